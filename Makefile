@@ -1,0 +1,55 @@
+# `make demo` runs the main job, `make test` the tests. Each does its own set-up in .venv/.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help setup demo test test-slow lint constraints clean
+
+help:
+	@echo "make demo        text to tokenizer, dataset, GPT, BERT and report in minutes (in bytelm-demo/)"
+	@echo "make test        the tests and the linter"
+	@echo "make test-slow   the tests that take minutes"
+	@echo "make setup       only the virtual environment in .venv/ with the bytelm command"
+
+setup: .venv/.ready
+
+demo: .venv/.ready
+	$(BIN)/bytelm demo
+
+test: .venv/.ready-test lint
+	@echo "== tests"
+	$(BIN)/python -m pytest -m "not slow" --durations=15
+
+test-slow: .venv/.ready-test
+	@echo "== slow tests"
+	$(BIN)/python -m pytest -m slow --durations=15
+
+lint: .venv/.ready-test
+	@echo "== linter"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "bytelm needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "== virtual environment in .venv/"
+	$(PYTHON) -m venv .venv
+	@echo "== bytelm and its pinned dependencies (PyTorch is the large one; minutes on a slow line)"
+	$(PIP) install --upgrade pip --quiet
+	$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/.ready-test: .venv/.ready
+	@echo "== what the tests need besides"
+	$(PIP) install --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+# The newest versions that pass the tests become the pinned ones.
+constraints: .venv/.ready-test
+	@{ echo "# Versions that the tests pass with; made by make constraints."; \
+	   $(PIP) freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
+	@mv constraints.new constraints.txt
+
+clean:
+	rm -rf .venv build dist *.egg-info bytelm-demo
