@@ -1,0 +1,99 @@
+"""Corpus cards: TOML files that say what a corpus is, where it comes from and under which licence.
+
+The keys of a card:
+
+    description, licence      what it is; under which terms it may be used
+    reader                    "stdlib", "files", "hub" or "synthetic"
+    paths                     files: files, folders or globs, relative to the card
+    repository, config, revision    hub: owner/name on the Hugging Face hub, one of its configurations, a commit
+    text_column               files and hub: the column with the text, "text" if not given
+    splits                    files: a table of split = paths. hub: a table of split = the hub's name for it
+    source                    synthetic: a table as `corpora.synthetic.source_from_description` reads it, and
+    documents, length         synthetic: a table of split = number of documents; symbols in each
+    size                      a table with about how many documents and bytes there are
+
+A card's name is its file's name. A person's own card is used by its path.
+"""
+
+import difflib
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+CARD_FOLDER = Path(__file__).parent / "cards"
+
+_REQUIRED = {
+    "stdlib": (),
+    "files": (),
+    "hub": ("repository",),
+    "synthetic": ("source", "documents", "length"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One corpus card, as read."""
+
+    name: str
+    path: Path
+    reader: str
+    description: str = ""
+    licence: str = ""
+    paths: tuple[str, ...] = ()
+    repository: str = ""
+    config: str | None = None
+    revision: str | None = None
+    text_column: str | None = None
+    splits: dict[str, Any] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+    documents: dict[str, int] = field(default_factory=dict)
+    length: int = 0
+    size: dict[str, int] = field(default_factory=dict)
+
+
+def card_names() -> list[str]:
+    """The names of the built-in cards, sorted."""
+    return sorted(path.stem for path in CARD_FOLDER.glob("*.toml"))
+
+
+def list_cards() -> list[Card]:
+    """The built-in cards, by name."""
+    return [load_card(CARD_FOLDER / f"{name}.toml") for name in card_names()]
+
+
+def load_card(path: Path) -> Card:
+    """Reads a card. Raises ValueError for one that is not TOML, or has unknown, missing or wrong keys."""
+    try:
+        content = tomllib.loads(path.read_bytes().decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the corpus card {path} is not TOML: {error}") from error
+    known = {f.name: f for f in fields(Card) if f.name not in ("name", "path")}
+    for key, value in content.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f'; did you mean "{near[0]}"?' if near else f": its keys are {', '.join(known)}"
+            raise ValueError(f'the corpus card {path} has the unknown key "{key}"{hint}')
+        expected = {
+            "paths": list,
+            "length": int,
+            "splits": dict,
+            "source": dict,
+            "documents": dict,
+            "size": dict,
+        }
+        if not isinstance(value, expected.get(key, str)):
+            kind = expected.get(key, str).__name__
+            raise ValueError(f'"{key}" in the corpus card {path} should be a {kind}, not {value!r}')
+    reader = content.get("reader")
+    if reader not in _REQUIRED:
+        raise ValueError(f'"reader" in the corpus card {path} should be one of {", ".join(_REQUIRED)}, not {reader!r}')
+    if wrong := [value for value in content.get("documents", {}).values() if type(value) is not int]:
+        raise ValueError(f'"documents" in the corpus card {path} should hold whole numbers, not {wrong[0]!r}')
+    missing = [key for key in _REQUIRED[reader] if key not in content]
+    if reader == "files" and not (content.get("paths") or content.get("splits")):
+        missing = ["paths"]
+    if missing:
+        raise ValueError(f'the corpus card {path} lacks "{missing[0]}", which its reader {reader} needs')
+    content["paths"] = tuple(content.get("paths", ()))
+    return Card(name=path.stem, path=path, **content)

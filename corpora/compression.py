@@ -1,0 +1,115 @@
+"""Files as streams of bytes, compressed or not."""
+
+import gzip
+import io
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+SUFFIXES = (".gz", ".xz", ".zst")
+
+# Up to here a file is read into memory; a longer one is mapped, so that one huge text costs no memory of its own.
+MAP_ABOVE_BYTES = 16 << 20
+
+_PIECE_BYTES = 1 << 18
+
+
+class ZstdStream(io.RawIOBase):
+    """Reads all frames of a .zst file, and knows when the last one is cut short (zstandard's reader does not say)."""
+
+    def __init__(self, file: BinaryIO):
+        import zstandard
+
+        # Files made with --long ask for windows of up to 2 GiB.
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+        self._file = file
+        self._frame = None
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target) -> int:
+        while not self._ready:
+            piece = self._file.read(_PIECE_BYTES)
+            if not piece:
+                if self._frame is not None:
+                    raise EOFError("compressed file ended before the end-of-stream marker was reached")
+                return 0
+            self._ready = memoryview(self._decompress(piece))
+        size = min(len(target), len(self._ready))
+        target[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+    def _decompress(self, piece: bytes) -> bytes:
+        text = []
+        while piece:
+            if self._frame is None:
+                self._frame = self._decompressor.decompressobj()
+            text.append(self._frame.decompress(piece))
+            piece = b""
+            if self._frame.eof:
+                piece, self._frame = self._frame.unused_data, None
+        return b"".join(text)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def open_stream(path: Path) -> BinaryIO:
+    """The file's content from its beginning, decompressed by what its name ends in."""
+    match path.suffix.lower():
+        case ".gz":
+            return gzip.open(path, "rb")
+        case ".xz":
+            return lzma.open(path, "rb")
+        case ".zst":
+            return io.BufferedReader(ZstdStream(path.open("rb")), buffer_size=_PIECE_BYTES)
+    return path.open("rb")
+
+
+def decompression_errors() -> tuple[type[Exception], ...]:
+    """What reading a damaged or truncated file raises."""
+    import zlib
+
+    import zstandard
+
+    return (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+
+
+def stream_pieces(path: Path) -> Iterator[bytes]:
+    """The decompressed content in pieces. A damaged file is a ValueError that names it."""
+    try:
+        with open_stream(path) as stream:
+            while piece := stream.read(_PIECE_BYTES):
+                yield piece
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ValueError(damaged(path, error)) from error
+    except decompression_errors() as error:
+        raise ValueError(damaged(path, error)) from error
+
+
+def damaged(path: Path, error: Exception) -> str:
+    """The sentence for a compressed file that cannot be read to its end."""
+    return f"{path} is damaged or cut short ({str(error).rstrip('.').lower()}): fetch or write it again"
+
+
+def read_whole(path: Path) -> pa.Buffer:
+    """The whole decompressed content of one file."""
+    if path.suffix.lower() not in SUFFIXES:
+        if path.stat().st_size > MAP_ABOVE_BYTES:
+            with pa.memory_map(str(path)) as file:
+                return file.read_buffer()
+        return pa.py_buffer(path.read_bytes())
+    sink = pa.BufferOutputStream()
+    for piece in stream_pieces(path):
+        sink.write(piece)
+    return sink.getvalue()

@@ -1,0 +1,188 @@
+"""Documents on their way through the package: what a reader yields, and what leaves as clean Arrow batches.
+
+A reader yields `Chunk`s of raw documents; `clean` drops the empty ones and settles what is not UTF-8;
+`batch_documents` packs what is left into record batches whose limits depend on the documents alone, not on
+how a reader happened to cut its file.
+"""
+
+import codecs
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+INVALID_POLICIES = ("error", "replace", "skip", "bytes")
+TEXT_COLUMN = "text"
+BATCH_BYTES = 8 << 20
+
+# A batch of very short documents is cut by their number, so that its offsets weigh no more than its text.
+BATCH_DOCUMENTS = 1 << 17
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Some consecutive documents of one file or one hub split, as they were read."""
+
+    documents: pa.Array
+    """string, large_string, binary or large_binary; nulls stand for empty documents"""
+
+    origin: str
+    """the file, or the hub name and split, as an error names it"""
+
+    split: str | None = None
+    """the corpus's own split that they belong to, where it has any"""
+
+    first_row: int | None = None
+    """row number (line number for JSONL), from 1, of the first document; None where the file is one document"""
+
+    skip_invalid: bool = False
+    """the corpus is defined without its files that are not UTF-8, whatever the caller's policy"""
+
+
+@dataclass(kw_only=True)
+class Dropped:
+    """What a pass over a corpus left out."""
+
+    empty_documents: int = 0
+    """of 0 bytes, or null"""
+
+    invalid_documents: int = 0
+    """not UTF-8 and left out (`invalid="skip"`, or the corpus is defined so)"""
+
+    def reset(self) -> None:
+        self.empty_documents = self.invalid_documents = 0
+
+
+def single_document(buffer: pa.Buffer) -> pa.Array:
+    """An array of one large_binary document on `buffer`, without copying it."""
+    offsets = pa.py_buffer(np.array([0, buffer.size], dtype=np.int64))
+    return pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, buffer])
+
+
+def text_buffer(documents: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(offsets, data) of a large_binary array: int64 (n + 1,) into uint8 data, both without copying."""
+    _, offsets, data = documents.buffers()
+    view = np.frombuffer(offsets, dtype=np.int64)[documents.offset : documents.offset + len(documents) + 1]
+    return view, np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+
+
+def invalid_utf8_offset(data: memoryview | bytes | np.ndarray) -> int | None:
+    """The offset of the first byte that is not UTF-8, or None. Needs little memory, however long the data."""
+    view, step, start, rest = memoryview(data), 1 << 20, 0, b""
+    while start < len(view):
+        piece = rest + bytes(view[start : start + step])
+        before = start - len(rest)
+        start += step
+        try:
+            _, used = codecs.utf_8_decode(piece, "strict", start >= len(view))
+        except UnicodeDecodeError as error:
+            return before + error.start
+        rest = piece[used:]
+    return None
+
+
+def clean(chunk: Chunk, invalid: str, dropped: Dropped) -> pa.Array:
+    """The chunk's documents that are kept, as a large_binary array without nulls; the others are counted.
+
+    With `invalid` other than "bytes" every kept document is UTF-8. Raises ValueError for the first one that is
+    not where `invalid` is "error".
+    """
+    documents = chunk.documents.cast(pa.large_binary())
+    lengths = pc.fill_null(pc.binary_length(documents), 0)
+    kept = pc.greater(lengths, 0)
+    empty = len(documents) - pc.sum(kept, min_count=0).as_py()
+    rows = None
+    if empty:
+        dropped.empty_documents += empty
+        rows = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
+        documents = documents.filter(kept)
+    policy = "skip" if chunk.skip_invalid else invalid
+    if policy == "bytes" or not len(documents):
+        return documents
+    try:
+        documents.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return _settle_invalid(chunk, documents, rows, policy, dropped)
+    return documents
+
+
+def _settle_invalid(
+    chunk: Chunk, documents: pa.Array, rows: np.ndarray | None, policy: str, dropped: Dropped
+) -> pa.Array:
+    """Replaces or leaves out the documents that are not UTF-8, or raises; `rows` are their places in the chunk."""
+    kept = []
+    for i in range(len(documents)):
+        document = documents[i : i + 1]
+        data = memoryview(documents[i].as_buffer()).cast("B")
+        offset = invalid_utf8_offset(data)
+        if offset is None:
+            kept.append(document)
+        elif policy == "skip":
+            dropped.invalid_documents += 1
+        elif policy == "replace":
+            kept.append(pa.array([bytes(data).decode(errors="replace").encode()], pa.large_binary()))
+        else:
+            where = f"at byte {offset}"
+            if chunk.first_row is not None:
+                row = chunk.first_row + (i if rows is None else int(rows[i]))
+                where = f"in row {row}, at byte {offset} of its text"
+            raise ValueError(
+                f"{chunk.origin} is not UTF-8 {where} (0x{data[offset]:02x}): convert it, or say what to do with "
+                "such documents (--invalid replace, skip or bytes)"
+            )
+    return pa.concat_arrays(kept) if kept else pa.array([], pa.large_binary())
+
+
+class Batcher:
+    """Packs documents in order into record batches of at most `BATCH_BYTES` of text; a longer document is alone."""
+
+    def __init__(self, column_type: pa.DataType):
+        self.schema = pa.schema([(TEXT_COLUMN, column_type)])
+        self._waiting: list[pa.Array] = []
+        self._bytes = self._documents = 0
+
+    def add(self, documents: pa.Array) -> Iterator[pa.RecordBatch]:
+        """Yields the batches that `documents` (large_binary, no nulls) complete."""
+        offsets, _ = text_buffer(documents)
+        first = 0
+        while first < len(documents):
+            room = offsets[first] + BATCH_BYTES - self._bytes
+            last = min(
+                int(np.searchsorted(offsets, room, side="right")) - 1,
+                first + BATCH_DOCUMENTS - self._documents,
+            )
+            if last <= first:
+                if self._waiting:
+                    yield self._take()
+                    continue
+                last = first + 1
+            last = min(last, len(documents))
+            self._waiting.append(documents[first:last])
+            self._bytes += int(offsets[last] - offsets[first])
+            self._documents += last - first
+            first = last
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yields the last batch, if there is one."""
+        if self._waiting:
+            yield self._take()
+
+    def _take(self) -> pa.RecordBatch:
+        waiting = self._waiting
+        documents = waiting[0] if len(waiting) == 1 else pa.concat_arrays(waiting)
+        self._waiting, self._bytes, self._documents = [], 0, 0
+        return pa.RecordBatch.from_arrays([documents.view(self.schema.field(0).type)], schema=self.schema)
+
+
+def batch_documents(routed: Iterable[tuple[str, pa.Array]], column_type: pa.DataType) -> Iterator:
+    """(split, large_binary array)s in, (split, record batch)es out; in order within each split."""
+    batchers: dict[str, Batcher] = {}
+    for split, documents in routed:
+        batcher = batchers.setdefault(split, Batcher(column_type))
+        for batch in batcher.add(documents):
+            yield split, batch
+    for split, batcher in batchers.items():
+        for batch in batcher.finish():
+            yield split, batch

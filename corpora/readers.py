@@ -1,0 +1,202 @@
+"""Readers: one class for each place where documents come from. Each can be read again, in the same order.
+
+.txt files are read as bytes by `read_text` (the reader in `datasets` rewrites line ends), .jsonl by
+`corpora.jsonl` and .parquet by pyarrow, each for a reason told there; .arrow and the hub come through `datasets`,
+streamed. It is slow to import, so that happens at first use.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from corpora.compression import read_whole
+from corpora.documents import Chunk, single_document
+from corpora.files import InputFile, file_format, standard_library_files, standard_library_folder
+from corpora.jsonl import choose_column, read_jsonl
+
+_TABLE_ROWS = 256
+
+
+class Reader(Protocol):
+    """Where documents come from."""
+
+    own_splits: tuple[str, ...]
+    """the splits that its chunks are marked with; empty where it has none, and then its chunks carry None"""
+
+    bytes_estimate: int | None
+    """about how many bytes of text there are, where that is cheaply known"""
+
+    def surely_many(self, documents: int) -> bool:
+        """Whether there are at least so many non-empty documents, as far as can be told without reading."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """One pass over all documents."""
+
+
+class StandardLibrary:
+    """The running interpreter's standard library (see `corpora.files.standard_library_files`)."""
+
+    own_splits = ()
+
+    def __init__(self):
+        self._files = list(standard_library_files())
+        if not self._files:
+            raise FileNotFoundError(f"this Python's standard library holds no .py file at {standard_library_folder()}")
+        self.bytes_estimate = sum(path.stat().st_size for path in self._files)
+
+    def surely_many(self, documents: int) -> bool:
+        # The card defines files that are not UTF-8 away: a handful in some versions.
+        return len(self._files) >= 2 * documents
+
+    def chunks(self) -> Iterator[Chunk]:
+        for path in self._files:
+            yield Chunk(documents=single_document(read_whole(path)), origin=str(path), skip_invalid=True)
+
+
+class Files:
+    """Files of the known formats, in the order given."""
+
+    def __init__(self, files: Sequence[InputFile], text_column: str | None = None):
+        self._files = files
+        self._text_column = text_column
+        # Splits that only some files say are no splits: the others would be nowhere.
+        all_say = all(file.split for file in files)
+        self.own_splits = tuple(dict.fromkeys(file.split for file in files)) if all_say else ()
+        plain = all(file.path.suffix.lower() in (".txt", ".jsonl") for file in files)
+        self.bytes_estimate = sum(file.path.stat().st_size for file in files) if plain else None
+
+    def surely_many(self, documents: int) -> bool:
+        texts = (file.path for file in self._files if file.path.suffix.lower() == ".txt")
+        return sum(path.stat().st_size > 0 for path in texts) >= documents
+
+    def chunks(self) -> Iterator[Chunk]:
+        for file in self._files:
+            split = file.split if self.own_splits else None
+            match file_format(file.path):
+                case ".txt":
+                    yield read_text(file.path, split)
+                case ".jsonl":
+                    yield from read_jsonl(file.path, split, self._text_column)
+                case ".parquet":
+                    yield from _read_parquet(file.path, split, self._text_column)
+                case ".arrow":
+                    yield from _read_arrow(file.path, split, self._text_column)
+
+
+def read_text(path: Path, split: str | None) -> Chunk:
+    """A .txt file: one document, its bytes as they are."""
+    return Chunk(documents=single_document(read_whole(path)), origin=str(path), split=split)
+
+
+def quiet_datasets():
+    """The `datasets` package without its progress bars and log lines."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
+    return datasets
+
+
+def one_line(error: Exception) -> str:
+    """What an error of a library says, on one line and not endlessly."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _read_parquet(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
+    """The text column of a .parquet file. Not through `datasets`, whose Arrow scanner reads ahead of a slow consumer
+    by up to a gigabyte of decoded text."""
+    import pyarrow.parquet
+
+    def failure(error: Exception) -> ValueError:
+        return ValueError(f"{path} is not a readable parquet file ({one_line(error)}): fetch or write it again")
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise failure(error) from error
+    with file:
+        column = choose_column(file.schema_arrow.names, path, text_column)
+        batches = file.iter_batches(batch_size=_TABLE_ROWS, columns=[column], use_threads=False)
+        yield from column_chunks(batches, column, str(path), split, failure)
+
+
+def _read_arrow(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
+    """The text column of an .arrow file of either kind, streamed through `datasets` (nothing enters its cache)."""
+    datasets = quiet_datasets()
+
+    def failure(error: Exception) -> ValueError:
+        return ValueError(f"{path} is not a readable arrow file ({one_line(error)}): fetch or write it again")
+
+    files = {"train": [str(path.resolve())]}
+    try:
+        table = datasets.load_dataset("arrow", data_files=files, split="train", streaming=True)
+        columns = table.column_names or list(next(iter(table), {}))
+    except Exception as error:
+        raise failure(error) from error
+    column = choose_column(columns, path, text_column)
+    yield from column_chunks(stream_tables(table, column), column, str(path), split, failure)
+
+
+def stream_tables(dataset, column: str) -> Iterator[pa.Table]:
+    """The rows of an iterable dataset of `datasets` as Arrow tables of one column."""
+    return iter(dataset.select_columns([column]).with_format("arrow").iter(batch_size=_TABLE_ROWS))
+
+
+def column_chunks(
+    tables: Iterator[pa.Table | pa.RecordBatch],
+    column: str,
+    origin: str,
+    split: str | None,
+    failure: Callable[[Exception], Exception],
+) -> Iterator[Chunk]:
+    """One column of a table that comes in pieces. `failure` puts in words what goes wrong in reading them."""
+    row = 1
+    while True:
+        try:
+            rows = next(tables, None)
+        except Exception as error:
+            raise failure(error) from error
+        if rows is None:
+            return
+        whole = rows.column(column)
+        for documents in whole.chunks if isinstance(whole, pa.ChunkedArray) else [whole]:
+            documents = _as_text(documents, column, origin)
+            yield Chunk(documents=documents, origin=origin, split=split, first_row=row)
+            row += len(documents)
+
+
+def _as_text(documents: pa.Array, column: str, origin: str) -> pa.Array:
+    kind = documents.type
+    if pa.types.is_dictionary(kind):
+        documents, kind = documents.dictionary_decode(), kind.value_type
+    if pa.types.is_null(kind):
+        return documents.cast(pa.large_string())
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return documents.cast(pa.large_binary())
+    if any(is_text(kind) for is_text in _TEXT_TYPES):
+        return documents
+    raise ValueError(f'column "{column}" of {origin} holds {kind}, not text: choose another with --text-column')
+
+
+_TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+
+
+class Several:
+    """Readers one after the other. They have own splits if each has."""
+
+    def __init__(self, readers: Iterable[Reader]):
+        self._readers = list(readers)
+        own = [reader.own_splits for reader in self._readers]
+        self.own_splits = tuple(dict.fromkeys(s for splits in own for s in splits)) if all(own) else ()
+        estimates = [reader.bytes_estimate for reader in self._readers]
+        self.bytes_estimate = None if None in estimates else sum(estimates)
+
+    def surely_many(self, documents: int) -> bool:
+        return any(reader.surely_many(documents) for reader in self._readers)
+
+    def chunks(self) -> Iterator[Chunk]:
+        for reader in self._readers:
+            yield from reader.chunks()

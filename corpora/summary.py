@@ -1,0 +1,93 @@
+"""What there is to tell about a corpus, from one pass over it."""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpora.corpus import Corpus
+from corpora.documents import Dropped
+
+
+@dataclass(kw_only=True)
+class SplitSummary:
+    """One split: how many documents, and how many bytes of text they have together."""
+
+    documents: int = 0
+    bytes: int = 0
+
+
+@dataclass(kw_only=True)
+class CorpusSummary:
+    """A corpus in numbers, with a few beginnings of documents."""
+
+    name: str
+    description: str
+    licence: str
+    split_rule: str
+    split_description: str
+    splits: dict[str, SplitSummary]
+    dropped: Dropped
+    synthetic: dict | None = None
+    excerpts: list[str] = field(default_factory=list)
+
+    @property
+    def documents(self) -> int:
+        return sum(split.documents for split in self.splits.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(split.bytes for split in self.splits.values())
+
+
+def summarize(
+    corpus: Corpus,
+    excerpts: int = 3,
+    excerpt_bytes: int = 300,
+    progress: Callable[[str, int, int | None], None] | None = None,
+) -> CorpusSummary:
+    """Counts documents and bytes per split, and takes the beginnings of `excerpts` documents drawn at random.
+
+    The draw is seeded, so the same corpus shows the same excerpts. `progress` is called with
+    ("reading", bytes so far, `corpus.text_bytes_estimate`).
+    """
+    splits = {name: SplitSummary() for name in corpus.split_names}
+    generator = np.random.default_rng(0)
+    chosen: list[tuple[float, int, str]] = []
+    done = 0
+    for name, batch in corpus.routed_batches():
+        documents = batch.column(0)
+        size = pc.sum(pc.binary_length(documents)).as_py()
+        keys = generator.random(len(documents))
+        # The documents with the largest keys of all are a uniform sample, found in one pass.
+        for i in np.argsort(keys)[::-1][:excerpts]:
+            if len(chosen) < excerpts or keys[i] > chosen[0][0]:
+                push = heapq.heappush if len(chosen) < excerpts else heapq.heapreplace
+                number = sum(split.documents for split in splits.values()) + int(i)
+                push(chosen, (float(keys[i]), number, _beginning(documents[int(i)], excerpt_bytes)))
+        splits[name].documents += len(documents)
+        splits[name].bytes += size
+        done += size
+        if progress:
+            progress("reading", done, corpus.text_bytes_estimate)
+    return CorpusSummary(
+        name=corpus.name,
+        description=corpus.description,
+        licence=corpus.licence,
+        split_rule=corpus.split_rule,
+        split_description=corpus.split_description,
+        splits=splits,
+        dropped=replace(corpus.dropped),
+        synthetic=corpus.synthetic,
+        excerpts=[text for _, _, text in sorted(chosen, key=lambda choice: choice[1])],
+    )
+
+
+def _beginning(document: pa.Scalar, length: int) -> str:
+    # Cut within a character, its first bytes are left away.
+    data = document.as_buffer()
+    cut = bytes(data[:length]).decode(errors="replace").rstrip("\ufffd")
+    return cut + ("…" if data.size > length else "")

@@ -1,0 +1,343 @@
+"""Files, folders and globs: which are read, in what order, and that every byte comes through as it is."""
+
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corpora import open_corpus
+from tests.corpora.helpers import documents, everything, jsonl
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+COMPRESSORS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd}
+ODD_TEXTS = ["a\u2028b\u2029", "c\rd\r\n\n", "\x85\x0b\x0c\x1c", "\x00nul", "\ufeffmark", "2020-01-01", "😀", " "]
+
+
+def all_documents(*specs, **options):
+    """The documents of all splits; with few of them, cut by `tail`, so joined."""
+    found = everything(open_corpus([str(spec) for spec in specs], **options))
+    return [text for texts in found.values() for text in texts]
+
+
+@pytest.mark.parametrize("text", ["a\nb\nc", "a\r\nb\r\nc\r\n", "a\rb\rc", "\ufeffbyte order mark", "\x00\n\x1a\x0b"])
+def test_a_txt_file_comes_through_byte_for_byte(tmp_path, text):
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    assert "".join(all_documents(tmp_path / "a.txt")) == text
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_compressed_text_of_several_members_is_read_to_its_end(tmp_path, suffix):
+    compress = COMPRESSORS[suffix]
+    (tmp_path / f"a.txt{suffix}").write_bytes(compress(b"one\r\n") + compress(b"two\n" * 200_000))
+    assert "".join(all_documents(tmp_path)) == "one\r\n" + "two\n" * 200_000
+
+
+@pytest.mark.parametrize("suffix", ["", *COMPRESSORS])
+def test_jsonl_documents_are_exact_whatever_line_separators_they_hold(tmp_path, suffix):
+    data = jsonl(ODD_TEXTS * 3)
+    compress = COMPRESSORS.get(suffix, bytes)
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(compress(data[:100]) + compress(data[100:]))
+    assert sorted(all_documents(tmp_path)) == sorted(ODD_TEXTS * 3)
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_a_compressed_file_cut_short_is_refused_by_name(tmp_path, suffix, kind):
+    data = b"a line\n" * 1000 if kind == "txt" else jsonl(str(i) for i in range(100_000))
+    whole = COMPRESSORS[suffix](data)
+    path = tmp_path / f"a.{kind}{suffix}"
+    path.write_bytes(whole[:-5])
+    with pytest.raises(ValueError, match=r"a\.\w+\.\w+ is damaged or cut short") as raised:
+        all_documents(path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_a_file_that_is_not_compressed_as_its_name_says_is_refused_by_name(tmp_path, suffix):
+    (tmp_path / f"a.txt{suffix}").write_bytes(b"plain text, really")
+    with pytest.raises(ValueError, match="is damaged or cut short"):
+        all_documents(tmp_path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.text(min_size=1), min_size=20, max_size=40), crlf=st.booleans())
+def test_jsonl_gives_what_python_wrote(tmp_path, texts, crlf):
+    end = b"\r\n" if crlf else b"\n"
+    rows = [json.dumps({"text": text, "n": i}, ensure_ascii=i % 2 == 0) for i, text in enumerate(texts)]
+    (tmp_path / "a.jsonl").write_bytes(end.join(row.encode() for row in rows))
+    assert sorted(all_documents(tmp_path)) == sorted(texts)
+
+
+def test_jsonl_larger_than_a_chunk_keeps_its_order_and_long_lines(tmp_path):
+    texts = [f"{i} " * 5000 for i in range(500)] + ["long " * 2_000_000] + ["end"] * 50
+    (tmp_path / "a.jsonl").write_bytes(jsonl(texts))
+    corpus = open_corpus(str(tmp_path), split="tail:0.000001")
+    assert documents(corpus, "train") + documents(corpus, "validation") == texts
+
+
+def test_jsonl_lines_need_not_have_the_same_fields(tmp_path):
+    lines = jsonl(["a"], meta={"x": 1}) + b"\n" + jsonl(["b"], meta=[2], extra="2020-01-01") + b'{"meta": "c"}\n'
+    (tmp_path / "a.jsonl").write_bytes(lines + jsonl(["d"] * 20))
+    corpus = open_corpus(str(tmp_path))
+    assert sorted(all_documents(tmp_path)) == sorted(["a", "b"] + ["d"] * 20)
+    everything(corpus)
+    assert corpus.dropped.empty_documents == 1
+
+
+def test_jsonl_lone_surrogates_are_text_that_is_not_utf8(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(jsonl(["fine"] * 30) + b'{"text": "a\\ud800b"}\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl is not UTF-8 in row 31, at byte 1 of its text"):
+        all_documents(tmp_path)
+    assert "a\ufffd\ufffd\ufffdb" in all_documents(tmp_path, invalid="replace")
+    assert set(all_documents(tmp_path, invalid="skip")) == {"fine"}
+    assert b"a\xed\xa0\x80b" in all_documents(tmp_path, invalid="bytes")
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b'{"text": "cut sh', r"line 12345 of .*a\.jsonl is not JSON"),
+        (b"garbage", r"line 12345 of .*a\.jsonl is not JSON"),
+        (b'["text"]', r"line 12345 of .*a\.jsonl is no JSON object"),
+        (b'{"text": 12}', r'"text" in line 12345 of .*a\.jsonl is a number'),
+        (b'{"text": ["x"]}', r'"text" in line 12345 of .*a\.jsonl is a list'),
+    ],
+)
+def test_a_bad_line_of_jsonl_is_named_in_one_sentence(tmp_path, line, complaint):
+    (tmp_path / "a.jsonl").write_bytes(b"\n" + jsonl(["x" * 1000] * 12343) + line)
+    with pytest.raises(ValueError, match=complaint) as raised:
+        all_documents(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("line", [b"null\n", b"null", b'null\n{"text": "b"}\n'])
+def test_a_null_line_of_jsonl_is_an_empty_document(tmp_path, line):
+    (tmp_path / "a.jsonl").write_bytes(jsonl(["a"] * 20))
+    (tmp_path / "b.jsonl").write_bytes(line)
+    corpus = open_corpus(str(tmp_path))
+    assert set(all_documents(tmp_path)) <= {"a", "b"}
+    everything(corpus)
+    assert corpus.dropped.empty_documents == 1
+
+
+@pytest.mark.parametrize(
+    "text_type", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_parquet_gives_its_text_column_and_counts_nulls_as_empty(tmp_path, text_type):
+    texts = pa.array([*ODD_TEXTS, None, ""] * 300).cast(text_type)
+    pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "a.parquet", row_group_size=700)
+    corpus = open_corpus(str(tmp_path), split="tail:0.1")
+    found = everything(corpus)
+    assert "".join(found["train"] + found["validation"]) == "".join(ODD_TEXTS * 300)
+    assert corpus.dropped.empty_documents == 600
+
+
+@pytest.mark.parametrize("writer", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_arrow_files_of_both_kinds_are_read(tmp_path, writer):
+    table = pa.table({"text": ODD_TEXTS * 10})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, writer(sink, table.schema) as out:
+        out.write_table(table)
+    assert sorted(all_documents(tmp_path)) == sorted(ODD_TEXTS * 10)
+
+
+def test_a_saved_dataset_dict_is_a_corpus_with_its_own_splits(tmp_path):
+    parts = {
+        name: datasets.Dataset.from_dict({"text": [f"{name} {i}" for i in range(30)]}) for name in ("train", "test")
+    }
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
+    (tmp_path / "saved" / "train" / "cache-0123.arrow").write_bytes(b"left behind by a map")
+    found = everything(open_corpus(str(tmp_path / "saved")))
+    assert found["test"] == parts["test"]["text"]
+    assert sorted(found["train"] + found["validation"]) == sorted(parts["train"]["text"])
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_broken_table_is_refused_by_name_in_one_sentence(tmp_path, kind):
+    (tmp_path / f"a.{kind}").write_bytes(b"PAR1" + b"nonsense" * 100)
+    with pytest.raises(ValueError, match=rf"a\.{kind} is not a readable {kind} file") as raised:
+        all_documents(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_table_without_a_text_column_names_its_columns(tmp_path, kind):
+    table = pa.table({"title": ["a"] * 30, "body": ["b"] * 30})
+    if kind == "parquet":
+        pq.write_table(table, tmp_path / "a.parquet")
+    else:
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    with pytest.raises(ValueError, match=r'no column "text".*\(title, body\).*--text-column'):
+        open_corpus(str(tmp_path))
+    with pytest.raises(ValueError, match=r'no column "bodi".*\(title, body\)'):
+        open_corpus(str(tmp_path), text_column="bodi")
+    assert all_documents(tmp_path, text_column="body") == ["b"] * 30
+
+
+def test_a_text_column_of_numbers_is_refused(tmp_path):
+    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="holds int64, not text"):
+        open_corpus(str(tmp_path))
+
+
+def test_folders_are_read_by_code_point_of_the_relative_path_and_hidden_files_are_not(tmp_path):
+    names = ["Z.txt", "a.txt", "a/b.txt", "a/.hidden.txt", ".git/c.txt", "a-b/c.txt", "é.txt", "d.md", "b.TXT"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name + "\n")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    expected = ["Z.txt", "a-b/c.txt", "a.txt", "a/b.txt", "b.TXT", "é.txt"]
+    assert "".join(all_documents(tmp_path)).splitlines() == expected
+
+
+def test_globs_folders_and_files_are_read_once_in_the_order_given(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt", "sub/d.bin"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name + "\n")
+    assert "".join(all_documents(tmp_path / "*.txt")) == "a.txt\nb.txt\n"
+    assert "".join(all_documents(tmp_path / "**" / "*.txt")) == "a.txt\nb.txt\nsub/c.txt\n"
+    assert "".join(all_documents(tmp_path / "sub", tmp_path / "b.txt", tmp_path)) == "sub/c.txt\nb.txt\na.txt\n"
+
+
+def test_what_is_not_there_is_refused_with_the_nearest_card(tmp_path):
+    with pytest.raises(FileNotFoundError, match="did you mean tinystories"):
+        open_corpus("tinystory")
+    with pytest.raises(FileNotFoundError, match="nothing matches"):
+        open_corpus(str(tmp_path / "*.txt"))
+    with pytest.raises(FileNotFoundError, match="bytelm corpus list"):
+        open_corpus(str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"holds no \.txt, \.jsonl, \.parquet or \.arrow file"):
+        open_corpus(str(tmp_path))
+    (tmp_path / "a.pdf").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"a\.pdf is not a \.txt"):
+        open_corpus(str(tmp_path / "a.pdf"))
+    with pytest.raises(ValueError, match="no corpus was given"):
+        open_corpus([])
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.jsonl.xz"])
+def test_an_empty_corpus_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(COMPRESSORS.get(os.path.splitext(name)[1], bytes)(b""))  # noqa: PTH122
+    with pytest.raises(ValueError, match="is empty"):
+        open_corpus(str(tmp_path))
+
+
+def test_empty_documents_are_dropped_and_counted_afresh_in_each_pass(tmp_path):
+    for i in range(30):
+        (tmp_path / f"{i:02}.txt").write_text("x" * (i % 3))
+    corpus = open_corpus(str(tmp_path))
+    for _ in range(2):
+        assert sum(len(texts) for texts in everything(corpus).values()) == 20
+        assert corpus.dropped.empty_documents == 10
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_a_file_that_is_not_utf8_is_an_error_that_says_where(tmp_path, big):
+    start = "é".encode() * (20 << 20 if big else 5)
+    (tmp_path / "a.txt").write_bytes(start + b"\xe9t\xe9")
+    with pytest.raises(ValueError, match=rf"a\.txt is not UTF-8 at byte {len(start)} \(0xe9\).*replace, skip or bytes"):
+        open_corpus(str(tmp_path))
+
+
+def test_invalid_bytes_are_replaced_skipped_or_kept(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9 \xed\xa0\x80")
+    (tmp_path / "b.txt").write_bytes("é\n".encode() * 100)
+    whole = b"caf\xe9 \xed\xa0\x80" + "é\n".encode() * 100
+    assert b"".join(all_documents(tmp_path, invalid="bytes")) == whole
+    assert "".join(all_documents(tmp_path, invalid="replace")) == whole.decode(errors="replace")
+    corpus = open_corpus(str(tmp_path), invalid="skip")
+    assert "".join(text for texts in everything(corpus).values() for text in texts) == "é\n" * 100
+    assert corpus.dropped.invalid_documents == 1
+    assert (
+        next(open_corpus(str(tmp_path), invalid="bytes").batches("train")).schema.field("text").type
+        == pa.large_binary()
+    )
+    with pytest.raises(ValueError, match="is none of error, replace, skip, bytes"):
+        open_corpus(str(tmp_path), invalid="ignore")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.binary(max_size=12), min_size=1, max_size=30), st.integers(0, 7))
+def test_every_policy_agrees_with_pythons_own_decoder(tmp_path, texts, salt):
+    pq.write_table(pa.table({"text": pa.array(texts, pa.binary())}), tmp_path / f"{salt}.parquet")
+
+    def valid(text):
+        try:
+            return bool(text.decode())
+        except UnicodeDecodeError:
+            return False
+
+    path = str(tmp_path / f"{salt}.parquet")
+    if not any(texts):
+        return
+    # Without cut: a hash rule leaves every document whole.
+    replaced = everything(open_corpus(path, invalid="replace", split="hash:0.5"))
+    expected = [text.decode(errors="replace") for text in texts if text]
+    assert sorted(replaced["train"] + replaced["validation"]) == sorted(expected)
+    if any(map(valid, texts)):
+        skipped = everything(open_corpus(path, invalid="skip", split="hash:0.5"))
+        assert sorted(skipped["train"] + skipped["validation"]) == sorted(t.decode() for t in texts if valid(t))
+
+
+def test_batches_hold_8_mib_of_text_or_one_longer_document(tmp_path):
+    mib = 1 << 20
+    lengths = [mib] * 20 + [9 * mib] + [3, 4] + [8 * mib, 1, 8 * mib]
+    (tmp_path / "a.jsonl").write_bytes(jsonl(chr(97 + i) * n for i, n in enumerate(lengths)))
+    corpus = open_corpus(str(tmp_path), split="hash:1e-15")
+    sizes = [[len(text) for text in batch.column(0).to_pylist()] for batch in corpus.batches("train")]
+    assert sizes == [[mib] * 8, [mib] * 8, [mib] * 4, [9 * mib], [3, 4], [8 * mib], [1], [8 * mib]]
+
+
+MEMORY = """
+import resource, sys
+import pyarrow, pyarrow.json, datasets
+from corpora import open_corpus
+corpus = open_corpus(sys.argv[1])
+for split, batch in corpus.routed_batches():
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet", "txt"])
+def test_memory_does_not_grow_with_the_corpus(tmp_path, kind):
+    def peak(megabytes: int) -> int:
+        folder = tmp_path / f"{kind}-{megabytes}"
+        folder.mkdir()
+        texts = [f"{i} " * 2000 for i in range(100)]
+        if kind == "txt":
+            for i in range(megabytes):
+                (folder / f"{i:03}.txt").write_bytes(b"0123456789abcde\n" * (1 << 16))
+        elif kind == "parquet":
+            with pq.ParquetWriter(folder / "a.parquet", pa.schema([("text", pa.string())])) as writer:
+                for _ in range(megabytes):
+                    writer.write_table(pa.table({"text": texts * 2}))
+        else:
+            data = jsonl(texts * 2) * megabytes
+            (folder / f"a.{kind}").write_bytes(data if kind == "jsonl" else zstd(data))
+        output = subprocess.run([sys.executable, "-c", MEMORY, str(folder)], capture_output=True, text=True, check=True)
+        return int(output.stdout)
+
+    assert peak(240) < peak(24) + 60
+
+
+def test_a_long_single_line_file_is_not_copied_into_memory(tmp_path):
+    with (tmp_path / "a.txt").open("wb") as file:
+        file.truncate(300 << 20)
+    program = MEMORY.replace("corpus = ", "before = pyarrow.total_allocated_bytes()\ncorpus = ").replace(
+        "print(", "assert pyarrow.default_memory_pool().max_memory() < 100 << 20\nprint("
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True)

@@ -1,0 +1,200 @@
+"""Splits: every byte in exactly one, duplicates together, and the same however the documents arrive."""
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from corpora import documents as documents_module
+from corpora import open_corpus
+from tests.corpora.helpers import everything, expected_hash_split, jsonl
+
+quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+texts_of_lines = st.lists(st.text(alphabet="a\né€😀\r", max_size=30), min_size=1, max_size=12).filter(any)
+
+
+def write(folder, texts):
+    (folder / "a.jsonl").write_bytes(jsonl(texts))
+    return str(folder)
+
+
+@quick
+@given(st.lists(st.text(max_size=4), min_size=20, max_size=60).filter(lambda t: sum(map(bool, t)) >= 20))
+def test_twenty_documents_are_split_by_the_hash_of_their_bytes(tmp_path, texts):
+    corpus = open_corpus(write(tmp_path, texts))
+    assert corpus.split_rule == "hash:0.05"
+    found = everything(corpus)
+    for split in ("train", "validation"):
+        assert found[split] == [text for text in texts if text and expected_hash_split(text, 0.05) == split]
+
+
+@quick
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=20, max_size=60), st.floats(0.01, 0.99))
+def test_duplicates_fall_together_at_any_fraction(tmp_path, texts, fraction):
+    found = everything(open_corpus(write(tmp_path, texts), split=f"hash:{fraction}"))
+    assert not set(found["train"]) & set(found["validation"])
+    assert sorted(found["train"] + found["validation"]) == sorted(texts)
+
+
+@quick
+@given(texts_of_lines)
+@example(["abc\nd"])
+@example(["one line without an end"])
+@example(["€"])
+@example(["a" * 100 + "\n"])
+@example(["a" * 89 + "\n" + "b" * 10])
+@example(["a" * 90, "b" * 10])
+@example(["a" * 95, "b" * 5])
+def test_under_twenty_documents_the_last_tenth_of_the_bytes_is_validation(tmp_path, texts):
+    corpus = open_corpus(write(tmp_path, texts))
+    assert corpus.split_rule == "tail:0.1"
+    found = everything(corpus)
+    train, validation = ("".join(found[split]).encode() for split in ("train", "validation"))
+    whole = "".join(texts).encode()
+    assert train + validation == whole
+    # The rule again, on the text as a whole: after the first line end from the 90 % byte on, else at a character.
+    target = max(len(whole) - max(len(whole) // 10, 1), 1)
+    ends, end = set(), 0
+    for text in texts:
+        ends |= {end + i + 1 for i, byte in enumerate(text.encode()) if byte == 10}
+        end += len(text.encode())
+        ends.add(end)
+    after = [place for place in ends if target <= place < len(whole)]
+    if after:
+        assert len(train) == min(after)
+    else:
+        starts = [i for i in range(len(whole) + 1) if i == len(whole) or whole[i] & 0xC0 != 0x80]
+        before = [i for i in starts if 0 < i <= target]
+        assert len(train) == (max(before) if before else min(i for i in starts if i > target))
+
+
+@pytest.mark.parametrize(
+    "text", ["a\r\n" * 50, "é" * 500, "x" * 5_000_000, "line\n" * 500_000, "x" * 3_000_000 + "\n" + "y"]
+)
+def test_a_single_long_file_is_cut_in_two_that_are_whole_characters_and_lines(tmp_path, text):
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    found = everything(open_corpus(str(tmp_path / "a.txt")))
+    assert found["train"][0] + found["validation"][0] == text
+    assert 0.85 <= len(found["train"][0]) / len(text) <= 1
+    if "\n" in text:
+        assert found["train"][0].endswith("\n")
+
+
+@quick
+@given(texts_of_lines, st.integers(1, 40), st.integers(1, 3), st.sampled_from(["hash:0.3", "tail:0.25"]))
+def test_splits_do_not_depend_on_how_the_documents_are_batched(tmp_path, texts, batch_bytes, batch_documents, rule):
+    corpus = open_corpus(write(tmp_path, texts), split=rule)
+    whole = everything(corpus)
+    limits = documents_module.BATCH_BYTES, documents_module.BATCH_DOCUMENTS
+    documents_module.BATCH_BYTES, documents_module.BATCH_DOCUMENTS = batch_bytes, batch_documents
+    try:
+        assert everything(corpus) == whole
+        for split, batch in corpus.routed_batches():
+            sizes = [len(text.encode()) for text in batch.column("text").to_pylist()]
+            assert split in whole
+            assert len(sizes) <= batch_documents
+            assert len(sizes) == 1 or sum(sizes) <= batch_bytes
+    finally:
+        documents_module.BATCH_BYTES, documents_module.BATCH_DOCUMENTS = limits
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (("train.txt", "valid.txt"), ("train", "validation")),
+        (("wiki.train.txt", "wiki.val.txt", "wiki.test.txt"), ("train", "validation", "test")),
+        (("train/a.txt", "train/test.txt", "dev/a.txt"), ("train", "validation")),
+        (
+            ("data/train-00000-of-00002.txt", "data/train-00001-of-00002.txt", "data/validation-0.txt"),
+            ("train", "validation"),
+        ),
+    ],
+)
+def test_files_and_folders_named_after_splits_are_own_splits(tmp_path, names, splits):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    for specs in ([str(tmp_path)], [str(tmp_path / name) for name in names]):
+        corpus = open_corpus(specs)
+        assert corpus.split_rule == "own"
+        assert corpus.split_names == splits
+        found = everything(corpus)
+        assert sorted(text for texts in found.values() for text in texts) == sorted(names)
+        assert all(split[:3] in name or "dev" in name for split, texts in found.items() for name in texts)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train.txt", "valid.txt", "notes.txt"),
+        ("train.txt",),
+        ("valid.txt", "test.txt"),
+        ("pretrained.txt", "latest.txt"),
+    ],
+)
+def test_there_are_no_own_splits_unless_every_file_names_one_and_one_is_train(tmp_path, names):
+    for name in names:
+        (tmp_path / name).write_text(name + "\n")
+    corpus = open_corpus(str(tmp_path))
+    assert corpus.split_rule == "tail:0.1"
+    assert corpus.split_names == ("train", "validation")
+    if "train.txt" not in names or "notes.txt" in names:
+        with pytest.raises(ValueError, match="has no own splits"):
+            open_corpus(str(tmp_path), split="own")
+
+
+@pytest.mark.parametrize(("count", "cut"), [(3, "tail"), (40, "hash")])
+def test_own_splits_without_validation_have_it_cut_from_train_only(tmp_path, count, cut):
+    (tmp_path / "train.jsonl").write_bytes(jsonl(f"train {i}\n" for i in range(count)))
+    (tmp_path / "test.jsonl").write_bytes(jsonl(f"test {i}\n" for i in range(30)))
+    corpus = open_corpus(str(tmp_path))
+    assert corpus.split_rule == "own"
+    assert corpus.split_names == ("train", "validation", "test")
+    found = everything(corpus)
+    assert found["test"] == [f"test {i}\n" for i in range(30)]
+    divided = "".join(found["train"] + found["validation"])
+    assert sorted(divided.splitlines()) == sorted(f"train {i}" for i in range(count))
+    if cut == "hash":
+        assert all(expected_hash_split(text, 0.05) == "validation" for text in found["validation"])
+    else:
+        assert found["train"] == ["train 0\n", "train 1\n", "train "]
+
+
+def test_documents_of_other_splits_do_not_count_when_validation_is_cut_from_train(tmp_path):
+    for i in range(30):
+        (tmp_path / f"test-{i}.txt").write_text("x\n")
+    (tmp_path / "train.txt").write_text("line\n" * 100)
+    found = everything(open_corpus(str(tmp_path)))
+    assert (len(found["test"]), found["train"], found["validation"]) == (30, ["line\n" * 90], ["line\n" * 10])
+
+
+def test_a_given_rule_overrides_own_splits_and_pools_all_documents(tmp_path):
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.jsonl").write_bytes(jsonl(f"{name} {i}" for i in range(50)))
+    found = everything(open_corpus(str(tmp_path), split="hash:0.5"))
+    assert {text.split()[0] for text in found["train"]} == {"train", "valid"}
+    assert open_corpus(str(tmp_path), split="tail:0.2").split_rule == "tail:0.2"
+
+
+def test_several_corpora_use_own_splits_only_if_all_have_them(tmp_path):
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.txt").write_text("a\n")
+    assert open_corpus(["markov-2-16", str(tmp_path)]).split_rule == "own"
+    assert open_corpus(["stdlib", str(tmp_path)]).split_rule == "hash:0.05"
+
+
+@pytest.mark.parametrize("rule", ["", "half", "hash:0", "hash:1", "tail:-0.1", "tail:x", "own:0.1"])
+def test_a_rule_that_does_not_exist_is_refused(tmp_path, rule):
+    if rule:
+        with pytest.raises(ValueError, match="none of own, hash:FRACTION and tail:FRACTION"):
+            open_corpus("stdlib", split=rule)
+
+
+def test_the_rule_that_a_corpus_reports_can_be_given_back(tmp_path):
+    (tmp_path / "a.txt").write_text("line\n" * 100)
+    first = open_corpus(str(tmp_path))
+    assert everything(open_corpus(str(tmp_path), split=first.split_rule)) == everything(first)
+
+
+def test_a_split_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(ValueError, match='no split "test": it has train, validation'):
+        open_corpus("stdlib").batches("test")
