@@ -1,0 +1,69 @@
+"""From logits to a token: pure functions. Filters map logits to logits, `greedy` and `draw` choose ids.
+
+Logits are (..., V) of any float dtype; a filter sets what it excludes to minus infinity, so that filters
+compose and what is left is renormalised by the softmax of `draw`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def temperature(logits: Tensor, value: float) -> Tensor:
+    """logits / value: below 1 sharper, above 1 flatter; near 0 the largest takes all."""
+    if not value > 0.0:
+        raise ValueError(f"temperature is {value}: give a positive number, or choose greedily")
+    return logits / value
+
+
+def top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the k largest logits (Fan et al. 2018); of equal ones at the edge, all."""
+    if k < 1:
+        raise ValueError(f"top_k is {k}: keep at least 1 token")
+    smallest_kept = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]
+    return logits.masked_fill(logits < smallest_kept, -math.inf)
+
+
+def top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the nucleus: the fewest most likely tokens whose probability reaches p (Holtzman et al. 2020)."""
+    if not 0.0 < p <= 1.0:
+        raise ValueError(f"top_p is {p}: give a probability above 0 and up to 1")
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    probabilities = torch.softmax(ordered.float(), dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities  # of all that rank higher; 0 for the first
+    excluded = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= p)
+    return logits.masked_fill(excluded, -math.inf)
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """The most likely id, the first of equals: (..., V) to (...) int64."""
+    return logits.argmax(dim=-1)
+
+
+def draw(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """An id from softmax(logits): (..., V) to (...) int64. The generator lives on the logits' device."""
+    probabilities = torch.softmax(logits.float(), dim=-1)
+    ids = torch.multinomial(probabilities.flatten(0, -2), num_samples=1, generator=generator)
+    return ids.view(logits.shape[:-1])
+
+
+def choose(
+    logits: Tensor,
+    *,
+    temperature_value: float = 1.0,
+    k: int | None = None,
+    p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Temperature, then top-k, then top-p, then a draw; temperature 0 is greedy. (..., V) to (...) int64."""
+    if temperature_value == 0.0:
+        return greedy(logits)
+    logits = temperature(logits.float(), temperature_value)
+    if k is not None:
+        logits = top_k(logits, k)
+    if p is not None:
+        logits = top_p(logits, p)
+    return draw(logits, generator)

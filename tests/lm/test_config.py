@@ -1,0 +1,42 @@
+"""The configuration refuses what cannot be built, and says which field, which value and what to do."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lm.config import ModelConfig
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"width": 100, "heads": 3}, ["model.width", "100", "model.heads=3", "102"]),
+        ({"width": 12, "heads": 4}, ["model.width=12", "model.heads=4", "3 components", "even"]),
+        ({"width": 33, "heads": 3, "positions": "sinusoidal"}, ["model.width", "33", "34"]),
+        ({"layers": 0}, ["model.layers", "0", "at least 1"]),
+        ({"context_length": -1}, ["model.context_length", "-1"]),
+        ({"vocab_size": -5}, ["model.vocab_size", "-5", "tokenizer"]),
+        ({"dropout": 1.0}, ["model.dropout", "1.0", "probability"]),
+        ({"norm_eps": 0.0}, ["model.norm_eps", "0.0", "positive"]),
+        ({"rotary_base": 1.0}, ["model.rotary_base", "1.0"]),
+        ({"architecture": "rnn"}, ["model.architecture", "'rnn'", "decoder", "encoder"]),
+        ({"attention": "magic"}, ["model.attention", "'magic'", "sdpa"]),
+    ],
+)
+def test_impossible_shape_is_refused_by_field_value_and_remedy(fields, words):
+    with pytest.raises(ValueError) as refusal:
+        ModelConfig(**fields)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_default_mlp_widths_are_those_of_gpt2_and_llama():
+    assert ModelConfig(width=768, heads=12).hidden_width == 3072
+    assert ModelConfig(width=4096, heads=32, activation="swiglu").hidden_width == 10944  # 8/3 x 4096 to 64s
+    assert ModelConfig(width=4096, heads=32, activation="swiglu", mlp_width=11008).hidden_width == 11008
+
+
+def test_configuration_is_read_without_importing_torch():
+    code = "import sys, lm.config, lm.objectives, lm.baselines, lm.schedules; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

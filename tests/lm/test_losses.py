@@ -1,0 +1,117 @@
+"""The chunked output layer is exactly the plain one, and never holds all logits."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lm import losses
+from lm.losses import linear_cross_entropy
+
+
+def problem(n, v, width, dtype=torch.float64, seed=0, bias=True):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+    targets = torch.randint(0, v, (n,), generator=generator)
+    weights = torch.rand(n, generator=generator, dtype=torch.float64)
+    return normal(n, width), normal(v, width), targets, normal(v) if bias else None, weights
+
+
+def plain(rows, weight, targets, bias, weights):
+    return (F.cross_entropy(F.linear(rows, weight, bias), targets, reduction="none") * weights).sum()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.integers(0, 40),
+    v=st.integers(1, 30),
+    rows_a_chunk=st.integers(1, 45),
+    bias=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_value_and_gradients_equal_plain_cross_entropy(n, v, rows_a_chunk, bias, seed):
+    rows, weight, targets, offset, weights = problem(n, v, 5, seed=seed, bias=bias)
+    inputs = [rows, weight] + ([offset] if bias else [])
+    expected = plain(rows, weight, targets, offset, weights)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(losses.CHUNK_ELEMENTS, "cpu", rows_a_chunk * v)
+        got = linear_cross_entropy(rows, weight, targets, offset, weights)
+        with torch.no_grad():
+            ungraded = linear_cross_entropy(rows, weight, targets, offset, weights)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(ungraded, expected.detach())
+    for gradient, other in zip(
+        torch.autograd.grad(3.0 * got, inputs), torch.autograd.grad(3.0 * expected, inputs), strict=True
+    ):
+        torch.testing.assert_close(gradient, other)
+
+
+def test_gradient_passes_gradcheck_in_float64(monkeypatch):
+    monkeypatch.setitem(losses.CHUNK_ELEMENTS, "cpu", 3 * 7)
+    rows, weight, targets, bias, weights = problem(8, 7, 4)
+    assert torch.autograd.gradcheck(
+        lambda *inputs: linear_cross_entropy(inputs[0], inputs[1], targets, inputs[2], weights),
+        (rows, weight, bias),
+    )
+
+
+def test_bfloat16_rows_give_float32_nats_close_to_the_exact_ones():
+    rows, weight, targets, bias, weights = problem(64, 50, 16, dtype=torch.float32)
+    weights = weights.float()
+    exact = plain(rows, weight, targets, bias, weights)
+    rough_rows = rows.detach().bfloat16().requires_grad_()
+    got = linear_cross_entropy(rough_rows, weight, targets, bias, weights)
+    assert got.dtype == torch.float32
+    assert got.item() == pytest.approx(exact.item(), rel=1e-2)
+    for gradient, other in zip(
+        torch.autograd.grad(got, [rough_rows, weight, bias]),
+        torch.autograd.grad(exact, [rows, weight, bias]),
+        strict=True,
+    ):
+        assert (gradient.float() - other).norm() < 2e-2 * other.norm()
+
+
+def test_extreme_logits_neither_overflow_nor_underflow():
+    rows = torch.tensor([[1.0], [1.0]], requires_grad=True)
+    weight = torch.tensor([[1000.0], [-1000.0], [0.0]], requires_grad=True)
+    loss = linear_cross_entropy(rows, weight, torch.tensor([0, 1]))
+    assert loss.item() == 2000.0
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, [rows, weight]))
+
+
+def test_a_row_of_weight_zero_adds_no_loss_and_no_gradient():
+    rows, weight, targets, bias, weights = problem(6, 9, 4)
+    weights[2] = 0.0
+    loss = linear_cross_entropy(rows, weight, targets, bias, weights)
+    keep = torch.tensor([0, 1, 3, 4, 5])
+    torch.testing.assert_close(loss, plain(rows[keep], weight, targets[keep], bias, weights[keep]))
+    assert torch.autograd.grad(loss, rows)[0][2].count_nonzero() == 0
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the largest tensor that any operation gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.elements = max(self.elements, leaf.numel())
+        return result
+
+
+def test_forward_and_backward_never_hold_all_logits(monkeypatch):
+    monkeypatch.setitem(losses.CHUNK_ELEMENTS, "cpu", 16 * 64)
+    rows, weight, targets, bias, weights = problem(512, 64, 8)
+    with LargestTensor() as largest:
+        linear_cross_entropy(rows, weight, targets, bias, weights).backward()
+    assert largest.elements == 512 * 8  # the rows themselves; the logits would be 512 x 64
