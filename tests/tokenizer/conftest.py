@@ -1,0 +1,174 @@
+"""Material for the tokenizer's tests: real text, generators of hard text, and a slow, obvious reference of training."""
+
+import os
+import random
+import sysconfig
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import regex
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The folder of shared material; tests that need it are skipped where it is absent."""
+    folder = Path(os.environ.get("BYTELM_SHARED", REPOSITORY.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"no shared material at {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stdlib_texts():
+    """About 6 MB of real text that every Python has: sources of its standard library, as they are on disk."""
+    texts, size = [], 0
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
+        if "site-packages" in path.parts or "test" in path.parts:
+            continue
+        try:
+            texts.append(path.read_bytes().decode("utf-8"))
+        except UnicodeDecodeError:
+            continue
+        size += len(texts[-1])
+        if size > 6_000_000:
+            break
+    return [text for text in texts if text]
+
+
+# One or more of every kind of code point that a split pattern tells apart, and of those it must not.
+REPRESENTATIVES = {
+    "lower": "astdmlrevé",
+    "upper": "ASTDMLREVÉ",
+    "title": "ǅ",
+    "modifier": "ʰ",
+    "letter": "字אกⅠª",
+    "mark": "\u0301\u0903\u20dd",
+    "number": "019٣Ⅷ½²",
+    "apostrophe": "'",
+    "space": " ",
+    "blank": "\t\u00a0\u0085\u2028\u3000\x0b",
+    "newline": "\r\n",
+    "other": ".,!-/_€😀\u200b\ufeff\x1c\x00\u180e\U0010ffff",
+    "long s": "ſK",
+}
+
+
+@pytest.fixture(scope="session")
+def representatives():
+    return REPRESENTATIVES
+
+
+@pytest.fixture(scope="session")
+def random_strings(stdlib_texts):
+    """draw(n, seed): n short strings, half mutated slices of real text, half drawn by class."""
+    contractions = ["'s", "'S", "'ll", "'LL", "'Ve", "'re", "'d", "'ſ", "'m", "'t", "''", "' s"]
+    pool = "".join(stdlib_texts[:40]) + "Ünïcödé naïve 字符 עברית 한국어 123,456.78 — “quotes” don't WE'LL\r\n\r\n\t x"
+
+    def draw(count, seed):
+        rng = random.Random(seed)
+        classes = list(REPRESENTATIVES.values())
+        strings = []
+        for i in range(count):
+            if i % 2:
+                start = rng.randrange(len(pool))
+                text = list(pool[start : start + rng.randrange(1, 60)])
+                for _ in range(rng.randrange(6)):
+                    place = rng.randrange(len(text) + 1)
+                    text[place:place] = rng.choice(rng.choice(classes)) * rng.choice((1, 1, 2, 5))
+                    if rng.random() < 0.5:
+                        del text[rng.randrange(len(text))]
+            else:
+                text = []
+                for _ in range(rng.randrange(1, 16)):
+                    piece = rng.choice(contractions) if rng.random() < 0.1 else rng.choice(rng.choice(classes))
+                    text.append(piece * rng.choice((1, 1, 1, 2, 4)))
+            strings.append("".join(text))
+        return strings
+
+    return draw
+
+
+GPT2_BYTES = [*range(33, 127), *range(161, 173), *range(174, 256), *range(33), *range(127, 161), 173]
+
+
+def reference_merges(counts, number, byte_order="gpt2", min_frequency=1, max_token_length=None):
+    """Byte-pair encoding by the book: recount every pair before every merge.
+
+    counts: {pretoken: occurrences}. Returns the merges as pairs of bytes. Tokens are ranked by when they came
+    to be, single bytes by `byte_order`; of the most frequent pairs the one of lowest ranks is merged.
+    """
+    ranks = {bytes([b]): i for i, b in enumerate(GPT2_BYTES if byte_order == "gpt2" else range(256))}
+    words = {pretoken: [pretoken[i : i + 1] for i in range(len(pretoken))] for pretoken in counts}
+    merges = []
+    while len(merges) < number:
+        pairs = Counter()
+        for pretoken, parts in words.items():
+            for i in range(len(parts) - 1):
+                if max_token_length is None or len(parts[i] + parts[i + 1]) <= max_token_length:
+                    pairs[parts[i], parts[i + 1]] += counts[pretoken]
+        pairs = {pair: n for pair, n in pairs.items() if n >= max(1, min_frequency)}
+        if not pairs:
+            break
+        left, right = sorted(pairs, key=lambda pair: (-pairs[pair], ranks[pair[0]], ranks[pair[1]]))[0]
+        merges.append((left, right))
+        ranks.setdefault(left + right, len(ranks))
+        for parts in words.values():
+            i = 0
+            while i < len(parts) - 1:
+                if parts[i] == left and parts[i + 1] == right:
+                    parts[i : i + 2] = [left + right]
+                i += 1
+    return merges
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """reference(documents, regex, number, ...) -> merges."""
+
+    def train(documents, pattern, number, **options):
+        counts = Counter(m.group().encode() for text in documents for m in regex.finditer(pattern, text))
+        return reference_merges(counts, number, **options)
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def trained(stdlib_texts):
+    """A vocabulary of our own of 4,096 entries for each pattern."""
+    from tokenizer import Tokenizer
+
+    return {name: Tokenizer.train(stdlib_texts, 4096, pattern=name) for name in ("gpt2", "cl100k")}
+
+
+@pytest.fixture(scope="session")
+def as_tiktoken():
+    """as_tiktoken(tok, regex): the same vocabulary as a tiktoken.Encoding."""
+    import tiktoken
+
+    def build(tok, pattern):
+        special = tok.special_tokens
+        ids = [i for i in range(tok.vocab_size) if tok.token_byte_lengths[i]]
+        return tiktoken.Encoding(
+            "ours",
+            pat_str=pattern,
+            mergeable_ranks={tok.token_bytes(i): i for i in ids},
+            special_tokens=special,
+        )
+
+    return build
+
+
+
+
+@pytest.fixture(scope="session")
+def tiktoken_patterns():
+    """The patterns as the installed tiktoken spells them."""
+    from unittest.mock import patch
+
+    import tiktoken_ext.openai_public as public
+
+    with patch.object(public, "load_tiktoken_bpe", lambda *args, **kwargs: {}):
+        return {"gpt2": public.r50k_base()["pat_str"], "cl100k": public.cl100k_base()["pat_str"]}

@@ -1,0 +1,316 @@
+"""Merges are those of tokenizers and rustbpe, and of the rule by the book."""
+
+import importlib.util
+import random
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import rustbpe
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+from tokenizer import DEFAULT_SPECIAL_TOKENS, PretokenCounts, Tokenizer, count_pretokens, resolve_pattern
+
+pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
+
+
+def merges_of_tokenizers(texts, vocab_size, pattern, special_tokens=(), **options):
+    peer = tokenizers.Tokenizer(models.BPE())
+    peer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    peer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(special_tokens),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        **options,
+    )
+    peer.train_from_iterator(texts, trainer)
+    return peer
+
+
+def vocabulary_of(peer):
+    from tokenizer.hugging_face import unspell
+
+    special = set(peer.get_added_tokens_decoder())
+    by_id = sorted(peer.get_vocab().items(), key=lambda item: item[1])
+    return [spelling.encode() if i in special else unspell(spelling) for spelling, i in by_id]
+
+
+def ranks_of_rustbpe(texts, vocab_size, pattern):
+    peer = rustbpe.Tokenizer()
+    peer.train_from_iterator(texts, vocab_size, pattern=pattern)
+    return [bytes(token) for token, _ in sorted(peer.get_mergeable_ranks(), key=lambda item: item[1])]
+
+
+def vocabulary(tok):
+    return [tok.token_bytes(i) for i in range(tok.vocab_size)]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k"])
+def test_merges_equal_those_of_tokenizers(name, stdlib_texts):
+    tok = Tokenizer.train(stdlib_texts, 8000, pattern=name, min_frequency=1)
+    peer = merges_of_tokenizers(
+        stdlib_texts, 8000, resolve_pattern(name).regex, DEFAULT_SPECIAL_TOKENS, min_frequency=1
+    )
+    assert vocabulary(tok) == vocabulary_of(peer)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k"])
+def test_merges_equal_those_of_rustbpe(name, stdlib_texts):
+    tok = Tokenizer.train(stdlib_texts, 8000, name, special_tokens=(), min_frequency=1, byte_order="raw")
+    assert vocabulary(tok) == ranks_of_rustbpe(stdlib_texts, 8000, resolve_pattern(name).regex)
+
+
+@pytest.mark.parametrize("corpus", ["books", "multilingual"])
+def test_merges_equal_those_of_rustbpe_on_shared_corpora(corpus, shared):
+    import json
+    import lzma
+
+    texts, size = [], 0
+    with lzma.open(shared / "corpora" / f"{corpus}.jsonl.xz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            texts.append(json.loads(line)["text"])
+            size += len(texts[-1])
+            if size > 4_000_000:
+                break
+    tok = Tokenizer.train(texts, 16000, special_tokens=(), min_frequency=1, byte_order="raw")
+    assert vocabulary(tok) == ranks_of_rustbpe(texts, 16000, resolve_pattern("cl100k").regex)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    documents=st.lists(st.text("ab c", max_size=40), max_size=8),
+    byte_order=st.sampled_from(["gpt2", "raw"]),
+    min_frequency=st.integers(0, 4),
+    max_token_length=st.none() | st.integers(1, 5),
+)
+def test_merges_follow_the_rule_on_small_alphabets(reference, documents, byte_order, min_frequency, max_token_length):
+    options = {"byte_order": byte_order, "min_frequency": min_frequency, "max_token_length": max_token_length}
+    tok = Tokenizer.train(documents, 256 + 30, "gpt2", special_tokens=(), **options)
+    assert tok.merges == reference(documents, resolve_pattern("gpt2").regex, 30, **options)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_merges_follow_the_rule_on_random_text(reference, random_strings, seed):
+    documents = random_strings(150, seed)
+    name = ("gpt2", "cl100k")[seed % 2]
+    tok = Tokenizer.train(documents, 256 + 120, name, special_tokens=(), min_frequency=1, byte_order=("raw", "gpt2")[seed % 2])
+    # Code points on which the regex module's Unicode version differs are not among those drawn.
+    expected = reference(documents, resolve_pattern(name).regex, 120, byte_order=("raw", "gpt2")[seed % 2])
+    assert tok.merges == expected
+
+
+def test_reference_agrees_with_the_shared_oracle(shared, reference, random_strings):
+    spec = importlib.util.spec_from_file_location("oracle", shared / "oracle" / "train_reference.py")
+    oracle = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(oracle)
+    documents = random_strings(100, 77)
+    pattern = resolve_pattern("cl100k").regex
+    for byte_order in ("gpt2", "raw"):
+        expected = oracle.train(documents, pattern, 256 + 80, byte_order)
+        assert reference(documents, pattern, 80, byte_order=byte_order) == expected
+        tok = Tokenizer.train(documents, 336, special_tokens=(), min_frequency=1, byte_order=byte_order)
+        assert tok.merges == expected
+
+
+@pytest.mark.parametrize("options", [{"min_frequency": 40}, {"max_token_length": 4}, {"min_frequency": 0}])
+def test_options_mean_what_they_mean_in_tokenizers(options, stdlib_texts):
+    texts = stdlib_texts[:30]
+    ours = Tokenizer.train(texts, 3000, "gpt2", special_tokens=("<|a|>",), **({"min_frequency": 1} | options))
+    theirs = merges_of_tokenizers(texts, 3000, resolve_pattern("gpt2").regex, ["<|a|>"], **options)
+    assert vocabulary(ours) == vocabulary_of(theirs)
+
+
+def test_threads_batches_and_order_do_not_matter(stdlib_texts, tmp_path):
+    expected = Tokenizer.train(stdlib_texts, 3000, threads=1).fingerprint
+    shuffled = random.Random(5).sample(stdlib_texts, len(stdlib_texts))
+    assert Tokenizer.train(shuffled, 3000, threads=3).fingerprint == expected
+    assert Tokenizer.train((text.encode() for text in stdlib_texts), 3000, threads=2).fingerprint == expected
+    for kind in (pa.string(), pa.large_string(), pa.large_binary(), pa.string_view()):
+        array = pa.array(stdlib_texts, kind)
+        assert Tokenizer.train(array, 3000).fingerprint == expected
+        batches = pa.table({"text": array}).to_batches(max_chunksize=7)
+        assert Tokenizer.train(iter(batches), 3000, threads=2).fingerprint == expected
+    paths = [tmp_path / f"{i}.txt" for i in range(len(stdlib_texts))]
+    for path, text in zip(paths, stdlib_texts, strict=True):
+        path.write_bytes(text.encode())
+    assert Tokenizer.train(paths, 3000, threads=2).fingerprint == expected
+    assert Tokenizer.train([str(path) for path in paths], 3000).fingerprint == expected
+
+
+def test_a_large_document_counts_alike_on_any_number_of_threads(stdlib_texts, tmp_path):
+    path = tmp_path / "large.txt"
+    path.write_bytes("".join(stdlib_texts).encode() * 4)
+    one = count_pretokens(path, "cl100k", threads=1)
+    assert one == count_pretokens(path, "cl100k", threads=4)
+    assert one == count_pretokens([path.read_bytes()], "cl100k", threads=1)
+    assert one.total_bytes == path.stat().st_size
+
+
+def test_counts_are_those_of_counting_pretokens_one_by_one(stdlib_texts):
+    from collections import Counter
+
+    from tokenizer.pretokenize import split
+
+    texts = stdlib_texts[:40] + ["x" * 15, "y" * 16, "z" * 17, "\x00", "\x00\x00", "q" * 100_000]
+    expected = Counter(pretoken for text in texts for pretoken in split(text, resolve_pattern("gpt2")))
+    assert dict(count_pretokens(texts, "gpt2").items()) == expected
+
+
+def test_many_distinct_pretokens_are_all_counted():
+    words = [f"w{'abcdefghij'[i % 10]}{i:x}".replace("0", "o") * (1 + i % 3) for i in range(120_000)]
+    expected = len({f" {''.join(c if c.isalpha() else chr(ord(c) + 60) for c in word)}" for word in words})
+    text = "".join(f" {''.join(c if c.isalpha() else chr(ord(c) + 60) for c in word)}" for word in words)
+    counts = count_pretokens([text], "gpt2", threads=2)
+    assert len(counts) == expected
+    assert counts.total_bytes == len(text)
+
+
+def test_counts_add_up_and_train_like_the_whole(stdlib_texts, tmp_path):
+    half = len(stdlib_texts) // 2
+    first, second = count_pretokens(stdlib_texts[:half]), count_pretokens(stdlib_texts[half:])
+    whole = count_pretokens(stdlib_texts)
+    assert first + second == whole == second + first
+    first.save(tmp_path / "first.parquet")
+    loaded = PretokenCounts.load(tmp_path / "first.parquet")
+    assert loaded == first
+    tok = Tokenizer.train_from_counts(loaded + second, 2000)
+    assert tok.fingerprint == Tokenizer.train(stdlib_texts, 2000).fingerprint
+    with pytest.raises(ValueError, match="do not add up"):
+        first + count_pretokens(["a"], "gpt2")
+
+
+def test_the_same_counts_give_the_same_file(stdlib_texts, tmp_path):
+    for name, texts in (("a", stdlib_texts[:50]), ("b", stdlib_texts[:50][::-1])):
+        count_pretokens(texts, threads=2).save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_damaged_counts_file_is_a_value_error(tmp_path):
+    path = tmp_path / "counts.parquet"
+    count_pretokens(["hello world"]).save(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="counts.parquet"):
+        PretokenCounts.load(path)
+
+
+def test_counts_beyond_32_bits_do_not_wrap():
+    counts = count_pretokens(["ab ab ab cd cd"], "gpt2")
+    counts.counts *= 3_000_000_000
+    both = counts + counts
+    assert both.total == 2 * 5 * 3_000_000_000
+    tok = Tokenizer.train_from_counts(both, 256 + 3, special_tokens=(), min_frequency=5_999_999_999)
+    assert tok.merges[0] == (b"a", b"b")
+    assert len(tok.merges) == 3
+
+
+def test_running_out_of_pairs_says_so_and_ends_smaller():
+    with pytest.warns(UserWarning, match=r"has 258 entries, not 400"):
+        tok = Tokenizer.train(["abc abc"], 400, "gpt2", special_tokens=())
+    assert tok.merges == [(b"a", b"b"), (b"ab", b"c")]
+
+
+def test_overlapping_pairs_count_twice_and_merge_from_the_left():
+    tok = Tokenizer.train(["aaa bb bb"], 258, "gpt2", special_tokens=(), min_frequency=2)
+    assert tok.merges[0] == (b"a", b"a")  # twice in aaa, as often as (b, b), and a comes before b
+    assert tok.encode("aaa") == [256, tok.encode("a")[0]]
+
+
+def test_special_tokens_come_first_and_count():
+    tok = Tokenizer.train(["hello hello"] * 3, 256 + 5 + 2)
+    assert list(tok.special_tokens.items()) == [(name, i) for i, name in enumerate(DEFAULT_SPECIAL_TOKENS)]
+    assert tok.vocab_size == 263
+    assert tok.token_bytes(5) == b"!"
+    assert tok.token_byte_lengths[:6].tolist() == [0, 0, 0, 0, 0, 1]
+    assert tok.token_byte_lengths.dtype == np.int32
+
+
+def test_256_entries_make_the_tokenizer_without_merges():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tok = Tokenizer.train(["some text"], 256, special_tokens=(), byte_order="raw")
+    assert tok.merges == []
+    assert tok.encode("aé\n") == [97, 0xC3, 0xA9, 10]
+
+
+@pytest.mark.parametrize("documents", [[], [""], ["", "a"], [b"\xff\xff"]])
+def test_corpora_without_pairs_train_to_the_bytes(documents):
+    tok = Tokenizer.train(documents, 300, special_tokens=())
+    assert tok.vocab_size == 256
+
+
+def test_hard_documents_train():
+    documents = ["a" * 3_000_000, " " * 1_000_000, "\n " * 300_000, "\x00" * 100_000, b"\xff\xfe" * 50_000]
+    tok = Tokenizer.train(documents, 300, special_tokens=(), min_frequency=1)
+    assert (b"a" * 2**10) in {tok.token_bytes(i) for i in range(tok.vocab_size)}
+    for document in documents:
+        document = document.encode() if isinstance(document, str) else document
+        assert tok.decode_bytes(tok.encode(document)) == document
+
+
+def test_progress_is_told_in_both_phases(stdlib_texts, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(stdlib_texts), encoding="utf-8", newline="")
+    calls = []
+    Tokenizer.train(path, 1000, progress=lambda *call: calls.append(call))
+    size = path.stat().st_size
+    assert ("count", size, size) in calls
+    assert calls[-1] == ("merge", 1000 - 261, 1000 - 261)
+    for phase in ("count", "merge"):
+        done = [call[1] for call in calls if call[0] == phase]
+        assert done == sorted(done)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"vocab_size": 260}, "at least 261"),
+        ({"vocab_size": 255, "special_tokens": ()}, "at least 256"),
+        ({"vocab_size": "many"}, "vocab_size"),
+        ({"special_tokens": "<|x|>"}, "sequence"),
+        ({"special_tokens": ("<|x|>", "<|x|>")}, "twice"),
+        ({"special_tokens": ("",)}, "non-empty"),
+        ({"special_tokens": ("a",)}, "single byte"),
+        ({"min_frequency": -1}, "min_frequency"),
+        ({"max_token_length": 0}, "max_token_length"),
+        ({"byte_order": "big"}, "byte_order"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_impossible_requests_are_value_errors(options, said):
+    with pytest.raises(ValueError, match=said):
+        Tokenizer.train(["text"], **({"vocab_size": 300} | options))
+
+
+def test_bad_corpora_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        Tokenizer.train(str(tmp_path / "nowhere.txt"), 300)
+    with pytest.raises(ValueError, match="folder"):
+        Tokenizer.train(tmp_path, 300)
+    with pytest.raises(ValueError, match="bytes"):
+        Tokenizer.train(b"text", 300)
+    with pytest.raises(ValueError, match="int"):
+        Tokenizer.train([3], 300)
+    with pytest.raises(ValueError, match="null"):
+        Tokenizer.train(pa.array(["a", None]), 300)
+    with pytest.raises(ValueError, match="one text column"):
+        Tokenizer.train(pa.table({"a": ["x"], "b": ["y"]}), 300)
+    with pytest.raises(ValueError, match=r"U\+D800.*character 2"):
+        Tokenizer.train(["ok", "ab\ud800"], 300)
+
+
+def test_an_error_in_the_middle_of_a_corpus_ends_the_training(stdlib_texts):
+    def documents():
+        yield from stdlib_texts
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        Tokenizer.train(documents(), 1000, threads=2)

@@ -1,0 +1,220 @@
+"""Any corpus as blocks of documents: bytes one after another, and where each document starts.
+
+A corpus is a path to a text file, several paths, or an iterable of str, bytes, pyarrow arrays or record
+batches with one text column. A block is a view of a few megabytes that kernels read without the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+BLOCK_BYTES = 4 << 20
+_SPACES = b" \n"
+
+
+@dataclass(frozen=True)
+class Block:
+    """data: uint8, read-only; offsets: int64, document d is data[offsets[d]:offsets[d + 1]]."""
+
+    data: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def size(self) -> int:
+        return int(self.offsets[-1] - self.offsets[0])
+
+
+def as_readonly(data: np.ndarray) -> np.ndarray:
+    """A read-only view: kernels are compiled for read-only bytes alone."""
+    view = data.view()
+    view.flags.writeable = False
+    return view
+
+
+def text_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
+    """UTF-8 of a str, or the bytes themselves. ValueError for a lone surrogate, with its position."""
+    if isinstance(text, str):
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start}, "
+                "which UTF-8 cannot represent; repair the text, or pass bytes"
+            ) from None
+    if isinstance(text, bytes):
+        return text
+    if isinstance(text, (bytearray, memoryview)):
+        return bytes(text)
+    raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
+
+
+def single_block(text: bytes) -> Block:
+    """One document as a block."""
+    return Block(np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)], dtype=np.int64))
+
+
+def arrow_block(array) -> Block:
+    """The documents of a pyarrow string or binary array, without copying their bytes. ValueError for nulls."""
+    import pyarrow as pa
+
+    small = array.type in (pa.string(), pa.binary())
+    if not small and array.type not in (pa.large_string(), pa.large_binary()):
+        if not (pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type)):
+            raise ValueError(
+                f"documents must be an Arrow string, large_string, binary or large_binary array, not {array.type}"
+            )
+        array = array.cast(pa.large_binary())
+    if array.null_count:
+        first = array.is_null().index(True).as_py()
+        raise ValueError(
+            f"the array has {array.null_count} null documents (the first is number {first}); "
+            "drop them, or replace them by empty ones"
+        )
+    _, offsets, data = array.buffers()
+    if offsets is None or len(array) == 0:
+        return Block(np.frombuffer(b"", dtype=np.uint8), np.zeros(len(array) + 1, dtype=np.int64))
+    offsets = np.frombuffer(offsets, dtype=np.int32 if small else np.int64)
+    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    data = np.frombuffer(data if data is not None else b"", dtype=np.uint8)
+    return Block(as_readonly(data), offsets)
+
+
+def cut(block: Block, target: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Blocks of about `target` bytes of whole documents."""
+    offsets = block.offsets
+    first, documents = 0, len(offsets) - 1
+    while first < documents:
+        last = int(np.searchsorted(offsets, offsets[first] + target, side="right")) - 1
+        last = min(max(last, first + 1), documents)
+        yield Block(block.data, offsets[first : last + 1])
+        first = last
+
+
+def cut_within(block: Block, target: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Blocks of about `target` bytes whose documents may be parts of one.
+
+    A part ends before a space or line feed that follows an ASCII letter or digit. With every named pattern
+    a pretoken always ends there, whatever comes before and after; so the parts have the pretokens of the whole.
+    """
+    for piece in cut(block, target):
+        if piece.size <= 2 * target:
+            yield piece
+            continue
+        assert len(piece.offsets) == 2
+        start, end = (int(x) for x in piece.offsets)
+        while start < end:
+            stop = _safe_place(block.data, min(start + target, end), end)
+            yield Block(block.data, np.array([start, stop], dtype=np.int64))
+            start = stop
+
+
+def _safe_place(data: np.ndarray, place: int, end: int) -> int:
+    window = 4096
+    while place < end:
+        part = data[place - 1 : min(place + window, end)]
+        before, here = part[:-1], part[1:]
+        letter = before | 0x20
+        safe = (letter >= 97) & (letter <= 122) | (before >= 48) & (before <= 57)
+        safe &= (here == 32) | (here == 10)
+        if safe.any():
+            return place + int(np.argmax(safe))
+        place += window
+        window *= 2
+    return end
+
+
+def corpus_blocks(corpus) -> tuple[Iterator[Block], int | None]:
+    """The blocks of a corpus in order, and its bytes where they are known beforehand."""
+    paths = _as_paths(corpus)
+    if paths is not None:
+        return (_map_file(path) for path in paths), sum(path.stat().st_size for path in paths)
+    if isinstance(corpus, (bytes, bytearray, memoryview)):
+        raise ValueError("a single bytes object is no corpus: pass a path, or a list of documents")
+    if not isinstance(corpus, Iterable):
+        raise ValueError(
+            "corpus must be a path, several, or an iterable of str, bytes or Arrow record batches, "
+            f"not {type(corpus).__name__}"
+        )
+    return _blocks_of_documents(_arrow_chunks(corpus)), None
+
+
+def _as_paths(corpus) -> list[Path] | None:
+    """The files of a corpus that is given as one or several paths; None where it is given as documents."""
+    if isinstance(corpus, (str, os.PathLike)):
+        candidates = [corpus]
+    elif isinstance(corpus, (list, tuple)) and corpus and all(isinstance(x, os.PathLike) for x in corpus):
+        candidates = corpus
+    elif isinstance(corpus, (list, tuple)) and corpus and all(isinstance(x, str) for x in corpus):
+        # Strings in a list are documents, unless every one of them names a file.
+        if not all(0 < len(x) < 4096 and "\n" not in x and "\0" not in x and os.path.isfile(x) for x in corpus):
+            return None
+        candidates = corpus
+    else:
+        return None
+    paths = [Path(x) for x in candidates]
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; pass the files in it")
+        if not path.is_file():
+            hint = "; a text itself goes in a list" if isinstance(corpus, str) else ""
+            raise FileNotFoundError(f"no such file: {str(path)[:200]}{hint}")
+    return paths
+
+
+def _map_file(path: Path) -> Block:
+    """A file as one document, memory-mapped so that it need not fit in memory."""
+    size = path.stat().st_size
+    if size == 0:
+        return single_block(b"")
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    return Block(np.asarray(data), np.array([0, len(data)], dtype=np.int64))
+
+
+def _arrow_chunks(corpus):
+    """The items of a corpus; Arrow tables, chunked arrays and batches as their plain arrays."""
+    if hasattr(corpus, "to_batches"):  # a table or dataset
+        corpus = corpus.to_batches()
+    elif hasattr(corpus, "iterchunks"):
+        corpus = corpus.iterchunks()
+    elif hasattr(corpus, "buffers"):  # one array
+        corpus = [corpus]
+    for item in corpus:
+        if hasattr(item, "columns"):
+            if item.num_columns != 1:
+                raise ValueError(
+                    f"a record batch must have one text column, not {item.num_columns} ({item.schema.names})"
+                )
+            item = item.column(0)
+        if hasattr(item, "iterchunks"):
+            yield from item.iterchunks()
+        else:
+            yield item
+
+
+def _blocks_of_documents(items) -> Iterator[Block]:
+    pending: list[bytes] = []
+    size = 0
+    for item in items:
+        if hasattr(item, "buffers"):
+            yield arrow_block(item)
+            continue
+        if isinstance(item, os.PathLike):
+            raise ValueError(f"paths and documents are mixed in the corpus: {item!r}")
+        pending.append(text_bytes(item))
+        size += len(pending[-1])
+        if size >= BLOCK_BYTES:
+            yield _join(pending)
+            pending, size = [], 0
+    if pending:
+        yield _join(pending)
+
+
+def _join(documents: list[bytes]) -> Block:
+    offsets = np.zeros(len(documents) + 1, dtype=np.int64)
+    np.cumsum([len(document) for document in documents], out=offsets[1:])
+    return Block(np.frombuffer(b"".join(documents), dtype=np.uint8), offsets)

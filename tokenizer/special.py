@@ -1,0 +1,29 @@
+"""The special tokens that models of this project know by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+END_OF_TEXT = "<|endoftext|>"
+PAD = "<|pad|>"
+MASK = "<|mask|>"
+CLS = "<|cls|>"
+SEP = "<|sep|>"
+DEFAULT_SPECIAL_TOKENS = (END_OF_TEXT, PAD, MASK, CLS, SEP)
+
+
+def check_special_tokens(special_tokens: Sequence[str]) -> tuple[str, ...]:
+    """Return them as a tuple; ValueError for a single string, an empty or repeated spelling."""
+    if isinstance(special_tokens, str):
+        raise ValueError(f"special_tokens must be a sequence of strings, not the string {special_tokens!r}")
+    special_tokens = tuple(special_tokens)
+    for i, spelling in enumerate(special_tokens):
+        if not isinstance(spelling, str) or not spelling:
+            raise ValueError(f"a special token must be a non-empty string, not {spelling!r}")
+        if len(spelling.encode("utf-8", "replace")) < 2:
+            raise ValueError(f"the special token {spelling!r} is a single byte, which has an id of its own")
+        if any(0xD800 <= ord(c) < 0xE000 for c in spelling):
+            raise ValueError(f"the special token {spelling!r} has a lone surrogate")
+        if spelling in special_tokens[:i]:
+            raise ValueError(f"the special token {spelling!r} is given twice")
+    return special_tokens

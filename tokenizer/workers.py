@@ -1,0 +1,82 @@
+"""A plain thread pool for kernels that release the GIL, which stops at once when one thread fails or on Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def thread_count(threads: int | None) -> int:
+    """The number of threads asked for, by default one per core this process may use."""
+    if threads is None:
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise ValueError(f"threads must be a positive whole number or None, not {threads!r}")
+    return threads
+
+
+class Stopped(Exception):
+    """Raised inside a worker to leave its work half done."""
+
+
+def share_out(
+    tasks: Iterable[Any], work: list[Callable[[Any, Callable[[], None]], None]], done: Callable[[Any], None]
+) -> None:
+    """Give each task to whichever worker is free; `work[k]` is only ever called by worker k.
+
+    work[k](task, check): `check` is to be called now and then and raises when the work must stop. `done(task)` is
+    called in this thread, in no particular order. The tasks are drawn in this thread, never more than two a
+    worker ahead. The first exception of any of them is raised here after all workers have stopped.
+    """
+    if len(work) == 1:
+        for task in tasks:
+            work[0](task, lambda: None)
+            done(task)
+        return
+    waiting: queue.SimpleQueue = queue.SimpleQueue()
+    finished: queue.SimpleQueue = queue.SimpleQueue()
+    stop = threading.Event()
+
+    def check() -> None:
+        if stop.is_set():
+            raise Stopped
+
+    def run(worker: Callable) -> None:
+        while (item := waiting.get()) is not None:
+            try:
+                check()
+                worker(item[0], check)
+                finished.put((item[0], None))
+            except BaseException as error:  # handed to the calling thread
+                finished.put((item[0], error))
+
+    def collect(wait: bool) -> int:
+        task, error = finished.get(block=wait)
+        if error is not None:
+            raise error
+        done(task)
+        return 1
+
+    threads = [threading.Thread(target=run, args=(worker,), daemon=True) for worker in work]
+    for thread in threads:
+        thread.start()
+    outstanding = 0
+    try:
+        for task in tasks:
+            while outstanding >= 2 * len(work):
+                outstanding -= collect(wait=True)
+            waiting.put((task,))
+            outstanding += 1
+        while outstanding:
+            outstanding -= collect(wait=True)
+    finally:
+        stop.set()
+        for _ in threads:
+            waiting.put(None)
+        for thread in threads:
+            thread.join()
