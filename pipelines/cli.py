@@ -1,0 +1,74 @@
+"""The `bytelm` command: the first word names a verb, and only that verb's module is imported."""
+
+import importlib
+import os
+import sys
+
+# One verb is one module of the same name (hyphens become underscores) with a `main(arguments)`.
+VERBS = {
+    "demo": "the whole main job on the built-in corpus, minutes on 2 cores",
+    "corpus": "list the corpora known by name, or show one",
+    "train-tokenizer": "train a byte-level BPE vocabulary on a corpus",
+    "tokenize": "show the tokens of a text or a file",
+    "build-dataset": "encode a corpus into blocks of token ids",
+    "pretrain": "train a model of a recipe on a dataset",
+    "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
+    "generate": "continue a prompt with a trained decoder, or fill a trained encoder's masks",
+    "report": "write a self-contained HTML page about one run or several",
+}
+
+
+def usage() -> str:
+    """The text of `bytelm --help`."""
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items())
+    return (
+        "usage: bytelm VERB [options]      (bytelm VERB --help explains one verb)\n\n"
+        "From text to a tokenizer, a dataset, a trained transformer and its validation perplexity.\n\n"
+        f"{verbs}\n\n"
+        "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob (.txt .jsonl .parquet .arrow,\n"
+        "the first two also .gz .xz .zst) or hub:owner/name. BYTELM_DEBUG=1 shows tracebacks.\n"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one verb; return the exit status: 0, 1 for an error, 2 for a usage error, 130 when interrupted."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage(), end="")
+        return 0
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"bytelm {version('bytelm')}")
+        return 0
+    verb = arguments[0]
+    if verb not in VERBS:
+        from difflib import get_close_matches
+
+        nearest = get_close_matches(verb, VERBS, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        print(f"bytelm: there is no verb {verb!r}{hint} `bytelm --help` lists them", file=sys.stderr)
+        return 2
+    try:
+        module = importlib.import_module("pipelines." + verb.replace("-", "_"))
+        return module.main(arguments[1:]) or 0
+    except KeyboardInterrupt:
+        print(f"bytelm {verb}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing to report, and nowhere to report it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError, FloatingPointError) as error:
+        if os.environ.get("BYTELM_DEBUG"):
+            raise
+        print(f"bytelm {verb}: {one_sentence(error)}", file=sys.stderr)
+        return 1
+
+
+def one_sentence(error: BaseException) -> str:
+    """`error` as a line for a person; a failed system call names what failed and where."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.strerror}: {error.filename}"
+    return " ".join(str(error).split()) or type(error).__name__

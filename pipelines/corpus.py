@@ -1,0 +1,57 @@
+"""`bytelm corpus list` and `bytelm corpus show NAME`: what there is to train on."""
+
+from corpora import list_cards, open_corpus
+from corpora.summary import CorpusSummary, summarize
+from pipelines.arguments import CorpusNames, InvalidPolicy, SplitRule, TextColumn, parse
+from pipelines.display import Bar, console, quantity, say, table
+
+
+def list_corpora() -> None:
+    """Print the corpora that are known by name."""
+    rows = []
+    for card in list_cards():
+        size = card.size.get("bytes")
+        rows.append((card.name, "~" + quantity(size, "B") if size else "", card.licence, card.description))
+    table(("corpus", "size", "licence", "what it is"), rows, text=True)
+
+
+def show(
+    corpus: CorpusNames,
+    *,
+    split: SplitRule = None,
+    invalid: InvalidPolicy = "error",
+    text_column: TextColumn = None,
+    excerpts: int = 3,
+) -> CorpusSummary:
+    """Read a corpus once and print its documents, bytes, splits, licence and the beginnings of a few documents.
+
+    Args:
+        excerpts: How many beginnings of documents.
+    """
+    source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
+    with Bar("reading", source.text_bytes_estimate, "B") as bar:
+        found = summarize(source, excerpts=excerpts, progress=bar.phase)
+    say(f"{found.name}: {found.description}" if found.description else found.name)
+    if found.licence:
+        say(f"licence: {found.licence}")
+    rows = [(name, f"{s.documents:,}", f"{s.bytes:,}") for name, s in found.splits.items()]
+    table(("split", "documents", "bytes"), [*rows, ("all", f"{found.documents:,}", f"{found.bytes:,}")])
+    say(f"splits: {found.split_description}")
+    left_out = [(count, what) for what, count in vars(found.dropped).items() if isinstance(count, int) and count]
+    if left_out:
+        say("left out: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for count, what in left_out))
+    for excerpt in found.excerpts:
+        console.rule(style="dim")
+        say(excerpt)
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["list"]:
+        parse(list_corpora, arguments[1:], "corpus list")
+    elif arguments[:1] == ["show"]:
+        parse(show, arguments[1:], "corpus show")
+    elif {"-h", "--help"} & set(arguments[:1]):
+        print("usage: bytelm corpus list\n       bytelm corpus show CORPUS... [options]")
+    else:
+        raise ValueError("say `bytelm corpus list` or `bytelm corpus show CORPUS`")

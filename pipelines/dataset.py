@@ -1,0 +1,129 @@
+"""A built dataset: blocks of token ids on disk, read as one memory-mapped stream of tokens a split.
+
+The folder is what `datasets.load_from_disk` opens, plus `dataset.json` (see `pipelines.blocks`, which writes it).
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+DATA_FILE = "data-00000-of-00001.arrow"
+
+
+class TokenStream:
+    """The tokens of one split, in order: blocks of `context_length` tokens, one after the other.
+
+    `views` are the tokens of each Arrow record batch, uint16 or uint32, memory-mapped.
+    """
+
+    def __init__(self, views: Sequence[np.ndarray], context_length: int) -> None:
+        self._views = list(views)
+        self._starts = np.cumsum([0] + [len(view) for view in views])
+        self.context_length = context_length
+        self.tokens = int(self._starts[-1])
+        self.blocks = self.tokens // context_length
+
+    def __len__(self) -> int:
+        return self.tokens
+
+    def read(self, start: int, length: int) -> np.ndarray:
+        """Tokens [start, start + length), fewer at the end of the stream: a view where one batch holds them."""
+        stop = min(start + length, self.tokens)
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        parts = []
+        while start < stop:
+            offset = start - int(self._starts[first])
+            part = self._views[first][offset : offset + stop - start]
+            parts.append(part)
+            start += len(part)
+            first += 1
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, self.dtype)
+
+    def gather(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """(B, length) int64: the tokens from each of `starts` (B,). All must lie within the stream."""
+        out = np.empty((len(starts), length), np.int64)
+        for row, start in zip(out, starts.tolist(), strict=True):
+            row[:] = self.read(start, length)
+        return out
+
+    def chunks(self) -> Sequence[np.ndarray]:
+        """The whole stream as consecutive views, one for each record batch."""
+        return self._views
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._views[0].dtype if self._views else np.dtype(np.uint16)
+
+
+class TokenDataset:
+    """A dataset folder, verified.
+
+    Raises ValueError when `folder` is not a built dataset, or when a file of it is truncated or altered (sizes
+    and SHA-256 are checked against dataset.json).
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.info = _read_info(self.folder)
+        self.context_length: int = self.info["context_length"]
+        self.vocab_size: int = self.info["tokenizer"]["vocab_size"]
+        self.tokenizer_fingerprint: str = self.info["tokenizer"]["fingerprint"]
+        self.splits = {name: self._open(name, split) for name, split in self.info["splits"].items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of dataset.json, which holds the fingerprints of all that the dataset was made from."""
+        return hashlib.sha256((self.folder / "dataset.json").read_bytes()).hexdigest()
+
+    def split(self, name: str) -> TokenStream:
+        """The stream of a split; ValueError when there is no such split."""
+        if name not in self.splits:
+            raise ValueError(f"{self.folder} has no split {name!r}; it has {', '.join(self.splits)}")
+        return self.splits[name]
+
+    def bytes_per_token(self, split: str) -> float:
+        return self.info["splits"][split]["bytes"] / max(1, self.info["splits"][split]["encoded_tokens"])
+
+    def _open(self, name: str, split: dict[str, Any]) -> TokenStream:
+        path = self.folder / name / DATA_FILE
+        remedy = "build the dataset again with bytelm build-dataset"
+        if not path.is_file():
+            raise ValueError(f"{path} is missing: {remedy}")
+        size = path.stat().st_size
+        if size != split["file_bytes"]:
+            raise ValueError(f"{path} is truncated or altered: {size} bytes instead of {split['file_bytes']}; {remedy}")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != split["file_sha256"]:
+            raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {remedy}")
+        table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+        views = [chunk.flatten().to_numpy(zero_copy_only=True) for chunk in table.column("input_ids").chunks]
+        return TokenStream(views, self.context_length)
+
+
+def _read_info(folder: Path) -> dict[str, Any]:
+    path = folder / "dataset.json"
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        (
+            info["context_length"],
+            info["tokenizer"]["fingerprint"],
+            info["tokenizer"]["vocab_size"],
+            info["splits"],
+        )
+        for split in info["splits"].values():
+            split["file_bytes"], split["file_sha256"], split["bytes"], split["encoded_tokens"]
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} is damaged: build the dataset again with bytelm build-dataset") from None
+    return info

@@ -1,0 +1,194 @@
+"""`bytelm demo`: the whole main job on the built-in corpus, from text to a report, in minutes on 2 cores."""
+
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.arguments import parse
+from pipelines.recipe import Recipe, load_recipe
+
+CORPUS = "stdlib"
+VOCAB_SIZE = 8192
+CONTEXT_LENGTH = 256
+# Seconds of training for each model; the number of tokens follows from the speed measured first.
+SECONDS = 90
+# No model passes over the training text more often than this, however fast the machine.
+MAX_EPOCHS = 6
+
+
+def demo(out: Path = Path("bytelm-demo"), *, seconds: float = SECONDS, fresh: bool = False) -> dict[str, Any]:
+    """Train a tokenizer, a small GPT and a small BERT on Python's standard library, evaluate them, write report.html.
+
+    What is in the folder already is used again; what was interrupted goes on.
+
+    Args:
+        out: Folder for everything that is made.
+        seconds: Training time for each model, about.
+        fresh: Whether to throw away what is there and start again.
+    """
+    from pipelines.display import say
+
+    started = time.monotonic()
+    if fresh and out.exists():
+        if not (out / "tokenizer").exists():
+            raise ValueError(f"{out} is not a folder of this demo: remove it yourself, or choose another --out")
+        shutil.rmtree(out)
+    _heading(1, f"vocabulary: {VOCAB_SIZE:,} entries from the standard library of Python {sys.version.split()[0]}")
+    tokenizer, data = _tokenizer(out), _dataset(out)
+    _heading(3, "a GPT: predicts the next token")
+    status = _train(load_recipe("gpt-tiny"), data, out / "gpt", seconds)
+    if not status:
+        _heading(4, "a BERT: predicts masked tokens")
+        status = _train(load_recipe("bert-tiny"), data, out / "bert", seconds)
+    if status:
+        sys.exit(status)
+    _heading(5, "what they are worth on text they have not seen")
+    results = {name: _evaluation(out / name) for name in ("gpt", "bert")}
+    compressors = _compressors(out, data, tokenizer)
+    _heading(6, "report")
+    _show(out, results, compressors)
+    say(f"\n{out / 'report.html'} has the plots; everything is in {out}/ ({time.monotonic() - started:.0f} s)")
+    return {"evaluations": results, "compressors": compressors}
+
+
+def _heading(number: int, text: str) -> None:
+    from pipelines.display import console
+
+    console.print(f"\n[bold]{number}/6[/bold] {text}")
+
+
+def _tokenizer(out: Path) -> Any:
+    from pipelines.display import say
+    from pipelines.train_tokenizer import train_tokenizer
+    from tokenizer import Tokenizer
+
+    folder = out / "tokenizer"
+    if (folder / "tokenizer.json").exists():
+        say(f"{folder} is there already")
+        return Tokenizer.load(folder)
+    return train_tokenizer([CORPUS], vocab_size=VOCAB_SIZE, out=folder)
+
+
+def _dataset(out: Path) -> Path:
+    from pipelines.build_dataset import build_dataset
+    from pipelines.display import say
+
+    _heading(2, f"dataset: blocks of {CONTEXT_LENGTH} tokens")
+    folder = out / "data"
+    if (folder / "dataset.json").exists():
+        say(f"{folder} is there already")
+    else:
+        build_dataset([CORPUS], tokenizer=out / "tokenizer", context_length=CONTEXT_LENGTH, out=folder)
+    return folder
+
+
+def _train(recipe: Recipe, data: Path, folder: Path, seconds: float) -> int:
+    from pipelines.pretrain import pretrain
+    from pipelines.training.run import Run
+
+    there = (folder / "config.toml").exists()
+    recipe = Run(folder).recipe if there else _sized(recipe, data, seconds)
+    return pretrain(recipe, data=data, out=folder)
+
+
+def _sized(recipe: Recipe, data: Path, seconds: float) -> Recipe:
+    """`recipe` with as many tokens as this machine trains on in `seconds`."""
+    from pipelines.dataset import TokenDataset
+    from pipelines.pretrain import fit_to_data
+    from pipelines.training.speed import measure_tokens_per_second
+
+    dataset = TokenDataset(data)
+    recipe = fit_to_data(recipe, dataset)
+    rate = measure_tokens_per_second(recipe, dataset)
+    most = MAX_EPOCHS * dataset.split("train").tokens
+    tokens = max(recipe.train.batch_tokens, min(most, int(rate * seconds)))
+    return replace(recipe, train=replace(recipe.train, tokens=tokens, warmup_tokens=tokens // 20))
+
+
+def _evaluation(folder: Path) -> dict[str, Any]:
+    from pipelines.evaluate import evaluate
+    from pipelines.training.checkpoints import latest_checkpoint
+    from pipelines.training.run import Run
+
+    there = Run(folder).evaluation()
+    if there and there["checkpoint"] == latest_checkpoint(folder).name:
+        return there
+    return evaluate(folder, dtype="auto")
+
+
+def _compressors(out: Path, data: Path, tokenizer: Any) -> dict[str, dict[str, float]]:
+    import json
+
+    from pipelines.compressors import compressed_bits_per_byte
+    from pipelines.dataset import TokenDataset
+    from pipelines.display import Bar
+
+    path = out / "compressors.json"
+    if path.exists():
+        return json.loads(path.read_text(encoding="utf-8"))
+    with Bar("compressing", 1.0, "") as bar:
+        found = compressed_bits_per_byte(TokenDataset(data), tokenizer, progress=bar.update)
+    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return found
+
+
+def _show(out: Path, results: dict[str, Any], compressors: dict[str, dict[str, float]]) -> None:
+    from pipelines.dataset import TokenDataset
+    from pipelines.display import console, say, table
+    from pipelines.report import subject, write_page
+
+    subjects = {name: subject(out / name) for name in results}
+    write_page(list(subjects.values()), out / "report.html", compressors)
+    gpt, bert = (results[name]["splits"]["validation"] for name in ("gpt", "bert"))
+    per_byte = gpt["tokens"] / gpt["bytes"]
+    dataset = TokenDataset(out / "data")
+    say(f"{dataset.bytes_per_token('validation'):.2f} bytes per token on the validation text\n")
+    table(
+        ("", "GPT", "BERT"),
+        [
+            ("parameters", *(f"{each.parameters:,}" for each in subjects.values())),
+            ("tokens seen", *(f"{each.tokens_seen:,}" for each in subjects.values())),
+            ("tokens/s", *(f"{each.speed:,.0f}" for each in subjects.values())),
+        ],
+    )
+    rows = [("GPT", gpt["cross_entropy_bits"], gpt["perplexity"], gpt["bits_per_byte"])]
+    for name in ("bigram", "unigram"):
+        bits = gpt[f"{name}_cross_entropy_bits"]
+        rows.append((name, bits, 2**bits, bits * per_byte))
+    cells = [(name, f"{bits:.3f}", f"{ppl:,.1f}", f"{bpb:.3f}") for name, bits, ppl, bpb in rows]
+    for name, bits in compressors.items():
+        cells.append((name, "-", "-", f"{bits['alone']:.3f}"))
+        cells.append((f"{name}, given the training text", "-", "-", f"{bits['given_train']:.3f}"))
+    table(("next token", "cross-entropy (bits)", "perplexity", "bits per byte"), cells, title="")
+    table(
+        ("masked tokens", "cross-entropy (bits)", "accuracy", "pseudo-perplexity", "bits per byte"),
+        [
+            (
+                "BERT",
+                f"{bert['cross_entropy_bits']:.3f}",
+                f"{bert['accuracy']:.1%}",
+                f"{bert['pseudo_perplexity']:,.1f}",
+                "-",
+            ),
+            (
+                "unigram",
+                f"{bert['unigram_cross_entropy_bits']:.3f}",
+                f"{bert['unigram_accuracy']:.1%}",
+                f"{bert['unigram_pseudo_perplexity']:,.1f}",
+                "-",
+            ),
+        ],
+        title="",
+    )
+    for name, each in subjects.items():
+        for sample in each.samples:
+            console.print(f"\n[bold]{name}[/bold]: {sample['title']}")
+            console.print(sample["before"], style="dim", markup=False, end="")
+            console.print(sample["text"], markup=False)
+
+
+def main(arguments: list[str]) -> None:
+    parse(demo, arguments, "demo")

@@ -1,0 +1,122 @@
+"""What people see while work goes on: progress bars on a terminal, a line now and then elsewhere, short tables."""
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+# Seconds between two lines where there is no terminal to draw a bar on.
+PLAIN_INTERVAL = 10.0
+
+
+def say(text: str) -> None:
+    """Print one line for a person; rich markup is not interpreted."""
+    console.print(text, markup=False)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, text: bool = False) -> None:
+    """Print an aligned table; columns after the first are numbers on the right, or with `text` on the left."""
+    out = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold")
+    for index, column in enumerate(columns):
+        out.add_column(
+            column, justify="right" if index and not text else "left", no_wrap=0 < index < len(columns) - text
+        )
+    for row in rows:
+        out.add_row(*(cell.replace("[", "\\[") for cell in row))
+    console.print(out)
+
+
+def quantity(value: float, unit: str) -> str:
+    """`value` with a decimal prefix: 12.3 kB, 4.56 M tok."""
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 0:07, 3:25 or 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Bar:
+    """Progress of one piece of work: amount done, rate, time left and a note (the loss, say).
+
+    On a terminal a bar; elsewhere a line every `PLAIN_INTERVAL` seconds, so that a log also tells where work stands.
+    """
+
+    def __init__(self, label: str, total: float | None, unit: str) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self._started = self._printed = time.monotonic()
+        self._begun_at = 0.0
+        self._done = 0.0
+        self._note = ""
+        self._rich: Progress | None = None
+
+    def __enter__(self) -> "Bar":
+        if console.is_terminal:
+            self._rich = Progress(
+                TextColumn("{task.description:<12}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=console,
+            )
+            self._rich.start()
+            self._task = self._rich.add_task(self.label, total=self.total, rate="", note="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._rich is not None:
+            if kind is None and self.total is None:
+                self._rich.update(self._task, total=self._done, completed=self._done)
+            self._rich.stop()
+        elif kind is None:
+            seconds = time.monotonic() - self._started
+            say(f"{self.label}: {quantity(self._done, self.unit)} in {duration(seconds)}{self._note_text()}")
+
+    def begin_at(self, done: float) -> None:
+        """Work that an earlier process did: it counts as done, but not towards the rate."""
+        self._begun_at = done
+        self.update(done)
+
+    def update(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Tell how much is done so far, of `total` where that is known only now."""
+        self._done, self._note = float(done), note
+        self.total = self.total if total is None else total
+        now = time.monotonic()
+        rate = f"{quantity((self._done - self._begun_at) / max(1e-9, now - self._started), self.unit)}/s"
+        if self._rich is not None:
+            self._rich.update(self._task, completed=self._done, total=self.total, rate=rate, note=note)
+        elif now - self._printed >= PLAIN_INTERVAL:
+            self._printed = now
+            share = f"{self._done / self.total:4.0%} " if self.total else ""
+            say(f"{self.label}: {share}{quantity(self._done, self.unit)}, {rate}{self._left(now)}{self._note_text()}")
+
+    def phase(self, label: str, done: float, total: float | None) -> None:
+        """Progress of the named phase of the work; a new phase starts the bar again."""
+        if label != self.label:
+            self.label, self._started, self.total = label, time.monotonic(), total
+            if self._rich is not None:
+                self._rich.reset(self._task, description=label, total=total)
+        self.update(done, total)
+
+    def _left(self, now: float) -> str:
+        worked = self._done - self._begun_at
+        if not self.total or worked <= 0:
+            return ""
+        return f", {duration((self.total - self._done) / worked * (now - self._started))} left"
+
+    def _note_text(self) -> str:
+        return f", {self._note}" if self._note else ""

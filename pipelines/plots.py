@@ -1,0 +1,171 @@
+"""The plots of a report, as SVG."""
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.training.run import Run
+
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#4a5568")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run as the page shows it; `compressors` as in `pipelines.compressors`, `samples` as in `pipelines.samples`."""
+
+    run: Run
+    metrics: list[dict[str, Any]]
+    evaluation: dict[str, Any] | None
+    samples: list[dict[str, str]]
+    parameters: int
+
+    @property
+    def tokens_seen(self) -> int:
+        """Training tokens so far."""
+        return max((m["tokens"] for m in self.metrics), default=0)
+
+    @property
+    def speed(self) -> float:
+        """Training tokens a second, validation and checkpoints left out."""
+        last = self.metrics[-1] if self.metrics else {}
+        return last["tokens"] / last["time_s"] if last.get("time_s") else 0.0
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The scores on the first split that was evaluated."""
+        splits = (self.evaluation or {}).get("splits", {})
+        return next(iter(splits.values()), {})
+
+
+def plots(subjects: Sequence[Subject], compressors: dict[str, dict[str, float]]) -> list[tuple[str, str, str]]:
+    """(title, explanation, SVG) of each plot that there is data for."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    drawn = [
+        ("Loss", "Cross-entropy in bits per target, during training.", _draw_loss(subjects)),
+        ("Learning rate", "", _draw_series(subjects, "lr", "learning rate")),
+        ("Speed", "Training tokens a second.", _draw_series(subjects, "tokens_per_s", "tokens/s")),
+        (
+            "Loss by position",
+            "Validation cross-entropy by position in the context: what a longer context is worth.",
+            _draw_positions(subjects),
+        ),
+        (
+            "Bits per byte",
+            "On the same validation text; shorter is better. Hatched: given the training text.",
+            _draw_bits_per_byte(subjects, compressors),
+        ),
+        (
+            "Reliability",
+            "Accuracy against confidence of the most probable token; a calibrated model is on the diagonal.",
+            _draw_reliability(subjects),
+        ),
+    ]
+    return [(title, text, figure) for title, text, figure in drawn if figure]
+
+
+def _figure() -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.4, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e2e8f0", linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _svg(figure: Any) -> str:
+    out = io.StringIO()
+    # Without a date and with fixed ids, the same run gives the same page.
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "bytelm", "svg.fonttype": "path"}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _draw_loss(subjects: Sequence[Subject]) -> str:
+    figure, axes = _figure()
+    for each, colour in zip(subjects, COLOURS * len(subjects), strict=False):
+        for split, style in (("train", {"alpha": 0.45}), ("validation", {"marker": "o", "markersize": 3})):
+            points = [(m["tokens"], m["loss"] / math.log(2)) for m in each.metrics if m["split"] == split]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, label=f"{each.run.name}, {split}", **style)
+    return _finish(figure, axes, "training tokens", "bits per target")
+
+
+def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> str:
+    figure, axes = _figure()
+    for each, colour in zip(subjects, COLOURS * len(subjects), strict=False):
+        points = [(m["tokens"], m[key]) for m in each.metrics if key in m]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, label=each.run.name)
+    axes.set_ylim(bottom=0)
+    return _finish(figure, axes, "training tokens", label)
+
+
+def _draw_positions(subjects: Sequence[Subject]) -> str:
+    figure, axes = _figure()
+    for each, colour in zip(subjects, COLOURS * len(subjects), strict=False):
+        losses = each.numbers.get("curves", {}).get("loss_by_position", [])
+        points = [(p, value / math.log(2)) for p, value in enumerate(losses) if value is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, label=each.run.name, linewidth=1)
+    return _finish(figure, axes, "position in the context", "bits per target")
+
+
+def _draw_bits_per_byte(subjects: Sequence[Subject], compressors: dict[str, dict[str, float]]) -> str:
+    bars: list[tuple[str, float, str, str]] = []
+    for each, colour in zip(subjects, COLOURS * len(subjects), strict=False):
+        numbers = each.numbers
+        if numbers.get("bits_per_byte") is None:
+            continue
+        if not bars:
+            per_byte = numbers["tokens"] / numbers["bytes"]
+            for name in ("unigram", "bigram"):
+                bars.append((name, numbers[f"{name}_cross_entropy_bits"] * per_byte, "#a0aec0", ""))
+            for name, bits in compressors.items():
+                bars.append((name, bits["alone"], "#cbd5e0", ""))
+                bars.append((f"{name}, given train", bits["given_train"], "#cbd5e0", "//"))
+        bars.append((each.run.name, numbers["bits_per_byte"], colour, ""))
+    if not bars:
+        return ""
+    figure, axes = _figure()
+    names, values, colours, hatches = zip(*bars, strict=True)
+    drawn = axes.barh(names, values, color=colours, hatch=hatches, edgecolor="white")
+    axes.bar_label(drawn, fmt="%.2f", padding=3)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("bits per byte")
+    return _svg(figure)
+
+
+def _draw_reliability(subjects: Sequence[Subject]) -> str:
+    figure, axes = _figure()
+    axes.plot([0, 1], [0, 1], color="#a0aec0", linestyle="--", linewidth=1)
+    drawn = False
+    for each, colour in zip(subjects, COLOURS * len(subjects), strict=False):
+        bins = [b for b in each.numbers.get("curves", {}).get("reliability", []) if b["count"]]
+        if bins:
+            drawn = True
+            total = sum(b["count"] for b in bins)
+            sizes = [20 + 400 * b["count"] / total for b in bins]
+            x, y = [b["confidence"] for b in bins], [b["accuracy"] for b in bins]
+            axes.plot(x, y, color=colour, linewidth=1)
+            axes.scatter(x, y, s=sizes, color=colour, alpha=0.5, label=each.run.name)
+    return _finish(figure, axes, "confidence", "accuracy") if drawn else ""
+
+
+def _finish(figure: Any, axes: Any, x: str, y: str) -> str:
+    handles, _ = axes.get_legend_handles_labels()
+    if not handles:
+        return ""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize="small")
+    return _svg(figure)

@@ -1,0 +1,106 @@
+"""`bytelm pretrain`: a recipe and a dataset to a trained model."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from pipelines.arguments import parse
+from pipelines.recipe import Recipe, load_recipe, recipe_names
+
+
+def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
+    """Train the model of `recipe` on the dataset `data`, in the run folder `out`; go on if a run is there already.
+
+    Returns 0, or 128 + the signal that stopped it after saving. Raises ValueError when recipe, dataset and run folder
+    do not fit together, FloatingPointError when the loss stops being finite.
+    """
+    # torch takes seconds to import: `--help` and a mistyped recipe should not wait for it.
+    import torch
+
+    import lm.model
+    from pipelines.dataset import TokenDataset
+    from pipelines.display import quantity, say
+    from pipelines.training.loader import Loader, make_objective
+    from pipelines.training.loop import Trainer, summary
+    from pipelines.training.machine import choose_machine
+    from pipelines.training.run import locked, open_or_create, with_machine
+    from tokenizer import Tokenizer
+
+    dataset = TokenDataset(data)
+    tok = Tokenizer.load(data)
+    if tok.fingerprint != dataset.tokenizer_fingerprint:
+        raise ValueError(
+            f"{data}: the tokenizer.json in it is not the one that the dataset was built with "
+            f"({tok.fingerprint[:16]} instead of {dataset.tokenizer_fingerprint[:16]}): build the dataset again"
+        )
+    recipe = fit_to_data(recipe, dataset)
+    objective = make_objective(recipe.objective, dataset.context_length, tok)
+    with locked(out):
+        facts = {
+            "data": str(data.resolve()),
+            "dataset_fingerprint": dataset.fingerprint,
+            "tokenizer_fingerprint": tok.fingerprint,
+            "torch": torch.__version__,
+        }
+        asked = recipe.train
+        if (out / "config.toml").exists():
+            run = open_or_create(out, recipe, facts, tok)
+            asked = run.recipe.train
+        machine = choose_machine(asked.device, asked.dtype)
+        recipe = with_machine(recipe, machine.device.type, machine.dtype_name)
+        run = open_or_create(out, recipe, facts, tok)
+        model = lm.model.build_model(recipe.model, recipe.train.seed).to(machine.device)
+        model.compute_dtype = machine.dtype
+        loader = Loader(dataset.split("train"), objective, recipe.train.sampling, recipe.train.seed)
+        trainer = Trainer(run, model, loader, dataset.split("validation"), objective, recipe.train)
+        parameters = sum(p.numel() for p in model.parameters())
+        say(
+            f"{run.name}: {quantity(parameters, '')} parameters, {trainer.steps:,} steps of "
+            f"{trainer.step_tokens:,} tokens; {machine.why}"
+        )
+        reached = trainer.train()
+    if reached.signal:
+        say(f"{out}: saved at step {reached.step:,} of {trainer.steps:,}; the same command goes on from there")
+        return 128 + reached.signal
+    say(f"{out}: {summary(trainer)}")
+    return 0
+
+
+def fit_to_data(recipe: Recipe, dataset: Any) -> Recipe:
+    """`recipe` with the dataset's vocabulary; ValueError when its own or its context does not fit the dataset."""
+    model = recipe.model
+    if model.vocab_size not in (0, dataset.vocab_size):
+        raise ValueError(
+            f"model.vocab_size is {model.vocab_size}, but the dataset's tokenizer has {dataset.vocab_size} entries: "
+            "leave it out, or build the dataset with another tokenizer"
+        )
+    around = 0 if model.architecture == "decoder" else 2
+    if model.context_length != dataset.context_length + around:
+        fitting = model.context_length - around
+        raise ValueError(
+            f"model.context_length is {model.context_length}, but the dataset has blocks of {dataset.context_length} "
+            f"tokens{' (and the encoder reads two more)' if around else ''}: build the dataset with --context-length "
+            f"{fitting}, or give --model.context-length {dataset.context_length + around}"
+        )
+    return replace(recipe, model=replace(model, vocab_size=dataset.vocab_size))
+
+
+def main(arguments: list[str]) -> int:
+    recipe, rest = Recipe(), arguments
+    if arguments and not arguments[0].startswith("-"):
+        recipe, rest = load_recipe(arguments[0]), arguments[1:]
+    elif not {"-h", "--help"} & set(arguments):
+        raise ValueError(f"name a recipe first: {', '.join(recipe_names())}, or a .toml file")
+
+    def command(recipe: Annotated[Recipe, tyro.conf.arg(name="")] = recipe, *, data: Path, out: Path) -> int:
+        """Train the model of a recipe on a dataset; every field of the recipe can be given here.
+
+        Args:
+            data: Folder of the dataset.
+            out: Folder of the run; one that is there already goes on.
+        """
+        return pretrain(recipe, data=data, out=out)
+
+    return parse(command, rest, f"pretrain {arguments[0] if rest is not arguments else 'RECIPE'}")

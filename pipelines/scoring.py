@@ -1,0 +1,214 @@
+"""Which positions of a split a model is scored on, and what it sees there.
+
+Decoders read the stream in windows of their context length, `stride` apart, and each token is scored once, in the
+first window that predicts it: chunked when the stride is the window, sliding when it is shorter. Encoders read blocks
+with the masks of seed 0, epoch 0.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from corpora.synthetic import source_from_description
+from lm.baselines import Bigram, Unigram
+from lm.metrics import PredictionAccumulator, divergences, kl_from_source
+from lm.model import LanguageModel
+from pipelines.dataset import TokenDataset, TokenStream
+from pipelines.display import Bar
+from pipelines.training.loader import MaskedToken, NextToken, validation_batch
+from tokenizer import Tokenizer
+
+# Rows whose logits are held at once, and windows that go through the model at once.
+ROWS = 512
+WINDOWS = 16
+PSEUDO_POSITIONS = 2048
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A few windows of a split: inputs and targets (B, P) int64, `scored` (B, P) bool, and `indices` (B, P) int64,
+    where in the stream each target stands."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    scored: np.ndarray
+    indices: np.ndarray
+
+
+def decoder_windows(stream: TokenStream, window: int, stride: int, min_context: int = 1) -> Iterator[Windows]:
+    """The windows of a decoder. Positions with fewer than `min_context` tokens before them in their window are left
+    out; `min_context` 1 leaves out none but the stream's first token, which nothing precedes."""
+    objective = NextToken(window)
+    # The last window is the first whose targets reach the end of the stream.
+    count = 1 + max(0, math.ceil((stream.tokens - 1 - window) / stride))
+    columns = np.arange(window)
+    for first in range(0, count, WINDOWS):
+        starts = np.arange(first, min(first + WINDOWS, count)) * stride
+        batch = objective.batch(stream, starts, [])
+        indices = starts[:, None] + 1 + columns
+        already = np.where(starts > 0, starts - stride + window, 0)
+        scored = (batch.weights > 0) & (indices > already[:, None]) & (columns + 1 >= min_context)
+        yield Windows(batch.inputs, batch.targets, scored, indices)
+
+
+def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Windows]:
+    """The blocks of an encoder, scored at the selected positions."""
+    columns = np.arange(objective.positions) - 1
+    for first in range(0, stream.blocks, WINDOWS):
+        batch = validation_batch(stream, objective, first, WINDOWS)
+        numbers = np.arange(first, first + len(batch.inputs))
+        indices = numbers[:, None] * objective.length + columns
+        yield Windows(batch.inputs, batch.targets, batch.weights > 0, indices)
+
+
+@torch.no_grad()
+def score(
+    model: LanguageModel,
+    windows: Iterator[Windows],
+    stream: TokenStream,
+    tokenizer: Tokenizer,
+    baselines: tuple[Unigram, Bigram],
+    *,
+    window: int,
+    other: LanguageModel | None = None,
+    synthetic: dict[str, Any] | None = None,
+    bar: Bar,
+) -> dict[str, Any]:
+    """The numbers of evaluation.json for one split (see `pipelines.evaluate`), from the model's predictions."""
+    device = next(model.parameters()).device
+    lengths = torch.tensor(tokenizer.token_byte_lengths)
+    accumulator = PredictionAccumulator(tokenizer.vocab_size, lengths, window)
+    baseline_nats, unigram_hits = {"unigram": 0.0, "bigram": 0.0}, 0
+    likeliest = int(baselines[0].counts.argmax())
+    against = [0.0, 0.0, 0.0]
+    truth = _Truth(synthetic, tokenizer) if synthetic else None
+    done = 0
+    for batch in windows:
+        inputs = torch.from_numpy(batch.inputs).to(device)
+        rows, columns = np.nonzero(batch.scored)
+        hidden, other_hidden = model(inputs), other(inputs) if other else None
+        for start in range(0, len(rows), ROWS):
+            part = slice(start, start + ROWS)
+            where = torch.from_numpy(rows[part]).to(device), torch.from_numpy(columns[part]).to(device)
+            logits = model.logits(hidden[where]).float()
+            targets = batch.targets[rows[part], columns[part]]
+            accumulator.update(logits, torch.from_numpy(targets).to(device), where[1])
+            if other is not None and other_hidden is not None:
+                rows_of = divergences(logits, other.logits(other_hidden[where]).float())
+                against = [total + float(values.double().sum()) for total, values in zip(against, rows_of, strict=True)]
+            if truth is not None:
+                truth.update(logits, stream, batch.indices[rows[part], columns[part]])
+        _add_baselines(baseline_nats, baselines, stream, batch.indices[rows, columns])
+        unigram_hits += int((batch.targets[rows, columns] == likeliest).sum())
+        done += len(rows)
+        bar.update(done)
+    result = accumulator.result()
+    scored = max(1, result["tokens"])
+    result |= {f"{name}_cross_entropy_bits": nats / math.log(2) / scored for name, nats in baseline_nats.items()}
+    result["unigram_accuracy"] = unigram_hits / scored
+    if other is not None:
+        names = ("kl_bits", "reverse_kl_bits", "js_bits")
+        result |= {name: total / scored for name, total in zip(names, against, strict=True)}
+    if truth is not None:
+        result |= truth.result()
+    return result
+
+
+def _add_baselines(
+    nats: dict[str, float], baselines: tuple[Unigram, Bigram], stream: TokenStream, indices: np.ndarray
+) -> None:
+    if not len(indices):
+        return
+    unigram, bigram = baselines
+    first = max(0, int(indices.min()) - 1)
+    tokens = stream.read(first, int(indices.max()) + 1 - first).astype(np.int64)
+    targets = tokens[indices - first]
+    each = unigram.nats(targets)
+    nats["unigram"] += math.fsum(each)
+    # Nothing precedes the stream's first token: the unigram predicts it.
+    preceded = indices > 0
+    each[preceded] = bigram.nats(tokens[indices[preceded] - 1 - first], targets[preceded])
+    nats["bigram"] += math.fsum(each)
+
+
+class _Truth:
+    """The mean divergence of a model's predictions from a synthetic source's own, in bits, over the scored positions
+    whose context is known: those with `order` symbols before them in the same document."""
+
+    def __init__(self, description: dict[str, Any], tokenizer: Tokenizer) -> None:
+        self.source = source_from_description(description)
+        self.symbol_of = np.full(tokenizer.vocab_size, -1, np.int64)
+        symbols = {bytes([byte]): number for number, byte in enumerate(self.source.alphabet)}
+        for token in range(tokenizer.vocab_size):
+            self.symbol_of[token] = symbols.get(tokenizer.token_bytes(token), -1)
+        if len(np.unique(self.symbol_of)) != len(symbols) + 1 or tokenizer.merges:
+            raise ValueError("a synthetic source is compared symbol by symbol: use a tokenizer without merges")
+        self.token_of = np.array([np.flatnonzero(self.symbol_of == s)[0] for s in range(len(symbols))])
+        self.bits, self.rows = 0.0, 0
+
+    def update(self, logits: torch.Tensor, stream: TokenStream, indices: np.ndarray) -> None:
+        order = self.source.order
+        first = max(0, int(indices.min()) - order)
+        symbols = self.symbol_of[stream.read(first, int(indices.max()) + 1 - first)]
+        reached = np.flatnonzero(indices >= order)
+        contexts = symbols[indices[reached, None] - first + np.arange(-order, 0)]
+        known = (contexts >= 0).all(axis=1) & (symbols[indices[reached] - first] >= 0)
+        if not known.any():
+            return
+        p = torch.from_numpy(self.source.conditional(contexts[known])).to(logits.device)
+        full = torch.zeros(len(p), logits.shape[1], dtype=torch.float64, device=logits.device)
+        full[:, torch.from_numpy(self.token_of).to(logits.device)] = p
+        rows = torch.from_numpy(reached[known]).to(logits.device)
+        self.bits += float(kl_from_source(full, logits[rows]).double().sum())
+        self.rows += len(p)
+
+    def result(self) -> dict[str, float]:
+        return {
+            "entropy_rate_bits": self.source.entropy_rate_bits,
+            "kl_true_bits": self.bits / max(1, self.rows),
+            "kl_true_tokens": self.rows,
+        }
+
+
+@torch.no_grad()
+def pseudo_perplexity(
+    model: LanguageModel,
+    stream: TokenStream,
+    objective: MaskedToken,
+    tokenizer: Tokenizer,
+    unigram: Unigram,
+    bar: Bar,
+) -> dict[str, float]:
+    """exp of the mean nats of `PSEUDO_POSITIONS` positions of the split, drawn with seed 0 from those without a special
+    token, each masked alone in its block (Salazar et al., 2020)."""
+    special = np.isin(stream.read(0, stream.tokens), sorted(tokenizer.special_tokens.values()))
+    ordinary = np.flatnonzero(~special)
+    size = min(PSEUDO_POSITIONS, len(ordinary))
+    chosen = np.sort(np.random.default_rng(0).choice(ordinary, size, replace=False))
+    device = next(model.parameters()).device
+    total = 0.0
+    for start in range(0, size, WINDOWS):
+        numbers, columns = np.divmod(chosen[start : start + WINDOWS], objective.length)
+        batch = objective.alone(stream.gather(numbers * objective.length, objective.length), columns)
+        rows, places = (torch.from_numpy(part).to(device) for part in np.nonzero(batch.weights))
+        logits = model.logits(model(torch.from_numpy(batch.inputs).to(device))[rows, places]).float()
+        targets = torch.from_numpy(batch.targets).to(device)[rows, places]
+        total += float(torch.nn.functional.cross_entropy(logits, targets, reduction="none").double().sum())
+        bar.update(min(start + WINDOWS, size))
+    unigram_nats = math.fsum(unigram.nats(np.concatenate([stream.read(int(i), 1) for i in chosen])))
+    return {
+        "pseudo_perplexity": math.exp(total / size),
+        "unigram_pseudo_perplexity": math.exp(unigram_nats / size),
+        "pseudo_tokens": size,
+    }
+
+
+def fit_baselines(dataset: TokenDataset) -> tuple[Unigram, Bigram]:
+    """The add-one unigram and the Witten-Bell bigram of the training split."""
+    chunks = dataset.split("train").chunks()
+    unigram = Unigram.fit(chunks, dataset.vocab_size)
+    return unigram, Bigram.fit(chunks, unigram)

@@ -1,0 +1,69 @@
+"""How a run is trained, in words of the field. Imports no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What the trainer does with a model and a dataset.
+
+    Tokens are those of the training stream that become inputs; the special tokens that an encoder reads
+    around each block are not counted.
+    """
+
+    tokens: int = 10_000_000
+    """Tokens to train on in all."""
+    batch_tokens: int = 16_384
+    """Tokens of one optimizer step; rounded to whole blocks."""
+    micro_batch: int = 16
+    """Blocks that go through the model at once; the batch is accumulated from them."""
+    sampling: Literal["permutation", "crops"] = "permutation"
+    """Blocks in an order drawn by (seed, epoch), each once an epoch; or crops at random offsets of the stream."""
+    lr: float = 1e-3
+    """Peak learning rate."""
+    min_lr_ratio: float = 0.1
+    """The learning rate at the end, as a share of the peak."""
+    warmup_tokens: int = 500_000
+    """Tokens of linear warm-up before the cosine decay."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay of matrices; vectors (biases, norms) are never decayed."""
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    grad_clip: float = 1.0
+    """Largest L2 norm of the whole gradient; 0 for none."""
+    seed: int = 0
+    """Of the initial weights, the data order, the masks and dropout."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of activations and matrix products; weights and optimizer state are float32."""
+    compile: bool = False
+    """Whether torch.compile prepares the model first: it pays on long runs."""
+    validate_every_tokens: int = 1_000_000
+    """Tokens between two measurements of the validation loss."""
+    validation_tokens: int = 32_768
+    """Tokens of the validation split that such a measurement reads, from its start."""
+    checkpoint_every_tokens: int = 2_000_000
+    """Tokens between two checkpoints."""
+    keep_checkpoints: int = 2
+    """How many of the latest checkpoints are kept."""
+    log_every_steps: int = 10
+    """Optimizer steps between two lines of metrics.jsonl."""
+
+    def __post_init__(self) -> None:
+        positive = (
+            "tokens batch_tokens micro_batch lr validate_every_tokens validation_tokens "
+            "checkpoint_every_tokens keep_checkpoints log_every_steps eps"
+        )
+        for name in positive.split():
+            if not getattr(self, name) > 0:
+                raise ValueError(f"train.{name} is {getattr(self, name)}, but must be above 0")
+        for name in ["warmup_tokens", "weight_decay", "grad_clip", "seed"]:
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"train.{name} is {getattr(self, name)}, but must not be negative")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"train.{name} is {getattr(self, name)}, but must be in [0, 1)")
+        if not 0 <= self.min_lr_ratio <= 1:
+            raise ValueError(f"train.min_lr_ratio is {self.min_lr_ratio}, but must be in [0, 1]")

@@ -1,0 +1,139 @@
+"""From a stream of tokens to what a model reads: which blocks, in which order, with which objective.
+
+The n-th block of a run is a function of (seed, n) alone, so one integer, the blocks consumed, resumes the order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from lm.objectives import masked_token, next_token
+from pipelines.dataset import TokenStream
+from tokenizer import CLS, MASK, SEP, Tokenizer
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model reads and must predict: inputs and targets (B, P) int64, weights (B, P) float32, 0 where a
+    position is not a target."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+    def split(self, size: int) -> Iterable["Batch"]:
+        """Micro-batches of at most `size` rows."""
+        for start in range(0, len(self.inputs), size):
+            rows = slice(start, start + size)
+            yield Batch(self.inputs[rows], self.targets[rows], self.weights[rows])
+
+
+class Objective(Protocol):
+    """Turns blocks of `length` tokens that start at `starts` (B,) of the stream into a batch. Masks, if any, are drawn
+    by (seed, epoch, number of the block)."""
+
+    length: int
+    positions: int
+
+    def batch(self, stream: TokenStream, starts: np.ndarray, draws: Iterable[tuple[int, int, int]]) -> Batch: ...
+
+
+class NextToken:
+    """The decoder's objective: T inputs, each followed by its target. The last token of the stream has no successor:
+    its target has weight 0."""
+
+    def __init__(self, context_length: int) -> None:
+        self.length = self.positions = context_length
+
+    def batch(self, stream: TokenStream, starts: np.ndarray, draws: Iterable[tuple[int, int, int]]) -> Batch:
+        blocks = np.zeros((len(starts), self.length + 1), np.int64)
+        weights_of_padding = np.ones((len(starts), self.length), np.float32)
+        for row, start in enumerate(starts.tolist()):
+            tokens = stream.read(start, self.length + 1)
+            blocks[row, : len(tokens)] = tokens
+            weights_of_padding[row, len(tokens) - 1 :] = 0
+        inputs, targets, weights = next_token(blocks)
+        return Batch(inputs, targets, weights * weights_of_padding)
+
+
+class MaskedToken:
+    """The encoder's objective: `<|cls|>`, the T tokens of a block with some of them masked, `<|sep|>`."""
+
+    def __init__(self, context_length: int, tokenizer: Tokenizer) -> None:
+        for name in (MASK, CLS, SEP):
+            if name not in tokenizer.special_tokens:
+                raise ValueError(
+                    f"the objective 'masked-token' needs the special token {name}, which the tokenizer lacks: "
+                    "train one that has it"
+                )
+        special = tokenizer.special_tokens
+        self.length, self.positions = context_length, context_length + 2
+        self._ids = {"mask_id": special[MASK], "cls_id": special[CLS], "sep_id": special[SEP]}
+        self._ids |= {"special_ids": np.array(sorted(special.values())), "vocab_size": tokenizer.vocab_size}
+
+    def batch(self, stream: TokenStream, starts: np.ndarray, draws: Iterable[tuple[int, int, int]]) -> Batch:
+        blocks = stream.gather(starts, self.length)
+        rows = [
+            masked_token(block, np.random.default_rng(draw), **self._ids)
+            for block, draw in zip(blocks, draws, strict=True)
+        ]
+        return Batch(*(np.stack(part) for part in zip(*rows, strict=True)))
+
+    def alone(self, blocks: np.ndarray, columns: np.ndarray) -> Batch:
+        """Each block (B, T) with only position `columns` (B,) masked, and it the only target."""
+        rows = np.arange(len(blocks))
+        edges = np.full((len(blocks), 1), self._ids["cls_id"]), np.full((len(blocks), 1), self._ids["sep_id"])
+        targets = np.concatenate([edges[0], blocks, edges[1]], axis=1)
+        inputs, weights = targets.copy(), np.zeros(targets.shape, np.float32)
+        inputs[rows, columns + 1] = self._ids["mask_id"]
+        weights[rows, columns + 1] = 1
+        return Batch(inputs, targets, weights)
+
+
+def make_objective(name: str, context_length: int, tokenizer: Tokenizer) -> NextToken | MaskedToken:
+    """The objective of a recipe for blocks of `context_length` tokens."""
+    if name == "next-token":
+        return NextToken(context_length)
+    return MaskedToken(context_length, tokenizer)
+
+
+class Loader:
+    """The training batches of a run, in its order.
+
+    `sampling` "permutation" visits every block once an epoch, in an order drawn by (seed, epoch); "crops" reads at
+    offsets of the stream drawn by (seed, number of the crop).
+    """
+
+    def __init__(self, stream: TokenStream, objective: Objective, sampling: str, seed: int) -> None:
+        self.stream, self.objective, self.seed = stream, objective, seed
+        self._crops = sampling == "crops"
+        self._order = lru_cache(maxsize=2)(self._permutation)
+
+    def batch(self, consumed: int, blocks: int) -> Batch:
+        """The batch of `blocks` blocks after the first `consumed` of the run."""
+        starts = np.empty(blocks, np.int64)
+        draws = []
+        for row, number in enumerate(range(consumed, consumed + blocks)):
+            if self._crops:
+                # One target more than the length: every crop has a successor for its last token.
+                last = self.stream.tokens - self.objective.length - 1
+                starts[row] = np.random.default_rng((self.seed, 0, number, 1)).integers(max(1, last + 1))
+                draws.append((self.seed, 0, number))
+            else:
+                epoch, index = divmod(number, self.stream.blocks)
+                block = int(self._order(epoch)[index])
+                starts[row] = block * self.objective.length
+                draws.append((self.seed, epoch, block))
+        return self.objective.batch(self.stream, starts, draws)
+
+    def _permutation(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng((self.seed, epoch)).permutation(self.stream.blocks)
+
+
+def validation_batch(stream: TokenStream, objective: Objective, first: int, blocks: int) -> Batch:
+    """Blocks [first, first + blocks) of a split in its order, with the masks of seed 0, epoch 0, which never change."""
+    numbers = np.arange(first, min(first + blocks, stream.blocks))
+    return objective.batch(stream, numbers * objective.length, [(0, 0, int(n)) for n in numbers])

@@ -1,0 +1,230 @@
+"""The training loop: batches in, weights, metrics and checkpoints out."""
+
+import gc
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from lm.model import LanguageModel
+from lm.optimizers import build_adamw
+from lm.schedules import warmup_cosine
+from pipelines.dataset import TokenStream
+from pipelines.display import Bar, quantity, say
+from pipelines.training.checkpoints import checkpoint_folders, resume, save_checkpoint
+from pipelines.training.config import TrainConfig
+from pipelines.training.loader import Batch, Loader, Objective, validation_batch
+from pipelines.training.run import MetricsLog, Run
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that a checkpoint must remember besides tensors."""
+
+    step: int = 0
+    consumed: int = 0
+    """Blocks that the run has trained on."""
+    seconds: float = 0.0
+    """Spent training; validation, checkpoints and what happened between two processes are left out."""
+    unlogged: list[float] = field(default_factory=list)
+    """The losses (nats) of the steps since the last line of metrics.jsonl, which reports their mean."""
+    signal: int = 0
+    """The signal that asked the run to save and leave, or 0."""
+
+
+class Trainer:
+    """Trains `model` on the training split until `config.tokens`, or until a signal.
+
+    The dtype of activations is the model's own compute_dtype; weights and gradients are float32.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        model: LanguageModel,
+        loader: Loader,
+        validation: TokenStream,
+        objective: Objective,
+        config: TrainConfig,
+    ) -> None:
+        self.run, self.model, self.loader, self.config = run, model, loader, config
+        self.validation, self.objective = validation, objective
+        self.device = next(model.parameters()).device
+        self.optimizer = build_adamw(
+            model,
+            config.lr,
+            weight_decay=config.weight_decay,
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+        )
+        self.forward = torch.compile(model) if config.compile else model
+        self.batch_blocks = max(1, round(config.batch_tokens / objective.length))
+        self.step_tokens = self.batch_blocks * objective.length
+        self.steps = math.ceil(config.tokens / self.step_tokens)
+        self.at = Progress()
+
+    def train(self) -> Progress:
+        """Go on from the newest checkpoint, if there is one, to the end."""
+        folders = checkpoint_folders(self.run.folder)
+        if folders:
+            state = resume(folders[-1], self.model, self.optimizer)
+            self.at = Progress(state["step"], state["consumed"], state["seconds"], state["unlogged"])
+            say(f"resuming from step {self.at.step:,} of {self.steps:,}")
+        else:
+            torch.manual_seed(self.config.seed)
+        self.log = MetricsLog(self.run.folder, self.at.step)
+        try:
+            with _signals(self.at), Bar(self.run.name, self.steps * self.step_tokens, "tok") as bar:
+                bar.begin_at(self.at.step * self.step_tokens)
+                if not folders:
+                    self._validate()
+                self._loop(bar)
+        finally:
+            gc.unfreeze()
+            self.log.close()
+        return self.at
+
+    def _loop(self, bar: Bar) -> None:
+        logged, logged_step = time.perf_counter(), self.at.step
+        while self.at.step < self.steps and not self.at.signal:
+            loss, grad_norm, lr = self.step()
+            self.at.unlogged.append(loss)
+            tokens = self.at.step * self.step_tokens
+            bar.update(tokens, note=f"loss {loss:.3f}")
+            if self.at.step == 1:
+                # What start-up left behind lives as long as the run: the collector need not look at it again.
+                gc.collect()
+                gc.freeze()
+            last = self.at.step == self.steps
+            if last or self.at.step % self.config.log_every_steps == 0:
+                rate = (self.at.step - logged_step) * self.step_tokens / (time.perf_counter() - logged)
+                mean = math.fsum(self.at.unlogged) / len(self.at.unlogged)
+                self._record("train", mean, lr=lr, grad_norm=grad_norm, tokens_per_s=round(rate, 1))
+                self.at.unlogged = []
+                logged, logged_step = time.perf_counter(), self.at.step
+            if last or self._due(self.config.validate_every_tokens):
+                logged += self._timed(self._validate)
+            if last or self.at.signal or self._due(self.config.checkpoint_every_tokens):
+                logged += self._timed(self._checkpoint)
+
+    def _set_learning_rate(self) -> float:
+        warmup = math.ceil(self.config.warmup_tokens / self.step_tokens)
+        lr = self.config.lr * warmup_cosine(
+            self.at.step,
+            warmup_steps=min(warmup, self.steps - 1),
+            total_steps=self.steps,
+            final=self.config.min_lr_ratio,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        return lr
+
+    def step(self) -> tuple[float, float, float]:
+        """One optimizer step on the next batch: the mean loss in nats per target, the gradient's norm, the learning
+        rate. Raises FloatingPointError when one of the first two is not finite; the weights are then unchanged."""
+        started = time.perf_counter()
+        self.model.train()
+        lr = self._set_learning_rate()
+        batch = self.loader.batch(self.at.consumed, self.batch_blocks)
+        weight = float(batch.weights.sum())
+        total = 0.0
+        for micro in batch.split(self.config.micro_batch):
+            loss = self._nats(micro) / max(1.0, weight)
+            loss.backward()
+            total += loss.detach()
+        limit = self.config.grad_clip or math.inf
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        loss = float(total)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise FloatingPointError(
+                f"the {'gradient' if math.isfinite(loss) else 'loss'} of step {self.at.step + 1} is not finite, at a "
+                f"learning rate of {lr:.3g}: try a lower --train.lr, a longer --train.warmup-tokens or --train.dtype "
+                "float32; checkpoints made before are as they were"
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.at.step += 1
+        self.at.consumed += self.batch_blocks
+        self.at.seconds += time.perf_counter() - started
+        return loss, norm, lr
+
+    def _nats(self, batch: Batch) -> torch.Tensor:
+        """The sum of nats over the targets of a micro-batch."""
+        inputs = torch.from_numpy(batch.inputs).to(self.device, non_blocking=True)
+        hidden = self.forward(inputs).flatten(0, 1)
+        targets, weights = (
+            torch.from_numpy(batch.targets).flatten(),
+            torch.from_numpy(batch.weights).flatten(),
+        )
+        if self.objective.positions != self.objective.length:
+            # The masked objective predicts 15 % of the positions: the head is computed on these alone.
+            rows = weights.nonzero().squeeze(1)
+            hidden, targets, weights = hidden[rows.to(self.device)], targets[rows], weights[rows]
+        return self.model.loss(hidden, targets.to(self.device), weights.to(self.device))
+
+    @torch.no_grad()
+    def _validate(self) -> None:
+        self.model.eval()
+        blocks = max(1, self.config.validation_tokens // self.objective.length)
+        nats = weight = 0.0
+        for first in range(0, min(blocks, self.validation.blocks), self.config.micro_batch):
+            size = min(self.config.micro_batch, blocks - first)
+            batch = validation_batch(self.validation, self.objective, first, size)
+            nats += float(self._nats(batch))
+            weight += float(batch.weights.sum())
+        self._record("validation", nats / max(1.0, weight))
+
+    def _checkpoint(self) -> None:
+        self.log.sync()
+        state = {"consumed": self.at.consumed, "seconds": self.at.seconds, "unlogged": self.at.unlogged}
+        save_checkpoint(self.run.folder, self.at.step, self.model, self.optimizer, state, self.config.keep_checkpoints)
+
+    def _record(self, split: str, loss: float, **more: float) -> None:
+        tokens = self.at.step * self.step_tokens
+        self.log.write(
+            step=self.at.step, tokens=tokens, split=split, loss=loss, **more, time_s=round(self.at.seconds, 3)
+        )
+
+    @staticmethod
+    def _timed(work: Callable[[], None]) -> float:
+        """Do `work`; the seconds that it took, which do not count as training."""
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
+    def _due(self, every_tokens: int) -> bool:
+        """Whether the step just made crossed a multiple of `every_tokens`."""
+        tokens = self.at.step * self.step_tokens
+        return tokens // every_tokens > (tokens - self.step_tokens) // every_tokens
+
+
+@contextmanager
+def _signals(at: Progress) -> Iterator[None]:
+    """SIGINT and SIGTERM ask the loop to save and leave after the step at hand; the same again leaves at once."""
+
+    def ask(number: int, frame: object) -> None:
+        if at.signal:
+            raise KeyboardInterrupt
+        at.signal = number
+        say(f"{signal.Signals(number).name}: saving a checkpoint after this step (again to leave without)")
+
+    try:
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: whoever runs us there handles signals
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def summary(trainer: Trainer) -> str:
+    """A line on how the run went so far."""
+    tokens = trainer.at.step * trainer.step_tokens
+    rate = quantity(tokens / max(1e-9, trainer.at.seconds), "tok")
+    return f"{trainer.at.step:,} steps, {quantity(tokens, 'tok')}, {rate}/s"

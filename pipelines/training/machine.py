@@ -1,0 +1,61 @@
+"""What the machine at hand is good at: the device, and the dtype of activations and matrix products."""
+
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+
+# bf16 must be this much faster than float32 before its rounding is worth it.
+WORTHWHILE = 1.3
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a model runs and in which dtype; `why` says how that was chosen, in a line."""
+
+    device: torch.device
+    dtype: torch.dtype
+    why: str
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+
+def choose_machine(device: str = "auto", dtype: str = "auto") -> Machine:
+    """The device and dtype asked for; for "auto", a GPU if there is one, and bfloat16 where it is faster.
+
+    Raises ValueError when "cuda" is asked for where there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda', but PyTorch sees no GPU here: use --device cpu or auto")
+    chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    if dtype != "auto":
+        return Machine(chosen, getattr(torch, dtype), f"{_describe(chosen)}, {dtype} as asked")
+    if chosen.type == "cuda":
+        good = torch.cuda.is_bf16_supported(including_emulation=False)
+        why = "bfloat16" if good else "float32, since it has no bfloat16"
+        return Machine(chosen, torch.bfloat16 if good else torch.float32, f"{_describe(chosen)}, {why}")
+    fast, plain = matmul_flops(torch.bfloat16), matmul_flops(torch.float32)
+    best = torch.bfloat16 if fast > WORTHWHILE * plain else torch.float32
+    name = str(best).removeprefix("torch.")
+    why = f"{name} (measured {fast / 1e9:.0f} GFLOP/s in bfloat16, {plain / 1e9:.0f} in float32)"
+    return Machine(chosen, best, f"{_describe(chosen)}, {why}")
+
+
+def matmul_flops(dtype: torch.dtype, size: int = 512, repeats: int = 5) -> float:
+    """Floating-point operations a second of a `size`-cubed matrix product on the CPU: the best of `repeats`."""
+    a, b = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
+    best = float("inf")
+    for _ in range(repeats):
+        started = time.perf_counter()
+        a @ b
+        best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / best
+
+
+def _describe(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} of {os.cpu_count()} cores"

@@ -1,0 +1,43 @@
+"""How fast this machine trains a recipe, measured on a model that is thrown away."""
+
+import time
+
+import torch
+
+from lm.model import build_model
+from pipelines.dataset import TokenDataset
+from pipelines.display import quantity, say
+from pipelines.recipe import Recipe
+from pipelines.training.loader import Loader, make_objective
+from pipelines.training.loop import Trainer
+from pipelines.training.machine import choose_machine
+from tokenizer import Tokenizer
+
+WARM_UP_STEPS = 2
+MEASURED_SECONDS = 4.0
+
+
+def measure_tokens_per_second(recipe: Recipe, dataset: TokenDataset) -> float:
+    """Training tokens a second of `recipe` on `dataset`, over about `MEASURED_SECONDS` after warming up."""
+    machine = choose_machine(recipe.train.device, recipe.train.dtype)
+    model = build_model(recipe.model, recipe.train.seed).to(machine.device)
+    model.compute_dtype = machine.dtype
+    objective = make_objective(recipe.objective, dataset.context_length, Tokenizer.load(dataset.folder))
+    loader = Loader(dataset.split("train"), objective, recipe.train.sampling, recipe.train.seed)
+    trainer = Trainer(None, model, loader, dataset.split("validation"), objective, recipe.train)
+    for _ in range(WARM_UP_STEPS):
+        trainer.step()
+    _finish(machine.device)
+    started, steps = time.perf_counter(), 0
+    while time.perf_counter() - started < MEASURED_SECONDS:
+        trainer.step()
+        steps += 1
+        _finish(machine.device)
+    rate = steps * trainer.step_tokens / (time.perf_counter() - started)
+    say(f"this machine trains it at about {quantity(rate, 'tok')}/s")
+    return rate
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,112 @@
+"""Small real data that the tests of the pipelines share: documents from the standard library's own sources."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+# Tests must not reach for a hub, nor a GPU's or a home's leftovers.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# The models are tiny: a second thread would only wait for the first. Processes started by tests inherit it, so that
+# runs compare bit for bit.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+BYTELM = Path(sys.executable).with_name("bytelm")
+
+
+@pytest.fixture(scope="session")
+def text_folder(tmp_path_factory):
+    """60 .txt documents, 0.6 MB: the first 10 kB or so, in whole lines, of modules of the standard library."""
+    folder = tmp_path_factory.mktemp("text") / "my-text"
+    folder.mkdir()
+    sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    for source in [path for path in sources if path.stat().st_size > 8000][:60]:
+        text = source.read_bytes()[:10_000]
+        (folder / f"{source.stem}.txt").write_bytes(text[: text.rindex(b"\n") + 1])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory, text_folder):
+    """A vocabulary of 512 entries for that text."""
+    from pipelines.train_tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer") / "tok"
+    train_tokenizer([str(text_folder)], vocab_size=512, out=folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dataset_folder(tmp_path_factory, text_folder, tokenizer_folder):
+    """That text in blocks of 32 tokens."""
+    from pipelines.build_dataset import build_dataset
+
+    folder = tmp_path_factory.mktemp("dataset") / "data"
+    build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_recipe():
+    """A decoder of 1 layer that trains on a few thousand tokens in a second."""
+    from dataclasses import replace
+
+    from pipelines.recipe import load_recipe
+
+    recipe = load_recipe("gpt-tiny")
+    return replace(
+        recipe,
+        model=replace(recipe.model, layers=1, width=32, heads=2, context_length=32, dropout=0.1),
+        train=replace(
+            recipe.train,
+            tokens=12_800,
+            batch_tokens=256,
+            micro_batch=8,
+            warmup_tokens=1024,
+            dtype="float32",
+            device="cpu",
+            validate_every_tokens=2560,
+            validation_tokens=640,
+            checkpoint_every_tokens=2560,
+            log_every_steps=5,
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def trained_gpt(tmp_path_factory, small_recipe, dataset_folder):
+    """The run folder of that decoder."""
+    from pipelines.pretrain import pretrain
+
+    folder = tmp_path_factory.mktemp("runs") / "gpt"
+    assert pretrain(small_recipe, data=dataset_folder, out=folder) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained_bert(tmp_path_factory, small_recipe, dataset_folder):
+    """The run folder of an encoder of the same size."""
+    from dataclasses import replace
+
+    from pipelines.pretrain import pretrain
+
+    model = replace(small_recipe.model, architecture="encoder", context_length=34)
+    recipe = replace(small_recipe, objective="masked-token", model=model)
+    folder = tmp_path_factory.mktemp("runs") / "bert"
+    assert pretrain(recipe, data=dataset_folder, out=folder) == 0
+    return folder
+
+
+@pytest.fixture
+def bytelm(tmp_path):
+    """Runs the installed command in an empty folder, and returns the finished process with its output as text."""
+
+    def run(*arguments, cwd=tmp_path, **options):
+        options.setdefault("timeout", 300)
+        words = [str(BYTELM), *map(str, arguments)]
+        return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, **options)
+
+    return run

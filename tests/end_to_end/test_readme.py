@@ -1,0 +1,56 @@
+"""Every command and every piece of Python in the README works as it stands there."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^bytelm .*$", "\n".join(re.findall(r"```sh\n(.*?)```", README, re.S)), re.M)
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory, text_folder):
+    """A folder with the newcomer's own text in it."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    shutil.copytree(text_folder, folder / "my-text")
+    (folder / "my-text" / "story.txt").write_text("It was a dark and stormy night.\n" * 200)
+    return folder
+
+
+def test_the_readme_has_commands_and_python():
+    assert len(COMMANDS) >= 12
+    assert len(PYTHON) >= 2
+
+
+def test_every_command_and_script_works_in_order(newcomer):
+    """As printed, but for the length of the trainings, which is cut to seconds."""
+    for command in COMMANDS:
+        words = shlex.split(command.partition("#")[0])
+        if words[1] == "pretrain":
+            words[words.index("--train.tokens") + 1] = "20k"
+        words[0] = str(Path(sys.executable).with_name("bytelm"))
+        done = subprocess.run(words, cwd=newcomer, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    for script in PYTHON:
+        done = subprocess.run([sys.executable, "-c", script], cwd=newcomer, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{script}\n{done.stderr}"
+    assert (newcomer / "my" / "report.html").exists()
+
+
+def test_the_first_own_run_takes_five_lines():
+    own = README.index("## Train on your own folder of text")
+    block = re.search(r"```sh\n(.*?)```", README[own:], re.S)[1]
+    assert len(block.strip().splitlines()) == 5
+
+
+def test_the_make_targets_are_there():
+    targets = (ROOT / "Makefile").read_text()
+    for name in re.findall(r"make ([a-z-]+)", README):
+        assert re.search(rf"^{name}:", targets, re.M), name

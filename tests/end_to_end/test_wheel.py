@@ -1,0 +1,51 @@
+"""The wheel holds the four packages with their data, and works from an empty folder."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", folder, ROOT]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_it_holds_the_four_packages_only(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    top = {name.split("/")[0] for name in names if ".dist-info" not in name}
+    assert top == {"tokenizer", "lm", "corpora", "pipelines"}
+    for needed in (
+        "corpora/cards/stdlib.toml",
+        "pipelines/recipes/gpt-tiny.toml",
+        "pipelines/report.html.j2",
+        "tokenizer/unicode_classes.npz",
+    ):
+        assert needed in names
+
+
+def test_installed_it_imports_and_runs_from_an_empty_folder(wheel, tmp_path):
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    (tmp_path / "empty").mkdir()
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import corpora, lm.model, pipelines.cli, tokenizer; "
+        "assert all(m.__file__.startswith(sys.argv[1]) for m in (corpora, lm.model, pipelines.cli, tokenizer)); "
+        "from pipelines.recipe import load_recipe; load_recipe('gpt-tiny'); "
+        "tok = tokenizer.Tokenizer.train(['some text, some more text'], vocab_size=270); "
+        "assert tok.decode(tok.encode('some text')) == 'some text'; "
+        "sys.exit(pipelines.cli.main(['corpus', 'list']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(site)], cwd=tmp_path / "empty", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "stdlib" in done.stdout

@@ -1,0 +1,204 @@
+"""Built datasets: every token in its place, the same bytes every time, nothing half-written."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corpora import open_corpus
+from pipelines.blocks import text_of
+from pipelines.build_dataset import build_dataset
+from pipelines.dataset import DATA_FILE, TokenDataset, TokenStream
+from tokenizer import END_OF_TEXT, Tokenizer
+
+
+def files_of(folder):
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def expected_stream(text_folder, tok, split):
+    """End-of-text and the document, for every document, one at a time through the public encode."""
+    ids = []
+    for batch in open_corpus([str(text_folder)]).batches(split):
+        for document in batch.column(0).to_pylist():
+            ids += [tok.special_tokens[END_OF_TEXT], *tok.encode_ordinary(document)]
+    return ids
+
+
+def test_the_stream_is_end_of_text_and_document_and_only_its_tail_is_dropped(
+    dataset_folder, text_folder, tokenizer_folder
+):
+    dataset, tok = TokenDataset(dataset_folder), Tokenizer.load(tokenizer_folder)
+    for split in ("train", "validation"):
+        expected = expected_stream(text_folder, tok, split)
+        stream = dataset.split(split)
+        assert len(expected) - stream.tokens < 32
+        assert stream.read(0, stream.tokens).tolist() == expected[: stream.tokens]
+        facts = dataset.info["splits"][split]
+        assert facts["encoded_tokens"] == len(expected)
+        assert facts["documents"] == expected.count(tok.special_tokens[END_OF_TEXT])
+
+
+def test_it_opens_with_datasets(dataset_folder):
+    opened = datasets.load_from_disk(str(dataset_folder))
+    assert set(opened) == {"train", "validation"}
+    ours = TokenDataset(dataset_folder)
+    for split, theirs in opened.items():
+        assert theirs.features["input_ids"].length == 32
+        assert theirs.features["input_ids"].feature.dtype == "uint16"
+        stream = ours.split(split)
+        blocks = np.array(theirs["input_ids"])
+        assert blocks.shape == (stream.blocks, 32)
+        assert np.array_equal(blocks.ravel(), stream.read(0, stream.tokens))
+
+
+def test_the_bytes_do_not_depend_on_threads_or_batches(
+    tmp_path, text_folder, tokenizer_folder, dataset_folder, monkeypatch
+):
+    options = {"tokenizer": tokenizer_folder, "context_length": 32}
+    build_dataset([str(text_folder)], out=tmp_path / "one", threads=1, **options)
+    monkeypatch.setattr("corpora.documents.BATCH_BYTES", 5000)
+    build_dataset([str(text_folder)], out=tmp_path / "small", threads=3, **options)
+    assert files_of(tmp_path / "one") == files_of(dataset_folder) == files_of(tmp_path / "small")
+
+
+def test_special_spellings_in_the_text_stay_text(tmp_path, tokenizer_folder):
+    (tmp_path / "a.txt").write_text("one <|endoftext|> two <|mask|>\n" * 50)
+    build_dataset([str(tmp_path / "a.txt")], tokenizer=tokenizer_folder, context_length=16, out=tmp_path / "data")
+    tok = Tokenizer.load(tokenizer_folder)
+    tokens = TokenDataset(tmp_path / "data").split("train").read(0, 10**6).tolist()
+    assert tokens.count(tok.special_tokens[END_OF_TEXT]) == 1
+    assert tok.decode(tokens[1:]).startswith("one <|endoftext|> two <|mask|>\n")
+
+
+def test_without_a_separator_the_stream_is_the_text(tmp_path):
+    tok = Tokenizer.train(["ab"], vocab_size=256, special_tokens=())
+    tok.save(tmp_path / "tok")
+    (tmp_path / "a.txt").write_bytes(b"abcdefghij\n" * 100)
+    options = {"tokenizer": tmp_path / "tok", "context_length": 10}
+    build_dataset([str(tmp_path / "a.txt")], out=tmp_path / "data", separator=False, **options)
+    stream = TokenDataset(tmp_path / "data").split("train")
+    assert tok.decode_bytes(stream.read(0, stream.tokens)) == b"abcdefghij\n" * 90
+    with pytest.raises(ValueError, match="no special token"):
+        build_dataset([str(tmp_path / "a.txt")], out=tmp_path / "other", **options)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_context_longer_than_a_split_is_refused_and_leaves_nothing(tmp_path, text_folder, tokenizer_folder):
+    with pytest.raises(ValueError, match="context of 1000000 tokens is longer than the split"):
+        build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=1_000_000, out=tmp_path / "data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there_is_kept_unless_told_otherwise(tmp_path, text_folder, tokenizer_folder):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "precious").write_text("mine")
+    options = {"tokenizer": tokenizer_folder, "context_length": 32, "out": tmp_path / "data"}
+    with pytest.raises(ValueError, match="exists already"):
+        build_dataset([str(text_folder)], **options)
+    assert (tmp_path / "data" / "precious").read_text() == "mine"
+    build_dataset([str(text_folder)], overwrite=True, **options)
+    assert TokenDataset(tmp_path / "data").context_length == 32
+
+
+def test_a_killed_build_leaves_no_dataset_and_the_next_one_is_whole(
+    tmp_path, text_folder, tokenizer_folder, dataset_folder
+):
+    many = tmp_path / "many"
+    many.mkdir()
+    for number, path in enumerate(sorted(text_folder.iterdir()) * 40):
+        (many / f"{number}.txt").write_bytes(path.read_bytes())
+    out = tmp_path / "data"
+    code = (
+        "from pathlib import Path; from pipelines.build_dataset import build_dataset; "
+        f"build_dataset([{str(many)!r}], tokenizer=Path({str(tokenizer_folder)!r}), context_length=32, "
+        f"out=Path({str(out)!r}))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("data.partial/*/*.arrow")) and time.monotonic() < deadline:
+        assert process.poll() is None, "the build ended before it could be killed"
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=out)
+    assert files_of(out) == files_of(dataset_folder)
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "many"}
+
+
+def copy_of(folder, tmp_path):
+    import shutil
+
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def test_a_truncated_block_file_is_named(dataset_folder, tmp_path):
+    folder = copy_of(dataset_folder, tmp_path)
+    path = folder / "train" / DATA_FILE
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=r"train/data-00000-of-00001\.arrow is truncated or altered"):
+        TokenDataset(folder)
+
+
+def test_an_altered_block_file_is_named(dataset_folder, tmp_path):
+    folder = copy_of(dataset_folder, tmp_path)
+    path = folder / "validation" / DATA_FILE
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"validation/data-00000-of-00001\.arrow is altered"):
+        TokenDataset(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"context_length": 3', '{"splits": {"train": 3}}'])
+def test_a_damaged_description_is_named(dataset_folder, tmp_path, text):
+    folder = copy_of(dataset_folder, tmp_path)
+    (folder / "dataset.json").write_text(text)
+    with pytest.raises(ValueError, match=r"dataset\.json is damaged"):
+        TokenDataset(folder)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=6), st.data())
+def test_reading_across_record_batches_is_reading_the_stream(sizes, data):
+    context_length = 3
+    whole = np.arange(sum(sizes) * context_length, dtype=np.uint16)
+    cuts = np.cumsum([size * context_length for size in sizes])[:-1]
+    stream = TokenStream(np.split(whole, cuts), context_length)
+    start = data.draw(st.integers(0, len(whole)))
+    length = data.draw(st.integers(0, len(whole) + 3))
+    assert stream.read(start, length).tolist() == whole[start : start + length].tolist()
+
+
+@given(st.lists(st.text(max_size=5)), st.integers(0, 3), st.booleans())
+def test_text_of_a_column_is_its_documents(documents, skipped, large):
+    column = pa.array(documents, pa.large_string() if large else pa.string())[skipped:]
+    text, lengths = text_of(column)
+    encoded = [document.encode() for document in documents[skipped:]]
+    assert bytes(text) == b"".join(encoded)
+    assert lengths.tolist() == [len(document) for document in encoded]
+
+
+def test_dataset_json_has_the_facts(dataset_folder, tokenizer_folder, text_folder):
+    info = json.loads((dataset_folder / "dataset.json").read_text())
+    assert info["tokenizer"]["fingerprint"] == Tokenizer.load(tokenizer_folder).fingerprint
+    assert info["corpus"]["split_rule"] == "hash:0.05"
+    assert sum(split["documents"] for split in info["splits"].values()) == 60
+    assert sum(split["bytes"] for split in info["splits"].values()) == sum(
+        path.stat().st_size for path in text_folder.iterdir()
+    )

@@ -1,0 +1,175 @@
+"""The command line: one clear sentence for each mistake, a non-zero exit, nothing left behind."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def assert_refused(done, *words, status=1):
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    message = done.stderr.strip()
+    assert message.startswith("bytelm")
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_help_answers_at_once_and_lists_the_verbs(bytelm):
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        done = bytelm("--help")
+        best = min(best, time.perf_counter() - started)
+    assert done.returncode == 0
+    for verb in ("demo", "corpus", "train-tokenizer", "build-dataset", "pretrain", "evaluate", "generate", "report"):
+        assert verb in done.stdout
+    assert best < 0.3
+
+
+def test_help_imports_no_verb():
+    code = (
+        "import sys; from pipelines.cli import main; main(['--help']); "
+        "print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False False\n")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "demo",
+        "corpus show",
+        "train-tokenizer",
+        "tokenize",
+        "build-dataset",
+        "pretrain",
+        "evaluate",
+        "generate",
+        "report",
+    ],
+)
+def test_every_verb_explains_itself_without_torch(verb):
+    code = (
+        "import sys\nfrom pipelines.cli import main\n"
+        f"try:\n    main({[*verb.split(), '--help']!r})\nfinally:\n    print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.endswith("False\n")
+    assert "usage: bytelm " + verb in done.stdout
+
+
+def test_an_unknown_verb_gets_the_nearest(bytelm):
+    assert_refused(bytelm("evalute", "x"), "no verb 'evalute'", "did you mean 'evaluate'", status=2)
+
+
+@pytest.mark.parametrize("verb", [["train-tokenizer", "--vocab-size", "300"], ["corpus", "show"]])
+def test_a_corpus_that_does_not_exist(bytelm, tmp_path, verb):
+    out = ["--out", "tok"] if verb[0] == "train-tokenizer" else []
+    assert_refused(bytelm(*verb, "stdlibs", *out), "stdlibs", "did you mean stdlib?")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_corpus(bytelm, tmp_path):
+    (tmp_path / "a.txt").write_text("")
+    assert_refused(bytelm("train-tokenizer", "a.txt", "--vocab-size", "300", "--out", "tok"), "a.txt is empty")
+    assert not (tmp_path / "tok").exists()
+
+
+def test_a_corpus_without_a_text_column(bytelm, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"title": "x", "body": "y"}\n')
+    done = bytelm("train-tokenizer", "a.jsonl", "--vocab-size", "300", "--out", "tok")
+    assert_refused(done, "a.jsonl", "title", "body", "--text-column")
+    assert not (tmp_path / "tok").exists()
+
+
+def test_a_file_that_is_not_utf8(bytelm, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"good\n" * 200 + b"bad \xff byte\n" + b"good\n" * 200)
+    command = ("train-tokenizer", "a.txt", "--vocab-size", "270", "--out", "tok")
+    assert_refused(bytelm(*command), "a.txt", "1004", "--invalid")
+    assert not (tmp_path / "tok").exists()
+    for policy in ("replace", "bytes"):
+        done = bytelm(*command, "--invalid", policy, "--overwrite")
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_vocabulary_smaller_than_the_bytes_and_special_tokens(bytelm, tmp_path):
+    (tmp_path / "a.txt").write_text("text\n" * 100)
+    done = bytelm("train-tokenizer", "a.txt", "--vocab-size", "260", "--out", "tok")
+    assert_refused(done, "--vocab-size is 260", "256 bytes and 5 special tokens need 261")
+    assert not (tmp_path / "tok").exists()
+
+
+def test_a_context_longer_than_a_split(bytelm, tmp_path, text_folder, tokenizer_folder):
+    done = bytelm("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", "1M", "--out", "d")
+    assert_refused(done, "context of 1000000 tokens is longer than the split", "--context-length")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
+def test_a_damaged_tokenizer(bytelm, tmp_path, text_folder, tokenizer_folder, damage):
+    folder = tmp_path / "tok"
+    folder.mkdir()
+    text = (tokenizer_folder / "tokenizer.json").read_text()
+    if damage == "truncated":
+        (folder / "tokenizer.json").write_text(text[: len(text) // 2])
+    elif damage == "altered":
+        content = json.loads(text)
+        content["model"]["merges"][3] = ["not", "there"]
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+    done = bytelm("build-dataset", text_folder, "--tokenizer", folder, "--context-length", "32", "--out", "d")
+    assert_refused(done, "tok")
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_recipe_field_that_does_not_exist(bytelm, tmp_path, dataset_folder):
+    (tmp_path / "mine.toml").write_text("[train]\nlearning_rates = 1e-3\n")
+    assert_refused(bytelm("pretrain", "mine.toml", "--data", dataset_folder, "--out", "r"), "train.learning_rates")
+    done = bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "r", "--train.token", "5k")
+    assert done.returncode == 2
+    assert "--train.tokens" in done.stderr + done.stdout
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_dataset_that_is_none(bytelm, tmp_path):
+    assert_refused(bytelm("pretrain", "gpt-tiny", "--data", "nowhere", "--out", "r"), "nowhere is not a dataset")
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "generate", "report"])
+def test_a_run_that_is_none(bytelm, tmp_path, verb):
+    assert_refused(bytelm(verb, "nowhere"), "nowhere is not a run", "bytelm pretrain")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tokenize_prints_ids_for_programs(bytelm, tokenizer_folder):
+    done = bytelm("tokenize", "import os <|mask|>", "--tokenizer", tokenizer_folder, "--json")
+    from tokenizer import Tokenizer
+
+    tok = Tokenizer.load(tokenizer_folder)
+    assert json.loads(done.stdout) == tok.encode_ordinary("import os <|mask|>")
+    special = bytelm("tokenize", "import os <|mask|>", "--tokenizer", tokenizer_folder, "--json", "--special")
+    assert json.loads(special.stdout)[-1] == tok.special_tokens["<|mask|>"]
+
+
+def test_corpus_list_and_show(bytelm, text_folder):
+    listed = bytelm("corpus", "list")
+    assert "stdlib" in listed.stdout
+    shown = bytelm("corpus", "show", text_folder)
+    assert shown.returncode == 0, shown.stderr
+    size = sum(path.stat().st_size for path in text_folder.iterdir())
+    assert f"{size:,}" in shown.stdout
+    assert "60" in shown.stdout
+
+
+def test_output_into_a_closed_pipe_is_no_error(text_folder):
+    code = "import sys; from pipelines.cli import main; sys.exit(main(['corpus', 'list']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr.read() == ""

@@ -1,0 +1,289 @@
+"""Evaluation: every number recomputed another way, and the chain proved on a source of known entropy."""
+
+import json
+import math
+import shutil
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from pipelines.build_dataset import build_dataset
+from pipelines.compressors import compressed_bits_per_byte, stream_text
+from pipelines.dataset import TokenDataset
+from pipelines.evaluate import evaluate
+from pipelines.loading import load_trained
+from pipelines.pretrain import pretrain
+from pipelines.recipe import load_recipe
+from pipelines.scoring import decoder_windows
+from pipelines.training.run import Run
+from tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def gpt_numbers(trained_gpt):
+    return evaluate(trained_gpt)["splits"]["validation"]
+
+
+@pytest.fixture(scope="module")
+def gpt_predictions(trained_gpt, dataset_folder):
+    """(targets (N,), log-probabilities (N, V) float64, previous tokens): block by block, in plain PyTorch."""
+    model, _ = load_trained(Run(trained_gpt))
+    stream = TokenDataset(dataset_folder).split("validation")
+    ids = torch.from_numpy(stream.read(0, stream.tokens).astype(np.int64))
+    logs = []
+    for start in range(0, stream.tokens - 1, 32):
+        block = ids[start : start + 32]
+        with torch.no_grad():
+            logs.append(torch.log_softmax(model.logits(model(block[None])).double(), dim=-1)[0])
+    return ids[1:], torch.cat(logs)[: len(ids) - 1], ids[:-1]
+
+
+def test_cross_entropy_perplexity_and_bits_per_byte(gpt_numbers, gpt_predictions, dataset_folder, tokenizer_folder):
+    targets, logs, _ = gpt_predictions
+    nats = -logs.gather(1, targets[:, None]).squeeze(1)
+    assert gpt_numbers["tokens"] == len(targets)
+    assert gpt_numbers["cross_entropy"] == pytest.approx(float(nats.mean()), rel=1e-5)
+    assert gpt_numbers["cross_entropy_bits"] == pytest.approx(float(nats.mean()) / math.log(2), rel=1e-5)
+    assert gpt_numbers["perplexity"] == pytest.approx(math.exp(float(nats.mean())), rel=1e-5)
+    tok = Tokenizer.load(tokenizer_folder)
+    size = sum(len(tok.token_bytes(t)) for t in targets.tolist() if t not in tok.special_tokens.values())
+    assert gpt_numbers["bytes"] == size
+    assert gpt_numbers["bits_per_byte"] == pytest.approx(float(nats.sum()) / math.log(2) / size, rel=1e-5)
+
+
+def test_entropy_accuracy_and_divergence_from_the_unigram(gpt_numbers, gpt_predictions):
+    targets, logs, _ = gpt_predictions
+    p = logs.exp()
+    assert gpt_numbers["entropy_bits"] == pytest.approx(
+        float(np.mean(scipy.stats.entropy(p.numpy(), base=2, axis=1))), rel=1e-4
+    )
+    assert gpt_numbers["accuracy"] == pytest.approx(float((logs.argmax(1) == targets).double().mean()))
+    counts = np.bincount(targets.numpy(), minlength=512)
+    assert gpt_numbers["unigram_entropy_bits"] == pytest.approx(scipy.stats.entropy(counts, base=2))
+    assert gpt_numbers["kl_unigram_bits"] == pytest.approx(
+        scipy.stats.entropy(counts, p.mean(0).numpy(), base=2), rel=1e-4
+    )
+
+
+def test_calibration_error_and_its_diagram(gpt_numbers, gpt_predictions):
+    targets, logs, _ = gpt_predictions
+    confidence, predicted = logs.exp().max(dim=1)
+    correct = (predicted == targets).double()
+    error = 0.0
+    for index, shown in enumerate(gpt_numbers["curves"]["reliability"]):
+        inside = (confidence > index / 15) & (confidence <= (index + 1) / 15)
+        assert shown["count"] == int(inside.sum())
+        if shown["count"]:
+            gap = float(correct[inside].mean() - confidence[inside].mean())
+            error += abs(gap) * shown["count"] / len(targets)
+            assert shown["accuracy"] == pytest.approx(float(correct[inside].mean()))
+    assert gpt_numbers["calibration_error"] == pytest.approx(error, rel=1e-4)
+
+
+def test_loss_by_position_is_the_mean_of_each_column(gpt_numbers, gpt_predictions):
+    targets, logs, _ = gpt_predictions
+    nats = -logs.gather(1, targets[:, None]).squeeze(1)
+    curve = gpt_numbers["curves"]["loss_by_position"]
+    assert len(curve) == 32
+    for position in (0, 7, 31):
+        assert curve[position] == pytest.approx(float(nats[position::32].mean()), rel=1e-4)
+
+
+def test_baselines_are_fitted_on_train_and_scored_on_the_same_tokens(gpt_numbers, gpt_predictions, dataset_folder):
+    targets, _, previous = gpt_predictions
+    stream = TokenDataset(dataset_folder).split("train")
+    train = stream.read(0, stream.tokens).tolist()
+    counts, pairs, contexts = Counter(train), Counter(pairwise(train)), Counter(train[:-1])
+    followers = Counter(h for h, _ in pairs)
+
+    def unigram(w):
+        return (counts[w] + 1) / (len(train) + 512)
+
+    def bigram(h, w):
+        if not contexts[h]:
+            return unigram(w)
+        return (pairs[h, w] + followers[h] * unigram(w)) / (contexts[h] + followers[h])
+
+    each = list(zip(previous.tolist(), targets.tolist(), strict=True))
+    assert gpt_numbers["unigram_cross_entropy_bits"] == pytest.approx(
+        np.mean([-math.log2(unigram(w)) for _, w in each])
+    )
+    assert gpt_numbers["bigram_cross_entropy_bits"] == pytest.approx(
+        np.mean([-math.log2(bigram(h, w)) for h, w in each])
+    )
+    most_common = counts.most_common(1)[0][0]
+    assert gpt_numbers["unigram_accuracy"] == pytest.approx(np.mean([w == most_common for _, w in each]))
+
+
+def test_sliding_windows_score_every_token_once_with_more_context(trained_gpt, gpt_numbers):
+    sliding = evaluate(trained_gpt, stride=8)["splits"]["validation"]
+    assert (sliding["window"], sliding["stride"]) == (32, 8)
+    assert sliding["tokens"] == gpt_numbers["tokens"]
+    assert sliding["bytes"] == gpt_numbers["bytes"]
+    assert sliding["cross_entropy"] != gpt_numbers["cross_entropy"]
+    assert sliding["unigram_cross_entropy_bits"] == pytest.approx(gpt_numbers["unigram_cross_entropy_bits"])
+
+
+@pytest.mark.parametrize("stride", [1, 3, 7, 8])
+def test_the_windows_partition_the_targets(stride):
+    from pipelines.dataset import TokenStream
+
+    stream = TokenStream([np.arange(80, dtype=np.uint16)], 8)
+    seen, contexts = [], []
+    for windows in decoder_windows(stream, 8, stride):
+        seen += windows.indices[windows.scored].tolist()
+        assert (windows.targets[windows.scored] == windows.indices[windows.scored]).all()
+        contexts += (np.nonzero(windows.scored)[1] + 1).tolist()
+    assert sorted(seen) == list(range(1, 80))
+    assert all(context > 8 - stride for context in contexts[8:])
+
+
+def test_positions_with_too_little_context_are_left_out(trained_gpt, gpt_numbers):
+    numbers = evaluate(trained_gpt, min_context=3)["splits"]["validation"]
+    curve = numbers["curves"]["loss_by_position"]
+    assert curve[:2] == [None, None]
+    assert curve[2:] == pytest.approx(gpt_numbers["curves"]["loss_by_position"][2:])
+    assert numbers["min_context"] == 3
+
+
+def test_a_run_diverges_from_another_but_not_from_itself(tmp_path, trained_gpt, small_recipe, dataset_folder):
+    copy = shutil.copytree(trained_gpt, tmp_path / "copy")
+    same = evaluate(copy, against=trained_gpt)["splits"]["validation"]
+    assert same["kl_bits"] == same["reverse_kl_bits"] == pytest.approx(0, abs=1e-9)
+    other = tmp_path / "other"
+    recipe = replace(small_recipe, train=replace(small_recipe.train, seed=5, tokens=2560))
+    pretrain(recipe, data=dataset_folder, out=other)
+    there, back = evaluate(copy, against=other), evaluate(other, against=copy)
+    there, back = (numbers["splits"]["validation"] for numbers in (there, back))
+    assert there["kl_bits"] > 0.01
+    assert there["kl_bits"] == pytest.approx(back["reverse_kl_bits"], rel=1e-5)
+    assert there["js_bits"] == pytest.approx(back["js_bits"], rel=1e-5)
+    assert 0 < there["js_bits"] < 1
+
+
+def test_a_run_with_another_objective_or_tokenizer_is_not_compared(tmp_path, trained_gpt, trained_bert):
+    with pytest.raises(ValueError, match="do not predict the same positions"):
+        evaluate(trained_gpt, against=trained_bert)
+    stranger = shutil.copytree(trained_gpt, tmp_path / "stranger")
+    text = (stranger / "config.toml").read_text()
+    fingerprint = Run(stranger).facts["tokenizer_fingerprint"]
+    (stranger / "config.toml").write_text(text.replace(fingerprint, "0" * 64))
+    with pytest.raises(ValueError, match="have different tokenizers"):
+        evaluate(trained_gpt, against=stranger)
+
+
+def test_a_dataset_of_another_tokenizer_is_refused(tmp_path, trained_gpt, text_folder):
+    Tokenizer.train(["other text"], vocab_size=265).save(tmp_path / "tok")
+    build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
+    with pytest.raises(ValueError, match="was built with another tokenizer"):
+        evaluate(trained_gpt, data=tmp_path / "data")
+
+
+def test_a_masked_model_is_scored_at_its_masks(trained_bert, dataset_folder, tokenizer_folder):
+    numbers = evaluate(trained_bert)["splits"]["validation"]
+    stream = TokenDataset(dataset_folder).split("validation")
+    tok = Tokenizer.load(tokenizer_folder)
+    ids = stream.read(0, stream.tokens)
+    ordinary = int((~np.isin(ids, list(tok.special_tokens.values()))).sum())
+    assert numbers["tokens"] == pytest.approx(0.15 * ordinary, rel=0.15)
+    assert numbers["bits_per_byte"] is None
+    assert numbers["window"] == 32
+    assert 1 < numbers["pseudo_perplexity"] < 600
+    assert numbers["pseudo_tokens"] == 2048
+    assert numbers["unigram_pseudo_perplexity"] == pytest.approx(2 ** numbers["unigram_cross_entropy_bits"], rel=0.2)
+    again = evaluate(trained_bert)["splits"]["validation"]
+    assert again == numbers
+
+
+def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gpt):
+    """With the embedding zero, all logits are equal."""
+    from safetensors.torch import load_file, save_file
+
+    from pipelines.training.checkpoints import latest_checkpoint
+
+    run = shutil.copytree(trained_gpt, tmp_path / "uniform")
+    folder = latest_checkpoint(run)
+    weights = load_file(folder / "model.safetensors")
+    weights["trunk.embedding.weight"].zero_()
+    save_file(weights, folder / "model.safetensors")
+    import hashlib
+
+    checksums = json.loads((folder / "checksums.json").read_text())
+    checksums["model.safetensors"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    (folder / "checksums.json").write_text(json.dumps(checksums))
+    numbers = evaluate(run)["splits"]["validation"]
+    assert numbers["perplexity"] == pytest.approx(512, rel=1e-5)
+    assert numbers["entropy_bits"] == pytest.approx(9, rel=1e-6)
+    # H(P, Q) = H(P) + D_KL(P || Q), where Q does not depend on the context.
+    assert numbers["cross_entropy_bits"] == pytest.approx(
+        numbers["unigram_entropy_bits"] + numbers["kl_unigram_bits"], rel=1e-6
+    )
+
+
+def test_evaluation_json_is_what_was_returned(trained_gpt):
+    result = evaluate(trained_gpt, dtype="bfloat16")
+    assert json.loads((trained_gpt / "evaluation.json").read_text()) == result
+    assert result["splits"]["validation"]["dtype"] == "bfloat16"
+    assert result["splits"]["validation"]["document_mask"] is False
+
+
+def test_compressors_see_the_text_of_the_split(dataset_folder, tokenizer_folder):
+    import lzma
+
+    dataset, tok = TokenDataset(dataset_folder), Tokenizer.load(tokenizer_folder)
+    text, train = (stream_text(dataset.split(name), tok) for name in ("validation", "train"))
+    assert b"<|endoftext|>" not in text
+    bits = compressed_bits_per_byte(dataset, tok)
+    alone = len(lzma.compress(text, preset=9))
+    given = len(lzma.compress(train + text, preset=9)) - len(lzma.compress(train, preset=9))
+    assert bits["xz -9"] == {"alone": alone * 8 / len(text), "given_train": given * 8 / len(text)}
+    assert 0 < bits["zstd -19"]["given_train"] < bits["zstd -19"]["alone"] < 8
+
+
+def test_a_small_gpt_on_a_markov_source_comes_within_0_02_bits_of_the_entropy_rate(tmp_path):
+    """The whole chain (source, tokenizer, blocks, training, evaluation) against a closed form."""
+    (tmp_path / "chain.toml").write_text(
+        'reader = "synthetic"\nlength = 1_500_000\n'
+        '[source]\nkind = "markov"\norder = 2\nsymbols = 16\nseed = 7\nconcentration = 0.5\n'
+        "[documents]\ntrain = 1\nvalidation = 1\n"
+    )
+    tok = Tokenizer.train(["a"], vocab_size=256, special_tokens=())
+    tok.save(tmp_path / "tok")
+    build_dataset(
+        [str(tmp_path / "chain.toml")],
+        tokenizer=tmp_path / "tok",
+        context_length=64,
+        out=tmp_path / "data",
+        separator=False,
+    )
+    recipe = load_recipe("gpt-tiny")
+    recipe = replace(
+        recipe,
+        model=replace(recipe.model, context_length=64, layers=2, width=64, heads=2),
+        train=replace(
+            recipe.train,
+            tokens=1_400_000,
+            batch_tokens=2048,
+            micro_batch=32,
+            lr=4e-3,
+            warmup_tokens=40_000,
+            min_lr_ratio=0.02,
+            weight_decay=0.0,
+            dtype="float32",
+            validate_every_tokens=10**9,
+            checkpoint_every_tokens=10**9,
+        ),
+    )
+    pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
+    numbers = evaluate(tmp_path / "run", min_context=2)["splits"]["validation"]
+    rate = numbers["entropy_rate_bits"]
+    assert 1 < rate < 3
+    assert numbers["cross_entropy_bits"] < rate + 0.02
+    assert 0 < numbers["kl_true_bits"] < 0.02
+    assert numbers["cross_entropy_bits"] - rate == pytest.approx(numbers["kl_true_bits"], abs=0.005)
+    assert numbers["kl_true_tokens"] == numbers["tokens"]

@@ -1,0 +1,117 @@
+"""What people look at: generated text, filled masks, and the report."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from pipelines.evaluate import evaluate
+from pipelines.generate import generate
+from pipelines.report import report
+
+
+def test_the_same_seed_writes_the_same_text(trained_gpt, capsys):
+    texts = [generate(trained_gpt, prompt="import ", tokens=20, seed=seed) for seed in (3, 3, 4)]
+    assert texts[0] == texts[1] != texts[2]
+    assert capsys.readouterr().out.startswith("import " + texts[0])
+
+
+def test_greedy_needs_no_seed(trained_gpt, capsys):
+    assert generate(trained_gpt, prompt="def ", greedy=True, tokens=12, seed=1) == generate(
+        trained_gpt, prompt="def ", greedy=True, tokens=12, seed=2
+    )
+
+
+def test_text_past_the_context_goes_on(trained_gpt, capsys):
+    generate(trained_gpt, prompt="import os\n" * 20, tokens=80, as_json=True)
+    assert json.loads(capsys.readouterr().out)["text"]
+
+
+def test_an_encoder_fills_each_mask(trained_bert, capsys):
+    guesses = generate(trained_bert, prompt="import <|mask|> and <|mask|>", as_json=True)
+    assert len(guesses) == 2
+    for guess in guesses:
+        assert guess["probabilities"] == sorted(guess["probabilities"], reverse=True)
+        assert len(guess["tokens"]) == len(guess["probabilities"])
+    assert json.loads(capsys.readouterr().out) == guesses
+
+
+def test_an_encoder_without_a_mask_says_what_to_do(trained_bert):
+    with pytest.raises(ValueError, match=r"has no <\|mask\|>"):
+        generate(trained_bert, prompt="nothing hidden")
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"tokens": 0}])
+def test_settings_that_make_no_sense_are_named(trained_gpt, options):
+    with pytest.raises(ValueError, match="--" + next(iter(options)).replace("_", "-")):
+        generate(trained_gpt, prompt="x", **options)
+
+
+class Page(HTMLParser):
+    """Collects what a browser would fetch, and the nesting of tags."""
+
+    VOID = ("meta", "br", "hr", "link", "img", "input")
+
+    def __init__(self):
+        super().__init__()
+        self.fetched, self.open, self.text = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name in ("src", "href", "xlink:href") and value and not value.startswith("#"):
+                self.fetched.append(value)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_report_is_one_file_that_needs_nothing_else(trained_gpt, trained_bert, tmp_path):
+    evaluate(trained_gpt)
+    evaluate(trained_bert)
+    path = report([trained_gpt, trained_bert], out=tmp_path / "report.html")
+    text = path.read_text(encoding="utf-8")
+    page = Page()
+    page.feed(text)
+    assert page.fetched == []
+    assert page.open == []
+    assert not re.search(r"url\((?!#)", text)
+    shown = " ".join(page.text)
+    for words in ("Loss by position", "Reliability", "Learning rate", "Bits per byte", "masked-token", "perplexity"):
+        assert words in shown
+    assert text.count("<svg") == 6
+
+
+def test_the_report_shows_the_numbers_of_evaluation_json(trained_gpt, tmp_path):
+    numbers = evaluate(trained_gpt)["splits"]["validation"]
+    text = report([trained_gpt], out=tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"{numbers['perplexity']:,.2f}" in text
+    assert f"{numbers['bits_per_byte']:,.3f}" in text
+    assert "[train]" in text
+
+
+def test_text_from_the_corpus_cannot_break_the_page(trained_gpt, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "pipelines.samples.samples_of",
+        lambda run, model: [{"title": "t", "before": "<script>alert(1)</script>", "text": "</pre>&amp;"}],
+    )
+    text = report([trained_gpt], out=tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<script>" not in text
+    assert "&lt;/pre&gt;&amp;amp;" in text
+
+
+def test_a_run_without_evaluation_gets_a_report_of_its_training(tmp_path, small_recipe, dataset_folder):
+    from dataclasses import replace
+
+    from pipelines.pretrain import pretrain
+
+    recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=2560))
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "young")
+    text = report([tmp_path / "young"], samples=False).read_text(encoding="utf-8")
+    assert "Not evaluated yet" in text
+    assert text.count("<svg") == 3
