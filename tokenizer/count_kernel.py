@@ -90,7 +90,8 @@ def count(data, start, ends, first, last, weights, short, long_slots, long_entri
                     entry = state[LONG_ENTRIES]
                     state[LONG_ENTRIES] += 1
                     state[ARENA_USED] = used + length
-                    arena[used : used + length] = data[start:end]
+                    for k in range(length):  # a slice assignment takes seconds to compile
+                        arena[used + k] = data[start + k]
                     long_slots[slot] = tag | np.uint64(entry + 1)
                     long_entries[entry, 0] = used
                     long_entries[entry, 1] = length
@@ -120,7 +121,8 @@ def move_short(short, larger):
             slot = mix(short[i, 0], short[i, 1]) >> np.uint64(20) & mask
             while larger[slot, 1]:
                 slot = slot + np.uint64(1) & mask
-            larger[slot] = short[i]
+            for k in range(3):
+                larger[slot, k] = short[i, k]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -175,7 +177,8 @@ def export(short, long_entries, arena, state, data, offsets, counts):
     for entry in range(state[LONG_ENTRIES]):
         source = long_entries[entry, 0]
         length = long_entries[entry, 1]
-        data[at : at + length] = arena[source : source + length]
+        for k in range(length):
+            data[at + k] = arena[source + k]
         counts[n] = long_entries[entry, 2]
         at += length
         n += 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenizer.documents import Block, as_readonly, corpus_blocks, cut, cut_within
+from tokenizer.documents import Block, arrow_block, as_readonly, corpus_blocks, cut, cut_within
 from tokenizer.patterns import Pattern, resolve_pattern
 from tokenizer.pretokenize import CHUNK, pretoken_ends
 from tokenizer.workers import share_out, thread_count
@@ -98,19 +98,18 @@ class PretokenCounts:
         import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(path)
-            pattern = (table.schema.metadata or {})[b"pattern"].decode()
-            pretokens = pa.chunked_array(table["pretoken"]).cast(pa.large_binary())
-            counts = table["count"].cast(pa.int64()).to_numpy()
+            saved = pq.read_table(path)
+            pattern = (saved.schema.metadata or {})[b"pattern"].decode()
+            pretokens = saved["pretoken"].cast(pa.large_binary())
+            counts = saved["count"].cast(pa.int64()).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as error:
             if isinstance(error, FileNotFoundError):
                 raise
-            raise ValueError(f"{path} does not hold pretoken counts (or is damaged): {error}") from None
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"{path} does not hold pretoken counts, or is damaged: {reason}") from None
         table = CountTable()
         done = 0
         for chunk in pretokens.iterchunks():
-            from tokenizer.documents import arrow_block
-
             block = arrow_block(chunk)
             weights = counts[done : done + len(chunk)].astype(np.int64)
             table.add(block.data, int(block.offsets[0]), block.offsets[1:], weights)

@@ -135,7 +135,7 @@ def corpus_blocks(corpus) -> tuple[Iterator[Block], int | None]:
         return (_map_file(path) for path in paths), sum(path.stat().st_size for path in paths)
     if isinstance(corpus, (bytes, bytearray, memoryview)):
         raise ValueError("a single bytes object is no corpus: pass a path, or a list of documents")
-    if not isinstance(corpus, Iterable):
+    if not isinstance(corpus, Iterable) and not hasattr(corpus, "to_batches"):
         raise ValueError(
             "corpus must be a path, several, or an iterable of str, bytes or Arrow record batches, "
             f"not {type(corpus).__name__}"
@@ -151,19 +151,26 @@ def _as_paths(corpus) -> list[Path] | None:
         candidates = corpus
     elif isinstance(corpus, (list, tuple)) and corpus and all(isinstance(x, str) for x in corpus):
         # Strings in a list are documents, unless every one of them names a file.
-        if not all(0 < len(x) < 4096 and "\n" not in x and "\0" not in x and os.path.isfile(x) for x in corpus):
+        if not all(_is(Path.is_file, x) for x in corpus):
             return None
         candidates = corpus
     else:
         return None
-    paths = [Path(x) for x in candidates]
-    for path in paths:
-        if path.is_dir():
+    for path in candidates:
+        if _is(Path.is_dir, path):
             raise ValueError(f"{path} is a folder; pass the files in it")
-        if not path.is_file():
+        if not _is(Path.is_file, path):
             hint = "; a text itself goes in a list" if isinstance(corpus, str) else ""
-            raise FileNotFoundError(f"no such file: {str(path)[:200]}{hint}")
-    return paths
+            raise FileNotFoundError(f"no such file: {str(path)[:200]!r}{hint}")
+    return [Path(path) for path in candidates]
+
+
+def _is(test, path) -> bool:
+    """Path.is_file or is_dir, also of a text that is too long for a path or has a NUL."""
+    try:
+        return test(Path(path))
+    except (OSError, ValueError):
+        return False
 
 
 def _map_file(path: Path) -> Block:

@@ -28,7 +28,7 @@ class TokenTable:
     """Tokens found by their bytes."""
 
     def __init__(self, tokens: list[bytes | None]):
-        from tokenizer import encode_kernel as kernel
+        from tokenizer import apply_kernel as kernel
 
         self.offsets = np.zeros(len(tokens) + 1, dtype=np.int64)
         np.cumsum([len(token or b"") for token in tokens], out=self.offsets[1:])
@@ -40,7 +40,7 @@ class TokenTable:
 
     def pairs_by_bytes(self) -> np.ndarray:
         """Every two tokens that together are a token: int32 (n, 3), left, right, whole, by whole."""
-        from tokenizer import encode_kernel as kernel
+        from tokenizer import apply_kernel as kernel
 
         last = len(self.offsets) - 1
         pairs = np.empty((4 * len(self.blob) // 3 + LONGEST_RANKED_TOKEN, 3), dtype=np.int32)
@@ -53,7 +53,7 @@ class TokenTable:
 
     def merge_tokens(self, pairs: PairTable, below_own_rank: bool) -> np.ndarray:
         """What merging leaves of each token's bytes: int32 (tokens, 3), their number and the first two ids."""
-        from tokenizer import encode_kernel as kernel
+        from tokenizer import apply_kernel as kernel
 
         last = len(self.offsets) - 1
         parts = np.zeros((last, 3), dtype=np.int32)
@@ -77,7 +77,7 @@ class PairTable:
     """Merges, int32 (n, 3), found by their pair, with their ranks. ValueError where a pair is repeated."""
 
     def __init__(self, merges: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray):
-        from tokenizer import encode_kernel as kernel
+        from tokenizer import apply_kernel as kernel
 
         self.slots = np.empty((_capacity(len(merges)), 2), dtype=np.uint64)
         self.slots[:, 0] = NOTHING
@@ -140,9 +140,11 @@ class Encoder:
     """One thread's encoder: bounded caches of recent pretokens, and scratch memory."""
 
     def __init__(self, tables: EncodingTables):
-        from tokenizer import encode_kernel as kernel
+        from tokenizer import apply_kernel as kernel
+        from tokenizer.encode_kernel import encode
 
         self.kernel = kernel
+        self.encode_pretokens = encode
         self.tables = tables
         self.small = np.zeros((SMALL_CACHE, 4), dtype=np.uint64)
         self.large = np.zeros((LARGE_CACHE, 16), dtype=np.uint64)
@@ -169,7 +171,7 @@ class Encoder:
                 out = np.concatenate([out[: state[0]], np.empty(needed, dtype=np.uint32)])
             first = 0
             while first < len(ends):
-                first = self.kernel.encode(
+                first = self.encode_pretokens(
                     data,
                     block.offsets,
                     start,
@@ -219,9 +221,26 @@ class Encoder:
         values = np.empty(n, dtype=np.uint64)
         heap = np.empty(2 * n, dtype=np.uint64)
         pairs = self.tables.pairs
-        size = kernel.heap_begin(
-            data, start, end, pairs.byte_ids, pairs.of_bytes, pairs.slots, ids, nexts, previous, values, heap
-        )
+        size = 0
+        for first in range(0, n, WORK_PER_CALL):
+            if check is not None:
+                check()
+            last = min(first + WORK_PER_CALL, n)
+            size = kernel.heap_begin(
+                data,
+                start,
+                first,
+                last,
+                n,
+                pairs.byte_ids,
+                pairs.of_bytes,
+                ids,
+                nexts,
+                previous,
+                values,
+                heap,
+                size,
+            )
         while size:
             if check is not None:
                 check()

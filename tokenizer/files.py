@@ -22,7 +22,6 @@ from tokenizer.vocabulary import BY_MERGES, BY_RANKS, Vocabulary
 LARGEST_ID = 2**24
 
 
-
 def load_vocabulary(
     path: str | os.PathLike, pattern: str | Pattern | None, special_tokens: dict[str, int] | None
 ) -> Vocabulary:
@@ -73,9 +72,7 @@ def _read_json(path: Path):
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise ValueError(
-            f"is not JSON ({error.msg} at line {error.lineno}); the file may be truncated"
-        ) from None
+        raise ValueError(f"is not JSON ({error.msg} at line {error.lineno}); the file may be truncated") from None
     except RecursionError:
         raise ValueError("is nested too deeply for a tokenizer") from None
 
@@ -158,5 +155,3 @@ def _load_gpt2(path: Path, pattern, special_tokens) -> Vocabulary:
     return build_vocabulary(
         vocab, lines, given or {}, resolve_pattern(pattern or "gpt2"), False, vocab_field="encoder.json"
     )
-
-

@@ -1,4 +1,4 @@
-"""The tokenizer.json format of Hugging Face's tokenizers: our vocabulary to it, and back where it says only what we do."""
+"""The tokenizer.json format of Hugging Face's tokenizers, there and back, where it says only what we do."""
 
 from __future__ import annotations
 
@@ -127,9 +127,7 @@ def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern:
         f"has the pre_tokenizer {' + '.join(kinds)}; supported are ByteLevel, and Split + ByteLevel",
     )
     byte_level = steps[-1]
-    _expect(
-        byte_level.get("add_prefix_space") is False, "has pre_tokenizer add_prefix_space, which is not supported"
-    )
+    _expect(byte_level.get("add_prefix_space") is False, "has pre_tokenizer add_prefix_space, which is not supported")
     use_regex = byte_level.get("use_regex", True)
     if kinds == ["ByteLevel"]:
         _expect(use_regex is True, "has a ByteLevel pre_tokenizer without its regex, which is not supported")
@@ -250,5 +248,3 @@ def _type(field: Any) -> str:
 def _expect(condition: bool, what: str) -> None:
     if not condition:
         raise ValueError(what)
-
-

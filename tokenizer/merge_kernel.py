@@ -12,7 +12,6 @@ After that merge its count can only fall: a heap entry may be stale, but never t
 from __future__ import annotations
 
 import numba
-import numpy as np
 
 SYMBOL, PREVIOUS, NEXT, WORD, PAIR, PREVIOUS_SAME, NEXT_SAME = range(7)  # columns of `nodes`
 COUNT, LEFT, RIGHT, HEAD, TAIL = range(5)  # columns of `pairs`
@@ -151,9 +150,7 @@ def _sink_first(heap_counts, heap_records, pairs, size, count, record):
             break
         best = child
         for other in range(child + 1, min(child + 4, size)):
-            if _precedes(
-                heap_counts[other], heap_records[other], heap_counts[best], heap_records[best], pairs
-            ):
+            if _precedes(heap_counts[other], heap_records[other], heap_counts[best], heap_records[best], pairs):
                 best = other
         if not _precedes(heap_counts[best], heap_records[best], count, record, pairs):
             break
@@ -192,12 +189,12 @@ def merge(
     max_length,
     work,
 ):
-    """Make merges until `merges` is full, about `work` replacements are done, memory runs short, or no pair is left.
+    """Make merges until `merges` is full, about `work` replacements are done, memory is short, or no pair is left.
 
     merges: int32 (n, 2), filled from state[MERGES] on with pairs of symbols; merge k makes symbol 256 + k.
-    lengths: int64, bytes of each symbol. with_left[x], with_right[x]: int64 scratch, all NONE: the record of
-    the pair (x, new symbol) and (new symbol, x) during a merge. made: int64 scratch, the records made in it. Returns 0 when there is more to do, 1 when
-    `pairs`, `free` and the heap must grow, 2 when finished.
+    lengths: int64, bytes of each symbol. with_left[x], with_right[x]: int64 scratch, all NONE: the record of the
+    pair (x, new symbol) and (new symbol, x) during a merge; made: int64 scratch, the records made in it.
+    Returns 0 when there is more to do, 1 when `pairs`, `free` and the heap must grow, 2 when finished.
     """
     while state[MERGES] < len(merges):
         if state[HEAP] == 0:
@@ -207,9 +204,8 @@ def merge(
         new = 256 + state[MERGES]
         # Each symbol can stand once to the left and once to the right of the new one, itself included.
         most_new_pairs = 2 * new + 2
-        if (
-            state[RECORDS] - state[FREE] + most_new_pairs > len(pairs)
-            or state[HEAP] + most_new_pairs > len(heap_counts)
+        if state[RECORDS] - state[FREE] + most_new_pairs > len(pairs) or state[HEAP] + most_new_pairs > len(
+            heap_counts
         ):
             return 1
         record = heap_records[0]

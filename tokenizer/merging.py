@@ -31,7 +31,7 @@ def learn_merges(
     max_token_length: int | None,
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> np.ndarray:
-    """Return up to `wanted` merges as int32 (n, 2): symbols below 256 are places in `byte_order`, 256 + k is merge k."""
+    """Return up to `wanted` merges, int32 (n, 2): symbols below 256 are places in `byte_order`, 256 + k is merge k."""
     from tokenizer import merge_kernel as kernel
 
     index = np.int32 if len(counts.data) < 2**31 and len(counts) < 2**31 else np.int64
@@ -81,6 +81,5 @@ def learn_merges(
             return merges[: state[kernel.MERGES]]
         if outcome == 1:
             pairs, free, heap_counts, heap_records = (
-                np.concatenate([array, np.empty_like(array)])
-                for array in (pairs, free, heap_counts, heap_records)
+                np.concatenate([array, np.empty_like(array)]) for array in (pairs, free, heap_counts, heap_records)
             )

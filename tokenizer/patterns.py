@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -62,8 +62,7 @@ class Pattern:
     @cached_property
     def automaton(self) -> Automaton | None:
         """The scanner's tables, or None where only a regex engine will do."""
-        builder = _BUILDERS.get(self.name) if self.name else None
-        return builder() if builder else None
+        return _named_automaton(self.name) if self.name else None
 
     @cached_property
     def identity(self) -> str:
@@ -228,8 +227,8 @@ def _cl100k(take_final_space_whole: bool) -> Automaton:
     return _automaton(rules, newlines_matter=True, fold=True)
 
 
-_BUILDERS = {
-    "gpt2": _gpt2,
-    "cl100k": lambda: _cl100k(take_final_space_whole=True),
-    "cl100k-2023": lambda: _cl100k(take_final_space_whole=False),
-}
+@cache
+def _named_automaton(name: str) -> Automaton:
+    if name == "gpt2":
+        return _gpt2()
+    return _cl100k(take_final_space_whole=name == "cl100k")

@@ -17,7 +17,7 @@ def pretoken_ends(block: Block, pattern: Pattern) -> Iterator[np.ndarray]:
     """Yield the ends (int64, absolute in block.data) of the pretokens of all documents, chunk by chunk.
 
     A pretoken starts where the one before ended, the first at block.offsets[0]. An array is overwritten by the next.
-    Text that a regex leaves unmatched is a pretoken too, so nothing is lost; matches of nothing are none.
+    Text that a regex leaves unmatched is a pretoken too, up to the next match, be it an empty one, as in Hugging Face.
     """
     if pattern.automaton is None:
         yield from _regex_ends(block, pattern)

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -68,7 +69,8 @@ class Tokenizer:
 
         vocab_size: special tokens, the 256 bytes and merges together. pattern: a name (gpt2, cl100k) or a regex.
         special_tokens come first in the vocabulary; their spelling in the text is text. min_frequency: pairs that
-        occur less often are not merged. max_token_length: bytes a merged token may have. byte_order: the ids of
+        occur less often are not merged. max_token_length: the most bytes a merged token may have (Hugging Face's
+        option of that name allows one less). byte_order: the ids of
         the single bytes, and with them how ties fall: gpt2 as Hugging Face, raw as rustbpe.
         progress: called as (phase, done, total) with the phases "count" (bytes) and "merge" (merges).
 
@@ -249,7 +251,8 @@ class Tokenizer:
         """As `encode` for each of several texts, on several threads."""
         threads = thread_count(threads)
         documents = [text_bytes(text) for text in texts]
-        if any([self._check_special(document, allowed_special, disallowed_special) for document in documents]):
+        allowed = [self._check_special(document, allowed_special, disallowed_special) for document in documents]
+        if any(allowed):
             special = {"allowed_special": allowed_special, "disallowed_special": disallowed_special}
             return [self.encode_to_numpy(document, threads, **special).tolist() for document in documents]
         offsets = np.zeros(len(documents) + 1, dtype=np.int64)
@@ -257,7 +260,7 @@ class Tokenizer:
         data = np.frombuffer(b"".join(documents), dtype=np.uint8)
         ids, id_offsets = self._encode(Block(data, offsets), threads)
         ids, ends = ids.tolist(), id_offsets.tolist()
-        return [ids[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+        return [ids[start:end] for start, end in pairwise(ends)]
 
     def encode_arrow(self, array, threads: int | None = None):
         """Encode an Arrow array of documents (string or binary, large or not, chunked or not): one list of ids each.

@@ -20,7 +20,7 @@ def thread_count(threads: int | None) -> int:
     return threads
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818 - a signal, not an error
     """Raised inside a worker to leave its work half done."""
 
 

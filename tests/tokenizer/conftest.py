@@ -161,8 +161,6 @@ def as_tiktoken():
     return build
 
 
-
-
 @pytest.fixture(scope="session")
 def tiktoken_patterns():
     """The patterns as the installed tiktoken spells them."""

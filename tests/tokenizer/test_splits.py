@@ -52,8 +52,8 @@ def test_every_code_point_splits_as_in_tokenizers(name):
     pattern = resolve_pattern(name)
     theirs = pre_tokenizers.Split(Regex(pattern.regex), "isolated")
     code_points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    for first in range(0, len(code_points), 1 << 17):
-        text = "".join(f"x{chr(c)}y {chr(c)}{chr(c)}1\t{chr(c)}\n" for c in code_points[first : first + (1 << 17)])
+    for first in range(0, len(code_points), 1 << 12):
+        text = "".join(f"x{chr(c)} {chr(c)}1\n" for c in code_points[first : first + (1 << 12)])
         assert split(text, pattern) == [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)]
 
 
@@ -104,8 +104,7 @@ def test_scanner_and_regex_engine_agree(name, random_strings, stdlib_texts):
     assert by_regex.automaton is None
     assert by_scanner.automaton is not None
     for text in random_strings(5_000, seed=5) + stdlib_texts[:10]:
-        if regex.search(r"[\x00-\U0010FFFF&&[\p{Age=13.0}\p{Age=16.0}]]", text, flags=regex.V1) is None:
-            assert split(text, by_scanner) == split(text, by_regex), text
+        assert split(text, by_scanner) == split(text, by_regex), text
 
 
 def test_named_patterns_and_their_spellings_are_the_same_pattern(tiktoken_patterns):
@@ -133,7 +132,9 @@ def test_bytes_that_are_not_utf8_stand_alone_and_split_the_text_around_them(name
         assert split(piece, pattern) == alone
 
 
-@given(st.binary(max_size=60) | st.lists(st.sampled_from([b"\xc3", b"\xa9", b"\xe2\x82\xac", b" ", b"a", b"\n", b"'s"])))
+@given(
+    st.binary(max_size=60) | st.lists(st.sampled_from([b"\xc3", b"\xa9", b"\xe2\x82\xac", b" ", b"a", b"\n", b"'s"]))
+)
 def test_any_bytes_split_alike_by_scanner_and_regex(data):
     data = data if isinstance(data, bytes) else b"".join(data)
     for name in NAMED:
@@ -145,11 +146,14 @@ def test_any_bytes_split_alike_by_scanner_and_regex(data):
             assert pretokens == split(data, Pattern(pattern.regex))
 
 
-def test_text_that_a_regex_leaves_unmatched_is_a_pretoken():
+@pytest.mark.parametrize("regex", [r"[a-z]+", r"[a-w]+|x*", r"b", r"(?=c)"])
+def test_text_that_a_regex_leaves_unmatched_is_a_pretoken_as_in_tokenizers(regex):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        pattern = resolve_pattern(r"[a-z]+|x*")
-    assert split("ab12cd!", pattern) == [b"ab", b"12", b"cd", b"!"]
+        pattern = resolve_pattern(regex)
+    theirs = pre_tokenizers.Split(Regex(pattern.regex), "isolated")
+    for text in ("ab12cd!", "12", "xab--x", "", "ab"):
+        assert split(text, pattern) == [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)]
 
 
 def test_a_regex_of_ones_own_is_announced_once():

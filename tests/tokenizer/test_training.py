@@ -101,7 +101,9 @@ def test_merges_follow_the_rule_on_small_alphabets(reference, documents, byte_or
 def test_merges_follow_the_rule_on_random_text(reference, random_strings, seed):
     documents = random_strings(150, seed)
     name = ("gpt2", "cl100k")[seed % 2]
-    tok = Tokenizer.train(documents, 256 + 120, name, special_tokens=(), min_frequency=1, byte_order=("raw", "gpt2")[seed % 2])
+    tok = Tokenizer.train(
+        documents, 256 + 120, name, special_tokens=(), min_frequency=1, byte_order=("raw", "gpt2")[seed % 2]
+    )
     # Code points on which the regex module's Unicode version differs are not among those drawn.
     expected = reference(documents, resolve_pattern(name).regex, 120, byte_order=("raw", "gpt2")[seed % 2])
     assert tok.merges == expected
@@ -124,6 +126,8 @@ def test_reference_agrees_with_the_shared_oracle(shared, reference, random_strin
 def test_options_mean_what_they_mean_in_tokenizers(options, stdlib_texts):
     texts = stdlib_texts[:30]
     ours = Tokenizer.train(texts, 3000, "gpt2", special_tokens=("<|a|>",), **({"min_frequency": 1} | options))
+    if "max_token_length" in options:
+        options = {"max_token_length": options["max_token_length"] + 1}  # theirs is the first length not allowed
     theirs = merges_of_tokenizers(texts, 3000, resolve_pattern("gpt2").regex, ["<|a|>"], **options)
     assert vocabulary(ours) == vocabulary_of(theirs)
 
@@ -159,7 +163,7 @@ def test_counts_are_those_of_counting_pretokens_one_by_one(stdlib_texts):
 
     from tokenizer.pretokenize import split
 
-    texts = stdlib_texts[:40] + ["x" * 15, "y" * 16, "z" * 17, "\x00", "\x00\x00", "q" * 100_000]
+    texts = [*stdlib_texts[:40], "x" * 15, "y" * 16, "z" * 17, "\x00", "\x00\x00", "q" * 100_000]
     expected = Counter(pretoken for text in texts for pretoken in split(text, resolve_pattern("gpt2")))
     assert dict(count_pretokens(texts, "gpt2").items()) == expected
 
@@ -198,7 +202,7 @@ def test_a_damaged_counts_file_is_a_value_error(tmp_path):
     path = tmp_path / "counts.parquet"
     count_pretokens(["hello world"]).save(path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match="counts.parquet"):
+    with pytest.raises(ValueError, match=r"counts\.parquet"):
         PretokenCounts.load(path)
 
 
@@ -293,6 +297,10 @@ def test_impossible_requests_are_value_errors(options, said):
 def test_bad_corpora_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         Tokenizer.train(str(tmp_path / "nowhere.txt"), 300)
+    for text in ("a text, not a path", "long " * 10_000, "with a \x00"):
+        with pytest.raises(FileNotFoundError, match="goes in a list"):
+            Tokenizer.train(text, 300)
+    assert Tokenizer.train(["long " * 10_000, "with a \x00"], 257, special_tokens=()).vocab_size == 257
     with pytest.raises(ValueError, match="folder"):
         Tokenizer.train(tmp_path, 300)
     with pytest.raises(ValueError, match="bytes"):
