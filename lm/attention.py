@@ -40,7 +40,7 @@ def blocked(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0
     """The same for a block of queries at a time, which leaves out the keys that no query of the block sees.
 
     Scale and mask ride along in the first matrix product. On the CPU in bfloat16 this takes half the time
-    of `sdpa` at T = 256 and four fifths at T = 1,024, forward and backward.
+    of `sdpa` at T = 256 and nine tenths at T = 1,024, forward and backward (heads of 64, 2 cores of Zen 4).
     """
     batch, heads, length, width = q.shape
     keys = k.shape[-2]

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK_ELEMENTS = {
-    "cpu": 2**22,
-    "cuda": 2**28,
-}  # logits at a time: the CPU's fit its cache, a GPU is kept busy
+# logits at a time: on the CPU few enough for its cache, on a GPU enough to keep it busy
+CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}
 
 
 def linear_cross_entropy(
@@ -25,7 +23,7 @@ def linear_cross_entropy(
     """Sum over rows n of weights[n] * -ln softmax(rows[n] W^T + b)[targets[n]], in nats.
 
     rows (N, width); weight (V, width) and bias (V,) of any float dtype, cast to that of rows; targets (N,)
-    int64 in [0, V); weights (N,), 1 where None. Logits have the dtype of rows, their log-sum-exp and the sum
+    int64 in [0, V); weights (N,) constants, 1 where None. Logits have the dtype of rows, their log-sum-exp and the sum
     are float32 (float64 for float64 rows): a scalar of that dtype. Differentiable once, with respect to
     rows, weight and bias.
     """

@@ -222,7 +222,7 @@ def _refuse_short_splits(summaries: dict[str, SplitSummary], corpus: Corpus, con
         raise ValueError(f"the corpus {corpus.name} has no text")
     for name in ("train", "validation", *summaries):
         if name not in summaries:
-            raise ValueError(f"the split {name} of {corpus.name} is empty (--split chooses how validation is cut off)")
+            raise ValueError(f"the split {name} of {corpus.name} is empty: for so few documents use --split tail:0.1")
         if not summaries[name].blocks:
             raise ValueError(
                 f"the context of {context_length} tokens is longer than the split {name} of {corpus.name}, which has "

@@ -27,7 +27,7 @@ def compressed_bits_per_byte(
     dataset: TokenDataset,
     tokenizer: Tokenizer,
     split: str = "validation",
-    progress: Callable[[float], None] = lambda done: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, dict[str, float]]:
     """For each compressor the bits per byte of the split's text: "alone", and "given_train", which is
     (C(train + split) - C(train)) * 8 / bytes of the split. Runs one compressor a core; memory is that of the text."""
@@ -45,7 +45,7 @@ def compressed_bits_per_byte(
         for name, job, size in jobs:
             sizes.setdefault(name, []).append(job.result())
             done += size
-            progress(done / (len(COMPRESSORS) * sum(map(len, texts))))
+            progress(done, len(COMPRESSORS) * sum(map(len, texts)))
     return {
         name: {
             "alone": alone * 8 / max(1, len(validation)),

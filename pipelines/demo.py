@@ -129,7 +129,7 @@ def _compressors(out: Path, data: Path, tokenizer: Any) -> dict[str, dict[str, f
     path = out / "compressors.json"
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
-    with Bar("compressing", 1.0, "") as bar:
+    with Bar("compressing", None, "B") as bar:
         found = compressed_bits_per_byte(TokenDataset(data), tokenizer, progress=bar.update)
     path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found
@@ -161,7 +161,7 @@ def _show(out: Path, results: dict[str, Any], compressors: dict[str, dict[str, f
     cells = [(name, f"{bits:.3f}", f"{ppl:,.1f}", f"{bpb:.3f}") for name, bits, ppl, bpb in rows]
     for name, bits in compressors.items():
         cells.append((name, "-", "-", f"{bits['alone']:.3f}"))
-        cells.append((f"{name}, given the training text", "-", "-", f"{bits['given_train']:.3f}"))
+        cells.append((f"{name}, given train", "-", "-", f"{bits['given_train']:.3f}"))
     table(("next token", "cross-entropy (bits)", "perplexity", "bits per byte"), cells, title="")
     table(
         ("masked tokens", "cross-entropy (bits)", "accuracy", "pseudo-perplexity", "bits per byte"),

@@ -9,7 +9,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader of our output went away (`| head`): `pipelines.cli` knows that this is no error."""
+        raise BrokenPipeError
+
+
+console = _Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 # Seconds between two lines where there is no terminal to draw a bar on.
 PLAIN_INTERVAL = 10.0
 

@@ -24,7 +24,8 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, 
     The given text is from the validation split of the run's dataset; without it only free samples are made.
     """
     tok = run.tokenizer()
-    excerpt = _validation_excerpt(run, tok, seed)
+    # An encoder's block is two shorter than what it reads.
+    excerpt = _validation_excerpt(run, tok, min(EXCERPT_TOKENS, run.recipe.model.context_length - 2), seed)
     if run.recipe.objective == "masked-token":
         return [_filled(model, tok, excerpt)] if len(excerpt) else []
     samples = []
@@ -36,7 +37,7 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, 
     return samples
 
 
-def _validation_excerpt(run: Run, tok: Tokenizer, seed: int) -> np.ndarray:
+def _validation_excerpt(run: Run, tok: Tokenizer, length: int, seed: int) -> np.ndarray:
     """Tokens of the validation split without a document's boundary in them; empty where there are none."""
     try:
         stream = TokenDataset(run.data).split("validation")
@@ -45,8 +46,8 @@ def _validation_excerpt(run: Run, tok: Tokenizer, seed: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     special = sorted(tok.special_tokens.values())
     for _ in range(100):
-        start = int(generator.integers(max(1, stream.tokens - EXCERPT_TOKENS)))
-        ids = stream.read(start, EXCERPT_TOKENS).astype(np.int64)
+        start = int(generator.integers(max(1, stream.tokens - length)))
+        ids = stream.read(start, length).astype(np.int64)
         if not np.isin(ids, special).any():
             return ids
     return np.empty(0, np.int64)

@@ -46,7 +46,7 @@ def test_it_makes_everything_and_prints_the_table(demo_folder):
         "unigram",
         "bigram",
         "xz -9",
-        "zstd -19, given the training text",
+        "zstd -19, given train",
         "pseudo-perplexity",
         f"{numbers['bits_per_byte']:.3f}",
         f"{numbers['cross_entropy_bits']:.3f}",

@@ -248,30 +248,28 @@ def test_compressors_see_the_text_of_the_split(dataset_folder, tokenizer_folder)
 def test_a_small_gpt_on_a_markov_source_comes_within_0_02_bits_of_the_entropy_rate(tmp_path):
     """The whole chain (source, tokenizer, blocks, training, evaluation) against a closed form."""
     (tmp_path / "chain.toml").write_text(
-        'reader = "synthetic"\nlength = 1_500_000\n'
-        '[source]\nkind = "markov"\norder = 2\nsymbols = 16\nseed = 7\nconcentration = 0.5\n'
-        "[documents]\ntrain = 1\nvalidation = 1\n"
+        'reader = "synthetic"\nlength = 400_000\n[documents]\ntrain = 4\nvalidation = 1\n'
+        '[source]\nkind = "markov"\norder = 2\nsymbols = 16\nseed = 7\nconcentration = 0.2\n'
     )
-    tok = Tokenizer.train(["a"], vocab_size=256, special_tokens=())
-    tok.save(tmp_path / "tok")
+    Tokenizer.train(["a"], vocab_size=256, special_tokens=()).save(tmp_path / "tok")
     build_dataset(
         [str(tmp_path / "chain.toml")],
         tokenizer=tmp_path / "tok",
-        context_length=64,
+        context_length=16,
         out=tmp_path / "data",
         separator=False,
     )
     recipe = load_recipe("gpt-tiny")
     recipe = replace(
         recipe,
-        model=replace(recipe.model, context_length=64, layers=2, width=64, heads=2),
+        model=replace(recipe.model, context_length=16, layers=2, width=64, heads=4),
         train=replace(
             recipe.train,
-            tokens=1_400_000,
-            batch_tokens=2048,
+            tokens=1_600_000,
+            batch_tokens=512,
             micro_batch=32,
-            lr=4e-3,
-            warmup_tokens=40_000,
+            lr=3e-3,
+            warmup_tokens=80_000,
             min_lr_ratio=0.02,
             weight_decay=0.0,
             dtype="float32",
@@ -285,5 +283,6 @@ def test_a_small_gpt_on_a_markov_source_comes_within_0_02_bits_of_the_entropy_ra
     assert 1 < rate < 3
     assert numbers["cross_entropy_bits"] < rate + 0.02
     assert 0 < numbers["kl_true_bits"] < 0.02
+    # The gap itself, up to how much a sample of this length departs from its source.
     assert numbers["cross_entropy_bits"] - rate == pytest.approx(numbers["kl_true_bits"], abs=0.005)
     assert numbers["kl_true_tokens"] == numbers["tokens"]
