@@ -19,10 +19,15 @@ import pyarrow as pa
 
 from corpora import Corpus
 from pipelines.dataset import DATA_FILE
+from pipelines.files import write_json
 from tokenizer import END_OF_TEXT, Tokenizer
 
 # Tokens of one Arrow record batch: large enough that a batch is one long numpy view, small enough for memory.
 BATCH_TOKENS = 1 << 22
+
+# A document longer than a group is encoded a group of pieces at a time.
+PIECE_BYTES = 1 << 20
+GROUP_BYTES = 1 << 24
 
 # (bytes of text read so far)
 Progress = Callable[[int], None]
@@ -120,8 +125,8 @@ class _SplitWriter:
             "_output_all_columns": False,
             "_split": self.folder.name,
         }
-        _write_json(self.folder / "dataset_info.json", info)
-        _write_json(self.folder / "state.json", state)
+        write_json(self.folder / "dataset_info.json", info)
+        write_json(self.folder / "state.json", state)
         return SplitSummary(
             documents=self.documents,
             bytes=self.bytes,
@@ -173,22 +178,23 @@ def write_blocks(
             writer = writers[split]
             text, lengths = text_of(batch.column(0))
             writer.fingerprint.update(text, lengths)
-            encoded = tokenizer.encode_arrow(batch.column(0), threads=threads)
-            offsets = encoded.offsets.to_numpy()
-            ids = encoded.values.to_numpy()[offsets[0] : offsets[-1]]
-            if separator_id is not None:
-                ids = np.insert(ids, offsets[:-1] - offsets[0], separator_id)
             writer.documents += len(lengths)
             writer.bytes += len(text)
-            writer.add(ids)
-            done += len(text)
-            progress(done)
+            for pieces, begins in _pieces(batch.column(0), tokenizer):
+                encoded = tokenizer.encode_arrow(pieces, threads=threads)
+                offsets = encoded.offsets.to_numpy()
+                ids = encoded.values.to_numpy()[offsets[0] : offsets[-1]]
+                if separator_id is not None:
+                    ids = np.insert(ids, (offsets[:-1] - offsets[0])[begins], separator_id)
+                writer.add(ids)
+                done += len(text_of(pieces)[0])
+                progress(done)
         summaries = {name: writers[name].finish() for name in corpus.split_names if name in writers}
     finally:
         for writer in writers.values():
             writer.close()
     _refuse_short_splits(summaries, corpus, context_length)
-    _write_json(folder / "dataset_dict.json", {"splits": list(summaries)})
+    write_json(folder / "dataset_dict.json", {"splits": list(summaries)})
     info = {
         "format": 1,
         "context_length": context_length,
@@ -201,11 +207,32 @@ def write_blocks(
                 json.dumps({name: s.documents_sha256 for name, s in summaries.items()}).encode()
             ).hexdigest(),
             "synthetic": corpus.synthetic,
+            "dropped": {
+                "empty_documents": corpus.dropped.empty_documents,
+                "invalid_documents": corpus.dropped.invalid_documents,
+            },
         },
         "splits": {name: vars(summary) for name, summary in summaries.items()},
     }
-    _write_json(folder / "dataset.json", info)
+    write_json(folder / "dataset.json", info)
     return info
+
+
+def _pieces(column: pa.Array, tokenizer: Tokenizer) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """The documents of a batch, and which of them begin a document (all). A long document comes alone: it is cut
+    where that does not change its ids, so that its ids are never all in memory and all threads share them."""
+    text, lengths = text_of(column)
+    if len(lengths) != 1 or len(text) <= GROUP_BYTES:
+        yield column, np.ones(len(lengths), bool)
+        return
+    data = pa.py_buffer(text)
+    offsets = np.array([0, *tokenizer.cuts(text, PIECE_BYTES), len(text)], np.int64)
+    group = GROUP_BYTES // PIECE_BYTES
+    for first in range(0, len(offsets) - 1, group):
+        ends = np.ascontiguousarray(offsets[first : first + group + 1])
+        begins = np.zeros(len(ends) - 1, bool)
+        begins[0] = first == 0
+        yield pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(begins), [None, pa.py_buffer(ends), data]), begins
 
 
 def text_of(column: pa.Array) -> tuple[memoryview, np.ndarray]:
@@ -264,7 +291,3 @@ def _read_ahead(items: Iterable[Any], depth: int = 2) -> Iterator[Any]:
     finally:
         stopped.set()
         thread.join()
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

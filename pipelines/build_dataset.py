@@ -1,10 +1,5 @@
 """`bytelm build-dataset`: a corpus and a tokenizer to a folder of token blocks."""
 
-import fcntl
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +7,11 @@ from corpora import open_corpus
 from pipelines.arguments import CorpusNames, InvalidPolicy, SplitRule, TextColumn, parse
 from pipelines.blocks import write_blocks
 from pipelines.display import Bar, say, table
+from pipelines.files import whole_folder
 from tokenizer import Tokenizer
+
+# Blocks are Arrow lists of a fixed size, whose length has 31 bits; a batch of them must fit the memory.
+LONGEST_CONTEXT = 1 << 26
 
 
 def build_dataset(
@@ -40,13 +39,17 @@ def build_dataset(
         threads: Threads that encode; all cores by default.
         overwrite: Whether a dataset that is there already is replaced.
     """
-    if context_length < 2:
-        raise ValueError(f"--context-length is {context_length}, but a block needs at least 2 tokens")
-    if out.exists() and not overwrite:
-        raise ValueError(f"{out} exists already: choose another --out, or replace it with --overwrite")
+    if not 2 <= context_length <= LONGEST_CONTEXT:
+        raise ValueError(f"--context-length is {context_length:,}, but must be from 2 to {LONGEST_CONTEXT:,} tokens")
+
+    def replaceable(there: Path) -> bool:
+        return overwrite and (there / "dataset.json").is_file()
+
+    if out.exists() and not replaceable(out):
+        raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
     tok = Tokenizer.load(tokenizer)
     source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
-    with whole_folder(out) as partial, Bar("encoding", source.text_bytes_estimate, "B") as bar:
+    with whole_folder(out, replaceable) as partial, Bar("encoding", source.text_bytes_estimate, "B") as bar:
         info = write_blocks(
             source, tok, context_length, partial, separator=separator, threads=threads, progress=bar.update
         )
@@ -54,39 +57,6 @@ def build_dataset(
         tok.save(partial)
     _summarize(out, info)
     return info
-
-
-@contextmanager
-def whole_folder(out: Path) -> Iterator[Path]:
-    """A new empty folder beside `out` that takes its place when the block ends, and disappears when it fails.
-
-    What a killed process left is removed; a second process that builds the same folder is refused.
-    """
-    partial = out.with_name(out.name + ".partial")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    lock_path = out.with_name(out.name + ".lock")
-    with lock_path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{out} is being built by another process") from None
-        try:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            try:
-                yield partial
-                for path in partial.rglob("*"):
-                    if path.is_file():
-                        with path.open("rb") as file:
-                            os.fsync(file.fileno())
-                if out.exists():
-                    shutil.rmtree(out)
-                partial.rename(out)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
-        finally:
-            lock_path.unlink(missing_ok=True)
 
 
 def _summarize(out: Path, info: dict[str, Any]) -> None:
@@ -103,6 +73,9 @@ def _summarize(out: Path, info: dict[str, Any]) -> None:
     ]
     table(("split", "documents", "bytes", "tokens", "blocks", "bytes/token"), rows)
     say(f"{out}: blocks of {info['context_length']} tokens, split by {info['corpus']['split_rule']}")
+    left_out = {name: count for name, count in info["corpus"]["dropped"].items() if count}
+    if left_out:
+        say("left out: " + ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left_out.items()))
 
 
 def main(arguments: list[str]) -> None:

@@ -34,15 +34,9 @@ def usage() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; return the exit status: 0, 1 for an error, 2 for a usage error, 130 when interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage(), end="")
-        return 0
-    if arguments[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"bytelm {version('bytelm')}")
-        return 0
-    verb = arguments[0]
+    verb = arguments[0] if arguments else "--help"
+    if verb in ("-h", "--help", "help", "--version"):
+        return _printed(usage() if verb != "--version" else _version())
     if verb not in VERBS:
         from difflib import get_close_matches
 
@@ -57,14 +51,48 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bytelm {verb}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing to report, and nowhere to report it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _reader_gone()
+    except MemoryError as error:
+        return _out_of_memory(verb, error)
+    except RuntimeError as error:
+        # PyTorch says so in its own words, for the CPU and for a GPU.
+        if "memory" in str(error) and not os.environ.get("BYTELM_DEBUG"):
+            return _out_of_memory(verb, error)
+        raise
     except (ValueError, OSError, FloatingPointError) as error:
         if os.environ.get("BYTELM_DEBUG"):
             raise
         print(f"bytelm {verb}: {one_sentence(error)}", file=sys.stderr)
         return 1
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"bytelm {version('bytelm')}\n"
+
+
+def _printed(text: str) -> int:
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        return _reader_gone()
+    return 0
+
+
+def _reader_gone() -> int:
+    """The reader of our output went away (`| head`): nothing to report, and nowhere to report it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _out_of_memory(verb: str, error: BaseException) -> int:
+    print(
+        f"bytelm {verb}: there is not enough memory: a smaller --train.micro-batch, context or model needs less "
+        f"({one_sentence(error)[:200]})",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def one_sentence(error: BaseException) -> str:

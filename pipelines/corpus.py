@@ -28,6 +28,8 @@ def show(
     Args:
         excerpts: How many beginnings of documents.
     """
+    if excerpts < 0:
+        raise ValueError(f"--excerpts is {excerpts}, but must not be negative")
     source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
     with Bar("reading", source.text_bytes_estimate, "B") as bar:
         found = summarize(source, excerpts=excerpts, progress=bar.phase)

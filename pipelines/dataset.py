@@ -4,13 +4,14 @@ The folder is what `datasets.load_from_disk` opens, plus `dataset.json` (see `pi
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from pipelines.files import read_json
 
 DATA_FILE = "data-00000-of-00001.arrow"
 
@@ -104,26 +105,31 @@ class TokenDataset:
         if digest != split["file_sha256"]:
             raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {remedy}")
         table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+        width = table.schema.field("input_ids").type.list_size
+        if width != self.context_length:
+            raise ValueError(
+                f"{self.folder / 'dataset.json'} is damaged: {path} has blocks of {width} tokens; {remedy}"
+            )
         views = [chunk.flatten().to_numpy(zero_copy_only=True) for chunk in table.column("input_ids").chunks]
         return TokenStream(views, self.context_length)
 
 
 def _read_info(folder: Path) -> dict[str, Any]:
-    path = folder / "dataset.json"
+    """dataset.json, with the fields that reading depends on checked."""
+    if not (folder / "dataset.json").is_file():
+        raise ValueError(f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)")
+    remedy = "build the dataset again with bytelm build-dataset"
+    info = read_json(folder / "dataset.json", remedy)
     try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-        (
-            info["context_length"],
-            info["tokenizer"]["fingerprint"],
-            info["tokenizer"]["vocab_size"],
-            info["splits"],
-        )
-        for split in info["splits"].values():
-            split["file_bytes"], split["file_sha256"], split["bytes"], split["encoded_tokens"]
-    except FileNotFoundError:
-        raise ValueError(
-            f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)"
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path} is damaged: build the dataset again with bytelm build-dataset") from None
+        numbers = [info["context_length"], info["tokenizer"]["vocab_size"]]
+        texts = [info["tokenizer"]["fingerprint"], info["corpus"]["name"], info["corpus"]["split_rule"]]
+        for name, split in info["splits"].items():
+            numbers += [split[field] for field in ("bytes", "encoded_tokens", "file_bytes")]
+            texts += [name, split["file_sha256"]]
+        sound = all(type(number) is int and number > 0 for number in numbers)
+        sound = sound and all(isinstance(text, str) for text in texts)
+    except (KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{folder / 'dataset.json'} is damaged: {remedy}")
     return info

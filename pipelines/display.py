@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -31,10 +32,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | No
     out = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold")
     for index, column in enumerate(columns):
         out.add_column(
-            column, justify="right" if index and not text else "left", no_wrap=0 < index < len(columns) - text
+            escape(column), justify="right" if index and not text else "left", no_wrap=0 < index < len(columns) - text
         )
     for row in rows:
-        out.add_row(*(cell.replace("[", "\\[") for cell in row))
+        out.add_row(*map(escape, row))
     console.print(out)
 
 
@@ -70,12 +71,12 @@ class Bar:
     def __enter__(self) -> "Bar":
         if console.is_terminal:
             self._rich = Progress(
-                TextColumn("{task.description:<12}"),
+                TextColumn("{task.description:<12}", markup=False),
                 BarColumn(),
                 TaskProgressColumn(),
-                TextColumn("{task.fields[rate]}"),
+                TextColumn("{task.fields[rate]}", markup=False),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
                 console=console,
             )
             self._rich.start()

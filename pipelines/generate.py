@@ -36,8 +36,10 @@ def generate(
         seed: The same seed draws the same text.
         as_json: Whether to print JSON.
     """
-    if not greedy and not temperature > 0:
-        raise ValueError(f"--temperature is {temperature}, but must be above 0 (--greedy takes the likeliest token)")
+    if not greedy and not 0.01 <= temperature <= 100:
+        raise ValueError(
+            f"--temperature is {temperature}, but must be from 0.01 to 100 (--greedy takes the likeliest token)"
+        )
     if top_k is not None and top_k < 1:
         raise ValueError(f"--top-k is {top_k}, but must be at least 1")
     if top_p is not None and not 0 < top_p <= 1:
@@ -48,7 +50,7 @@ def generate(
     from pipelines.training.run import Run
 
     this = Run(run)
-    model, _ = load_trained(this, device, dtype)
+    model = load_trained(this, device, dtype).model
     if this.recipe.objective == "masked-token":
         return _fill(model, this.tokenizer(), prompt, as_json)
     sampling = {"temperature_value": 0.0 if greedy else temperature, "k": top_k, "p": top_p}

@@ -13,7 +13,7 @@ COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#4a5568")
 
 @dataclass(frozen=True)
 class Subject:
-    """A run as the page shows it; `compressors` as in `pipelines.compressors`, `samples` as in `pipelines.samples`."""
+    """A run as the page shows it; `samples` as `pipelines.samples` makes them."""
 
     run: Run
     metrics: list[dict[str, Any]]
@@ -33,13 +33,19 @@ class Subject:
         return last["tokens"] / last["time_s"] if last.get("time_s") else 0.0
 
     @property
+    def scored_text(self) -> tuple[str, str]:
+        """What text the numbers are of: the dataset's fingerprint and the split."""
+        evaluation = self.evaluation or {}
+        return evaluation.get("dataset_fingerprint", ""), next(iter(evaluation.get("splits", {})), "")
+
+    @property
     def numbers(self) -> dict[str, Any]:
         """The scores on the first split that was evaluated."""
         splits = (self.evaluation or {}).get("splits", {})
         return next(iter(splits.values()), {})
 
 
-def plots(subjects: Sequence[Subject], compressors: dict[str, dict[str, float]]) -> list[tuple[str, str, str]]:
+def plots(subjects: Sequence[Subject]) -> list[tuple[str, str, str]]:
     """(title, explanation, SVG) of each plot that there is data for."""
     import matplotlib
 
@@ -56,7 +62,7 @@ def plots(subjects: Sequence[Subject], compressors: dict[str, dict[str, float]])
         (
             "Bits per byte",
             "On the same validation text; shorter is better. Hatched: given the training text.",
-            _draw_bits_per_byte(subjects, compressors),
+            _draw_bits_per_byte(subjects),
         ),
         (
             "Reliability",
@@ -119,25 +125,27 @@ def _draw_positions(subjects: Sequence[Subject]) -> str:
     return _finish(figure, axes, "position in the context", "bits per target")
 
 
-def _draw_bits_per_byte(subjects: Sequence[Subject], compressors: dict[str, dict[str, float]]) -> str:
-    bars: list[tuple[str, float, str, str]] = []
-    for each, colour in zip(subjects, COLOURS * len(subjects), strict=False):
-        numbers = each.numbers
-        if numbers.get("bits_per_byte") is None:
-            continue
-        if not bars:
-            per_byte = numbers["tokens"] / numbers["bytes"]
-            for name in ("unigram", "bigram"):
-                bars.append((name, numbers[f"{name}_cross_entropy_bits"] * per_byte, "#a0aec0", ""))
-            for name, bits in compressors.items():
-                bars.append((name, bits["alone"], "#cbd5e0", ""))
-                bars.append((f"{name}, given train", bits["given_train"], "#cbd5e0", "//"))
-        bars.append((each.run.name, numbers["bits_per_byte"], colour, ""))
-    if not bars:
+def _draw_bits_per_byte(subjects: Sequence[Subject]) -> str:
+    """Bars of the decoders that were scored on the same text as the first of them, beside its baselines."""
+    decoders = [each for each in subjects if each.numbers.get("bits_per_byte") is not None]
+    if not decoders:
         return ""
+    first = decoders[0]
+    per_byte = first.numbers["tokens"] / first.numbers["bytes"]
+    bars = [
+        (name, first.numbers[f"{name}_cross_entropy_bits"] * per_byte, "#a0aec0", "") for name in ("unigram", "bigram")
+    ]
+    for name, bits in first.numbers.get("compressors", {}).items():
+        bars.append((name, bits["alone"], "#cbd5e0", ""))
+        bars.append((f"{name}, given train", bits["given_train"], "#cbd5e0", "//"))
+    for each, colour in zip(decoders, COLOURS * len(decoders), strict=False):
+        if each.scored_text == first.scored_text:
+            bars.append((each.run.name, each.numbers["bits_per_byte"], colour, ""))
     figure, axes = _figure()
     names, values, colours, hatches = zip(*bars, strict=True)
-    drawn = axes.barh(names, values, color=colours, hatch=hatches, edgecolor="white")
+    places = range(len(bars))
+    drawn = axes.barh(places, values, color=colours, hatch=hatches, edgecolor="white")
+    axes.set_yticks(places, names)
     axes.bar_label(drawn, fmt="%.2f", padding=3)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

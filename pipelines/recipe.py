@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import tomli_w
 
 from lm.config import ModelConfig
+from pipelines.files import write_whole
 from pipelines.training.config import TrainConfig
 
 RECIPES = Path(__file__).with_name("recipes")
@@ -60,7 +61,7 @@ def load_recipe(name: str | Path) -> Recipe:
 
 def save_config(path: Path, recipe: Recipe, run: dict[str, Any]) -> None:
     """Write a run's config.toml: the resolved recipe and the table `run`."""
-    path.write_text(tomli_w.dumps({**asdict(recipe), "run": run}), encoding="utf-8")
+    write_whole(path, tomli_w.dumps({**asdict(recipe), "run": run}))
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.arguments import parse
+from pipelines.files import write_whole
 from pipelines.plots import Subject, plots
 from pipelines.training.run import Run
 
@@ -43,34 +44,30 @@ def subject(folder: Path, samples: bool = True) -> Subject:
     from pipelines.samples import samples_of
 
     run = Run(folder)
-    model, _ = load_trained(run)
+    model = load_trained(run).model
     texts = samples_of(run, model) if samples else []
     return Subject(run, run.metrics(), run.evaluation(), texts, sum(p.numel() for p in model.parameters()))
 
 
-def write_page(subjects: Sequence[Subject], path: Path, compressors: dict[str, dict[str, float]] | None = None) -> None:
+def write_page(subjects: Sequence[Subject], path: Path) -> None:
     """Write the page; it appears whole or not at all."""
     import jinja2
 
-    compressors = compressors or {}
-    for each in subjects:
-        compressors = compressors or (each.evaluation or {}).get("compressors", {})
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=" and ".join(each.run.name for each in subjects),
         subjects=subjects,
         summary=_summary(subjects),
-        plots=plots(subjects, compressors),
+        plots=plots(subjects),
         configurations=[
             (each.run.name, (each.run.folder / "config.toml").read_text(encoding="utf-8")) for each in subjects
         ],
         numbers=_all_numbers(subjects),
         samples=[(each.run.name, each.samples) for each in subjects if each.samples],
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.rename(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name the file to write with --out")
+    write_whole(path, page)
 
 
 def _summary(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
@@ -99,7 +96,7 @@ def _summary(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
 
 def _all_numbers(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
     """Every number of evaluation.json: (name, a cell for each run)."""
-    names = dict.fromkeys(key for each in subjects for key in each.numbers if key != "curves")
+    names = dict.fromkeys(key for each in subjects for key in each.numbers if key not in ("curves", "compressors"))
     return [(name, [_cell(each.numbers.get(name)) for each in subjects]) for name in names]
 
 

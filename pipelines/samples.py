@@ -38,10 +38,14 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, 
 
 
 def _validation_excerpt(run: Run, tok: Tokenizer, length: int, seed: int) -> np.ndarray:
-    """Tokens of the validation split without a document's boundary in them; empty where there are none."""
+    """Tokens of the validation split without a document's boundary in them; empty where there are none, and where the
+    dataset is gone or was built again with another tokenizer."""
     try:
-        stream = TokenDataset(run.data).split("validation")
+        dataset = TokenDataset(run.data)
+        stream = dataset.split("validation")
     except ValueError:
+        return np.empty(0, np.int64)
+    if dataset.tokenizer_fingerprint != tok.fingerprint:
         return np.empty(0, np.int64)
     generator = np.random.default_rng(seed)
     special = sorted(tok.special_tokens.values())

@@ -1,5 +1,6 @@
 """`bytelm train-tokenizer`: a corpus to a byte-level BPE vocabulary."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ import pyarrow as pa
 from corpora import Corpus, open_corpus
 from pipelines.arguments import CorpusNames, InvalidPolicy, SplitRule, TextColumn, parse
 from pipelines.display import Bar, say, table
-from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
+from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer, resolve_pattern
 
 # Held-out text that the summary is measured on.
 SAMPLE_BYTES = 4_000_000
@@ -53,6 +54,9 @@ def train_tokenizer(
         raise ValueError(
             f"--vocab-size is {vocab_size}, but 256 bytes and {len(special_tokens)} special tokens need {smallest}"
         )
+    named = re.fullmatch(r"[\w-]+", pattern)
+    if named and str(resolve_pattern(pattern)) == pattern and resolve_pattern(pattern).automaton is None:
+        raise ValueError(f"--pattern {pattern} is no known name: use gpt2 or cl100k, or write a regular expression")
     source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
     with Bar("reading", source.text_bytes_estimate, "") as bar:
         tok = Tokenizer.train(
@@ -82,7 +86,7 @@ def _summarize(out: Path, tok: Tokenizer, corpus: Corpus) -> None:
     if sampled_tokens:
         rows.append(("bytes per token, validation", f"{sampled_bytes / sampled_tokens:.3f}"))
     table((str(out), ""), rows)
-    say(f"tokenizer.json has fingerprint {tok.fingerprint[:16]}")
+    say(f"trained on the training split ({corpus.split_rule}); fingerprint {tok.fingerprint[:16]}")
 
 
 def bytes_per_token_sample(tok: Tokenizer, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:

@@ -62,6 +62,9 @@ def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike) -> No
             file.flush()
             os.fsync(file.fileno())
         partial.replace(folder / "tokenizer.json")
+    except OSError as error:
+        # A full disk does not say which file did not fit.
+        raise OSError(error.errno, error.strerror, str(folder / "tokenizer.json")) from None
     finally:
         partial.unlink(missing_ok=True)
 

@@ -150,6 +150,13 @@ class Tokenizer:
 
         save_tokenizer_json(self._vocabulary, folder)
 
+    def cuts(self, text: memoryview | bytes, piece_bytes: int) -> list[int]:
+        """Byte offsets at which a long UTF-8 text can be cut into pieces of about `piece_bytes` without changing its
+        ids; none for a pattern without a name, and fewer where the text offers no place."""
+        from tokenizer.cutting import safe_cuts
+
+        return safe_cuts(text, self._vocabulary.pattern, piece_bytes)
+
     # What it is
 
     @property

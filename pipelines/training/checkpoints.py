@@ -16,13 +16,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
+from pipelines.files import naming
+
 CHECKSUMS = "checksums.json"
 FILES = ("model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json")
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
-    return sorted(path for path in (run / "checkpoints").glob("step-*") if path.is_dir())
+    folders = [path for path in (run / "checkpoints").glob("step-*") if path.name[5:].isdigit()]
+    return sorted(folders, key=lambda path: int(path.name[5:]))
 
 
 def latest_checkpoint(run: Path) -> Path:
@@ -47,7 +50,8 @@ def save_checkpoint(
     """
     folder = run / "checkpoints" / f"step-{step:07d}"
     partial = folder.with_name(f"partial-{step:07d}")
-    shutil.rmtree(partial, ignore_errors=True)
+    for leftover in folder.parent.glob("partial-*"):  # of a process that was killed while saving
+        shutil.rmtree(leftover)
     try:
         partial.mkdir(parents=True)
         save_file(model.state_dict(), partial / "model.safetensors")
@@ -66,6 +70,8 @@ def save_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, SafetensorError):
             raise OSError(f"the checkpoint of step {step} could not be written to {folder}: {error}") from None
+        if isinstance(error, OSError):
+            raise naming(error, folder) from None
         raise
     for old in checkpoint_folders(run)[:-keep]:
         shutil.rmtree(old)

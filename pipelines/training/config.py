@@ -62,6 +62,8 @@ class TrainConfig:
         for name in ["warmup_tokens", "weight_decay", "grad_clip", "seed"]:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must not be negative")
+        if self.seed >= 2**63:
+            raise ValueError(f"train.seed is {self.seed}, but must be below 2^63")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must be in [0, 1)")

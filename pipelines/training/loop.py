@@ -66,6 +66,7 @@ class Trainer:
         self.step_tokens = self.batch_blocks * objective.length
         self.steps = math.ceil(config.tokens / self.step_tokens)
         self.at = Progress()
+        self.saved_step: int | None = None
 
     def train(self) -> Progress:
         """Go on from the newest checkpoint, if there is one, to the end."""
@@ -73,16 +74,20 @@ class Trainer:
         if folders:
             state = resume(folders[-1], self.model, self.optimizer)
             self.at = Progress(state["step"], state["consumed"], state["seconds"], state["unlogged"])
+            self.saved_step = self.at.step
             say(f"resuming from step {self.at.step:,} of {self.steps:,}")
         else:
             torch.manual_seed(self.config.seed)
-        self.log = MetricsLog(self.run.folder, self.at.step)
+        # Without a checkpoint even the validation before the first step is measured again.
+        self.log = MetricsLog(self.run.folder, self.at.step if folders else -1)
         try:
             with _signals(self.at), Bar(self.run.name, self.steps * self.step_tokens, "tok") as bar:
                 bar.begin_at(self.at.step * self.step_tokens)
                 if not folders:
                     self._validate()
                 self._loop(bar)
+                if self.at.signal and self.saved_step != self.at.step:
+                    self._checkpoint()
         finally:
             gc.unfreeze()
             self.log.close()
@@ -108,7 +113,7 @@ class Trainer:
                 logged, logged_step = time.perf_counter(), self.at.step
             if last or self._due(self.config.validate_every_tokens):
                 logged += self._timed(self._validate)
-            if last or self.at.signal or self._due(self.config.checkpoint_every_tokens):
+            if last or self._due(self.config.checkpoint_every_tokens):
                 logged += self._timed(self._checkpoint)
 
     def _set_learning_rate(self) -> float:
@@ -176,12 +181,18 @@ class Trainer:
             batch = validation_batch(self.validation, self.objective, first, size)
             nats += float(self._nats(batch))
             weight += float(batch.weights.sum())
+        if not math.isfinite(nats):
+            raise FloatingPointError(
+                f"the validation loss after step {self.at.step} is not finite: try a lower --train.lr; "
+                "checkpoints made before are as they were"
+            )
         self._record("validation", nats / max(1.0, weight))
 
     def _checkpoint(self) -> None:
         self.log.sync()
         state = {"consumed": self.at.consumed, "seconds": self.at.seconds, "unlogged": self.at.unlogged}
         save_checkpoint(self.run.folder, self.at.step, self.model, self.optimizer, state, self.config.keep_checkpoints)
+        self.saved_step = self.at.step
 
     def _record(self, split: str, loss: float, **more: float) -> None:
         tokens = self.at.step * self.step_tokens

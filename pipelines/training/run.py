@@ -1,6 +1,5 @@
 """A run's folder: its configuration, tokenizer, metrics and checkpoints, used by one process at a time."""
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pipelines.files import locked_file, read_json, write_whole
 from pipelines.recipe import Recipe, load_recipe, read_toml, save_config
 from tokenizer import Tokenizer
 
@@ -21,10 +21,14 @@ class Run:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        if not (self.folder / "config.toml").is_file():
+        path = self.folder / "config.toml"
+        if not path.is_file():
             raise ValueError(f"{folder} is not a run: it has no config.toml (bytelm pretrain makes one)")
-        self.recipe: Recipe = load_recipe(self.folder / "config.toml")
-        self.facts: dict[str, Any] = read_toml(self.folder / "config.toml").get("run", {})
+        self.recipe: Recipe = load_recipe(path)
+        self.facts: dict[str, Any] = read_toml(path).get("run", {})
+        for name in ("data", "dataset_fingerprint", "tokenizer_fingerprint"):
+            if not (isinstance(self.facts, dict) and isinstance(self.facts.get(name), str)):
+                raise ValueError(f"{path}: run.{name} is missing or damaged: restore the file from a copy of the run")
 
     @property
     def name(self) -> str:
@@ -39,29 +43,48 @@ class Run:
         return Tokenizer.load(self.folder)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last line that a killed process left half-written is not one."""
-        path = self.folder / "metrics.jsonl"
-        if not path.exists():
-            return []
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        """The lines of metrics.jsonl; ValueError names the first damaged one."""
+        return [record for _, record in read_metrics(self.folder / "metrics.jsonl")]
 
     def evaluation(self) -> dict[str, Any] | None:
         """evaluation.json, or None before bytelm evaluate."""
         path = self.folder / "evaluation.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if not path.exists():
+            return None
+        evaluation = read_json(path, f"run bytelm evaluate {self.folder} again")
+        if not isinstance(evaluation.get("splits"), dict):
+            raise ValueError(f"{path} is damaged: run bytelm evaluate {self.folder} again")
+        return evaluation
+
+
+def read_metrics(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The lines of a metrics.jsonl and what they say. A last line that a killed process left half-written is none."""
+    if not path.exists():
+        return []
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+        try:
+            record = json.loads(line)
+            record["step"] + record["tokens"] + record["loss"] + record["time_s"], record["split"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path} is damaged in line {number}: remove that line") from None
+        records.append((line + "\n", record))
+    return records
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """The run folder for this process alone (it is made if need be); ValueError while another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{folder} is in use by another process: wait for it, or choose another --out") from None
-        yield
+    try:
+        with locked_file(
+            folder / ".lock", f"{folder} is in use by another process: wait for it, or choose another --out"
+        ):
+            yield
+    finally:
+        # A start that was refused leaves nothing behind.
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenizer: Tokenizer) -> Run:
@@ -81,11 +104,22 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
                     "choose another --out, or remove it"
                 )
         return run
+    strangers = [path.name for path in folder.iterdir() if path.name != ".lock" and path.suffix != ".partial"]
+    if strangers and not (strangers == ["tokenizer.json"] and _holds(folder, tokenizer)):
+        raise ValueError(
+            f"{folder} is not empty and holds no run (it has {strangers[0]}): choose another --out, or empty it"
+        )
     tokenizer.save(folder)
-    partial = folder / "config.toml.partial"
-    save_config(partial, recipe, facts)
-    partial.rename(folder / "config.toml")
+    save_config(folder / "config.toml", recipe, facts)
     return Run(folder)
+
+
+def _holds(folder: Path, tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer.json of `folder` is `tokenizer`: all that a start killed at a bad moment leaves."""
+    try:
+        return Tokenizer.load(folder).fingerprint == tokenizer.fingerprint
+    except ValueError:
+        return False
 
 
 def with_machine(recipe: Recipe, device: str, dtype: str) -> Recipe:
@@ -94,22 +128,16 @@ def with_machine(recipe: Recipe, device: str, dtype: str) -> Recipe:
 
 
 class MetricsLog:
-    """metrics.jsonl, one object a line, cut back to `step` first: what came later is measured again."""
+    """metrics.jsonl, one object a line, cut back to `step` first: what came later is measured again. A run without a
+    checkpoint starts an empty one (`step` -1)."""
 
     def __init__(self, folder: Path, step: int) -> None:
         path = folder / "metrics.jsonl"
-        kept = []
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-        partial = folder / "metrics.jsonl.partial"
-        partial.write_text("".join(kept), encoding="utf-8")
-        partial.rename(path)
+        write_whole(path, "".join(line for line, record in read_metrics(path) if record["step"] <= step))
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, **record: Any) -> None:
-        self._file.write(json.dumps(record) + "\n")
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()
 
     def sync(self) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +77,28 @@ def test_the_bytes_do_not_depend_on_threads_or_batches(
     assert files_of(tmp_path / "one") == files_of(dataset_folder) == files_of(tmp_path / "small")
 
 
+def test_a_long_document_is_encoded_in_pieces_to_the_same_bytes(tmp_path, text_folder, tokenizer_folder, monkeypatch):
+    whole = b"".join(path.read_bytes() for path in sorted(text_folder.iterdir()))
+    (tmp_path / "long.txt").write_bytes(whole)
+    options = {"tokenizer": tokenizer_folder, "context_length": 32}
+    build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "whole", **options)
+    monkeypatch.setattr("pipelines.blocks.PIECE_BYTES", 1000)
+    monkeypatch.setattr("pipelines.blocks.GROUP_BYTES", 8000)
+    monkeypatch.setattr("tokenizer.cutting.SEARCHED_BYTES", 500)
+    build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "pieces", **options)
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "pieces")
+
+
+def test_no_token_is_lost_between_record_batches(tmp_path, text_folder, tokenizer_folder, dataset_folder, monkeypatch):
+    monkeypatch.setattr("pipelines.blocks.BATCH_TOKENS", 100)
+    build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data")
+    one, many = TokenDataset(dataset_folder).split("train"), TokenDataset(tmp_path / "data").split("train")
+    assert len(many.chunks()) == -(-one.blocks // 3)
+    assert np.array_equal(many.read(0, many.tokens), one.read(0, one.tokens))
+    opened = datasets.load_from_disk(str(tmp_path / "data"))["train"]
+    assert np.array_equal(np.array(opened["input_ids"]).ravel(), one.read(0, one.tokens))
+
+
 def test_special_spellings_in_the_text_stay_text(tmp_path, tokenizer_folder):
     (tmp_path / "a.txt").write_text("one <|endoftext|> two <|mask|>\n" * 50)
     build_dataset([str(tmp_path / "a.txt")], tokenizer=tokenizer_folder, context_length=16, out=tmp_path / "data")
@@ -104,15 +127,39 @@ def test_a_context_longer_than_a_split_is_refused_and_leaves_nothing(tmp_path, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_there_is_kept_unless_told_otherwise(tmp_path, text_folder, tokenizer_folder):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "precious").write_text("mine")
-    options = {"tokenizer": tokenizer_folder, "context_length": 32, "out": tmp_path / "data"}
+def test_only_a_dataset_is_overwritten_and_only_when_told(tmp_path, text_folder, tokenizer_folder, dataset_folder):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious").write_text("mine")
+    options = {"tokenizer": tokenizer_folder, "context_length": 32}
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="exists already"):
+            build_dataset([str(text_folder)], out=tmp_path / "mine", overwrite=overwrite, **options)
+    assert (tmp_path / "mine" / "precious").read_text() == "mine"
+    old = copy_of(dataset_folder, tmp_path)
     with pytest.raises(ValueError, match="exists already"):
-        build_dataset([str(text_folder)], **options)
-    assert (tmp_path / "data" / "precious").read_text() == "mine"
-    build_dataset([str(text_folder)], overwrite=True, **options)
-    assert TokenDataset(tmp_path / "data").context_length == 32
+        build_dataset([str(text_folder)], out=old, **options)
+    build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=16, out=old, overwrite=True)
+    assert TokenDataset(old).context_length == 16
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "copy"}
+
+
+def test_a_failed_rebuild_keeps_the_dataset_that_was_there(tmp_path, text_folder, tokenizer_folder, dataset_folder):
+    old = copy_of(dataset_folder, tmp_path)
+    with pytest.raises(ValueError, match="is longer than the split"):
+        build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=10**6, out=old, overwrite=True)
+    assert files_of(old) == files_of(dataset_folder)
+
+
+def test_documents_left_out_are_counted(tmp_path, text_folder, tokenizer_folder, capsys):
+    folder = tmp_path / "text"
+    shutil.copytree(text_folder, folder)
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / "latin.txt").write_bytes(b"caf\xe9\n")
+    info = build_dataset(
+        [str(folder)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data", invalid="skip"
+    )
+    assert info["corpus"]["dropped"] == {"empty_documents": 1, "invalid_documents": 1}
+    assert "1 empty documents, 1 invalid documents" in capsys.readouterr().out
 
 
 def test_a_killed_build_leaves_no_dataset_and_the_next_one_is_whole(
@@ -142,8 +189,6 @@ def test_a_killed_build_leaves_no_dataset_and_the_next_one_is_whole(
 
 
 def copy_of(folder, tmp_path):
-    import shutil
-
     return shutil.copytree(folder, tmp_path / "copy")
 
 
@@ -165,10 +210,23 @@ def test_an_altered_block_file_is_named(dataset_folder, tmp_path):
         TokenDataset(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"context_length": 3', '{"splits": {"train": 3}}'])
-def test_a_damaged_description_is_named(dataset_folder, tmp_path, text):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"context_length": 32', '"context_length": 0'),
+        lambda text: text.replace('"context_length": 32', '"context_length": "32"'),
+        lambda text: text.replace('"context_length": 32', '"context_length": 16'),
+        lambda text: text.replace('"vocab_size": 512', '"vocab_size": null'),
+        lambda text: text.replace('"corpus"', '"corps"'),
+    ],
+)
+def test_a_damaged_description_is_named(dataset_folder, tmp_path, damage):
     folder = copy_of(dataset_folder, tmp_path)
-    (folder / "dataset.json").write_text(text)
+    path = folder / "dataset.json"
+    path.write_text(damage(path.read_text()))
     with pytest.raises(ValueError, match=r"dataset\.json is damaged"):
         TokenDataset(folder)
 

@@ -1,0 +1,104 @@
+"""Files and folders that appear whole or not at all."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace the file `path` by `text`; an error (a full disk, say) leaves it as it was and names it."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise naming(error, path) from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by `value` as JSON; ValueError for numbers that JSON has no spelling for (NaN, infinity)."""
+    write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object in `path`; ValueError, with the remedy, when it is missing or holds something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: {remedy}") from None
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged: {remedy}")
+    return value
+
+
+def naming(error: OSError, path: Path) -> OSError:
+    """`error` with the file that it happened to, where the system did not say."""
+    if error.filename is None and error.errno is not None:
+        return OSError(error.errno, error.strerror or os.strerror(error.errno), str(path))
+    return error
+
+
+@contextmanager
+def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Path]:
+    """A new empty folder beside `out` that takes its place when the block ends, and disappears when it fails.
+
+    What a killed process left is removed. Raises ValueError when another process builds the same folder, or when
+    `out` exists and is not `replaceable`.
+    """
+    partial, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with locked_file(out.with_name(out.name + ".lock"), f"{out} is being built by another process"):
+        if old.exists() and not out.exists():
+            # Killed between the two renames below: what was there before is still the only whole one.
+            old.rename(out)
+        if out.exists() and not replaceable(out):
+            raise ValueError(f"{out} exists already: choose another --out")
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            yield partial
+            for path in partial.rglob("*"):
+                if path.is_file():
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
+            if out.exists():
+                out.rename(old)
+            partial.rename(out)
+            shutil.rmtree(old, ignore_errors=True)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise naming(error, out) from None
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def locked_file(path: Path, refusal: str) -> Iterator[None]:
+    """`path` locked for this process, and removed afterwards; ValueError(`refusal`) while another process has it."""
+    while True:
+        with path.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(refusal) from None
+            # Its last owner may have removed the file between our opening and our locking it.
+            if not path.exists() or path.stat().st_ino != os.fstat(lock.fileno()).st_ino:
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return

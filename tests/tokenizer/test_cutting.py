@@ -1,0 +1,39 @@
+"""Long texts, cut: the pieces' ids are the whole text's."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenizer import Tokenizer
+
+SAMPLE = "it's  We'll see\n\n  x y 12 345 a b c \t don't\u3000ok\r\n the end. " * 30
+
+
+@pytest.fixture(scope="module", params=["gpt2", "cl100k", "cl100k-2023"])
+def tok(request):
+    return Tokenizer.train([SAMPLE], vocab_size=300, pattern=request.param)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(alphabet="ab 's\n\t\r1.\u00e9\u3000Z", max_size=200), piece=st.integers(1, 40))
+def test_pieces_encode_to_the_ids_of_the_whole(tok, text, piece):
+    data = text.encode()
+    cuts = tok.cuts(data, piece)
+    assert cuts == sorted(set(cuts))
+    ends = [0, *cuts, len(data)]
+    pieces = [data[start:stop] for start, stop in pairwise(ends)]
+    assert [i for part in pieces for i in tok.encode_ordinary(part)] == tok.encode_ordinary(data)
+
+
+def test_words_are_cut_into_pieces_of_about_the_size_asked(tok):
+    data = b"one two three " * 1000
+    ends = [0, *tok.cuts(data, 500), len(data)]
+    assert max(stop - start for start, stop in pairwise(ends)) <= 510
+
+
+def test_a_regex_without_a_name_is_never_cut():
+    with pytest.warns(UserWarning, match="regex"):
+        tok = Tokenizer.train(["one two three"], vocab_size=262, pattern=r"\w+ \w+|\s")
+    assert tok.cuts(b"one two three " * 1000, 100) == []
