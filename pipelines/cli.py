@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import warnings
 
 # One verb is one module of the same name (hyphens become underscores) with a `main(arguments)`.
 VERBS = {
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         print(f"bytelm: there is no verb {verb!r}{hint} `bytelm --help` lists them", file=sys.stderr)
         return 2
+    warnings.showwarning = lambda message, *_, **__: print(f"bytelm {verb}: warning: {message}", file=sys.stderr)
     try:
         module = importlib.import_module("pipelines." + verb.replace("-", "_"))
         return module.main(arguments[1:]) or 0

@@ -19,13 +19,13 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
     # torch takes seconds to import: `--help` and a mistyped recipe should not wait for it.
     import torch
 
-    import lm.model
+    from lm.model import build_model
     from pipelines.dataset import TokenDataset
     from pipelines.display import quantity, say
     from pipelines.training.loader import Loader, make_objective
     from pipelines.training.loop import Trainer, summary
     from pipelines.training.machine import choose_machine
-    from pipelines.training.run import locked, open_or_create, with_machine
+    from pipelines.training.run import Run, locked, open_or_create, with_machine
     from tokenizer import Tokenizer
 
     dataset = TokenDataset(data)
@@ -37,22 +37,21 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
         )
     recipe = fit_to_data(recipe, dataset)
     objective = make_objective(recipe.objective, dataset.context_length, tok)
+    # A run that is there has decided what "auto" is; one that cannot be built is refused before anything is written.
+    decided = Run(out).recipe.train if (out / "config.toml").exists() else recipe.train
+    asked = [(getattr(recipe.train, name), getattr(decided, name)) for name in ("device", "dtype")]
+    machine = choose_machine(*(there if given == "auto" else given for given, there in asked))
+    model = build_model(recipe.model, recipe.train.seed).to(machine.device)
+    model.compute_dtype = machine.dtype
+    facts = {
+        "data": str(data.resolve()),
+        "dataset_fingerprint": dataset.fingerprint,
+        "tokenizer_fingerprint": tok.fingerprint,
+        "torch": torch.__version__,
+    }
     with locked(out):
-        facts = {
-            "data": str(data.resolve()),
-            "dataset_fingerprint": dataset.fingerprint,
-            "tokenizer_fingerprint": tok.fingerprint,
-            "torch": torch.__version__,
-        }
-        asked = recipe.train
-        if (out / "config.toml").exists():
-            run = open_or_create(out, recipe, facts, tok)
-            asked = run.recipe.train
-        machine = choose_machine(asked.device, asked.dtype)
-        recipe = with_machine(recipe, machine.device.type, machine.dtype_name)
-        run = open_or_create(out, recipe, facts, tok)
-        model = lm.model.build_model(recipe.model, recipe.train.seed).to(machine.device)
-        model.compute_dtype = machine.dtype
+        run = open_or_create(out, with_machine(recipe, machine.device.type, machine.dtype_name), facts, tok)
+        recipe = run.recipe
         loader = Loader(dataset.split("train"), objective, recipe.train.sampling, recipe.train.seed)
         trainer = Trainer(run, model, loader, dataset.split("validation"), objective, recipe.train)
         parameters = sum(p.numel() for p in model.parameters())

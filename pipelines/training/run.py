@@ -90,19 +90,22 @@ def locked(folder: Path) -> Iterator[None]:
 def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenizer: Tokenizer) -> Run:
     """The run of `recipe` in `folder`: a new one, or the one that is there if it is the same.
 
-    "auto" in `recipe` agrees with whatever the run that is there resolved it to. Raises ValueError, naming the first
-    field that differs, when the folder holds another run.
+    Raises ValueError, naming the first field that differs, when the folder holds another run, and when it holds
+    something else.
     """
     if (folder / "config.toml").exists():
         run = Run(folder)
         asked = _flat({**asdict(recipe), "dataset": facts["dataset_fingerprint"]})
         there = _flat({**asdict(run.recipe), "dataset": run.facts.get("dataset_fingerprint")})
         for name, value in asked.items():
-            if value not in ("auto", there[name]):
+            if value != there[name]:
                 raise ValueError(
                     f"{folder} holds another run: its {name} is {there[name]!r}, not {value!r}; "
                     "choose another --out, or remove it"
                 )
+        if run.facts["data"] != facts["data"]:
+            # The dataset moved: the run remembers where it is now.
+            save_config(folder / "config.toml", run.recipe, {**run.facts, "data": facts["data"]})
         return run
     strangers = [path.name for path in folder.iterdir() if path.name != ".lock" and path.suffix != ".partial"]
     if strangers and not (strangers == ["tokenizer.json"] and _holds(folder, tokenizer)):

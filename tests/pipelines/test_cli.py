@@ -64,6 +64,51 @@ def test_every_verb_explains_itself_without_torch(verb):
     assert "usage: bytelm " + verb in done.stdout
 
 
+def test_a_misspelt_pattern_is_not_taken_for_a_regex(bytelm, tmp_path):
+    (tmp_path / "a.txt").write_text("text\n" * 100)
+    done = bytelm("train-tokenizer", "a.txt", "--vocab-size", "300", "--out", "tok", "--pattern", "cl100K")
+    assert_refused(done, "--pattern cl100K is no known name", "gpt2", "cl100k")
+
+
+@pytest.mark.parametrize("length", ["1", "0", "-5", "3G"])
+def test_a_context_length_that_cannot_be(bytelm, text_folder, tokenizer_folder, tmp_path, length):
+    command = ("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--out", "d")
+    assert_refused(bytelm(*command, f"--context-length={length}"), "--context-length is", "must be from 2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_does_not_fit_the_memory(bytelm, dataset_folder, tmp_path):
+    done = bytelm(
+        "pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "r",
+        "--model.context-length", "32", "--model.width", "20000000", "--model.heads", "2",
+    )  # fmt: skip
+    assert_refused(done, "not enough memory", "--train.micro-batch")
+    assert not (tmp_path / "r").exists()
+
+
+def test_names_with_brackets_are_names(bytelm, tmp_path):
+    (tmp_path / "a.txt").write_text("some text\n" * 100)
+    done = bytelm("train-tokenizer", "a.txt", "--vocab-size", "265", "--out", "k[/b]")
+    assert done.returncode == 0, done.stderr
+    assert "k[/b]" in done.stdout
+
+
+def test_help_into_a_closed_pipe_is_no_error():
+    code = "import sys; from pipelines.cli import main; sys.exit(main(['--help']))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr.read() == ""
+
+
+def test_a_warning_is_one_line(bytelm, tmp_path):
+    (tmp_path / "a.txt").write_text("some text\n" * 100)
+    done = bytelm("train-tokenizer", "a.txt", "--vocab-size", "5000", "--out", "tok")
+    assert done.returncode == 0
+    assert done.stderr.startswith("bytelm train-tokenizer: warning: the corpus ran out of pairs")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_an_unknown_verb_gets_the_nearest(bytelm):
     assert_refused(bytelm("evalute", "x"), "no verb 'evalute'", "did you mean 'evaluate'", status=2)
 

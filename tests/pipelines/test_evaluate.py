@@ -32,7 +32,7 @@ def gpt_numbers(trained_gpt):
 @pytest.fixture(scope="module")
 def gpt_predictions(trained_gpt, dataset_folder):
     """(targets (N,), log-probabilities (N, V) float64, previous tokens): block by block, in plain PyTorch."""
-    model, _ = load_trained(Run(trained_gpt))
+    model = load_trained(Run(trained_gpt)).model
     stream = TokenDataset(dataset_folder).split("validation")
     ids = torch.from_numpy(stream.read(0, stream.tokens).astype(np.int64))
     logs = []
@@ -223,6 +223,39 @@ def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gp
     assert numbers["cross_entropy_bits"] == pytest.approx(
         numbers["unigram_entropy_bits"] + numbers["kl_unigram_bits"], rel=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stride": 0}, "--stride is 0, but must be from 1 to the window of 32"),
+        ({"stride": 33}, "--stride is 33"),
+        ({"min_context": -1}, "--min-context is -1"),
+        ({"min_context": 100}, "--min-context is 100"),
+        ({"splits": ()}, "--splits names no split"),
+        ({"splits": ("tset",)}, "has no split 'tset'; it has train, validation"),
+        ({"device": "cuda"}, "PyTorch sees no GPU"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(trained_gpt, options, message):
+    if "device" in options and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    before = (trained_gpt / "evaluation.json").read_bytes() if (trained_gpt / "evaluation.json").exists() else None
+    with pytest.raises(ValueError, match=message):
+        evaluate(trained_gpt, **options)
+    after = (trained_gpt / "evaluation.json").read_bytes() if (trained_gpt / "evaluation.json").exists() else None
+    assert before == after
+
+
+def test_a_masked_model_has_no_stride(trained_bert):
+    with pytest.raises(ValueError, match="is a masked model"):
+        evaluate(trained_bert, stride=8)
+
+
+def test_compressors_are_added_when_asked_for(tmp_path, trained_gpt):
+    run = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    numbers = evaluate(run, compressors=True)["splits"]["validation"]
+    assert set(numbers["compressors"]) == {"xz -9", "zstd -19"}
 
 
 def test_evaluation_json_is_what_was_returned(trained_gpt):

@@ -42,7 +42,10 @@ def test_an_encoder_without_a_mask_says_what_to_do(trained_bert):
         generate(trained_bert, prompt="nothing hidden")
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"tokens": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0.0}, {"temperature": 1e-300}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"tokens": 0}],
+)
 def test_settings_that_make_no_sense_are_named(trained_gpt, options):
     with pytest.raises(ValueError, match="--" + next(iter(options)).replace("_", "-")):
         generate(trained_gpt, prompt="x", **options)
@@ -103,6 +106,35 @@ def test_text_from_the_corpus_cannot_break_the_page(trained_gpt, tmp_path, monke
     text = report([trained_gpt], out=tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script>" not in text
     assert "&lt;/pre&gt;&amp;amp;" in text
+
+
+def test_a_dataset_built_again_with_another_tokenizer_is_not_sampled(tmp_path, trained_gpt, text_folder):
+    import shutil
+
+    from pipelines.build_dataset import build_dataset
+    from tokenizer import Tokenizer
+
+    Tokenizer.train([str(text_folder / "abc.txt")], vocab_size=700).save(tmp_path / "tok")
+    build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
+    run = shutil.copytree(trained_gpt, tmp_path / "run")
+    config = (run / "config.toml").read_text()
+    from pipelines.training.run import Run
+
+    (run / "config.toml").write_text(config.replace(str(Run(run).data), str(tmp_path / "data")))
+    text = report([run], out=tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "from nothing" in text
+    assert "validation text, continued" not in text
+
+
+def test_runs_of_one_name_have_a_bar_each(tmp_path, trained_gpt):
+    import shutil
+
+    evaluate(trained_gpt)
+    runs = [shutil.copytree(trained_gpt, tmp_path / name / "gpt") for name in ("one", "two")]
+    single = report(runs[:1], samples=False).read_text(encoding="utf-8")
+    both = report(runs, out=tmp_path / "both.html", samples=False).read_text(encoding="utf-8")
+    bars = [text.partition("Bits per byte")[2].partition("</svg>")[0].count("clip-path") for text in (single, both)]
+    assert bars[1] > bars[0]
 
 
 def test_a_run_without_evaluation_gets_a_report_of_its_training(tmp_path, small_recipe, dataset_folder):

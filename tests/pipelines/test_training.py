@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -96,8 +97,73 @@ def test_a_masked_run_resumes_with_the_same_masks(tmp_path, small_recipe, datase
     wait_for_step(out, 20, process)
     process.kill()
     process.wait()
+    assert int(latest_checkpoint(out).name[-7:]) < 50
     assert pretrain(recipe, data=dataset_folder, out=out) == 0
     assert_same_run(out, trained_bert)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_whole(
+    tmp_path, small_recipe, dataset_folder, trained_gpt
+):
+    out = tmp_path / "gpt"
+    process = start(small_recipe, dataset_folder, out, tmp_path)
+    wait_for_step(out, 0, process)
+    process.kill()
+    process.wait()
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
+    assert_same_run(out, trained_gpt)
+
+
+def test_a_signal_before_the_first_step_saves_too(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
+    from pipelines.training.loop import Trainer
+
+    validate = Trainer._validate
+
+    def interrupted(self):
+        validate(self)
+        if self.at.step == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_validate", interrupted)
+        assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 128 + signal.SIGTERM
+    assert latest_checkpoint(tmp_path / "gpt").name == "step-0000000"
+    assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert_same_run(tmp_path / "gpt", trained_gpt)
+
+
+def test_the_logged_validation_loss_is_that_of_the_checkpoint(trained_gpt, dataset_folder):
+    """Recomputed in plain PyTorch, without dropout, over the first 640 tokens of the split."""
+    from pipelines.loading import load_trained
+
+    model = load_trained(Run(trained_gpt)).model
+    stream = TokenDataset(dataset_folder).split("validation")
+    ids = torch.from_numpy(stream.read(0, 641).astype(np.int64))
+    with torch.no_grad():
+        logits = torch.cat([model.logits(model(ids[None, s : s + 32])[0]) for s in range(0, 640, 32)])
+    loss = torch.nn.functional.cross_entropy(logits.double(), ids[1:])
+    assert metrics_of(trained_gpt)[-1]["loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_every_training_setting_does_what_it_says(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    def ends(name, **changes):
+        recipe = replace(small_recipe, train=replace(small_recipe.train, **changes))
+        pretrain(recipe, data=dataset_folder, out=tmp_path / name)
+        return metrics_of(tmp_path / name)
+
+    normal = metrics_of(trained_gpt)
+    assert ends("seed", seed=1)[-1]["loss"] != normal[-1]["loss"]
+    # AdamW does not care about the scale of gradients, until eps is as large as they are.
+    assert ends("clip", grad_clip=1e-9)[-1]["loss"] > normal[-1]["loss"] + 0.1
+    assert ends("decay", weight_decay=100.0)[-1]["loss"] > normal[-1]["loss"] + 0.1
+    flat = [line["lr"] for line in ends("flat", min_lr_ratio=1.0) if line["split"] == "train"]
+    assert flat[1:] == [small_recipe.train.lr] * 9
+    steep = [line["lr"] for line in ends("steep", min_lr_ratio=0.0) if line["split"] == "train"]
+    assert steep[-1] < 0.01 * small_recipe.train.lr
+    halved = [line for line in ends("batch", batch_tokens=128) if line["split"] == "train"]
+    assert halved[-1]["step"] == 100
+    assert halved[-1]["tokens"] == normal[-1]["tokens"]
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path, small_recipe, dataset_folder, trained_gpt):
@@ -221,11 +287,6 @@ def test_another_dataset_in_the_same_folder_is_refused(tmp_path, small_recipe, d
         pretrain(small_recipe, data=data, out=out)
 
 
-def test_a_dataset_moved_elsewhere_is_the_same_dataset(tmp_path, small_recipe, dataset_folder, trained_gpt):
-    out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
-    assert pretrain(small_recipe, data=data, out=out) == 0
-
-
 def test_a_context_that_is_not_the_datasets_is_refused_with_both_remedies(tmp_path, small_recipe, dataset_folder):
     recipe = replace(small_recipe, model=replace(small_recipe.model, context_length=64))
     with pytest.raises(ValueError, match=r"--context-length 64, or give --model.context-length 32"):
@@ -325,10 +386,46 @@ def test_a_gpu_reaches_the_same_loss(tmp_path, small_recipe, dataset_folder, tra
     assert ends[0] == pytest.approx(ends[1], abs=0.05)
 
 
+def test_a_folder_of_something_else_is_not_written_into(tmp_path, small_recipe, dataset_folder):
+    Tokenizer.train(["another text"], vocab_size=262).save(tmp_path / "tok")
+    for there in (shutil.copytree(dataset_folder, tmp_path / "data"), tmp_path / "tok"):
+        before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
+        with pytest.raises(ValueError, match="is not empty and holds no run"):
+            pretrain(small_recipe, data=dataset_folder, out=there)
+        assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("config.toml", lambda text: text.partition("[run]")[0], r"config\.toml: run\.data is missing"),
+        ("metrics.jsonl", lambda text: "garbage\n" + text, r"metrics\.jsonl is damaged in line 1"),
+        ("metrics.jsonl", lambda text: text + "3\n", r"metrics\.jsonl is damaged in line \d+"),
+    ],
+)
+def test_a_damaged_run_file_is_named(tmp_path, small_recipe, dataset_folder, trained_gpt, file, damage, message):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    (out / file).write_text(damage((out / file).read_text()))
+    with pytest.raises(ValueError, match=message):
+        pretrain(small_recipe, data=dataset_folder, out=out)
+
+
+def test_a_moved_dataset_is_remembered(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    from pipelines.evaluate import evaluate
+
+    out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
+    text = (out / "config.toml").read_text().replace(str(dataset_folder), str(tmp_path / "gone"))
+    (out / "config.toml").write_text(text)
+    with pytest.raises(ValueError, match="is not there any more: say where one is with --data"):
+        evaluate(out)
+    assert pretrain(small_recipe, data=data, out=out) == 0
+    assert evaluate(out)["data"] == str(data)
+
+
 def test_no_gpu_is_a_clear_error(tmp_path, small_recipe, dataset_folder):
     if torch.cuda.is_available():
         pytest.skip("there is one")
     recipe = replace(small_recipe, train=replace(small_recipe.train, device="cuda"))
     with pytest.raises(ValueError, match="PyTorch sees no GPU"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
-    assert not (tmp_path / "run" / "config.toml").exists()
+    assert not (tmp_path / "run").exists()
