@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 # logits at a time: on the CPU few enough for its cache, on a GPU enough to keep it busy
-CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}
+CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
 
 
 def linear_cross_entropy(
@@ -53,13 +53,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for chunk, logits, probabilities in _scored_chunks(rows, weight, bias):
             scale = weights[chunk].to(wide)
             total += (_nats(logits, probabilities, targets[chunk]) * scale).sum()
-            gradient = probabilities.mul_(scale.unsqueeze(-1))
-            gradient.scatter_add_(-1, targets[chunk].unsqueeze(-1), -scale.unsqueeze(-1))
+            target = targets[chunk].unsqueeze(-1)
+            gradient = probabilities.scatter_add_(-1, target, -torch.ones_like(target, dtype=wide))
+            # Weights scale the narrow side of each product: a pass over the logits less.
             if bias_gradient is not None:
-                bias_gradient += gradient.sum(dim=0)
+                bias_gradient += scale @ gradient
             gradient = logits.copy_(gradient)  # the logits are spent: their memory takes the rounded gradient
-            torch.mm(gradient, matrix, out=rows_gradient[chunk])
-            weight_gradient += gradient.T @ rows[chunk]
+            narrow = scale.to(rows.dtype).unsqueeze(-1)
+            rows_gradient[chunk] = (gradient @ matrix) * narrow
+            weight_gradient += gradient.T @ (rows[chunk] * narrow)
         ctx.save_for_backward(rows_gradient, weight_gradient, bias_gradient)
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return total

@@ -65,6 +65,8 @@ def small_recipe():
             tokens=12_800,
             batch_tokens=256,
             micro_batch=8,
+            lr=2e-3,
+            beta2=0.95,
             warmup_tokens=1024,
             dtype="float32",
             device="cpu",

@@ -302,6 +302,7 @@ def test_a_small_gpt_on_a_markov_source_comes_within_0_02_bits_of_the_entropy_ra
             batch_tokens=512,
             micro_batch=32,
             lr=3e-3,
+            beta2=0.95,
             warmup_tokens=80_000,
             min_lr_ratio=0.02,
             weight_decay=0.0,
