@@ -154,7 +154,9 @@ def _show(out: Path, results: dict[str, Any]) -> None:
     for name, bits in gpt["compressors"].items():
         cells.append((name, "-", "-", f"{bits['alone']:.3f}"))
         cells.append((f"{name}, given train", "-", "-", f"{bits['given_train']:.3f}"))
-    table(("next token", "cross-entropy (bits)", "perplexity", "bits per byte"), cells, title="")
+    say("")
+    table(("next token", "cross-entropy (bits)", "perplexity", "bits per byte"), cells)
+    say("")
     table(
         ("masked tokens", "cross-entropy (bits)", "accuracy", "pseudo-perplexity", "bits per byte"),
         [
@@ -173,7 +175,6 @@ def _show(out: Path, results: dict[str, Any]) -> None:
                 "-",
             ),
         ],
-        title="",
     )
     for name, each in subjects.items():
         for sample in each.samples:

@@ -27,13 +27,12 @@ def say(text: str) -> None:
     console.print(text, markup=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, text: bool = False) -> None:
-    """Print an aligned table; columns after the first are numbers on the right, or with `text` on the left."""
-    out = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold")
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = False) -> None:
+    """Print an aligned table; columns after the first are numbers on the right, or with `text` words on the left."""
+    out = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        out.add_column(
-            escape(column), justify="right" if index and not text else "left", no_wrap=0 < index < len(columns) - text
-        )
+        justify = "right" if index and not text else "left"
+        out.add_column(escape(column), justify=justify, no_wrap=0 < index < len(columns) - text)
     for row in rows:
         out.add_row(*map(escape, row))
     console.print(out)

@@ -137,7 +137,8 @@ def _add_baselines(
 
 class _Truth:
     """The mean divergence of a model's predictions from a synthetic source's own, in bits, over the scored positions
-    whose context is known: those with `order` symbols before them in the same document."""
+    whose context is known: those with `order` symbols before them. A separator between documents cuts the context;
+    without one (--no-separator) the first symbols of a document count as if they followed the one before."""
 
     def __init__(self, description: dict[str, Any], tokenizer: Tokenizer) -> None:
         self.source = source_from_description(description)

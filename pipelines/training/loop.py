@@ -37,14 +37,15 @@ class Progress:
 
 
 class Trainer:
-    """Trains `model` on the training split until `config.tokens`, or until a signal.
+    """Trains `model` on the training split until `config.tokens`, or until a signal. Without a run only `step` works:
+    nothing is logged or saved.
 
     The dtype of activations is the model's own compute_dtype; weights and gradients are float32.
     """
 
     def __init__(
         self,
-        run: Run,
+        run: Run | None,
         model: LanguageModel,
         loader: Loader,
         validation: TokenStream,
