@@ -10,7 +10,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -207,10 +207,7 @@ def write_blocks(
                 json.dumps({name: s.documents_sha256 for name, s in summaries.items()}).encode()
             ).hexdigest(),
             "synthetic": corpus.synthetic,
-            "dropped": {
-                "empty_documents": corpus.dropped.empty_documents,
-                "invalid_documents": corpus.dropped.invalid_documents,
-            },
+            "dropped": asdict(corpus.dropped),
         },
         "splits": {name: vars(summary) for name, summary in summaries.items()},
     }

@@ -6,7 +6,7 @@ from typing import Any
 from corpora import open_corpus
 from pipelines.arguments import CorpusNames, InvalidPolicy, SplitRule, TextColumn, parse
 from pipelines.blocks import write_blocks
-from pipelines.display import Bar, say, table
+from pipelines.display import Bar, say, say_left_out, table
 from pipelines.files import whole_folder
 from tokenizer import Tokenizer
 
@@ -73,9 +73,7 @@ def _summarize(out: Path, info: dict[str, Any]) -> None:
     ]
     table(("split", "documents", "bytes", "tokens", "blocks", "bytes/token"), rows)
     say(f"{out}: blocks of {info['context_length']} tokens, split by {info['corpus']['split_rule']}")
-    left_out = {name: count for name, count in info["corpus"]["dropped"].items() if count}
-    if left_out:
-        say("left out: " + ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in left_out.items()))
+    say_left_out(info["corpus"]["dropped"])
 
 
 def main(arguments: list[str]) -> None:

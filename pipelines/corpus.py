@@ -1,9 +1,11 @@
 """`bytelm corpus list` and `bytelm corpus show NAME`: what there is to train on."""
 
+from dataclasses import asdict
+
 from corpora import list_cards, open_corpus
 from corpora.summary import CorpusSummary, summarize
 from pipelines.arguments import CorpusNames, InvalidPolicy, SplitRule, TextColumn, parse
-from pipelines.display import Bar, console, quantity, say, table
+from pipelines.display import Bar, console, quantity, say, say_left_out, table
 
 
 def list_corpora() -> None:
@@ -39,9 +41,7 @@ def show(
     rows = [(name, f"{s.documents:,}", f"{s.bytes:,}") for name, s in found.splits.items()]
     table(("split", "documents", "bytes"), [*rows, ("all", f"{found.documents:,}", f"{found.bytes:,}")])
     say(f"splits: {found.split_description}")
-    left_out = [(count, what) for what, count in vars(found.dropped).items() if isinstance(count, int) and count]
-    if left_out:
-        say("left out: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for count, what in left_out))
+    say_left_out(asdict(found.dropped))
     for excerpt in found.excerpts:
         console.rule(style="dim")
         say(excerpt)

@@ -29,9 +29,6 @@ class TokenStream:
         self.tokens = int(self._starts[-1])
         self.blocks = self.tokens // context_length
 
-    def __len__(self) -> int:
-        return self.tokens
-
     def read(self, start: int, length: int) -> np.ndarray:
         """Tokens [start, start + length), fewer at the end of the stream: a view where one batch holds them."""
         stop = min(start + length, self.tokens)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -25,6 +25,13 @@ PLAIN_INTERVAL = 10.0
 def say(text: str) -> None:
     """Print one line for a person; rich markup is not interpreted."""
     console.print(text, markup=False)
+
+
+def say_left_out(dropped: Mapping[str, int]) -> None:
+    """Say how many documents a pass over a corpus left out, and why, if it did (`corpora.Dropped` as a dict)."""
+    counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in dropped.items() if count]
+    if counts:
+        say("left out: " + ", ".join(counts))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = False) -> None:
