@@ -4,12 +4,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-slow lint constraints clean
+.PHONY: help setup demo test test-slow bench lint constraints clean
 
 help:
 	@echo "make demo        text to tokenizer, dataset, GPT, BERT and report in minutes (in bytelm-demo/)"
 	@echo "make test        the tests and the linter"
 	@echo "make test-slow   the tests that take minutes"
+	@echo "make bench       the tokenizer beside its peers, in most of an hour (results in benchmarks/results/)"
 	@echo "make setup       only the virtual environment in .venv/ with the bytelm command"
 
 setup: .venv/.ready
@@ -24,6 +25,9 @@ test: .venv/.ready-test lint
 test-slow: .venv/.ready-test
 	@echo "== slow tests"
 	$(BIN)/python -m pytest -m slow --durations=15
+
+bench: .venv/.ready-bench
+	$(BIN)/python -m benchmarks.tokenizer
 
 lint: .venv/.ready-test
 	@echo "== linter"
@@ -43,6 +47,11 @@ lint: .venv/.ready-test
 .venv/.ready-test: .venv/.ready
 	@echo "== what the tests need besides"
 	$(PIP) install --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+.venv/.ready-bench: .venv/.ready
+	@echo "== the peers that the benchmark measures"
+	$(PIP) install --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
 # The newest versions that pass the tests become the pinned ones.

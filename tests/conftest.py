@@ -15,6 +15,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["OMP_NUM_THREADS"] = "1"
 
 BYTELM = Path(sys.executable).with_name("bytelm")
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The folder of shared material; tests that need it are skipped where it is absent."""
+    folder = Path(os.environ.get("BYTELM_SHARED", REPOSITORY.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"no shared material at {folder}")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,25 @@
-"""What several kernels share: loads of several bytes at once, and the hash of a packed pretoken."""
+"""What several kernels share: loads and stores of several bytes at once, bit counts, and hashes."""
 
 from __future__ import annotations
+
+import math
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 # Odd constants with well-spread bits (from the golden ratio and the square roots of 2 and 3).
 HASH_1 = np.uint64(0x9E3779B97F4A7C15)
 HASH_2 = np.uint64(0x6A09E667F3BCC909)
 HASH_3 = np.uint64(0xBB67AE8584CAA73B)
+
+SHORT = 16  # pretokens below this many bytes are packed into two words
+
+ONE = np.uint64(1)
+ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @intrinsic
@@ -29,9 +37,156 @@ def load_8(typing_context, array, index):
     return signature, codegen
 
 
-@numba.njit(inline="always")
+@intrinsic
+def store_8(typing_context, array, index, value):
+    """Write a uint64 over the eight bytes from element `index` of an array on. Not bounds-checked."""
+    signature = types.void(array, types.int64, types.uint64)
+
+    def codegen(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.gep(view.data, [arguments[1]])
+        builder.store(arguments[2], builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def _load_vector(context, builder, array_type, array, index, lanes):
+    """The `lanes` uint64 words of an array from `index` on, as an LLVM vector."""
+    view = context.make_array(array_type)(context, builder, array)
+    pointer = builder.gep(view.data, [index])
+    vector = ir.VectorType(ir.IntType(64), lanes)
+    value = builder.load(builder.bitcast(pointer, vector.as_pointer()))
+    value.align = 8
+    return value
+
+
+def _least(builder, vector):
+    kind = ir.FunctionType(ir.IntType(64), [vector.type])
+    name = f"llvm.vector.reduce.umin.v{vector.type.count}i64"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [vector])
+
+
+@intrinsic
+def least_of_8(typing_context, array, index):
+    """The least of the eight words of a uint64 array from `index` on. Not bounds-checked."""
+
+    def codegen(context, builder, signature, arguments):
+        return _least(builder, _load_vector(context, builder, signature.args[0], *arguments, 8))
+
+    return types.uint64(array, index), codegen
+
+
+@intrinsic
+def find_in_bucket(typing_context, array, index, key):
+    """The value of `key` among four keys and then their four values in a uint64 array from `index` on; ALL for none.
+
+    Without a branch, because which of the four it is cannot be predicted. Not bounds-checked.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        array, index, key = arguments
+        keys = _load_vector(context, builder, signature.args[0], array, index, 4)
+        values = _load_vector(context, builder, signature.args[0], array, builder.add(index, index.type(4)), 4)
+        wanted = ir.Constant(keys.type, ir.Undefined)
+        for lane in range(4):
+            wanted = builder.insert_element(wanted, key, ir.IntType(32)(lane))
+        nothing = ir.Constant(keys.type, [ir.Constant(ir.IntType(64), -1)] * 4)
+        return _least(builder, builder.select(builder.icmp_unsigned("==", keys, wanted), values, nothing))
+
+    return types.uint64(array, index, types.uint64), codegen
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """Ask for the cache line of an array's element `index`, which will be wanted soon. Changes nothing else."""
+    signature = types.void(array, index)
+
+    def codegen(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.bitcast(builder.gep(view.data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, word(0), word(3), word(1)])  # to be read, keep close, data
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def trailing_zeros(typing_context, mask):
+    """The number of the lowest set bit of a uint64; 64 where there is none."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic
+def leading_zeros(typing_context, mask):
+    """How many bits of a uint64 stand above its highest set bit; 64 where there is none."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), codegen
+
+
+@numba.njit(nogil=True, forceinline=True)
 def mix(low, high):
     """Hash two 64-bit words to one whose upper bits are good."""
     h = (low ^ HASH_1) * HASH_2 ^ (high ^ HASH_2) * HASH_3
     h ^= h >> np.uint64(29)
     return h * HASH_1
+
+
+# Which bits of the first and of the second word belong to a pretoken of so many bytes.
+_KEPT = np.array(
+    [(1 << min(64, 8 * n)) - 1 for n in range(SHORT)] + [(1 << max(0, 8 * n - 64)) - 1 for n in range(SHORT)],
+    dtype=np.uint64,
+)
+
+
+@numba.njit(nogil=True, forceinline=True)
+def pack(data, start, length, safe):
+    """Up to 15 bytes, zero padded, in two words, their number in the top byte of the second."""
+    if start <= safe:
+        low = load_8(data, start) & _KEPT[length]
+        high = load_8(data, start + 8) & _KEPT[length + SHORT]
+    else:
+        low = np.uint64(0)
+        high = np.uint64(0)
+        for k in range(length):
+            if k < 8:
+                low |= np.uint64(data[start + k]) << np.uint64(8 * k)
+            else:
+                high |= np.uint64(data[start + k]) << np.uint64(8 * (k - 8))
+    return low, high | np.uint64(length) << np.uint64(56)
+
+
+@numba.njit(nogil=True, forceinline=True)
+def hash_bytes(data, start, end):
+    """Hash bytes of any number; the upper bits are good."""
+    h = np.uint64(end - start) * HASH_3
+    k = start
+    while k + 8 <= end:
+        h = (h ^ load_8(data, k)) * HASH_2
+        h ^= h >> np.uint64(31)
+        k += 8
+    while k < end:
+        h = (h ^ np.uint64(data[k])) * HASH_2
+        k += 1
+    return (h ^ h >> np.uint64(31)) * HASH_1
+
+
+def aligned(shape: tuple[int, ...] | int, fill: int) -> np.ndarray:
+    """A uint64 array that begins at a cache line, so that rows that fit in one do not lie across two."""
+    words = math.prod(shape) if isinstance(shape, tuple) else shape
+    memory = np.zeros(words + 8, dtype=np.uint64)
+    first = -(memory.ctypes.data // 8) % 8
+    array = memory[first : first + words].reshape(shape)
+    if fill:
+        array.fill(fill)
+    return array

@@ -1,32 +1,52 @@
 """Split patterns: the named ones as automata over code-point classes, any other as a regex.
 
-A named pattern is a table `actions[state, class]` that one scanner (`scanning`) runs over the text. The
-automaton reads one code point at a time; at every step it either takes the code point into the current
-pretoken or ends the pretoken, at the current position or at a mark made earlier (which is how `\\s+(?!\\S)`
-leaves the last space to the next word).
+A named pattern is a table `actions[state, class]` that one scanner runs over the text: `scanner.py` in plain Python,
+`scan_kernel.py` in machine code. The automaton reads one code point at a time; at every step it either takes the code
+point into the current pretoken or ends the pretoken, at the current position or at a mark made earlier (which is how
+`\\s+(?!\\S)` leaves the last space to the next word). After a mark at most one stretch is read a second time, so any
+text takes linear time. All of it is bytes and numbers: importing this module loads no numpy.
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cache, cached_property
-
-import numpy as np
+from functools import cache, cached_property, partial
 
 from tokenizer import unicode_classes
 
-# Scanner classes. APOSTROPHE, SPACE and NEWLINE are told from their neighbours by name in the patterns.
-LETTER, NUMBER, OTHER, APOSTROPHE, SPACE, BLANK, NEWLINE, END = range(8)
+# Scanner classes. Each pattern tells apart only those that it names; END is the end of the text, or of its valid UTF-8.
+(
+    LETTER,
+    UPPER,
+    LOWER,
+    CASELESS,
+    COMBINING,
+    NUMBER,
+    OTHER,
+    APOSTROPHE,
+    SLASH,
+    SPACE,
+    BLANK,
+    NEWLINE,
+    END,
+) = range(13)
+CLASSES = 16  # columns of the table, a power of two
 MULTIBYTE = 15  # in the table of first bytes: look the code point up
 
-# An action: the low four bits are the next state; the others are flags.
-MARK_BEFORE, MARK_AFTER, EMIT, EMIT_AT_MARK = 16, 32, 64, 128
+# An action below EMIT takes the code point: its low four bits are the next state, MARK_BEFORE and MARK_AFTER flags.
+# The others end the pretoken: EMIT here, EMIT_BYTE after one byte that is no UTF-8, EMIT_AT_MARK at the mark.
+# CONTRACTION stands for an apostrophe: the contraction that it begins ends the pretoken, or else it is read as OTHER.
+MARK_BEFORE, MARK_AFTER, EMIT, EMIT_BYTE, EMIT_AT_MARK, CONTRACTION = 16, 32, 64, 65, 128, 192
 
-# States. START is where a pretoken begins; 0 so that the scanner can reset cheaply.
+# States. START is where a pretoken begins.
 (
     START,
     LETTERS,
+    UPPERS,
+    CASELESS_LAST,
+    UPPERS_AFTER_CASELESS,
+    LOWERS,
     NUMBERS,
     NUMBERS_2,
     NUMBERS_3,
@@ -37,19 +57,29 @@ MARK_BEFORE, MARK_AFTER, EMIT, EMIT_AT_MARK = 16, 32, 64, 128
     BLANK_FIRST,
     SPACES,
     SPACES_NEWLINE,
-) = range(12)
-STATES = 16  # rows of the table, a power of two
+) = range(16)
+STATES = 16  # rows of the table
+
+# The rules that `ascii_kernel` has.
+ASCII_GPT2, ASCII_CL100K, ASCII_QWEN2, ASCII_O200K = range(4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Automaton:
-    """What the scanner runs: `actions` (16 states, 8 classes), classes, and how contractions are read."""
+    """What the scanner runs, as plain bytes."""
 
-    actions: np.ndarray  # uint8 (STATES * 8,)
-    loops: np.ndarray  # uint8 (STATES,): the class in which a state stays and marks nothing, else 255
-    byte_classes: np.ndarray  # uint8 (256,): class of each ASCII byte, MULTIBYTE from 0x80
-    code_point_classes: np.ndarray  # uint8 (0x110000,)
+    actions: bytes  # (STATES * CLASSES,), the action in a state on a class at state * CLASSES + class
+    loops: bytes  # (STATES,): the first class in its rules on which a state stays and marks nothing, or 255
+    byte_classes: bytes  # (256,): class of each ASCII byte, MULTIBYTE from 0x80
+    of_unicode: bytes  # (256,): the scanner class of each Unicode class
     fold_contractions: bool  # 'S as well as 's, and the long s
+    ascii_rules: int  # which rules of `ascii_kernel` say the same of ASCII text
+
+    @cached_property
+    def code_point_classes(self) -> bytes:
+        """(0x110000,): class of each code point. Surrogates, which stand for bytes that are no UTF-8, are END."""
+        table = unicode_classes.code_point_classes().translate(self.of_unicode)
+        return b"".join([self.byte_classes[:0x80], table[0x80:0xD800], bytes([END]) * 0x800, table[0xE000:]])
 
 
 @dataclass(frozen=True)
@@ -75,15 +105,25 @@ class Pattern:
 
 GPT2_REGEX = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # tiktoken's cl100k since 2024 takes white space at the very end of a text whole (`\s++$`), also across line
-# ends; the spelling before that cut it after the last line end. Both are exact here, under two names. The
-# first is spelled without possessive quantifiers because Oniguruma reads `{1,3}+` as a repetition.
+# ends; the spelling before that, which is Llama 3's to the letter, cuts it after the last line end. Both are exact
+# here, under two names. The first is spelled without possessive quantifiers because Oniguruma reads `{1,3}+` as a
+# repetition.
 CL100K_REGEX = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s+(?![\s\S])|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-CL100K_2023_REGEX = (
+LLAMA3_REGEX = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+O200K_REGEX = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 NAMES = {
@@ -91,12 +131,21 @@ NAMES = {
     "r50k": "gpt2",
     "p50k": "gpt2",
     "cl100k": "cl100k",
-    "cl100k-2023": "cl100k-2023",
+    "cl100k-2023": "llama3",
+    "o200k": "o200k",
+    "llama3": "llama3",
+    "qwen2": "qwen2",
 }
-_REGEX_OF = {"gpt2": GPT2_REGEX, "cl100k": CL100K_REGEX, "cl100k-2023": CL100K_2023_REGEX}
+_REGEX_OF = {
+    "gpt2": GPT2_REGEX,
+    "cl100k": CL100K_REGEX,
+    "o200k": O200K_REGEX,
+    "llama3": LLAMA3_REGEX,
+    "qwen2": QWEN2_REGEX,
+}
 
-# Other spellings in use that split every text as the canonical one does.
-_SPELLINGS = {regex: name for name, regex in _REGEX_OF.items()} | {
+# Every spelling in use that is known to split any text as a named pattern does: the canonical ones, and others.
+SPELLINGS = {regex: name for name, regex in _REGEX_OF.items()} | {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s": "gpt2",
@@ -104,16 +153,20 @@ _SPELLINGS = {regex: name for name, regex in _REGEX_OF.items()} | {
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s": "cl100k",
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
-    r"|\s*[\r\n]|\s+(?!\S)|\s+": "cl100k-2023",
+    r"|\s*[\r\n]|\s+(?!\S)|\s+": "llama3",
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+": "cl100k-2023",
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+": "llama3",
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]|\s+(?!\S)|\s+": "cl100k-2023",
+    r"|\s*[\r\n]|\s+(?!\S)|\s+": "llama3",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+": "llama3",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+": "qwen2",
 }
 
 
 def resolve_pattern(pattern: str | Pattern) -> Pattern:
-    """Return the pattern meant by a name (`gpt2`, `r50k`, `p50k`, `cl100k`) or by a regex in `regex` syntax.
+    """Return the pattern meant by a name (those in `NAMES`) or by a regex in `regex` syntax.
 
     Any known spelling of a named pattern is that pattern. Raises ValueError for a regex that does not
     compile, or that is empty.
@@ -122,7 +175,7 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
         return pattern
     if not isinstance(pattern, str) or not pattern:
         raise ValueError(f"pattern must be a name ({', '.join(NAMES)}) or a regex, not {pattern!r}")
-    name = NAMES.get(pattern) or _SPELLINGS.get(pattern)
+    name = NAMES.get(pattern) or SPELLINGS.get(pattern)
     if name:
         return Pattern(_REGEX_OF[name], name)
     compile_regex(pattern)
@@ -130,7 +183,7 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
         _warned.add(pattern)
         hint = f" (named patterns: {', '.join(NAMES)})" if pattern.isalnum() else ""
         warnings.warn(
-            f"the split pattern {pattern!r} has no scanner of its own: "
+            f"the split pattern {pattern[:80]!r} has no scanner of its own: "
             f"it runs through the regex module, exactly but slower{hint}",
             stacklevel=3,
         )
@@ -147,88 +200,159 @@ def compile_regex(pattern: str):
     try:
         return regex.compile(pattern)
     except regex.error as error:
-        raise ValueError(f"the split pattern {pattern!r} is not a valid regex: {error}") from None
+        raise ValueError(f"the split pattern {pattern[:80]!r} is not a valid regex: {error}") from None
 
 
-def _automaton(rules: dict[int, dict[int, int]], *, newlines_matter: bool, fold: bool) -> Automaton:
-    actions = np.full((STATES, 8), EMIT, dtype=np.uint8)
-    loops = np.full(STATES, 255, dtype=np.uint8)
+Rules = dict[int, dict[int, int]]  # the action by state and class
+
+# The scanner class of each Unicode class: of what has none of their properties, then Lu, Ll, Lt, Lm, Lo, M, N, \s.
+_WITHOUT_CASE = bytes([OTHER, LETTER, LETTER, LETTER, LETTER, LETTER, OTHER, NUMBER, BLANK])
+_WITH_CASE = bytes([OTHER, UPPER, LOWER, UPPER, CASELESS, CASELESS, COMBINING, NUMBER, BLANK])
+
+
+def _automaton(
+    rules: Rules, *, of_unicode: bytes, of_characters: dict[str, int], fold: bool, ascii_rules: int
+) -> Automaton:
+    """A state that has no rule for a class ends the pretoken there."""
+    actions = bytearray([EMIT] * (STATES * CLASSES))
+    loops = bytearray([255] * STATES)
+    actions[START * CLASSES + END] = EMIT_BYTE
     for state, row in rules.items():
         for scanner_class, action in row.items():
-            actions[state, scanner_class] = action
-            if action == state:
+            actions[state * CLASSES + scanner_class] = action
+            if action == state and loops[state] == 255:
                 loops[state] = scanner_class
-    table = np.full(unicode_classes.CODE_POINTS, OTHER, dtype=np.uint8)
-    classes = unicode_classes.code_point_classes()
-    table[np.isin(classes, unicode_classes.LETTERS)] = LETTER
-    table[classes == unicode_classes.NUMBER] = NUMBER
-    table[classes == unicode_classes.SPACE] = BLANK
-    table[ord(" ")] = SPACE
-    table[ord("'")] = APOSTROPHE
-    if newlines_matter:
-        table[[ord("\r"), ord("\n")]] = NEWLINE
-    byte_classes = table[:256].copy()
-    byte_classes[128:] = MULTIBYTE
+    of_unicode = of_unicode.ljust(256, b"\0")
+    byte_classes = bytearray([MULTIBYTE] * 256)
+    byte_classes[:0x80] = unicode_classes.code_point_classes()[:0x80].translate(of_unicode)
+    for characters, scanner_class in of_characters.items():
+        for character in characters:
+            byte_classes[ord(character)] = scanner_class
     return Automaton(
-        actions=actions.reshape(-1),
-        loops=loops,
-        byte_classes=byte_classes,
-        code_point_classes=table,
+        actions=bytes(actions),
+        loops=bytes(loops),
+        byte_classes=bytes(byte_classes),
+        of_unicode=of_unicode,
         fold_contractions=fold,
+        ascii_rules=ascii_rules,
     )
+
+
+def _together(*parts: Rules) -> Rules:
+    rules: Rules = {}
+    for part in parts:
+        for state, row in part.items():
+            rules[state] = rules.get(state, {}) | row
+    return rules
 
 
 def _gpt2() -> Automaton:
     others = {OTHER: OTHERS, APOSTROPHE: OTHERS}
     spaces = {SPACE: SPACES | MARK_BEFORE, BLANK: SPACES | MARK_BEFORE}
     rules = {
-        START: {LETTER: LETTERS, NUMBER: NUMBERS, SPACE: SPACE_FIRST, BLANK: BLANK_FIRST} | others,
+        START: {LETTER: LETTERS, NUMBER: NUMBERS, OTHER: OTHERS, APOSTROPHE: CONTRACTION}
+        | {SPACE: SPACE_FIRST, BLANK: BLANK_FIRST},
         LETTERS: {LETTER: LETTERS},
         NUMBERS: {NUMBER: NUMBERS},
-        OTHERS: {APOSTROPHE: OTHERS, OTHER: OTHERS},
+        OTHERS: others,
         SPACE_FIRST: {LETTER: LETTERS, NUMBER: NUMBERS} | others | spaces,
         BLANK_FIRST: spaces,
-        SPACES: dict.fromkeys((LETTER, NUMBER, OTHER, APOSTROPHE), EMIT_AT_MARK) | spaces,
+        SPACES: dict.fromkeys(range(END), EMIT_AT_MARK) | spaces,
     }
-    return _automaton(rules, newlines_matter=False, fold=False)
+    return _automaton(
+        rules,
+        of_unicode=_WITHOUT_CASE,
+        of_characters={" ": SPACE, "'": APOSTROPHE},
+        fold=False,
+        ascii_rules=ASCII_GPT2,
+    )
 
 
-def _cl100k(take_final_space_whole: bool) -> Automaton:
-    others = {APOSTROPHE: OTHERS, OTHER: OTHERS}
+def _white_space_rules(final_space_whole: bool = False) -> Rules:
+    """`\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`, with `\\s+(?![\\s\\S])` before them where the final space is taken whole."""
+    at_mark = dict.fromkeys(range(END), EMIT_AT_MARK)
     spaces = {
         SPACE: SPACES | MARK_BEFORE,
         BLANK: SPACES | MARK_BEFORE,
         NEWLINE: SPACES_NEWLINE | MARK_AFTER,
     }
-    at_mark = dict.fromkeys((LETTER, NUMBER, OTHER, APOSTROPHE), EMIT_AT_MARK)
-    rules = {
-        START: {
-            LETTER: LETTERS,
-            NUMBER: NUMBERS,
-            OTHER: OTHER_FIRST,
-            APOSTROPHE: OTHER_FIRST,
-            SPACE: SPACE_FIRST,
-            BLANK: BLANK_FIRST,
-            NEWLINE: SPACES_NEWLINE | MARK_AFTER,
-        },
-        LETTERS: {LETTER: LETTERS},
-        NUMBERS: {NUMBER: NUMBERS_2},
-        NUMBERS_2: {NUMBER: NUMBERS_3},
-        OTHER_FIRST: {LETTER: LETTERS, NEWLINE: OTHERS_NEWLINES} | others,
-        OTHERS: {NEWLINE: OTHERS_NEWLINES} | others,
-        OTHERS_NEWLINES: {NEWLINE: OTHERS_NEWLINES},
-        SPACE_FIRST: {LETTER: LETTERS} | others | spaces,
-        BLANK_FIRST: {LETTER: LETTERS} | spaces,
+    return {
+        START: {SPACE: SPACE_FIRST, BLANK: BLANK_FIRST, NEWLINE: SPACES_NEWLINE | MARK_AFTER},
+        SPACE_FIRST: spaces,
+        BLANK_FIRST: spaces,
         SPACES: at_mark | spaces,
         SPACES_NEWLINE: at_mark
         | {SPACE: SPACES_NEWLINE, BLANK: SPACES_NEWLINE, NEWLINE: SPACES_NEWLINE | MARK_AFTER}
-        | ({} if take_final_space_whole else {END: EMIT_AT_MARK}),
+        | ({} if final_space_whole else {END: EMIT_AT_MARK}),
     }
-    return _automaton(rules, newlines_matter=True, fold=True)
+
+
+_UP_TO_THREE_DIGITS = {NUMBERS: {NUMBER: NUMBERS_2}, NUMBERS_2: {NUMBER: NUMBERS_3}}
+
+
+def _cl100k(
+    *, numbers: Rules = _UP_TO_THREE_DIGITS, final_space_whole: bool = False, ascii_rules: int = ASCII_CL100K
+) -> Automaton:
+    """cl100k, Llama 3 and Qwen 2, which differ in how many digits go together and in white space at the end."""
+    others = {OTHER: OTHERS, APOSTROPHE: OTHERS}
+    rules = {
+        START: {LETTER: LETTERS, NUMBER: NUMBERS, OTHER: OTHER_FIRST, APOSTROPHE: CONTRACTION},
+        LETTERS: {LETTER: LETTERS},
+        OTHER_FIRST: {LETTER: LETTERS, NEWLINE: OTHERS_NEWLINES} | others,
+        OTHERS: {NEWLINE: OTHERS_NEWLINES} | others,
+        OTHERS_NEWLINES: {NEWLINE: OTHERS_NEWLINES},
+        SPACE_FIRST: {LETTER: LETTERS} | others,
+        BLANK_FIRST: {LETTER: LETTERS},
+    }
+    return _automaton(
+        _together(rules, numbers, _white_space_rules(final_space_whole)),
+        of_unicode=_WITHOUT_CASE,
+        of_characters={" ": SPACE, "'": APOSTROPHE, "\r\n": NEWLINE},
+        fold=True,
+        ascii_rules=ascii_rules,
+    )
+
+
+def _o200k() -> Automaton:
+    """o200k, whose words split on case.
+
+    Combining marks are caseless. Of a run of upper-case and caseless code points, `[upper caseless]*[lower caseless]+`
+    takes all where a lower-case one follows, and else up to the last caseless one: that is where the mark is. A run of
+    upper case alone is left to `[upper caseless]+[lower caseless]*`. Either may begin with one code point that is no
+    letter; a combining mark there is as well the first of the run.
+    """
+    word = {UPPER: UPPERS, LOWER: LOWERS} | dict.fromkeys((CASELESS, COMBINING), CASELESS_LAST | MARK_AFTER)
+    others = {OTHER: OTHERS, APOSTROPHE: OTHERS, SLASH: OTHERS}
+    rules = {
+        START: word | {NUMBER: NUMBERS} | dict.fromkeys((OTHER, APOSTROPHE, SLASH), OTHER_FIRST),
+        UPPERS: word | {APOSTROPHE: CONTRACTION},
+        CASELESS_LAST: word | {UPPER: UPPERS_AFTER_CASELESS, APOSTROPHE: CONTRACTION},
+        UPPERS_AFTER_CASELESS: dict.fromkeys(range(END + 1), EMIT_AT_MARK) | word | {UPPER: UPPERS_AFTER_CASELESS},
+        LOWERS: {LOWER: LOWERS, CASELESS: LOWERS, COMBINING: LOWERS, APOSTROPHE: CONTRACTION},
+        OTHER_FIRST: word | {NEWLINE: OTHERS_NEWLINES} | others,
+        OTHERS: others | {COMBINING: OTHERS, NEWLINE: OTHERS_NEWLINES},
+        OTHERS_NEWLINES: {NEWLINE: OTHERS_NEWLINES, SLASH: OTHERS_NEWLINES},
+        SPACE_FIRST: word | others,
+        BLANK_FIRST: word,
+    }
+    return _automaton(
+        _together(rules, _UP_TO_THREE_DIGITS, _white_space_rules()),
+        of_unicode=_WITH_CASE,
+        of_characters={" ": SPACE, "'": APOSTROPHE, "/": SLASH, "\r\n": NEWLINE},
+        fold=True,
+        ascii_rules=ASCII_O200K,
+    )
+
+
+_AUTOMATA = {
+    "gpt2": _gpt2,
+    "cl100k": partial(_cl100k, final_space_whole=True),
+    "o200k": _o200k,
+    "llama3": _cl100k,
+    "qwen2": partial(_cl100k, numbers={}, ascii_rules=ASCII_QWEN2),
+}
 
 
 @cache
 def _named_automaton(name: str) -> Automaton:
-    if name == "gpt2":
-        return _gpt2()
-    return _cl100k(take_final_space_whole=name == "cl100k")
+    return _AUTOMATA[name]()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 
 from tokenizer.documents import Block, single_block, text_bytes
-from tokenizer.patterns import Pattern, compile_regex
+from tokenizer.patterns import Automaton, Pattern
+from tokenizer.scanner import regex_pretokens
 
 # Pretokens per kernel call: their ends stay in the second-level cache, and Ctrl-C is heard between calls.
 CHUNK = 16384
@@ -24,66 +26,39 @@ def pretoken_ends(block: Block, pattern: Pattern) -> Iterator[np.ndarray]:
         return
     from tokenizer.scan_kernel import scan
 
-    automaton = pattern.automaton
+    tables = automaton_arrays(pattern.automaton)
     ends = np.empty(CHUNK, dtype=np.int64)
     document, position = 0, int(block.offsets[0])
     while document < len(block.offsets) - 1:
-        n, document, position = scan(
-            block.data,
-            block.offsets,
-            document,
-            position,
-            ends,
-            automaton.actions,
-            automaton.loops,
-            automaton.byte_classes,
-            automaton.code_point_classes,
-            automaton.fold_contractions,
-        )
+        n, document, position = scan(block.data, block.offsets, document, position, ends, *tables)
         if n:
             yield ends[:n]
 
 
+@cache
+def automaton_arrays(automaton: Automaton) -> tuple:
+    """What the kernels read of an automaton: its bytes as arrays, without a copy, and the flags."""
+    tables = (automaton.actions, automaton.loops, automaton.byte_classes, automaton.code_point_classes)
+    arrays = (np.frombuffer(table, dtype=np.uint8) for table in tables)
+    return *arrays, automaton.fold_contractions, automaton.ascii_rules
+
+
+# For kernels that are given the ends of pretokens and need not scan.
+NO_AUTOMATON = (*[np.frombuffer(b"", dtype=np.uint8)] * 4, False, 0)
+
+
 def _regex_ends(block: Block, pattern: Pattern) -> Iterator[np.ndarray]:
-    regex = compile_regex(pattern.regex)
     for start, end in zip(block.offsets, block.offsets[1:], strict=False):
         lengths = []
-        for segment, is_bad in _segments(bytes(block.data[start:end])):
-            if is_bad:
-                lengths.append(1)
-                continue
-            done = 0
-            for match in regex.finditer(segment):
-                if match.start() > done:
-                    lengths.append(len(segment[done : match.start()].encode()))
-                if match.end() > match.start():
-                    lengths.append(len(match.group().encode()))
-                done = match.end()
-                if len(lengths) >= CHUNK:
-                    ends = start + np.cumsum(lengths, dtype=np.int64)
-                    start = ends[-1]
-                    lengths = []
-                    yield ends
-            if done < len(segment):
-                lengths.append(len(segment[done:].encode()))
+        for pretoken in regex_pretokens(bytes(block.data[start:end]), pattern):
+            lengths.append(len(pretoken))
+            if len(lengths) == CHUNK:
+                ends = start + np.cumsum(lengths, dtype=np.int64)
+                start = ends[-1]
+                lengths = []
+                yield ends
         if lengths:
             yield start + np.cumsum(lengths, dtype=np.int64)
-
-
-def _segments(text: bytes) -> Iterator[tuple[str, bool]]:
-    """The stretches of valid UTF-8, and between them each byte that is not, as (text, is_bad)."""
-    decoded = text.decode(errors="surrogateescape")
-    start = 0
-    if not decoded.isascii():
-        import re
-
-        for bad in re.finditer("[\udc80-\udcff]", decoded):
-            if bad.start() > start:
-                yield decoded[start : bad.start()], False
-            yield bad.group(), True
-            start = bad.end()
-    if start < len(decoded):
-        yield decoded[start:], False
 
 
 def split(text: str | bytes, pattern: Pattern) -> list[bytes]:

@@ -27,7 +27,7 @@ def test_it_holds_the_four_packages_only(wheel):
         "corpora/cards/stdlib.toml",
         "pipelines/recipes/gpt-tiny.toml",
         "pipelines/report.html.j2",
-        "tokenizer/unicode_classes.npz",
+        "tokenizer/unicode_classes.bin",
     ):
         assert needed in names
 

@@ -1,6 +1,5 @@
 """Material for the tokenizer's tests: real text, generators of hard text, and a slow, obvious reference of training."""
 
-import os
 import random
 import sysconfig
 from collections import Counter
@@ -8,17 +7,6 @@ from pathlib import Path
 
 import pytest
 import regex
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session")
-def shared():
-    """The folder of shared material; tests that need it are skipped where it is absent."""
-    folder = Path(os.environ.get("BYTELM_SHARED", REPOSITORY.parent / "shared"))
-    if not folder.is_dir():
-        pytest.skip(f"no shared material at {folder}")
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +39,8 @@ REPRESENTATIVES = {
     "space": " ",
     "blank": "\t\u00a0\u0085\u2028\u3000\x0b",
     "newline": "\r\n",
-    "other": ".,!-/_€😀\u200b\ufeff\x1c\x00\u180e\U0010ffff",
+    "slash": "/",
+    "other": ".,!-_€😀\u200b\ufeff\x1c\x00\u180e\U0010ffff",
     "long s": "ſK",
 }
 
@@ -80,6 +69,9 @@ def random_strings(stdlib_texts):
                     text[place:place] = rng.choice(rng.choice(classes)) * rng.choice((1, 1, 2, 5))
                     if rng.random() < 0.5:
                         del text[rng.randrange(len(text))]
+                    if rng.random() < 0.3 and text:
+                        place = rng.randrange(len(text))
+                        text[place] = text[place].swapcase()
             else:
                 text = []
                 for _ in range(rng.randrange(1, 16)):
@@ -169,4 +161,5 @@ def tiktoken_patterns():
     import tiktoken_ext.openai_public as public
 
     with patch.object(public, "load_tiktoken_bpe", lambda *args, **kwargs: {}):
-        return {"gpt2": public.r50k_base()["pat_str"], "cl100k": public.cl100k_base()["pat_str"]}
+        encodings = {"gpt2": public.r50k_base, "cl100k": public.cl100k_base, "o200k": public.o200k_base}
+        return {name: encoding()["pat_str"] for name, encoding in encodings.items()}

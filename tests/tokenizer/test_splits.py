@@ -1,10 +1,13 @@
 """Splits are those of tiktoken and tokenizers, code point by code point."""
 
+import hashlib
 import itertools
 import random
+import subprocess
+import sys
 import warnings
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import regex
 import tiktoken
@@ -12,11 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
-from tokenizer.patterns import CL100K_2023_REGEX, Pattern, resolve_pattern
+from tokenizer.patterns import NAMES, SPELLINGS, Pattern, resolve_pattern
 from tokenizer.pretokenize import split
-from tokenizer.unicode_classes import code_point_classes, probe_tiktoken
+from tokenizer.scanner import pretokens
+from tokenizer.unicode_classes import PROPERTIES, code_point_classes, probe_tiktoken
 
-NAMED = ["gpt2", "cl100k"]
+NAMED = ["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
+SURROGATES = range(0xD800, 0xE000)
+
+
+@pytest.fixture(scope="session")
+def published_patterns(tiktoken_patterns):
+    """Each pattern as its maker spells it; tiktoken runs those that it does not ship, too."""
+    return tiktoken_patterns | {
+        "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    }
 
 
 def tiktoken_splits(strings, ours, pattern):
@@ -25,11 +41,11 @@ def tiktoken_splits(strings, ours, pattern):
     Joins of two of ours are tokens as well: were tiktoken to split coarser than we do, they would come out.
     """
     ranks = {bytes([byte]): byte for byte in range(256)}
-    for pretokens in ours:
-        for pretoken in pretokens:
+    for pieces in ours:
+        for pretoken in pieces:
             ranks.setdefault(pretoken, len(ranks))
-    for pretokens in ours:
-        for left, right in itertools.pairwise(pretokens):
+    for pieces in ours:
+        for left, right in itertools.pairwise(pieces):
             ranks.setdefault(left + right, len(ranks))
     encoding = tiktoken.Encoding("splits", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     token_of = {rank: token for token, rank in ranks.items()}
@@ -43,61 +59,105 @@ def assert_split_as_tiktoken(strings, name, pattern):
         assert mine == other, (name, text)
 
 
-def test_class_table_is_tiktokens_on_every_code_point():
-    np.testing.assert_array_equal(code_point_classes(), probe_tiktoken())
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_every_code_point_splits_as_in_tokenizers(name):
+def assert_split_as_tokenizers(strings, name):
     pattern = resolve_pattern(name)
     theirs = pre_tokenizers.Split(Regex(pattern.regex), "isolated")
-    code_points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    for first in range(0, len(code_points), 1 << 12):
-        text = "".join(f"x{chr(c)} {chr(c)}1\n" for c in code_points[first : first + (1 << 12)])
-        assert split(text, pattern) == [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)]
+    for text in strings:
+        assert split(text, pattern) == [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)], (name, text)
+
+
+def in_every_setting(code_points):
+    """Strings that tell the classes of code points apart, some hundred code points in each."""
+    characters = [chr(c) for c in code_points if c not in SURROGATES]
+    for first in range(0, len(characters), 512):
+        some = characters[first : first + 512]
+        yield "".join(f"x{c} {c}1\n{c}A{c}Aa'{c} '{c}e'L{c}..{c}a" for c in some)
+
+
+def code_points_of_every_kind():
+    """All code points but those that stand amid more than two hundred of the same class."""
+    kept, place = [], 0
+    for _, run in itertools.groupby(code_point_classes()):
+        length = sum(1 for _ in run)
+        kept += [*range(place, place + min(length, 128)), *range(place + max(128, length - 128), place + length)]
+        place += length
+    return kept
+
+
+def test_class_table_is_tiktokens_on_every_code_point():
+    assert code_point_classes() == probe_tiktoken()
+
+
+@pytest.mark.parametrize(("number", "prop"), list(enumerate(PROPERTIES, start=1)))
+def test_class_table_is_that_of_tokenizers_on_every_code_point(number, prop):
+    everything = "".join(chr(c) for c in range(0x110000) if c not in SURROGATES)
+    runs = pre_tokenizers.Split(Regex(f"{prop}+"), "removed", invert=True).pre_tokenize_str(everything)
+    members = [ord(character) for run, _ in runs for character in run]
+    assert members == [c for c, found in enumerate(code_point_classes()) if found == number]
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_code_points_at_class_borders_split_as_in_tiktoken(name, tiktoken_patterns):
-    borders = np.flatnonzero(np.diff(code_point_classes()))
-    some = {int(c) for border in borders for c in (border, border + 1)}
-    some |= set(random.Random(1).sample(range(0x110000), 3000))
-    strings = [f"x{chr(c)}y {chr(c)}{chr(c)}1\t{chr(c)}\n" for c in sorted(some) if not 0xD800 <= c < 0xE000]
-    assert_split_as_tiktoken(strings, name, tiktoken_patterns[name])
+def test_code_points_of_every_kind_split_as_in_tiktoken_and_tokenizers(name, published_patterns):
+    strings = list(in_every_setting(code_points_of_every_kind()))
+    assert_split_as_tiktoken(strings, name, published_patterns[name])
+    assert_split_as_tokenizers(strings, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMED)
+def test_every_code_point_splits_as_in_tiktoken_and_tokenizers(name, published_patterns):
+    for first in range(0, 0x110000, 1 << 15):
+        strings = list(in_every_setting(range(first, first + (1 << 15))))
+        assert_split_as_tiktoken(strings, name, published_patterns[name])
+        assert_split_as_tokenizers(strings, name)
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_all_pairs_and_triples_of_classes_split_as_in_tiktoken(name, tiktoken_patterns, representatives):
+def test_all_pairs_and_triples_of_classes_split_as_in_tiktoken(name, published_patterns, representatives):
     everything = "".join(representatives.values())
     strings = ["".join(pair) for pair in itertools.product(everything, repeat=2)]
     one_each = [members[0] for members in representatives.values()] + ["\r", "1", "ſ"]
     strings += ["".join(triple) for triple in itertools.product(one_each, repeat=3)]
     rng = random.Random(2)
     strings += ["".join(rng.choices(everything, k=3)) for _ in range(10_000)]
-    assert_split_as_tiktoken(strings, name, tiktoken_patterns[name])
+    assert_split_as_tiktoken(strings, name, published_patterns[name])
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_random_strings_split_as_in_tiktoken(name, tiktoken_patterns, random_strings):
-    assert_split_as_tiktoken(random_strings(20_000, seed=3), name, tiktoken_patterns[name])
+@pytest.mark.parametrize(("characters", "length"), [("Asſ字\u03011.'/ \t\n", 4), ("As字' \n", 6)])
+def test_all_short_strings_of_the_classes_split_as_by_regex(name, characters, length):
+    pattern = resolve_pattern(name)
+    compiled = regex.compile(pattern.regex)
+    for text in map("".join, itertools.product(characters, repeat=length)):
+        assert list(pretokens(text.encode(), pattern.automaton)) == [x.encode() for x in compiled.findall(text)], text
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_random_strings_split_as_in_tiktoken(name, published_patterns, random_strings):
+    assert_split_as_tiktoken(random_strings(20_000, seed=3), name, published_patterns[name])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_a_million_random_strings_split_as_in_tiktoken(part, published_patterns, random_strings):
+    for seed in range(100 + 5 * part, 105 + 5 * part):
+        strings = random_strings(20_000, seed)
+        for name in NAMED:
+            assert_split_as_tiktoken(strings, name, published_patterns[name])
+
+
 @pytest.mark.parametrize("name", NAMED)
-def test_a_million_random_strings_split_as_in_tiktoken(name, tiktoken_patterns, random_strings):
-    for seed in range(20):
-        assert_split_as_tiktoken(random_strings(50_000, seed=100 + seed), name, tiktoken_patterns[name])
+def test_random_strings_split_as_by_the_canonical_regex_in_tokenizers_and_tiktoken(name, random_strings):
+    assert_split_as_tokenizers(random_strings(20_000, seed=4), name)
+    assert_split_as_tiktoken(random_strings(5_000, seed=6), name, resolve_pattern(name).regex)
 
 
-@pytest.mark.parametrize("name", [*NAMED, "cl100k-2023"])
-def test_random_strings_split_as_by_regex_in_tokenizers(name, random_strings):
-    pattern = resolve_pattern(name)
-    theirs = pre_tokenizers.Split(Regex(pattern.regex), "isolated")
-    for text in random_strings(20_000, seed=4):
-        assert split(text, pattern) == [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)], text
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_taken_for_a_named_pattern_splits_like_it_in_tiktoken(spelling, random_strings):
+    assert_split_as_tiktoken(random_strings(3_000, seed=8), resolve_pattern(spelling).name, spelling)
 
 
-@pytest.mark.parametrize("name", [*NAMED, "cl100k-2023"])
+@pytest.mark.parametrize("name", NAMED)
 def test_scanner_and_regex_engine_agree(name, random_strings, stdlib_texts):
     by_scanner = resolve_pattern(name)
     by_regex = Pattern(by_scanner.regex)
@@ -107,19 +167,79 @@ def test_scanner_and_regex_engine_agree(name, random_strings, stdlib_texts):
         assert split(text, by_scanner) == split(text, by_regex), text
 
 
-def test_named_patterns_and_their_spellings_are_the_same_pattern(tiktoken_patterns):
+def test_named_patterns_and_their_spellings_are_the_same_pattern(published_patterns):
     assert resolve_pattern("r50k") == resolve_pattern("p50k") == resolve_pattern("gpt2")
+    assert resolve_pattern("cl100k-2023") == resolve_pattern("llama3")
+    assert set(NAMES.values()) == set(NAMED)
     for name in NAMED:
-        assert resolve_pattern(tiktoken_patterns[name]) == resolve_pattern(name)
+        assert resolve_pattern(published_patterns[name]) == resolve_pattern(name)
         assert resolve_pattern(resolve_pattern(name).regex) == resolve_pattern(name)
-    assert "+" not in regex.sub(r"[\])}\w]\+(?!\+)", "", resolve_pattern("cl100k").regex)  # nothing possessive
-    assert resolve_pattern(CL100K_2023_REGEX).name == "cl100k-2023"
+        assert not regex.search(r"[+*?]\+|\d}\+", resolve_pattern(name).regex)  # nothing possessive
 
 
-def test_final_white_space_tells_the_two_cl100k_apart():
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("gpt2", "931e61ddfcccd49430e29ba602ed9710028c7580c00728c3b5a5b0307e77f6a2"),
+        ("cl100k", "fa0e220935725d9b569ee68a1a052639be00ae572b2a7d667af4b8d20fbe5331"),
+        ("llama3", "e2f862fe8e004afe9c057171d9b5fc142df9a7e7785728cf69160df63fcdfad2"),
+    ],
+)
+def test_what_fingerprints_say_of_a_pattern_never_changes(name, digest):
+    assert hashlib.sha256(resolve_pattern(name).identity.encode()).hexdigest() == digest
+
+
+def test_final_white_space_tells_cl100k_and_llama3_apart():
     assert split("a\n  ", resolve_pattern("cl100k")) == [b"a", b"\n  "]
-    assert split("a\n  ", resolve_pattern("cl100k-2023")) == [b"a", b"\n", b"  "]
-    assert split("a\n  b", resolve_pattern("cl100k")) == split("a\n  b", resolve_pattern("cl100k-2023"))
+    assert split("a\n  ", resolve_pattern("llama3")) == [b"a", b"\n", b"  "]
+    assert split("a\n  b", resolve_pattern("cl100k")) == split("a\n  b", resolve_pattern("llama3"))
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("HTMLParser", "HTMLParser"),
+        ("parseHTML5", "parse HTML 5"),
+        ("don'tIt'LL", "don't It'LL"),
+        ("字ABC", "字 ABC"),
+        ("A字BCd", "A字BCd"),
+        ("cafe\u0301Bar!\u0301x!!\u0301x", "cafe\u0301 Bar !\u0301x !!\u0301 x"),
+        (".\n/\n/.", ".\n/\n/ ."),
+    ],
+)
+def test_o200k_splits_words_on_case(text, pieces):
+    assert split(text, resolve_pattern("o200k")) == [piece.encode() for piece in pieces.split(" ")]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_no_text_takes_more_than_linear_time(name, representatives):
+    class Counted(bytes):
+        reads = 0
+
+        def __getitem__(self, place):
+            Counted.reads += 1
+            return bytes.__getitem__(self, place)
+
+    automaton = resolve_pattern(name).automaton
+    counted = replace(automaton, actions=Counted(automaton.actions))
+    kinds = [members[0] for members in representatives.values()] + ["\r"]
+    for one, other in itertools.product(kinds, repeat=2):
+        text = one + other * 500 + one * 500 + (one + other) * 250
+        Counted.reads = 0
+        number = sum(1 for _ in pretokens(text.encode(), counted))
+        assert number <= Counted.reads <= 4 * len(text)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_text_cut_before_white_space_after_an_ascii_letter_or_digit_has_the_same_pretokens(name, random_strings):
+    pattern = resolve_pattern(name)
+    cuts = 0
+    for text in random_strings(20_000, seed=9):
+        for place in regex.finditer(r"[A-Za-z0-9]\K(?=[ \n])", text):
+            pieces = split(text[: place.end()], pattern) + split(text[place.end() :], pattern)
+            assert pieces == split(text, pattern), text
+            cuts += 1
+    assert cuts > 10_000
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -132,18 +252,79 @@ def test_bytes_that_are_not_utf8_stand_alone_and_split_the_text_around_them(name
         assert split(piece, pattern) == alone
 
 
-@given(
-    st.binary(max_size=60) | st.lists(st.sampled_from([b"\xc3", b"\xa9", b"\xe2\x82\xac", b" ", b"a", b"\n", b"'s"]))
+PIECES = (
+    b"\xc3|\xa9|\xe2\x82\xac|\xe5\xad|\x97|\xcc\x81|\xed\xa0\x80|\xf0\x9f\x98\x80|\xf4\x90\x80\x80|'\xc5\xbf|'s|'L|l"
 )
-def test_any_bytes_split_alike_by_scanner_and_regex(data):
-    data = data if isinstance(data, bytes) else b"".join(data)
+PIECES = [*PIECES.split(b"|"), b" ", b"\t", b"\n", b"\r", b"a", b"A", b"1", b"/", b"."]
+any_bytes = st.binary(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=30).map(b"".join)
+
+
+@given(any_bytes)
+def test_any_bytes_split_alike_by_kernel_and_by_regex(data):
     for name in NAMED:
         pattern = resolve_pattern(name)
-        pretokens = split(data, pattern)
-        assert b"".join(pretokens) == data
-        assert all(pretokens)
-        if not regex.search(r"[^\u0000-\u0250]", data.decode("utf-8", "ignore")):
-            assert pretokens == split(data, Pattern(pattern.regex))
+        pieces = split(data, pattern)
+        assert b"".join(pieces) == data
+        assert all(pieces)
+        if not regex.search(r"[^\u0000-\u0350]", data.decode("utf-8", "ignore")):
+            assert pieces == split(data, Pattern(pattern.regex))
+
+
+@given(any_bytes)
+def test_any_bytes_split_alike_by_kernel_and_in_plain_python(data):
+    for name in NAMED:
+        pattern = resolve_pattern(name)
+        assert split(data, pattern) == list(pretokens(data, pattern.automaton))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_random_strings_split_alike_by_kernel_and_in_plain_python(name, random_strings, stdlib_texts):
+    pattern = resolve_pattern(name)
+    for text in random_strings(20_000, seed=7) + stdlib_texts[:10]:
+        assert split(text, pattern) == list(pretokens(text.encode(), pattern.automaton)), text
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_long_ascii_texts_split_alike_by_windows_of_64_bytes_and_in_plain_python(name):
+    """The kernel takes ASCII by windows and leaves to the automaton what they do not decide: so every kind of text has
+    to stand at every place of a window, and runs have to be longer than one."""
+    pattern = resolve_pattern(name)
+    rng = random.Random(11)
+    pieces = [
+        *"aZ5'!/\t \n\r",
+        "é",
+        "字",
+        "\u0301",
+        " the",
+        "  ",
+        "\n\n",
+        "!\n/\n",
+        "'s",
+        "'LL",
+        "don't",
+        "ABc",
+        "it'ſ",
+        "123",
+    ]
+    for _ in range(3000):
+        many = rng.sample(pieces, rng.choice((2, 4, len(pieces))))
+        runs = (rng.choice(many) * rng.choice((1, 1, 1, 2, 3, 17, 70)) for _ in range(rng.randrange(1, 60)))
+        text = "".join(runs).encode()
+        text = text[rng.randrange(3) :] + b"x" * rng.choice((0, 0, 64))
+        assert split(text, pattern) == list(pretokens(text, pattern.automaton)), text
+
+
+def test_the_plain_python_scanner_loads_neither_numpy_nor_numba_nor_regex():
+    program = """if True:
+        import sys
+        from tokenizer.patterns import resolve_pattern
+        from tokenizer.scanner import pretokens
+        for name in ("gpt2", "cl100k", "o200k", "llama3", "qwen2"):
+            assert list(pretokens("Grüße, 世界".encode(), resolve_pattern(name).automaton))
+        print(*{"numpy", "numba", "regex", "pyarrow"} & sys.modules.keys())
+    """
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert loaded.split() == []
 
 
 @pytest.mark.parametrize("regex", [r"[a-z]+", r"[a-w]+|x*", r"b", r"(?=c)"])

@@ -1,0 +1,102 @@
+"""The scanner in plain Python: for short texts, done before numba is loaded, and as the reference of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenizer.patterns import (
+    CLASSES,
+    CONTRACTION,
+    EMIT,
+    EMIT_AT_MARK,
+    EMIT_BYTE,
+    END,
+    MARK_AFTER,
+    MARK_BEFORE,
+    OTHER,
+    START,
+    Automaton,
+    Pattern,
+    compile_regex,
+)
+
+
+def pretokens(text: bytes, automaton: Automaton) -> Iterator[bytes]:
+    """The pretokens of one text in order; together they are the text.
+
+    Bytes that are no UTF-8 are pretokens of one byte each, and text is split as if it ended before them.
+    """
+    # Each such byte is decoded to a surrogate, whose class is END.
+    characters = text.decode(errors="surrogateescape")
+    if text.isascii():
+        classes = text.translate(automaton.byte_classes)
+    else:
+        table = automaton.code_point_classes
+        classes = bytes([table[ord(character)] for character in characters])
+    classes += bytes([END])
+    actions = automaton.actions
+    position = 0
+    while position < len(characters):
+        state, start = START, position
+        while True:
+            action = actions[state * CLASSES + classes[position]]
+            if action == CONTRACTION:
+                length = _contraction(characters[position + 1 : position + 3], automaton.fold_contractions)
+                action = EMIT if length else actions[state * CLASSES + OTHER]
+                position += length
+            if action >= EMIT:
+                break
+            if action & MARK_BEFORE:
+                mark = position
+            position += 1
+            if action & MARK_AFTER:
+                mark = position
+            state = action & 15
+        if action == EMIT_AT_MARK:
+            position = mark
+        elif action == EMIT_BYTE:
+            position += 1
+        yield characters[start:position].encode(errors="surrogateescape")
+
+
+def _contraction(following: str, fold: bool) -> int:
+    """Characters in the contraction that an apostrophe and the two characters following it begin with, or 0."""
+    if fold:
+        following = following.replace("ſ", "s").lower()
+    if following[:1] in ("s", "d", "m", "t"):
+        return 2
+    return 3 if following in ("ll", "ve", "re") else 0
+
+
+def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
+    """The same by a pattern without an automaton; what it leaves unmatched up to the next match is a pretoken too."""
+    regex = compile_regex(pattern.regex)
+    for segment, is_bad in _segments(text):
+        if is_bad:
+            yield segment.encode(errors="surrogateescape")
+            continue
+        done = 0
+        for match in regex.finditer(segment):
+            if match.start() > done:
+                yield segment[done : match.start()].encode()
+            if match.end() > match.start():
+                yield match.group().encode()
+            done = match.end()
+        if done < len(segment):
+            yield segment[done:].encode()
+
+
+def _segments(text: bytes) -> Iterator[tuple[str, bool]]:
+    """The stretches of valid UTF-8, and between them each byte that is not, as (text, is_bad)."""
+    decoded = text.decode(errors="surrogateescape")
+    start = 0
+    if not decoded.isascii():
+        import re
+
+        for bad in re.finditer("[\udc80-\udcff]", decoded):
+            if bad.start() > start:
+                yield decoded[start : bad.start()], False
+            yield bad.group(), True
+            start = bad.end()
+    if start < len(decoded):
+        yield decoded[start:], False
