@@ -1,131 +1,242 @@
-"""One pretoken's merges: the tables that tell which pairs and which whole tokens there are, and two ways to merge.
-
-`pairs` is a hash table, uint64 (capacity, 2): left id << 32 | right id, and rank << 32 | merged id; NOTHING
-marks an empty key and, as a value, a pair that does not merge. `byte_pairs`, uint64 (65536,), is what `pairs` has
-for two single bytes, by their values. `tokens` finds a whole token by its bytes in `blob`, where token t is
-blob[blob_offsets[t]:blob_offsets[t + 1]]: uint64, the upper half of the hash and id + 1, 0 where empty.
-"""
+"""One pretoken's merges: the tables that tell which pairs and which whole tokens there are, and two ways to merge."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
-from tokenizer.kernel_tools import HASH_1, HASH_2, HASH_3, load_8, mix
+from tokenizer.kernel_tools import (
+    ALL,
+    HASH_1,
+    ONE,
+    SHORT,
+    find_in_bucket,
+    hash_bytes,
+    leading_zeros,
+    least_of_8,
+    mix,
+    pack,
+    prefetch,
+    trailing_zeros,
+)
 
 NOTHING = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOW_HALF = np.uint64(0xFFFFFFFF)
-SCAN_LIMIT = 40  # longer pretokens are merged through a heap
+SCAN_LIMIT = 64  # longer pretokens are merged through a heap
 SCRATCH = 4096  # pretokens longer than this are left to the caller
 
+LANES = 8  # pretokens merged by turns
+PLACES = SCAN_LIMIT + 8  # of a lane in the arrays of `Lanes`; its first byte has the second
 
-@numba.njit(inline="always")
-def _find_pair(pairs, mask, left, right):
-    key = np.uint64(left) << np.uint64(32) | np.uint64(right)
-    slot = mix(key, HASH_3) >> np.uint64(20) & mask
-    while pairs[slot, 0] != key:
-        if pairs[slot, 0] == NOTHING:
-            return NOTHING
-        slot = slot + np.uint64(1) & mask
-    return pairs[slot, 1]
+
+class Merges(NamedTuple):
+    """Which pairs merge."""
+
+    byte_ids: np.ndarray  # int32 (256,): the id of each single byte
+    # A hash table, uint64, in buckets of a cache line: four keys, left id << 32 | right id, and their four values,
+    # rank << 32 | merged id. NOTHING marks what is empty, and as a value a pair that does not merge.
+    pairs: np.ndarray
+    of_bytes: np.ndarray  # uint64 (65536,): what `pairs` has for two single bytes, by their values
+
+
+class Tokens(NamedTuple):
+    """Whole tokens by their bytes; token t is blob[offsets[t]:offsets[t + 1]]."""
+
+    short: np.ndarray  # a hash table, uint64, rows of 4: up to 15 bytes as `pack` gives them, and the id
+    long: np.ndarray  # a hash table, uint64 (capacity,): the upper half of the hash and id + 1, 0 where empty
+    blob: np.ndarray  # uint8, read-only
+    offsets: np.ndarray  # int64 (tokens + 1,)
+
+
+LANE = np.dtype(
+    [
+        ("item", np.int64),  # which pretoken; -1 for none
+        ("padded", np.uint64),  # its bytes, up to whole vectors
+        ("left", np.uint64),  # a bit for every place that is left of it
+        ("at", np.uint64),  # the place of the last merge, and the pair there
+        ("after_key", np.uint64),
+        ("before", np.uint64),  # the place before it, and the pair there
+        ("before_key", np.uint64),
+    ]
+)
+# Scratch memory of `merge_short` for the pretokens that take turns, one record; PLACES a lane, one for each byte.
+LANES_RECORD = [
+    ("ids", np.int32, LANES * PLACES),
+    ("merged", np.int32, LANES * PLACES),  # what the pair that starts at the place becomes
+    ("values", np.uint64, LANES * PLACES),  # that pair's rank << 32 | place: the least is the one to merge
+    ("lanes", LANE, LANES),
+]
+
+
+class Heap(NamedTuple):
+    """Scratch memory for a long pretoken of up to n bytes, a linked list of what is left of it and a heap of pairs."""
+
+    ids: np.ndarray  # int32 (n,)
+    nexts: np.ndarray  # int32 (n,)
+    previous: np.ndarray  # int32 (n,)
+    values: np.ndarray  # uint64 (n,): rank << 32 | merged id of the pair that starts here, else NOTHING
+    # uint64 (2 n,): rank << 32 | place, so that the least is the leftmost of the lowest rank; `values` tells stale ones
+    entries: np.ndarray
+
+
+def make_heap(n: int) -> Heap:
+    ids, nexts, previous = np.empty((3, n), dtype=np.int32)
+    return Heap(ids, nexts, previous, np.empty(n, dtype=np.uint64), np.empty(2 * n, dtype=np.uint64))
+
+
+@numba.njit(nogil=True, forceinline=True)
+def pair_bucket(pairs, key):
+    """Where in `pairs` the search for a pair begins."""
+    return key * HASH_1 >> np.uint64(40) & np.uint64(len(pairs) - 8)
+
+
+@numba.njit(nogil=True, forceinline=True)
+def pair_key(left, right):  # of ids
+    return np.uint64(left) << np.uint64(32) | np.uint64(right)
+
+
+@numba.njit(nogil=True, forceinline=True)
+def find_pair(pairs, key):
+    """What `pairs` has for two ids; NOTHING where they do not merge."""
+    bucket = pair_bucket(pairs, key)
+    value = find_in_bucket(pairs, bucket, key)
+    # A full bucket goes on in the next. The two are joined by `&` because that is one branch, hardly ever taken.
+    while (value == NOTHING) & (pairs[bucket + np.uint64(3)] != NOTHING):
+        bucket = bucket + np.uint64(8) & np.uint64(len(pairs) - 1)
+        value = find_in_bucket(pairs, bucket, key)
+    return value
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _insert_pair(pairs, key, value):
+    """Whether the pair was new."""
+    bucket = pair_bucket(pairs, key)
+    while True:
+        for place in range(4):
+            if pairs[bucket + np.uint64(place)] == key:
+                return False
+            if pairs[bucket + np.uint64(place)] == NOTHING:
+                pairs[bucket + np.uint64(place)] = key
+                pairs[bucket + np.uint64(place + 4)] = value
+                return True
+        bucket = bucket + np.uint64(8) & np.uint64(len(pairs) - 1)
 
 
 @numba.njit(nogil=True, cache=True)
-def fill_byte_pairs(byte_ids, pairs, byte_pairs):
+def fill_byte_pairs(merges):
     """Look every two bytes up in `pairs` once."""
-    mask = np.uint64(len(pairs) - 1)
     for left in range(256):
         for right in range(256):
-            byte_pairs[left << 8 | right] = _find_pair(pairs, mask, byte_ids[left], byte_ids[right])
+            key = pair_key(merges.byte_ids[left], merges.byte_ids[right])
+            merges.of_bytes[left << 8 | right] = find_pair(merges.pairs, key)
 
 
 @numba.njit(nogil=True, cache=True)
-def insert_pairs(pairs, merges, ranks):
-    """Fill the empty table; merges: int32 (n, 3), left, right and merged id. The first that repeats a pair, or -1."""
-    mask = np.uint64(len(pairs) - 1)
-    for i in range(len(merges)):
-        key = np.uint64(merges[i, 0]) << np.uint64(32) | np.uint64(merges[i, 1])
-        slot = mix(key, HASH_3) >> np.uint64(20) & mask
-        while pairs[slot, 0] != NOTHING:
-            if pairs[slot, 0] == key:
-                return i
-            slot = slot + np.uint64(1) & mask
-        pairs[slot, 0] = key
-        pairs[slot, 1] = np.uint64(ranks[i]) << np.uint64(32) | np.uint64(merges[i, 2])
+def insert_pairs(pairs, listed, ranks):
+    """Fill the empty table; listed: int32 (n, 3), left, right and merged id. The first that repeats a pair, or -1."""
+    for i in range(len(listed)):
+        value = np.uint64(ranks[i]) << np.uint64(32) | np.uint64(listed[i, 2])
+        if not _insert_pair(pairs, pair_key(listed[i, 0], listed[i, 1]), value):
+            return i
     return -1
 
 
-@numba.njit(nogil=True, cache=True)
-def _hash_bytes(data, start, end):
-    h = np.uint64(end - start) * HASH_3
-    k = start
-    while k + 8 <= end:
-        h = (h ^ load_8(data, k)) * HASH_2
-        h ^= h >> np.uint64(31)
-        k += 8
-    while k < end:
-        h = (h ^ np.uint64(data[k])) * HASH_2
-        k += 1
-    return (h ^ h >> np.uint64(31)) * HASH_1
+@numba.njit(nogil=True, forceinline=True)
+def short_slot(low, high, tokens):
+    """Where in `tokens.short` the search for a packed token begins."""
+    return np.int64(mix(low, high) >> np.uint64(20) & np.uint64(len(tokens.short) - 1) & ~np.uint64(3))
 
 
-@numba.njit(nogil=True, cache=True)
-def find_token(data, start, end, tokens, blob, blob_offsets):
-    """The id of the token with these bytes, or -1."""
-    mask = np.uint64(len(tokens) - 1)
-    h = _hash_bytes(data, start, end)
+@numba.njit(nogil=True, forceinline=True)
+def find_short(low, high, tokens):
+    """The id of the token with these packed bytes, or -1."""
+    short = tokens.short
+    row = short_slot(low, high, tokens)
+    token = np.int64(-1)
+    while short[row + 1]:
+        if short[row] == low and short[row + 1] == high:
+            token = np.int64(short[row + 2])
+            break
+        row = row + 4 & len(short) - 1
+    return token
+
+
+@numba.njit(nogil=True, forceinline=True)
+def find_long(data, start, end, tokens):
+    """The id of the token with these 16 bytes or more, or -1."""
+    mask = np.uint64(len(tokens.long) - 1)
+    h = hash_bytes(data, start, end)
     slot = h >> np.uint64(20) & mask
-    while True:
-        found = tokens[slot]
-        if found == 0:
-            return -1
+    length = end - start
+    while tokens.long[slot]:
+        found = tokens.long[slot]
         if (found ^ h) >> np.uint64(32) == 0:
             token = np.int64(found & LOW_HALF) - 1
-            at = blob_offsets[token]
-            length = end - start
-            if blob_offsets[token + 1] - at == length:
+            at = tokens.offsets[token]
+            if tokens.offsets[token + 1] - at == length:
                 k = 0
-                while k < length and blob[at + k] == data[start + k]:
+                while k < length and tokens.blob[at + k] == data[start + k]:
                     k += 1
                 if k == length:
                     return token
-        slot = slot + np.uint64(1) & mask
+        slot = slot + ONE & mask
+    return np.int64(-1)
 
 
 @numba.njit(nogil=True, cache=True)
-def insert_tokens(tokens, blob, blob_offsets):
-    """Fill the empty table, leaving out empty tokens; the id of the first that repeats an earlier one, or -1."""
-    mask = np.uint64(len(tokens) - 1)
-    for token in range(len(blob_offsets) - 1):
-        start = blob_offsets[token]
-        end = blob_offsets[token + 1]
+def find_token(data, start, end, tokens):
+    """The id of the token with these bytes, or -1."""
+    if end - start < SHORT:
+        low, high = pack(data, start, end - start, len(data) - 16)
+        return find_short(low, high, tokens)
+    return find_long(data, start, end, tokens)
+
+
+@numba.njit(nogil=True, cache=True)
+def insert_tokens(tokens):
+    """Fill the empty tables, leaving out empty tokens; the id of the first that repeats an earlier one, or -1."""
+    long_mask = np.uint64(len(tokens.long) - 1)
+    for token in range(len(tokens.offsets) - 1):
+        start = tokens.offsets[token]
+        end = tokens.offsets[token + 1]
         if start == end:
             continue
-        if find_token(blob, start, end, tokens, blob, blob_offsets) >= 0:
+        if find_token(tokens.blob, start, end, tokens) >= 0:
             return token
-        h = _hash_bytes(blob, start, end)
-        slot = h >> np.uint64(20) & mask
-        while tokens[slot]:
-            slot = slot + np.uint64(1) & mask
-        tokens[slot] = h & ~LOW_HALF | np.uint64(token + 1)
+        if end - start < SHORT:
+            low, high = pack(tokens.blob, start, end - start, len(tokens.blob) - 16)
+            row = short_slot(low, high, tokens)
+            while tokens.short[row + 1]:
+                row = row + 4 & len(tokens.short) - 1
+            tokens.short[row] = low
+            tokens.short[row + 1] = high
+            tokens.short[row + 2] = np.uint64(token)
+        else:
+            h = hash_bytes(tokens.blob, start, end)
+            slot = h >> np.uint64(20) & long_mask
+            while tokens.long[slot]:
+                slot = slot + ONE & long_mask
+            tokens.long[slot] = h & ~LOW_HALF | np.uint64(token + 1)
     return -1
 
 
 @numba.njit(nogil=True, cache=True)
-def pairs_by_bytes(tokens, blob, blob_offsets, first, last, pairs, used):
+def pairs_by_bytes(tokens, first, last, pairs, used):
     """List every pair of tokens that together are one of the tokens first..last, into int32 (n, 3) from `used` on.
 
     Columns: left, right, whole. Returns (tokens done, rows used); stops early when `pairs` could overflow.
     """
     for token in range(first, last):
-        start = blob_offsets[token]
-        end = blob_offsets[token + 1]
+        start = tokens.offsets[token]
+        end = tokens.offsets[token + 1]
         if used + (end - start) > len(pairs):
             return token, used
         for middle in range(start + 1, end):
-            left = find_token(blob, start, middle, tokens, blob, blob_offsets)
+            left = find_token(tokens.blob, start, middle, tokens)
             if left >= 0:
-                right = find_token(blob, middle, end, tokens, blob, blob_offsets)
+                right = find_token(tokens.blob, middle, end, tokens)
                 if right >= 0:
                     pairs[used, 0] = left
                     pairs[used, 1] = right
@@ -134,99 +245,165 @@ def pairs_by_bytes(tokens, blob, blob_offsets, first, last, pairs, used):
     return last, used
 
 
-@numba.njit(nogil=True, cache=True)
-def merge_scan(data, start, end, byte_ids, byte_pairs, pairs, limit, ids, values):
-    """Merge a short pretoken, always the pair of lowest rank below `limit`, leftmost first; how many ids are left."""
-    mask = np.uint64(len(pairs) - 1)
-    n = end - start
-    for i in range(n):
-        ids[i] = byte_ids[data[start + i]]
-    for i in range(n - 1):
-        values[i] = byte_pairs[np.int64(data[start + i]) << 8 | np.int64(data[start + i + 1])]
-    while n > 1:
-        best = values[0]
-        at = 0
-        for i in range(1, n - 1):
-            if values[i] < best:
-                best = values[i]
-                at = i
-        if best >> np.uint64(32) >= limit:
-            break
-        ids[at] = np.int32(best & LOW_HALF)
-        n -= 1
-        for i in range(at + 1, n):
-            ids[i] = ids[i + 1]
-            values[i] = values[i + 1]
-        if at > 0:
-            values[at - 1] = _find_pair(pairs, mask, ids[at - 1], ids[at])
-        if at < n - 1:
-            values[at] = _find_pair(pairs, mask, ids[at], ids[at + 1])
-    return n
+@numba.njit(nogil=True, forceinline=True)
+def merge_short(data, items, n, merges, scratch, found, used, spans):
+    """Merge n pretokens of at most SCAN_LIMIT bytes each, always the pair of lowest rank, leftmost first.
+
+    items: int64 (n, 2), start in data and length. The ids of item k are written to found[spans[k, 0]:][:spans[k, 1]],
+    from `used` on; returns where they all end. Looking a pair up waits for memory; so LANES pretokens take turns, each
+    asking for its next two rows of `pairs` one turn before it reads them. Places never move; the set bits of
+    LEFT tell which are left.
+    """
+    ids = scratch.ids
+    merged = scratch.merged
+    values = scratch.values
+    state = scratch.lanes
+    pairs = merges.pairs
+    for lane in range(LANES):
+        state[lane].item = -1
+    begun = 0
+    busy = n > 0
+    while busy:
+        # First all take what they asked for, or begin; then all look for their next merge. In between, what was
+        # written a word at a time has come to rest, and can be read by vectors without waiting.
+        for lane in range(LANES):
+            first = np.uint64(lane * PLACES + 1)
+            if state[lane].item >= 0:
+                # Without a neighbour the key is none's, and what is written before the first place is never read.
+                place = state[lane].before
+                value = find_pair(pairs, state[lane].before_key)
+                values[first + place] = value & ~LOW_HALF | place
+                merged[first + place] = np.int32(value & LOW_HALF)
+                place = state[lane].at
+                value = find_pair(pairs, state[lane].after_key)
+                values[first + place] = value & ~LOW_HALF | place
+                merged[first + place] = np.int32(value & LOW_HALF)
+            elif begun < n:
+                start = np.uint64(items[begun, 0])
+                length = np.uint64(items[begun, 1])
+                padded = length + np.uint64(7) & ~np.uint64(7)  # whole vectors in the search for the least
+                final = start + length - ONE
+                byte = np.uint64(data[start])
+                for i in range(padded):
+                    next_byte = np.uint64(data[min(start + i + ONE, final)])
+                    value = merges.of_bytes[byte << np.uint64(8) | next_byte]
+                    ids[first + i] = merges.byte_ids[byte]
+                    merged[first + i] = np.int32(value & LOW_HALF)
+                    values[first + i] = value & ~LOW_HALF | i | np.uint64(i + ONE >= length) * ALL
+                    byte = next_byte
+                state[lane].item = begun
+                state[lane].padded = padded
+                state[lane].left = ALL >> np.uint64(SCAN_LIMIT) - length
+                begun += 1
+        busy = False
+        for lane in range(LANES):
+            if state[lane].item < 0:
+                continue
+            busy = True
+            first = np.uint64(lane * PLACES + 1)
+            left = state[lane].left
+            least = least_of_8(values, first)
+            for i in range(np.uint64(8), state[lane].padded, np.uint64(8)):
+                least = min(least, least_of_8(values, first + i))
+            if least >> np.uint64(32) == LOW_HALF:
+                item = state[lane].item
+                spans[item, 0] = used
+                while left:
+                    found[used] = ids[first + trailing_zeros(left)]
+                    left &= left - ONE
+                    used += 1
+                spans[item, 1] = used - spans[item, 0]
+                state[lane].item = -1
+                continue
+            at = least & LOW_HALF
+            here = ONE << at
+            above = left & ~(here | here - ONE)
+            below = left & (here - ONE)
+            gone = above & (~above + ONE)
+            above ^= gone
+            joined = merged[first + at]
+            ids[first + at] = joined
+            values[first + trailing_zeros(gone)] = NOTHING
+            before = np.uint64(63) - leading_zeros(below)
+            after = trailing_zeros(above) & np.uint64(63)
+            after_key = pair_key(joined, ids[first + after]) | np.uint64(above == 0) * ALL
+            before_key = pair_key(ids[first + before], joined) | np.uint64(below == 0) * ALL
+            prefetch(pairs, pair_bucket(pairs, after_key))
+            prefetch(pairs, pair_bucket(pairs, before_key))
+            state[lane].left = left ^ gone
+            state[lane].at = at
+            state[lane].before = before
+            state[lane].after_key = after_key
+            state[lane].before_key = before_key
+    return used
 
 
 @numba.njit(nogil=True, cache=True)
-def heap_begin(data, start, first, last, n, byte_ids, byte_pairs, ids, nexts, previous, values, heap, size):
-    """Lay out bytes first..last of a long pretoken of n bytes for `heap_merge`; `heap` has two places a byte.
+def heap_begin(data, start, first, last, n, merges, heap, size):
+    """Lay out bytes first..last of a long pretoken of n bytes for `heap_merge`.
 
     Returns the heap's size; `size` is what the call for the bytes before returned.
     """
     for i in range(first, last):
-        ids[i] = byte_ids[data[start + i]]
-        nexts[i] = i + 1
-        previous[i] = i - 1
-        values[i] = NOTHING
+        heap.ids[i] = merges.byte_ids[data[start + i]]
+        heap.nexts[i] = i + 1
+        heap.previous[i] = i - 1
+        value = NOTHING
         if i < n - 1:
-            values[i] = byte_pairs[np.int64(data[start + i]) << 8 | np.int64(data[start + i + 1])]
-        if values[i] != NOTHING:
-            size = _heap_push(heap, size, values[i] & ~LOW_HALF | np.uint64(i))
+            value = merges.of_bytes[np.int64(data[start + i]) << 8 | np.int64(data[start + i + 1])]
+        heap.values[i] = value
+        if value != NOTHING:
+            size = _heap_push(heap.entries, size, value & ~LOW_HALF | np.uint64(i))
     return size
 
 
-@numba.njit(inline="always")
-def _heap_push(heap, size, entry):
+@numba.njit(nogil=True, forceinline=True)
+def _heap_push(entries, size, entry):
     i = size
     while i > 0:
         parent = (i - 1) >> 1
-        if heap[parent] <= entry:
+        if entries[parent] <= entry:
             break
-        heap[i] = heap[parent]
+        entries[i] = entries[parent]
         i = parent
-    heap[i] = entry
+    entries[i] = entry
     return size + 1
 
 
 @numba.njit(nogil=True, cache=True)
-def heap_merge(n, pairs, limit, ids, nexts, previous, values, heap, size, work):
-    """Do up to `work` steps on a pretoken of n bytes; the heap's size, 0 when no pair below `limit` is left.
+def heap_merge(n, merges, heap, size, work):
+    """Do up to `work` steps on a pretoken of n bytes; the heap's size, 0 when no pair is left.
 
-    A heap entry is rank << 32 | position, so the lowest is the leftmost of the lowest rank; stale ones are
-    told by the rank that `values` has for the position now. Each merge takes one entry and adds at most two.
+    Each merge takes one entry and adds at most two, so that none is below twice the bytes.
     """
-    mask = np.uint64(len(pairs) - 1)
+    pairs = merges.pairs
+    ids = heap.ids
+    nexts = heap.nexts
+    previous = heap.previous
+    values = heap.values
+    entries = heap.entries
     while size > 0 and work > 0:
         work -= 1
-        entry = heap[0]
-        if entry >> np.uint64(32) >= limit:
-            return 0
+        entry = entries[0]
         size -= 1
-        moved = heap[size]
+        moved = entries[size]
         i = 0
         while True:
             child = 2 * i + 1
             if child >= size:
                 break
-            if child + 1 < size and heap[child + 1] < heap[child]:
+            if child + 1 < size and entries[child + 1] < entries[child]:
                 child += 1
-            if heap[child] >= moved:
+            if entries[child] >= moved:
                 break
-            heap[i] = heap[child]
+            entries[i] = entries[child]
             i = child
-        heap[i] = moved
+        entries[i] = moved
 
         at = np.int64(entry & LOW_HALF)
         value = values[at]
         if (value ^ entry) >> np.uint64(32):
-            continue
+            continue  # stale: the pair that starts here is another by now
         gone = nexts[at]
         after = nexts[gone]
         before = previous[at]
@@ -236,54 +413,62 @@ def heap_merge(n, pairs, limit, ids, nexts, previous, values, heap, size, work):
         values[at] = NOTHING
         if after < n:
             previous[after] = at
-            values[at] = _find_pair(pairs, mask, ids[at], ids[after])
+            values[at] = find_pair(pairs, pair_key(ids[at], ids[after]))
             if values[at] != NOTHING:
-                size = _heap_push(heap, size, values[at] & ~LOW_HALF | np.uint64(at))
+                size = _heap_push(entries, size, values[at] & ~LOW_HALF | np.uint64(at))
         if before >= 0:
-            values[before] = _find_pair(pairs, mask, ids[before], ids[at])
+            values[before] = find_pair(pairs, pair_key(ids[before], ids[at]))
             if values[before] != NOTHING:
-                size = _heap_push(heap, size, values[before] & ~LOW_HALF | np.uint64(before))
+                size = _heap_push(entries, size, values[before] & ~LOW_HALF | np.uint64(before))
     return size
 
 
 @numba.njit(nogil=True, cache=True)
-def heap_ids(n, ids, nexts, out, at):
-    """Write the ids that are left to `out` from `at` on; where it ends."""
+def heap_ids(n, heap, out, at):
+    """Write the ids that are left to `out` from `at` on; where they end."""
     i = 0
     while i < n:
-        out[at] = ids[i]
+        out[at] = heap.ids[i]
         at += 1
-        i = nexts[i]
+        i = heap.nexts[i]
     return at
 
 
 @numba.njit(nogil=True, cache=True)
-def merge_tokens(blob, blob_offsets, first, last, byte_ids, byte_pairs, pairs, below_own_rank, parts):
+def merge_tokens(tokens, first, last, merges, scratch, heap, learn, parts):
     """Merge each token's own bytes; parts: int32 (tokens, 3), how many ids are left and the first two of them.
 
-    With `below_own_rank` only pairs of a rank below the token's id are merged. Tokens longer than SCRATCH are
-    said to leave none.
+    With `learn` the two that are left are put into `merges` as the merge that makes the token, with its id as rank,
+    before the next token is looked at; it stops at a token that is not left in two. Tokens longer than SCRATCH are
+    said to leave none. Returns the token it stopped at, or `last`.
     """
-    ids = np.empty(SCRATCH, dtype=np.int32)
-    nexts = np.empty(SCRATCH, dtype=np.int32)
-    previous = np.empty(SCRATCH, dtype=np.int32)
-    values = np.empty(SCRATCH, dtype=np.uint64)
-    heap = np.empty(2 * SCRATCH, dtype=np.uint64)
+    items = np.empty((1, 2), dtype=np.int64)
+    spans = np.empty((1, 2), dtype=np.int64)
+    found = np.empty(SCRATCH, dtype=np.uint32)
     for token in range(first, last):
-        start = blob_offsets[token]
-        end = blob_offsets[token + 1]
+        start = tokens.offsets[token]
+        end = tokens.offsets[token + 1]
         n = end - start
         parts[token, 0] = 0
         if n == 0 or n > SCRATCH:
             continue
-        limit = np.uint64(token) if below_own_rank else LOW_HALF
         if n <= SCAN_LIMIT:
-            n = merge_scan(blob, start, end, byte_ids, byte_pairs, pairs, limit, ids, values)
+            items[0, 0] = start
+            items[0, 1] = n
+            n = merge_short(tokens.blob, items, 1, merges, scratch[0], found, 0, spans)
         else:
-            size = heap_begin(blob, start, 0, n, n, byte_ids, byte_pairs, ids, nexts, previous, values, heap, 0)
-            heap_merge(n, pairs, limit, ids, nexts, previous, values, heap, size, np.int64(1) << 62)
-            n = heap_ids(n, ids, nexts, ids, 0)
+            size = heap_begin(tokens.blob, start, 0, n, n, merges, heap, 0)
+            heap_merge(n, merges, heap, size, np.int64(1) << 62)
+            n = heap_ids(n, heap, found, 0)
         parts[token, 0] = n
-        parts[token, 1] = ids[0]
+        parts[token, 1] = found[0]
         if n > 1:
-            parts[token, 2] = ids[1]
+            parts[token, 2] = found[1]
+        if learn and end - start > 1:
+            if n != 2:
+                return token
+            value = np.uint64(token) << np.uint64(32) | np.uint64(token)
+            _insert_pair(merges.pairs, pair_key(found[0], found[1]), value)
+            if end - start == 2:
+                merges.of_bytes[np.int64(tokens.blob[start]) << 8 | np.int64(tokens.blob[start + 1])] = value
+    return last

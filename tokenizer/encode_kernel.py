@@ -1,238 +1,390 @@
-"""From pretokens to ids: two caches of recent pretokens in front of the merging in `apply_kernel`.
+"""From pretokens to ids, batch by batch: caches of recent pretokens in front of the merging in `apply_kernel`.
 
-The caches are bounded and belong to one thread. `small`, uint64 (capacity, 4): pretokens of up to 15 bytes and
-4 ids, packed as in `count_kernel`, ids in the last two words. `large`, uint64 (capacity, 16): up to 63 bytes, zero
-padded, their number in the top byte of word 7, up to 15 ids and their number in the 16 halves of words
-8 to 15. A key has two places side by side; a new one pushes the newer of the two to the older's place.
+What takes time is waiting for memory. So a batch goes through in steps, each of which asks for the
+cache lines that the next one reads: pack and hash; look up in the caches; merge what they do not have; write the ids.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
 from tokenizer.apply_kernel import (
+    LANES_RECORD,
     LOW_HALF,
-    NOTHING,
     SCAN_LIMIT,
     SCRATCH,
-    find_token,
+    find_long,
+    find_short,
     heap_begin,
     heap_ids,
     heap_merge,
-    merge_scan,
+    merge_short,
+    short_slot,
 )
-from tokenizer.kernel_tools import HASH_2, load_8, mix
+from tokenizer.kernel_tools import ALL, HASH_2, SHORT, load_8, mix, pack, prefetch, store_8
+from tokenizer.scan_kernel import scan
 
-SMALL, LARGE, NEITHER = np.uint64(0), np.uint64(1), np.uint64(2)  # which cache a pretoken belongs in
-OUT, DOCUMENT = range(2)  # in `state`: ids written, documents begun
-
-
-@numba.njit(nogil=True, cache=True)
-def _merge_pretoken(
-    data, start, end, byte_ids, byte_pairs, pairs, tokens, blob, blob_offsets, scratch, values, heap, out, at
-):
-    """Write the ids of one pretoken of at most SCRATCH bytes to `out` from `at` on; where they end."""
-    token = find_token(data, start, end, tokens, blob, blob_offsets)
-    if token >= 0:
-        out[at] = token
-        return at + 1
-    no_limit = LOW_HALF
-    ids = scratch[0]
-    n = end - start
-    if n <= SCAN_LIMIT:
-        n = merge_scan(data, start, end, byte_ids, byte_pairs, pairs, no_limit, ids, values)
-        for i in range(n):
-            out[at + i] = ids[i]
-        return at + n
-    nexts = scratch[1]
-    previous = scratch[2]
-    size = heap_begin(data, start, 0, n, n, byte_ids, byte_pairs, ids, nexts, previous, values, heap, 0)
-    heap_merge(n, pairs, no_limit, ids, nexts, previous, values, heap, size, np.int64(1) << 62)
-    return heap_ids(n, ids, nexts, out, at)
+# In `state`: ids written and documents done; documents scanned and where to go on; where the first pretoken not
+# encoded starts, its number in `ends` and that of the last; room needed in `out`.
+OUT, DOCUMENT, SCANNED, POSITION, START, FIRST, LAST, NEEDED = range(8)
+DONE, MORE, GROW, LONG = range(4)  # what `encode` returns
+NO_ID = LOW_HALF  # marks the places of a row of `Caches.small` that hold no id
+BATCH = 256
+LARGE = 64  # pretokens of this many bytes and more are not cached
+SMALL_ROW = 4
+LARGE_ROW = 16
 
 
-@numba.njit(nogil=True, cache=True)
-def _encode_cached(data, offsets, start, ends, first, last, byte_ids, small, large, out, id_offsets, state, packed):
-    """Encode pretokens for as long as the caches know them; the index of the first that they do not.
+class Caches(NamedTuple):
+    """Recent pretokens of one thread, in rows of words. A key has two rows side by side; a new one pushes the newer of
+    the two to the older's place."""
 
-    `packed` (uint64, (4,)) then has what `_remember` needs: the packed pretoken, its slot, and which cache.
-    Nothing but this loop runs per pretoken: calls that take arrays would cost more than all its work.
+    small: np.ndarray  # uint64, rows of 4: up to 15 bytes as `pack` gives them, and up to 4 ids
+    # uint64, rows of 16: up to 63 bytes, zero padded, their number in the top byte of word 7; up to 15 ids and their
+    # number in the 16 halves of words 8 to 15. Also small pretokens that have more ids than `small` takes, packed;
+    # their word 7 is 0.
+    large: np.ndarray
+
+
+# Scratch memory for a batch of pretokens on their way, one record, which is one argument of a kernel where as many
+# arrays would take longer to hand over than a short text to encode.
+BATCH_RECORD = np.dtype(
+    [
+        ("lengths", np.int64, BATCH),  # in bytes
+        ("low", np.uint64, BATCH),  # the two words of a pretoken as `pack` gives them; of a large one the last word
+        ("high", np.uint64, BATCH),
+        ("rows", np.uint64, BATCH),  # the first row of its key in its cache; from `_look_up` on, its own
+        ("counts", np.int64, BATCH),  # ids in `found`; 0 of those that are found in `Caches.small`
+        ("places", np.int64, BATCH),  # where in `found` they begin
+        ("missing", np.int64, BATCH),  # which ones no cache has
+        ("merging", np.int64, BATCH),  # which ones of these are merged
+        ("items", np.int64, (BATCH, 2)),  # their starts and lengths
+        ("spans", np.int64, (BATCH, 2)),  # and where in `found` the ids of these are, and how many
+        ("found", np.uint32, BATCH * SCAN_LIMIT + SCRATCH),
+        *LANES_RECORD,
+    ]
+)
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _pack(data, start, ends, n, caches, batch):
+    """Pack and hash n pretokens; the number of the first that is too long, or too near the end of the data to load."""
+    small_mask = np.uint64(len(caches.small) - 2 * SMALL_ROW)
+    large_mask = np.uint64(len(caches.large) - 2 * LARGE_ROW)
+    safe = len(data) - 16
+    safe_words = len(data) - LARGE
+    for k in range(n):
+        length = ends[k] - start
+        batch.lengths[k] = length
+        if length < SHORT:
+            low, high = pack(data, start, length, safe)
+            row = mix(low, high) >> np.uint64(20) & small_mask
+            prefetch(caches.small, row)
+            batch.low[k] = low
+            batch.high[k] = high
+            batch.rows[k] = row
+        else:
+            if length >= LARGE or start > safe_words:
+                return k
+            words = (length + 7) >> 3
+            h = np.uint64(length)
+            for w in range(words - 1):
+                h = (h ^ load_8(data, start + 8 * w)) * HASH_2
+                h ^= h >> np.uint64(29)
+            last_word = load_8(data, start + 8 * (words - 1)) & ALL >> np.uint64(64 * words - 8 * length)
+            row = mix(h, last_word) >> np.uint64(20) & large_mask
+            prefetch(caches.large, row)
+            prefetch(caches.large, row + np.uint64(8))
+            if words == 8:
+                last_word |= np.uint64(length) << np.uint64(56)
+            batch.low[k] = last_word
+            batch.rows[k] = row
+        start = ends[k]
+    return n
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _look_up(data, ends, n, caches, tokens, batch):
+    """Find the ids of pretokens in the caches. Those that are not there are listed in `missing`.
+
+    Returns how many those are, and how much of `found` is used.
     """
-    small_mask = np.uint64(len(small) - 2)
-    large_mask = np.uint64(len(large) - 2)
+    small = caches.small
+    used = 0
+    misses = 0
+    for k in range(n):
+        row = batch.rows[k]
+        if batch.lengths[k] < SHORT:
+            low = batch.low[k]
+            high = batch.high[k]
+            # Which of the two rows it is cannot be predicted, so no branch depends on it.
+            in_first = (small[row] == low) & (small[row + np.uint64(1)] == high)
+            in_second = (small[row + np.uint64(4)] == low) & (small[row + np.uint64(5)] == high)
+            batch.rows[k] = row + np.uint64(SMALL_ROW) * np.uint64(in_second)
+            batch.counts[k] = 0
+            if not (in_first | in_second):
+                batch.rows[k] = row
+                prefetch(tokens.short, short_slot(low, high, tokens))
+                batch.missing[misses] = k
+                misses += 1
+        else:
+            count = _find_large(data, ends[k] - batch.lengths[k], k, caches.large, batch, used)
+            if count:
+                batch.places[k] = used
+                batch.counts[k] = count
+                used += count
+            else:
+                batch.missing[misses] = k
+                misses += 1
+    return misses, used
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _find_large(data, start, k, large, batch, used):
+    """Copy the ids of a large pretoken from its cache to found[used:]; how many, 0 where it is not there."""
+    length = batch.lengths[k]
+    last = np.uint64(((length + 7) >> 3) - 1)
+    for way in range(2):
+        row = batch.rows[k] + np.uint64(way * LARGE_ROW)
+        if large[row + np.uint64(7)] >> np.uint64(56) == np.uint64(length) and large[row + last] == batch.low[k]:
+            w = np.uint64(0)
+            while w < last and large[row + w] == load_8(data, start + np.int64(w) * 8):
+                w += np.uint64(1)
+            if w == last:
+                return _copy_ids(large, row, batch.found, used)
+    return 0
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _copy_ids(large, row, found, used):
+    count = np.int64(large[row + np.uint64(15)] >> np.uint64(32))
+    for w in range((count + 1) >> 1):
+        store_8(found, used + 2 * w, large[row + np.uint64(8 + w)])
+    return count
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _row_in_large(k, large, batch):
+    """Where a small pretoken is in `Caches.large` if it has too many ids for `Caches.small`."""
+    return mix(batch.low[k], batch.high[k]) >> np.uint64(20) & np.uint64(len(large) - 2 * LARGE_ROW)
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _find_small_in_large(k, large, batch, used):
+    count = 0
+    for way in range(2):
+        row = _row_in_large(k, large, batch) + np.uint64(way * LARGE_ROW)
+        if large[row] == batch.low[k] and large[row + np.uint64(1)] == batch.high[k] and large[row + np.uint64(7)] == 0:
+            count = _copy_ids(large, row, batch.found, used)
+            break
+    return count
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _find_or_merge(data, ends, misses, used, merges, tokens, large, batch):
+    """Find the missing pretokens among the tokens, and merge the others."""
+    n = 0
+    for m in range(misses):
+        k = batch.missing[m]
+        length = batch.lengths[k]
+        count = 0
+        if length < SHORT:
+            token = find_short(batch.low[k], batch.high[k], tokens)
+            if token < 0:
+                count = _find_small_in_large(k, large, batch, used)
+        else:
+            token = find_long(data, ends[k] - length, ends[k], tokens)
+        if token >= 0:
+            batch.found[used] = token
+            count = 1
+        if count:
+            batch.places[k] = used
+            batch.counts[k] = count
+            used += count
+        else:
+            batch.merging[n] = k
+            batch.items[n, 0] = ends[k] - length
+            batch.items[n, 1] = length
+            n += 1
+    merge_short(data, batch.items, n, merges, batch, batch.found, used, batch.spans)
+    for m in range(n):
+        k = batch.merging[m]
+        batch.places[k] = batch.spans[m, 0]
+        batch.counts[k] = batch.spans[m, 1]
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _find_or_merge_one(data, start, length, used, merges, tokens, batch, heap):
+    """Find or merge a pretoken of more than SCAN_LIMIT bytes; how much of `found` is used."""
+    token = find_long(data, start, start + length, tokens)
+    if token >= 0:
+        batch.found[used] = token
+        used += 1
+    else:
+        size = heap_begin(data, start, 0, length, length, merges, heap, 0)
+        heap_merge(length, merges, heap, size, np.int64(1) << 62)
+        used = heap_ids(length, heap, batch.found, used)
+    return used
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _write(ends, n, caches, batch, offsets, out, id_offsets, state):
+    """Write the ids of a batch in the order of the text, and where documents end."""
+    small = caches.small
     at = state[OUT]
     document = state[DOCUMENT]
     documents = len(offsets) - 1
-    next_document_end = offsets[document + 1] if document < documents else np.int64(-1)
-    safe = len(data) - 64
-    i = first
-    while i < last:
-        end = ends[i]
-        length = end - start
-        if length < 16:
-            if start <= safe:
-                low = load_8(data, start)
-                high = load_8(data, start + 8)
-                if length <= 8:
-                    low &= NOTHING >> np.uint64(64 - 8 * length)
-                    high = np.uint64(0)
-                else:
-                    high &= NOTHING >> np.uint64(128 - 8 * length)
-            else:
-                low = np.uint64(0)
-                high = np.uint64(0)
-                for k in range(length):
-                    if k < 8:
-                        low |= np.uint64(data[start + k]) << np.uint64(8 * k)
-                    else:
-                        high |= np.uint64(data[start + k]) << np.uint64(8 * (k - 8))
-            high |= np.uint64(length) << np.uint64(56)
-            slot = mix(low, high) >> np.uint64(20) & small_mask
-            if small[slot, 0] != low or small[slot, 1] != high:
-                slot += np.uint64(1)
-                if small[slot, 0] != low or small[slot, 1] != high:
-                    packed[0] = low
-                    packed[1] = high
-                    packed[2] = slot - np.uint64(1)
-                    packed[3] = SMALL
-                    break
-            # Room for four ids is there; those past the pretoken's own are overwritten.
-            word = small[slot, 2]
-            out[at] = np.uint32(word & LOW_HALF)
-            at += 1
-            if word >> np.uint64(32) != LOW_HALF:
-                out[at] = np.uint32(word >> np.uint64(32))
-                at += 1
-                word = small[slot, 3]
-                if word & LOW_HALF != LOW_HALF:
-                    out[at] = np.uint32(word & LOW_HALF)
-                    at += 1
-                    if word >> np.uint64(32) != LOW_HALF:
-                        out[at] = np.uint32(word >> np.uint64(32))
-                        at += 1
-        elif length < 64 and start <= safe:
-            words = (length + 7) >> 3
-            final = NOTHING >> np.uint64(64 * words - 8 * length)
-            h = np.uint64(length)
-            for k in range(words - 1):
-                h = (h ^ load_8(data, start + 8 * k)) * HASH_2
-                h ^= h >> np.uint64(29)
-            last_word = load_8(data, start + 8 * (words - 1)) & final
-            slot = mix(h, last_word) >> np.uint64(20) & large_mask
-            if words == 8:
-                last_word |= np.uint64(length) << np.uint64(56)
-            hit = False
-            for way in range(2):
-                row = slot + np.uint64(way)
-                if large[row, 7] >> np.uint64(56) == np.uint64(length) and large[row, words - 1] == last_word:
-                    k = 0
-                    while k < words - 1 and large[row, k] == load_8(data, start + 8 * k):
-                        k += 1
-                    if k == words - 1:
-                        hit = True
-                        n = np.int64(large[row, 15] >> np.uint64(32))
-                        for k in range(n):
-                            half = large[row, 8 + (k >> 1)] >> np.uint64(32 * (k & 1))
-                            out[at + k] = np.uint32(half & LOW_HALF)
-                        at += n
-                        break
-            if not hit:
-                packed[0] = last_word
-                packed[2] = slot
-                packed[3] = LARGE
-                break
+    document_end = offsets[document + 1] if document < documents else np.int64(-1)
+    for k in range(n):
+        count = batch.counts[k]
+        if count == 0:
+            # Both places of a word are written, the second to be overwritten where it holds no id.
+            row = batch.rows[k]
+            word = small[row + np.uint64(2)]
+            store_8(out, at, word)
+            at += 1 + np.int64(word >> np.uint64(32) != NO_ID)
+            word = small[row + np.uint64(3)]
+            if word != ALL:
+                store_8(out, at, word)
+                at += 1 + np.int64(word >> np.uint64(32) != NO_ID)
         else:
-            packed[3] = NEITHER
-            break
-        start = end
-        i += 1
-        while end == next_document_end:
+            for i in range(count):
+                out[at + i] = batch.found[batch.places[k] + i]
+            at += count
+        while ends[k] == document_end:
             document += 1
             id_offsets[document] = at
-            next_document_end = offsets[document + 1] if document < documents else np.int64(-1)
+            document_end = offsets[document + 1] if document < documents else np.int64(-1)
     state[OUT] = at
     state[DOCUMENT] = document
-    return i
 
 
-@numba.njit(nogil=True, cache=True)
-def _remember(data, start, length, small, large, out, at, n, packed):
-    """Put a pretoken and its `n` ids, which begin at out[at], into the cache that `packed` names, if it fits."""
-    slot = packed[2]
-    if packed[3] == SMALL and n <= 4:
-        for k in range(4):
-            small[slot + np.uint64(1), k] = small[slot, k]
-        small[slot, 0] = packed[0]
-        small[slot, 1] = packed[1]
-        small[slot, 2] = np.uint64(out[at]) | (np.uint64(out[at + 1]) if n > 1 else LOW_HALF) << np.uint64(32)
-        word = np.uint64(out[at + 2]) if n > 2 else LOW_HALF
-        small[slot, 3] = word | (np.uint64(out[at + 3]) if n > 3 else LOW_HALF) << np.uint64(32)
-    elif packed[3] == LARGE and n <= 15:
-        for k in range(16):
-            large[slot + np.uint64(1), k] = large[slot, k]
-        words = (length + 7) >> 3
-        for k in range(words - 1):
-            large[slot, k] = load_8(data, start + 8 * k)
-        large[slot, 7] = np.uint64(length) << np.uint64(56)
-        large[slot, words - 1] = packed[0]
-        for k in range(8, 16):
-            large[slot, k] = np.uint64(0)
-        for k in range(n):
-            large[slot, 8 + (k >> 1)] |= np.uint64(out[at + k]) << np.uint64(32 * (k & 1))
-        large[slot, 15] |= np.uint64(n) << np.uint64(32)
+@numba.njit(nogil=True, forceinline=True)
+def _remember(data, ends, misses, packed, caches, batch):
+    """Put what was missing of the first `packed` into the caches, where its ids fit."""
+    small = caches.small
+    large = caches.large
+    found = batch.found
+    for m in range(misses):
+        k = batch.missing[m]
+        if k >= packed:
+            continue
+        row = batch.rows[k]
+        at = batch.places[k]
+        n = batch.counts[k]
+        length = batch.lengths[k]
+        if length < SHORT and n <= 4:
+            if small[row] == batch.low[k] and small[row + np.uint64(1)] == batch.high[k]:
+                continue  # the second of two in one batch is there already
+            for w in range(SMALL_ROW):
+                small[row + np.uint64(SMALL_ROW + w)] = small[row + np.uint64(w)]
+            small[row] = batch.low[k]
+            small[row + np.uint64(1)] = batch.high[k]
+            for w in range(2):
+                first = np.uint64(found[at + 2 * w]) if n > 2 * w else NO_ID
+                second = np.uint64(found[at + 2 * w + 1]) if n > 2 * w + 1 else NO_ID
+                small[row + np.uint64(2 + w)] = first | second << np.uint64(32)
+        elif n <= 15:
+            if length < SHORT:
+                row = _row_in_large(k, large, batch)
+                if large[row] == batch.low[k] and large[row + np.uint64(1)] == batch.high[k]:
+                    continue
+            for w in range(LARGE_ROW):
+                large[row + np.uint64(LARGE_ROW + w)] = large[row + np.uint64(w)]
+                large[row + np.uint64(w)] = 0
+            if length < SHORT:
+                large[row] = batch.low[k]
+                large[row + np.uint64(1)] = batch.high[k]
+            else:
+                last = ((length + 7) >> 3) - 1
+                for w in range(last):
+                    large[row + np.uint64(w)] = load_8(data, ends[k] - length + 8 * w)
+                large[row + np.uint64(last)] = batch.low[k]
+                large[row + np.uint64(7)] |= np.uint64(length) << np.uint64(56)
+            for w in range(n):
+                large[row + np.uint64(8 + (w >> 1))] |= np.uint64(found[at + w]) << np.uint64(32 * (w & 1))
+            large[row + np.uint64(15)] |= np.uint64(n) << np.uint64(32)
 
 
-@numba.njit(nogil=True, cache=True)
-def encode(
-    data,
-    offsets,
-    start,
-    ends,
-    first,
-    last,
-    byte_ids,
-    byte_pairs,
-    pairs,
-    tokens,
-    blob,
-    blob_offsets,
-    small,
-    large,
-    scratch,
-    values,
-    heap,
-    out,
-    id_offsets,
-    state,
-    packed,
-):
-    """Encode the pretokens ends[first:last], the first of which starts at data[start].
+@numba.njit(nogil=True)
+def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, heap, out, id_offsets, state):
+    """Encode the pretokens ends[first:], the first of which starts at data[start].
 
     Whole pretokens are looked up in `tokens` before they are merged. Ids go to `out` (uint32, room for one a
-    byte) from state[OUT] on; id_offsets[d] is where those of document d begin. Returns the index of the first
-    pretoken not encoded because it is longer than SCRATCH, else `last`.
+    byte and three more) from state[OUT] on; id_offsets[d] is where those of document d begin. Returns the index of the
+    first pretoken not encoded because it is longer than SCRATCH, else len(ends).
     """
-    i = first
-    while True:
-        i = _encode_cached(data, offsets, start, ends, i, last, byte_ids, small, large, out, id_offsets, state, packed)
-        if i == last:
-            return last
-        if i > first:
-            start = ends[i - 1]
-            first = i
-        end = ends[i]
-        if end - start > SCRATCH:
-            return i
-        at = state[OUT]
-        done = _merge_pretoken(
-            data, start, end, byte_ids, byte_pairs, pairs, tokens, blob, blob_offsets, scratch, values, heap, out, at
+    while first < len(ends):
+        wanted = min(BATCH, len(ends) - first)
+        batch_ends = ends[first : first + wanted]
+        n = _pack(data, start, batch_ends, wanted, caches, batch)
+        misses, used = _look_up(data, batch_ends, n, caches, tokens, batch)
+        ready = n
+        if n < wanted and batch.lengths[n] <= SCRATCH:
+            # One that the caches do not take; the next batch begins behind it.
+            ready += 1
+            length = batch.lengths[n]
+            if length <= SCAN_LIMIT:
+                batch.missing[misses] = n
+                misses += 1
+            else:
+                batch.places[n] = used
+                used = _find_or_merge_one(data, batch_ends[n] - length, length, used, merges, tokens, batch, heap)
+                batch.counts[n] = used - batch.places[n]
+        if misses:
+            _find_or_merge(data, batch_ends, misses, used, merges, tokens, caches.large, batch)
+        _write(batch_ends, ready, caches, batch, offsets, out, id_offsets, state)
+        if misses:
+            _remember(data, batch_ends, misses, n, caches, batch)
+        first += ready
+        if ready == n < wanted:
+            break
+        start = ends[first - 1]
+    return first
+
+
+@numba.njit(nogil=True, cache=True)
+def encode(data, offsets, automaton, ends, merges, tokens, caches, scratch, heap, out, id_offsets, state, chunks):
+    """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
+
+    automaton: what `scan` takes of a pattern. ends: int64 scratch memory; what it holds from state[FIRST] to
+    state[LAST] is encoded before anything is scanned. Ids go to `out` (uint32) from state[OUT] on; id_offsets[d] is
+    where those of document d begin. Returns DONE; MORE when there is more to do; GROW when `out` must have
+    state[NEEDED] places more; LONG when the pretoken that ends at ends[state[FIRST]] has more bytes than SCRATCH.
+    """
+    for _ in range(chunks):
+        if state[FIRST] == state[LAST]:
+            if state[SCANNED] == len(offsets) - 1:
+                return DONE
+            state[FIRST] = 0
+            state[LAST], state[SCANNED], state[POSITION] = scan(
+                data, offsets, state[SCANNED], state[POSITION], ends, *automaton
+            )
+            if state[LAST] == 0:
+                continue
+        state[NEEDED] = ends[state[LAST] - 1] - state[START] + 4  # an id a byte, and what is written beyond
+        if state[OUT] + state[NEEDED] > len(out):
+            return GROW
+        state[FIRST] = _encode(
+            data,
+            offsets,
+            state[START],
+            ends[: state[LAST]],
+            state[FIRST],
+            merges,
+            tokens,
+            caches,
+            scratch[0],
+            heap,
+            out,
+            id_offsets,
+            state,
         )
-        _remember(data, start, end - start, small, large, out, at, done - at, packed)
-        state[OUT] = done
-        i += 1
-        first = i
-        start = end
-        while state[DOCUMENT] < len(offsets) - 1 and offsets[state[DOCUMENT] + 1] == end:
-            state[DOCUMENT] += 1
-            id_offsets[state[DOCUMENT]] = done
+        if state[FIRST] > 0:
+            state[START] = ends[state[FIRST] - 1]
+        if state[FIRST] < state[LAST]:
+            return LONG
+    return MORE

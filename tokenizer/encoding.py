@@ -7,16 +7,20 @@ from functools import cached_property
 
 import numpy as np
 
-from tokenizer.documents import Block, as_readonly, cut, cut_within
-from tokenizer.pretokenize import pretoken_ends
-from tokenizer.vocabulary import BY_MERGES, BY_RANKS, Vocabulary
+from tokenizer import apply_kernel as kernel
+from tokenizer import encode_kernel, long_kernel
+from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
+from tokenizer.encode_kernel import LARGE_ROW, SMALL_ROW, Caches
+from tokenizer.kernel_tools import aligned
+from tokenizer.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretoken_ends
+from tokenizer.vocabulary import BY_MERGES, BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
 from tokenizer.workers import share_out
 
-SMALL_CACHE = 1 << 18  # rows of 32 bytes
+SMALL_CACHE = 1 << 19  # rows of 32 bytes
 LARGE_CACHE = 1 << 16  # rows of 128 bytes
+SMALL_TEXT = 1 << 16  # bytes up to which there is an id's room for every byte from the start
+CHUNKS_PER_CALL = 8  # of CHUNK pretokens, some milliseconds, between looks at Ctrl-C
 WORK_PER_CALL = 1_000_000  # heap steps on one long pretoken, about 0.2 s, between looks at Ctrl-C
-NOTHING = np.uint64(0xFFFFFFFFFFFFFFFF)
-LONGEST_RANKED_TOKEN = 4096
 
 
 def _capacity(entries: int) -> int:
@@ -24,83 +28,72 @@ def _capacity(entries: int) -> int:
     return 1 << max(8, (2 * entries).bit_length())
 
 
-class TokenTable:
-    """Tokens found by their bytes."""
-
-    def __init__(self, tokens: list[bytes | None]):
-        from tokenizer import apply_kernel as kernel
-
-        self.offsets = np.zeros(len(tokens) + 1, dtype=np.int64)
-        np.cumsum([len(token or b"") for token in tokens], out=self.offsets[1:])
-        self.blob = np.frombuffer(b"".join(token or b"" for token in tokens), dtype=np.uint8)
-        self.slots = np.zeros(_capacity(len(tokens)), dtype=np.uint64)
-        repeated = kernel.insert_tokens(self.slots, self.blob, self.offsets)
-        if repeated >= 0:
-            raise ValueError(f"two tokens have the bytes {tokens[repeated]!r}; the second has the id {repeated}")
-
-    def pairs_by_bytes(self) -> np.ndarray:
-        """Every two tokens that together are a token: int32 (n, 3), left, right, whole, by whole."""
-        from tokenizer import apply_kernel as kernel
-
-        last = len(self.offsets) - 1
-        pairs = np.empty((4 * len(self.blob) // 3 + LONGEST_RANKED_TOKEN, 3), dtype=np.int32)
-        done = used = 0
-        while done < last:
-            done, used = kernel.pairs_by_bytes(self.slots, self.blob, self.offsets, done, last, pairs, used)
-            if done < last:
-                pairs = np.concatenate([pairs, np.empty_like(pairs)])
-        return pairs[:used]
-
-    def merge_tokens(self, pairs: PairTable, below_own_rank: bool) -> np.ndarray:
-        """What merging leaves of each token's bytes: int32 (tokens, 3), their number and the first two ids."""
-        from tokenizer import apply_kernel as kernel
-
-        last = len(self.offsets) - 1
-        parts = np.zeros((last, 3), dtype=np.int32)
-        for first in range(0, last, 1 << 16):
-            stop = min(first + (1 << 16), last)
-            kernel.merge_tokens(
-                self.blob,
-                self.offsets,
-                first,
-                stop,
-                pairs.byte_ids,
-                pairs.of_bytes,
-                pairs.slots,
-                below_own_rank,
-                parts,
-            )
-        return parts
+def token_table(tokens: list[bytes | None]) -> kernel.Tokens:
+    """Tokens found by their bytes. ValueError where two have the same."""
+    lengths = np.array([len(token or b"") for token in tokens], dtype=np.int64)
+    offsets = np.zeros(len(tokens) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    longer = int((lengths >= kernel.SHORT).sum())
+    table = kernel.Tokens(
+        short=aligned(4 * _capacity(len(tokens) - longer), 0),
+        long=np.zeros(_capacity(longer), dtype=np.uint64),
+        blob=np.frombuffer(b"".join(token or b"" for token in tokens), dtype=np.uint8),
+        offsets=offsets,
+    )
+    repeated = kernel.insert_tokens(table)
+    if repeated >= 0:
+        raise ValueError(f"two tokens have the bytes {tokens[repeated]!r}; the second has the id {repeated}")
+    return table
 
 
-class PairTable:
+def merge_table(listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, room: int = 0) -> kernel.Merges:
     """Merges, int32 (n, 3), found by their pair, with their ranks. ValueError where a pair is repeated."""
+    pairs = aligned(2 * _capacity(len(listed) + room), kernel.NOTHING)
+    repeated = kernel.insert_pairs(pairs, np.ascontiguousarray(listed), ranks.astype(np.int64))
+    if repeated >= 0:
+        raise ValueError(f"merge {repeated} joins a pair that an earlier merge joins")
+    table = kernel.Merges(byte_ids, pairs, np.empty(65536, dtype=np.uint64))
+    kernel.fill_byte_pairs(table)
+    return table
 
-    def __init__(self, merges: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray):
-        from tokenizer import apply_kernel as kernel
 
-        self.slots = np.empty((_capacity(len(merges)), 2), dtype=np.uint64)
-        self.slots[:, 0] = NOTHING
-        repeated = kernel.insert_pairs(self.slots, np.ascontiguousarray(merges), ranks.astype(np.int64))
-        if repeated >= 0:
-            raise ValueError(f"merge {repeated} joins a pair that an earlier merge joins")
-        self.byte_ids = byte_ids
-        self.of_bytes = np.empty(65536, dtype=np.uint64)
-        kernel.fill_byte_pairs(byte_ids, self.slots, self.of_bytes)
+def _pairs_by_bytes(table: kernel.Tokens) -> np.ndarray:
+    """Every two tokens that together are a token: int32 (n, 3), left, right, whole, by whole."""
+    last = len(table.offsets) - 1
+    pairs = np.empty((4 * len(table.blob) // 3 + LONGEST_RANKED_TOKEN, 3), dtype=np.int32)
+    done = used = 0
+    while done < last:
+        done, used = kernel.pairs_by_bytes(table, done, last, pairs, used)
+        if done < last:
+            pairs = np.concatenate([pairs, np.empty_like(pairs)])
+    return pairs[:used]
+
+
+def _merge_tokens(table: kernel.Tokens, merges: kernel.Merges, learn: bool = False) -> np.ndarray:
+    """What merging leaves of each token's bytes: int32 (tokens, 3), their number and the first two ids.
+
+    With `learn`, see `apply_kernel.merge_tokens`, the two that are left become a merge for the tokens that follow.
+    """
+    last = len(table.offsets) - 1
+    parts = np.zeros((last, 3), dtype=np.int32)
+    lanes, heap = np.zeros(1, dtype=kernel.LANES_RECORD), kernel.make_heap(kernel.SCRATCH)
+    for first in range(0, last, 1 << 14):
+        stop = min(first + (1 << 14), last)
+        if kernel.merge_tokens(table, first, stop, merges, lanes, heap, learn, parts) < stop:
+            break
+    return parts
 
 
 def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.ndarray | None:
     """The merge list of a vocabulary that is given by ranks alone: int32 (n, 3), or None where it has none.
 
-    Merging each token's bytes by the ranks below its own leaves the two parts it was made of. Where that
-    holds for every token, merging by this list and by ranks give the same ids for every text.
+    Merging each token's bytes by the merges of the tokens before it must leave the two parts it is made of. Where
+    that holds for every token, merging by this list and by ranks give the same ids for every text: before a pair
+    is joined by rank, its bytes have been merged as they are in the token alone.
     """
-    longest = max((len(token) for token in tokens if token is not None), default=0)
-    if longest > LONGEST_RANKED_TOKEN:
-        raise ValueError(f"a token has {longest} bytes; {LONGEST_RANKED_TOKEN} are the most in a vocabulary by ranks")
-    table = TokenTable(tokens)
-    by_bytes = table.pairs_by_bytes()
-    parts = table.merge_tokens(PairTable(by_bytes, by_bytes[:, 2], byte_ids), below_own_rank=True)
+    table = token_table(tokens)
+    none = np.empty((0, 3), dtype=np.int32)
+    parts = _merge_tokens(table, merge_table(none, none[:, 2], byte_ids, room=len(tokens)), learn=True)
     merged = np.flatnonzero(np.diff(table.offsets) > 1)
     if (parts[merged, 0] != 2).any():
         return None
@@ -109,8 +102,7 @@ def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.nd
 
 def all_tokens_reachable(tokens: list[bytes | None], merges: np.ndarray, byte_ids: np.ndarray) -> bool:
     """Whether the merges make every token out of its own bytes, so that looking it up whole changes nothing."""
-    pairs = PairTable(merges, np.arange(len(merges)), byte_ids)
-    parts = TokenTable(tokens).merge_tokens(pairs, below_own_rank=False)
+    parts = _merge_tokens(token_table(tokens), merge_table(merges, np.arange(len(merges)), byte_ids))
     return all(parts[i, 0] == 1 and parts[i, 1] == i for i, token in enumerate(tokens) if token is not None)
 
 
@@ -120,96 +112,95 @@ class EncodingTables:
     def __init__(self, vocabulary: Vocabulary):
         tokens = vocabulary.tokens
         self.pattern = vocabulary.pattern
+        self.automaton = automaton_arrays(self.pattern.automaton) if self.pattern.automaton is not None else None
         byte_ids = vocabulary.byte_ids
+        self.tokens = token_table(tokens)
         if vocabulary.semantics == BY_RANKS:
-            self.tokens = TokenTable(tokens)
-            by_bytes = self.tokens.pairs_by_bytes()
-            self.pairs = PairTable(by_bytes, by_bytes[:, 2], byte_ids)
-            return
-        self.pairs = PairTable(vocabulary.merges, np.arange(len(vocabulary.merges)), byte_ids)
-        self.tokens = TokenTable(tokens)
+            listed = _pairs_by_bytes(self.tokens)
+            ranks, made_by = listed[:, 2], np.arange(len(tokens), dtype=np.int32)
+        else:
+            listed = vocabulary.merges
+            ranks, made_by = np.arange(len(listed)), np.ascontiguousarray(listed[:, 2])
+        self.merges = merge_table(listed, ranks, byte_ids)
+        # The id that each rank makes, or None where merges may rank before those that make their parts.
+        self.made_by = made_by if long_kernel.monotone(listed, ranks, len(tokens)) else None
         if vocabulary.semantics == BY_MERGES:
             # A whole pretoken may be looked up only where merging gives the same; so leave the others out.
-            parts = self.tokens.merge_tokens(self.pairs, below_own_rank=False)
+            parts = _merge_tokens(self.tokens, self.merges)
             reached = (parts[:, 0] == 1) & (parts[:, 1] == np.arange(len(parts)))
             if not reached[np.diff(self.tokens.offsets) > 0].all():
-                self.tokens = TokenTable([t if ok else None for t, ok in zip(tokens, reached, strict=True)])
+                self.tokens = token_table([t if ok else None for t, ok in zip(tokens, reached, strict=True)])
 
 
 class Encoder:
     """One thread's encoder: bounded caches of recent pretokens, and scratch memory."""
 
     def __init__(self, tables: EncodingTables):
-        from tokenizer import apply_kernel as kernel
-        from tokenizer.encode_kernel import encode
-
-        self.kernel = kernel
-        self.encode_pretokens = encode
         self.tables = tables
-        self.small = np.zeros((SMALL_CACHE, 4), dtype=np.uint64)
-        self.large = np.zeros((LARGE_CACHE, 16), dtype=np.uint64)
-        self.scratch = np.empty((3, kernel.SCRATCH), dtype=np.int32)
-        self.values = np.empty(kernel.SCRATCH, dtype=np.uint64)
-        self.heap = np.empty(2 * kernel.SCRATCH, dtype=np.uint64)
-        self.packed = np.zeros(4, dtype=np.uint64)
+        small = aligned(SMALL_CACHE * SMALL_ROW, 0)
+        self.caches = Caches(small, aligned(LARGE_CACHE * LARGE_ROW, 0))
+        self.batch = np.zeros(1, dtype=encode_kernel.BATCH_RECORD)
+        self.heap = kernel.make_heap(kernel.SCRATCH)
+        self.ends = np.empty(CHUNK, dtype=np.int64)
 
-    def encode(self, block: Block, check: Callable[[], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, block: Block, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
-        tables, table, pairs = self.tables, self.tables.tokens, self.tables.pairs
-        data = block.data
-        state = np.zeros(2, dtype=np.int64)
+        state = np.zeros(8, dtype=np.int64)
         id_offsets = np.zeros(len(block.offsets), dtype=np.int64)
-        out = np.empty(block.size // 3 + 64, dtype=np.uint32)
-        start = int(block.offsets[0])
-        while state[1] < len(block.offsets) - 1 and block.offsets[state[1] + 1] == start:
-            state[1] += 1  # empty documents at the very beginning
-        for ends in pretoken_ends(block, tables.pattern):
-            if check is not None:
-                check()
-            needed = int(state[0]) + int(ends[-1]) - start + 4
-            if needed > len(out):
-                out = np.concatenate([out[: state[0]], np.empty(needed, dtype=np.uint32)])
-            first = 0
-            while first < len(ends):
-                first = self.encode_pretokens(
-                    data,
-                    block.offsets,
-                    start,
-                    ends,
-                    first,
-                    len(ends),
-                    pairs.byte_ids,
-                    pairs.of_bytes,
-                    pairs.slots,
-                    table.slots,
-                    table.blob,
-                    table.offsets,
-                    self.small,
-                    self.large,
-                    self.scratch,
-                    self.values,
-                    self.heap,
-                    out,
-                    id_offsets,
-                    state,
-                    self.packed,
-                )
-                if first < len(ends):
-                    before = int(ends[first - 1]) if first else start
-                    self._encode_long(data, before, int(ends[first]), out, state, check)
-                    start = int(ends[first])
-                    first += 1
-                    while state[1] < len(block.offsets) - 1 and block.offsets[state[1] + 1] == start:
-                        state[1] += 1
-                        id_offsets[state[1]] = state[0]
-            start = int(ends[-1])
-        return out[: state[0]], id_offsets
+        out = np.empty(block.size + 4 if block.size < SMALL_TEXT else block.size // 3, dtype=np.uint32)
+        state[encode_kernel.POSITION] = state[encode_kernel.START] = start = block.offsets[0]
+        while state[encode_kernel.DOCUMENT] < len(block.offsets) - 1 and block.offsets[state[1] + 1] == start:
+            state[encode_kernel.DOCUMENT] += 1  # empty documents at the very beginning
+        if self.tables.automaton is not None:
+            out = self._run(block, self.tables.automaton, self.ends, out, id_offsets, state, check)
+        else:
+            state[encode_kernel.SCANNED] = len(block.offsets) - 1
+            for ends in pretoken_ends(block, self.tables.pattern):
+                state[encode_kernel.FIRST], state[encode_kernel.LAST] = 0, len(ends)
+                out = self._run(block, NO_AUTOMATON, ends, out, id_offsets, state, check)
+        return out[: state[encode_kernel.OUT]], id_offsets
+
+    def _run(self, block: Block, automaton, ends, out, id_offsets, state, check) -> np.ndarray:
+        """Call the kernel until it is done; `out`, or what it has become."""
+        tables = self.tables
+        while True:
+            outcome = encode_kernel.encode(
+                block.data,
+                block.offsets,
+                automaton,
+                ends,
+                tables.merges,
+                tables.tokens,
+                self.caches,
+                self.batch,
+                self.heap,
+                out,
+                id_offsets,
+                state,
+                CHUNKS_PER_CALL,
+            )
+            if outcome == encode_kernel.DONE:
+                return out
+            check()
+            if outcome == encode_kernel.GROW:
+                more = max(int(state[encode_kernel.NEEDED]), len(out) // 2)
+                out = np.concatenate([out, np.empty(more, dtype=np.uint32)])
+            elif outcome == encode_kernel.LONG:
+                first = state[encode_kernel.FIRST]
+                end = ends[first]
+                self._encode_long(block.data, int(state[encode_kernel.START]), int(end), out, state, check)
+                state[encode_kernel.START] = end
+                state[encode_kernel.FIRST] = first + 1
+                documents = len(block.offsets) - 1
+                while state[1] < documents and block.offsets[state[1] + 1] == end:
+                    state[1] += 1
+                    id_offsets[state[1]] = state[0]
 
     def _encode_long(self, data, start: int, end: int, out, state, check) -> None:
         """A pretoken too long for the scratch memory, in steps."""
-        kernel, table = self.kernel, self.tables.tokens
+        tables = self.tables
         at = int(state[0])
-        token = kernel.find_token(data, start, end, table.slots, table.blob, table.offsets)
+        token = kernel.find_token(data, start, end, tables.tokens)
         if token >= 0:
             out[at] = token
             state[0] += 1
@@ -217,37 +208,28 @@ class Encoder:
         n = end - start
         if n >= 2**31:
             raise ValueError(f"a single pretoken of {n} bytes is longer than the 2 GiB supported; cut the text")
-        ids, nexts, previous = np.empty((3, n), dtype=np.int32)
-        values = np.empty(n, dtype=np.uint64)
-        heap = np.empty(2 * n, dtype=np.uint64)
-        pairs = self.tables.pairs
+        if tables.made_by is None:
+            state[0] = self._merge_by_heap(data, start, n, out, at, check)
+            return
+        long = long_kernel.make_long(n, len(tables.made_by))
+        while long.state[long_kernel.BEGUN] < n:
+            check()
+            long_kernel.begin(data, start, n, tables.merges, long, WORK_PER_CALL)
+        while long_kernel.merge(n, tables.merges, tables.made_by, long, WORK_PER_CALL):
+            check()
+        state[0] = long_kernel.write(n, long, out, at)
+
+    def _merge_by_heap(self, data, start: int, n: int, out, at: int, check) -> int:
+        """Where merges may rank before those that make their parts."""
+        merges, heap = self.tables.merges, kernel.make_heap(n)
         size = 0
         for first in range(0, n, WORK_PER_CALL):
-            if check is not None:
-                check()
-            last = min(first + WORK_PER_CALL, n)
-            size = kernel.heap_begin(
-                data,
-                start,
-                first,
-                last,
-                n,
-                pairs.byte_ids,
-                pairs.of_bytes,
-                ids,
-                nexts,
-                previous,
-                values,
-                heap,
-                size,
-            )
+            check()
+            size = kernel.heap_begin(data, start, first, min(first + WORK_PER_CALL, n), n, merges, heap, size)
         while size:
-            if check is not None:
-                check()
-            size = kernel.heap_merge(
-                n, pairs.slots, np.uint64(2**32 - 1), ids, nexts, previous, values, heap, size, WORK_PER_CALL
-            )
-        state[0] = kernel.heap_ids(n, ids, nexts, out, at)
+            check()
+            size = kernel.heap_merge(n, merges, heap, size, WORK_PER_CALL)
+        return kernel.heap_ids(n, heap, out, at)
 
 
 class EncoderPool:
@@ -269,6 +251,13 @@ class EncoderPool:
 
     def give_back(self, encoder: Encoder) -> None:
         self._idle.append(encoder)
+
+    def warm_up(self, threads: int) -> None:
+        """Have the kernels, the tables, and an encoder for each thread ready."""
+        encoders = [self.take() for _ in range(threads)]
+        for encoder in encoders:
+            encoder.encode(single_block(b"a"))
+            self.give_back(encoder)
 
     def encode(self, block: Block, threads: int) -> tuple[np.ndarray, np.ndarray]:
         """As `Encoder.encode`, on several threads; the ids do not depend on how many."""
@@ -296,13 +285,21 @@ class EncoderPool:
         finally:
             for encoder in encoders:
                 self.give_back(encoder)
-        return _join(block, pieces, results)
+        return _join(block, pieces, results, threads)
 
 
-def _join(block: Block, pieces: list[Block], results: list) -> tuple[np.ndarray, np.ndarray]:
-    ids = np.concatenate([part for part, _ in results])
+def _join(block: Block, pieces: list[Block], results: list, threads: int) -> tuple[np.ndarray, np.ndarray]:
     # Where the (parts of) documents end in bytes and in ids; a document's end is one of these places.
     byte_ends = np.concatenate([block.offsets[:1], *(piece.offsets[1:] for piece in pieces)])
     counts = np.concatenate([np.diff(id_offsets) for _, id_offsets in results])
     id_ends = np.concatenate([[0], np.cumsum(counts)])
-    return ids, id_ends[np.searchsorted(byte_ends, block.offsets, side="right") - 1]
+    starts = np.cumsum([0, *(len(ids) for ids, _ in results)])
+    joined = np.empty(starts[-1], dtype=np.uint32)
+
+    def copy(index: int, check: Callable[[], None]) -> None:
+        check()
+        joined[starts[index] : starts[index + 1]] = results[index][0]
+        results[index] = None
+
+    share_out(range(len(pieces)), [copy] * min(threads, len(pieces)), lambda index: None)
+    return joined, id_ends[np.searchsorted(byte_ends, block.offsets, side="right") - 1]

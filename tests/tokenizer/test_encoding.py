@@ -99,6 +99,20 @@ def test_no_input_is_quadratic(trained):
         assert time.perf_counter() - started < 20  # quadratic would take hours
 
 
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("characters", ["a", "ab", "abc ", "aab", "aaab\n", "字符", "the cat"])
+def test_long_pretokens_equal_tiktoken_however_they_are_merged(
+    name, characters, trained, as_tiktoken, tiktoken_patterns
+):
+    """Up to 64 bytes by a scan, up to 4,096 by a heap, above by buckets: the lengths around these, and random ones."""
+    tok, rng = trained[name], random.Random(17)
+    peer = as_tiktoken(tok, tiktoken_patterns[name])
+    for length in [62, 63, 64, 65, 66, 4095, 4096, 4097, *(rng.randrange(1, 9000) for _ in range(12))]:
+        text = "".join(rng.choices(characters, k=length))
+        assert tok.encode_to_numpy(text).tolist() == peer.encode_ordinary(text)
+        assert tok.encode_to_numpy("x " + text + " tail").tolist() == peer.encode_ordinary("x " + text + " tail")
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_come_back(trained, data):
@@ -263,6 +277,29 @@ def test_decoding_takes_lists_arrays_and_arrow(trained):
         tok.decode(cut, errors="strict")
 
 
+def test_many_ids_decode_at_once_to_the_same_bytes(trained, stdlib_texts):
+    tok = trained["gpt2"]
+    rng = np.random.default_rng(3)
+    special = rng.choice([*tok.special_tokens.values()], 1000)
+    ids = np.concatenate([tok.encode_to_numpy(stdlib_texts[0], disallowed_special=()), special, rng.permutation(4096)])
+    ids = np.tile(ids, 100_000 // len(ids) + 1)
+    expected = b"".join(map(tok.token_bytes, ids.tolist()))
+    for form in (ids, ids.astype(np.int64), ids.astype(np.uint16), ids[::-1][::-1], pa.array(ids)):
+        assert tok.decode_bytes(form) == expected
+    for wrong in (-1, tok.vocab_size, 2**40):
+        damaged = ids.astype(np.int64)
+        damaged[77_777] = wrong
+        with pytest.raises(ValueError, match=f"{wrong} is no id"):
+            tok.decode_bytes(damaged)
+
+
+def test_warming_up_changes_no_ids(trained, stdlib_texts):
+    tok = Tokenizer(trained["cl100k"]._vocabulary)
+    tok.warm_up(threads=2)
+    text = stdlib_texts[1]
+    assert tok.encode(text, disallowed_special=()) == trained["cl100k"].encode(text, disallowed_special=())
+
+
 def test_a_regex_of_ones_own_trains_and_encodes(stdlib_texts):
     with pytest.warns(UserWarning, match="regex module"):
         tok = Tokenizer.train(stdlib_texts[:20], 600, pattern=r"[A-Za-z]+|[0-9]| +")
@@ -343,12 +380,12 @@ def test_both_merge_semantics_equal_tokenizers(seed, ignore_merges, tmp_path):
 def test_encoders_are_reused_and_bounded(trained, stdlib_texts):
     pool = EncoderPool(trained["gpt2"]._vocabulary)
     first = pool.take()
-    size = sum(array.nbytes for array in (first.small, first.large))
+    size = sum(array.nbytes for array in first.caches)
     from tokenizer.documents import single_block
 
     for text in stdlib_texts[:20]:
         first.encode(single_block(text.encode()))
-    assert sum(array.nbytes for array in (first.small, first.large)) == size < 32 << 20
+    assert sum(array.nbytes for array in first.caches) == size < 32 << 20
     pool.give_back(first)
     assert pool.take() is first
 
