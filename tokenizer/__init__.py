@@ -1,10 +1,13 @@
-"""Byte-level BPE: training, encoding and decoding, exact and fast. Importing it loads no kernel and no numba."""
+"""Byte-level BPE: training, encoding and decoding, exact and fast. Importing it loads no kernel, no numba, no numpy."""
 
-from tokenizer.counting import PretokenCounts, count_pretokens
 from tokenizer.patterns import NAMES as PATTERN_NAMES
 from tokenizer.patterns import Pattern, resolve_pattern
 from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP
 from tokenizer.tokenizer import Tokenizer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.counting import PretokenCounts, count_pretokens
 
 __all__ = [
     "CLS",
@@ -20,3 +23,11 @@ __all__ = [
     "count_pretokens",
     "resolve_pattern",
 ]
+
+
+def __getattr__(name: str):
+    if name in ("PretokenCounts", "count_pretokens"):  # they need numpy
+        from tokenizer import counting
+
+        return getattr(counting, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

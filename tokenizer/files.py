@@ -1,4 +1,4 @@
-"""Reading and writing vocabularies: tokenizer.json, .tiktoken, and GPT-2's vocab.bpe with encoder.json.
+"""Reading and writing vocabularies: tokenizer.json, tiktoken's ranks, and merges beside the tokens' ids.
 
 A file is read strictly: what we do not do is refused by name, and a damaged file is a ValueError that says
 which file and which field.
@@ -6,48 +6,78 @@ which file and which field.
 
 from __future__ import annotations
 
-import base64
-import binascii
+import gc
 import json
 import os
+import re
+from binascii import a2b_base64
+from io import BytesIO
+from operator import lt
 from pathlib import Path
 
-import numpy as np
-
-from tokenizer.hugging_face import parse_tokenizer_json, tokenizer_json
+from tokenizer.hugging_face import (
+    LARGEST_ID,
+    build_vocabulary,
+    is_id,
+    largest_size,
+    parse_added_tokens,
+    parse_tokenizer_json,
+    tokenizer_json,
+)
 from tokenizer.patterns import Pattern, resolve_pattern
-from tokenizer.special import check_special_tokens
-from tokenizer.vocabulary import BY_MERGES, BY_RANKS, Vocabulary
+from tokenizer.special import END_OF_TEXT, check_special_tokens
+from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
 
-LARGEST_ID = 2**24
+LARGEST_FILE = 1 << 29  # bytes; the largest published vocabularies have about 35 MB
+
+# Merges, and the file beside them that gives every token its id.
+_IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
+# What a folder is searched for, in this order.
+_IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "*.tiktoken", "tokenizer.model")
+# Pattern and normalizer of the tokenizer_class in tokenizer_config.json: merges.txt does not say them.
+_CLASSES = {"GPT2Tokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
+
+_RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+[\r\n]")
+_NOT_SPACE = bytes(byte for byte in range(256) if byte not in b" \t\n\r\x0b\x0c")
 
 
 def load_vocabulary(
-    path: str | os.PathLike, pattern: str | Pattern | None, special_tokens: dict[str, int] | None
+    path: str | os.PathLike,
+    pattern: str | Pattern | None = None,
+    special_tokens: dict[str, int] | None = None,
+    normalizer: str | None = None,
 ) -> Vocabulary:
-    """Read a vocabulary from a file or folder, whose format its name tells."""
+    """Read a vocabulary from a file or folder, whose format its name tells, or its first line."""
     path = Path(path)
     if path.is_dir():
-        candidates = [path / "tokenizer.json", path / "vocab.bpe"]
-        ranks = sorted(path.glob("*.tiktoken"))
-        found = [candidate for candidate in candidates if candidate.is_file()] or ranks[:1]
-        if not found:
-            raise FileNotFoundError(f"the folder {path} has no tokenizer.json, vocab.bpe or .tiktoken file")
-        path = found[0]
+        path = _in_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"no such tokenizer: {path}")
+    if normalizer not in (None, "NFC"):
+        raise ValueError(f"normalizer must be 'NFC' or None, not {normalizer!r}")
+    # The many objects of a large file are all kept: looking for garbage among them would only take time.
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        if path.suffix == ".tiktoken":
-            return _load_tiktoken(path, pattern, special_tokens)
-        if path.name == "vocab.bpe":
-            return _load_gpt2(path, pattern, special_tokens)
+        for merges, ids in _IDS_BESIDE.items():
+            # The two may have a prefix in common, as in my-vocab.json and my-merges.txt.
+            for name in (merges, ids):
+                if path.name.endswith(name):
+                    prefix = path.name.removesuffix(name)
+                    beside = path.with_name(prefix + merges), path.with_name(prefix + ids)
+                    return _load_merges(*beside, pattern, special_tokens, normalizer)
         if path.suffix == ".json":
-            if pattern is not None or special_tokens is not None:
-                raise ValueError("says its own pattern and special tokens; load it without")
+            if (pattern, special_tokens, normalizer) != (None, None, None):
+                raise ValueError("says its own pattern, special tokens and normalizer; load it without")
             return parse_tokenizer_json(_read_json(path))
-        raise ValueError("is neither a .json nor a .tiktoken file nor a vocab.bpe")
+        return _load_ranks(path, pattern, special_tokens, normalizer)
+    except RecursionError:
+        raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    finally:
+        if collects:
+            gc.enable()
 
 
 def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike) -> None:
@@ -55,106 +85,214 @@ def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike) -> No
     folder = Path(folder)
     content = json.dumps(tokenizer_json(vocabulary), ensure_ascii=False, indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".tokenizer.json.{os.getpid()}.partial"
+    unfinished = folder / f".tokenizer.json.{os.getpid()}.partial"
     try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
+        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(folder / "tokenizer.json")
+        unfinished.replace(folder / "tokenizer.json")
     except OSError as error:
         # A full disk does not say which file did not fit.
         raise OSError(error.errno, error.strerror, str(folder / "tokenizer.json")) from None
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
+
+
+def _in_folder(folder: Path) -> Path:
+    for name in _IN_FOLDER:
+        found = sorted(path for path in folder.glob(name) if path.is_file())
+        if len(found) > 1:
+            raise ValueError(f"the folder {folder} has {len(found)} {name} files; load one of them by its name")
+        if found:
+            return found[0]
+    *others, last = _IN_FOLDER
+    raise FileNotFoundError(f"the folder {folder} has no {', '.join(others)} or {last}")
+
+
+def _read(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise ValueError(f"has {size} bytes, more than the {LARGEST_FILE} that a vocabulary may have")
+    return path.read_bytes()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return _read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 at byte {error.start}") from None
 
 
 def _read_json(path: Path):
+    def constant(name: str):
+        raise ValueError(f"has the number {name}, which is not JSON")
+
     try:
-        return json.loads(path.read_bytes().decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8 at byte {error.start}") from None
+        return json.loads(_read_text(path), object_pairs_hook=_distinct, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON ({error.msg} at line {error.lineno}); the file may be truncated") from None
-    except RecursionError:
-        raise ValueError("is nested too deeply for a tokenizer") from None
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            raise ValueError("has a number with thousands of digits") from None
+        raise
 
 
-def _given_special_tokens(special_tokens: dict[str, int] | None, tokens: list[bytes | None]) -> dict[str, int]:
-    """Make room in `tokens` for the special tokens and return them."""
+def _distinct(items: list[tuple[str, object]]) -> dict:
+    """An object of a JSON file, in which no name may stand twice."""
+    found = dict(items)
+    if len(found) < len(items):
+        seen = set()
+        for name, _ in items:
+            if name in seen:
+                raise ValueError(f"has the name {name[:80]!r} twice in one object")
+            seen.add(name)
+    return found
+
+
+def _load_ranks(path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
+    """tiktoken's format: lines of a token in base64 and its rank, which is its id."""
+    content = _read(path)
+    if path.suffix != ".tiktoken" and not _RANK_LINE.match(content, 0, 8192):
+        raise ValueError(
+            "is neither a tokenizer.json, nor vocab.bpe or merges.txt, nor tiktoken's ranks in base64"
+            + (" (SentencePiece models are not supported)" if path.suffix == ".model" else "")
+        )
+    if pattern is None:
+        raise ValueError("does not say its split pattern, being ranks only; pass pattern=, for example 'cl100k'")
     special_tokens = dict(special_tokens or {})
     check_special_tokens(tuple(special_tokens))
     for spelling, i in special_tokens.items():
-        if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < LARGEST_ID:
+        if not is_id(i):
             raise ValueError(f"the id of the special token {spelling!r} must be below {LARGEST_ID}, not {i!r}")
-        tokens.extend([None] * (i + 1 - len(tokens)))
-    return special_tokens
-
-
-def _load_tiktoken(path: Path, pattern, special_tokens) -> Vocabulary:
-    """Lines of a token in base64 and its rank, which is its id."""
-    from tokenizer.encoding import merges_from_ranks
-
-    if pattern is None:
-        raise ValueError("a .tiktoken file does not say its split pattern; pass pattern=, for example 'cl100k'")
-    tokens: list[bytes | None] = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        if not line:
-            continue
-        try:
-            encoded, rank_text = line.split()
-            token, rank = base64.b64decode(encoded, validate=True), int(rank_text)
-        except (ValueError, binascii.Error):
-            raise ValueError(f"line {number} is not a token in base64 and its rank") from None
-        if not token or not 0 <= rank < LARGEST_ID:
-            raise ValueError(f"line {number} has an empty token or a rank out of range")
-        if rank >= len(tokens):
-            tokens.extend([None] * (rank + 1 - len(tokens)))
-        if tokens[rank] is not None:
-            raise ValueError(f"line {number} repeats the rank {rank}")
-        tokens[rank] = token
-    special_tokens = _given_special_tokens(special_tokens, tokens)
-    vocabulary = Vocabulary(
-        tokens=tokens,
-        merges=np.empty((0, 3), dtype=np.int32),
+    ranks = _parse_ranks(content)
+    longest = max(map(len, ranks), default=0)
+    if longest > LONGEST_RANKED_TOKEN:
+        raise ValueError(f"a token has {longest} bytes; {LONGEST_RANKED_TOKEN} are the most in a vocabulary by ranks")
+    return Vocabulary(
+        ids=ranks,
         special_tokens=special_tokens,
         pattern=resolve_pattern(pattern),
-        semantics=BY_RANKS,
-    )
-    merges = merges_from_ranks(tokens, vocabulary.byte_ids)
-    if merges is None:
-        return vocabulary
-    return Vocabulary(
-        tokens=tokens,
-        merges=merges,
-        special_tokens=special_tokens,
-        pattern=vocabulary.pattern,
-        semantics=BY_MERGES,
+        rule=BY_RANKS,
+        normalizer=normalizer,
     )
 
 
-def _load_gpt2(path: Path, pattern, special_tokens) -> Vocabulary:
-    """vocab.bpe lists the merges; encoder.json beside it gives every token its id."""
-    from tokenizer.hugging_face import build_vocabulary
+def _parse_ranks(content: bytes) -> dict[bytes, int]:
+    """The ranks of tokens: in bulk, or line by line where that is not sure of every line."""
+    lines = content.count(b"\n") + (not content.endswith(b"\n"))
+    if content.translate(None, _NOT_SPACE).removesuffix(b"\n") + b"\n" != b" \n" * lines:
+        return _parse_rank_lines(content)
+    fields = content.split()
+    try:
+        ranks = list(map(int, fields[1::2]))
+        found = dict(zip([a2b_base64(token, strict_mode=True) for token in fields[::2]], ranks, strict=True))
+    except ValueError:
+        return _parse_rank_lines(content)
+    # What int takes beside digits.
+    only_digits = b"-" not in content and b"_" not in content and b" +" not in content
+    ascending = all(map(lt, ranks, ranks[1:]))
+    if only_digits and ascending and len(found) == lines and b"" not in found and ranks[-1] < largest_size(lines):
+        return found
+    return _parse_rank_lines(content)
 
-    encoder_path = path.with_name("encoder.json")
-    if not encoder_path.is_file():
-        raise ValueError("needs encoder.json beside it")
-    try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8 at byte {error.start}") from None
-    if lines[0].startswith("#version"):
-        lines = lines[1:]
-    if lines and not lines[-1]:
-        lines.pop()
-    try:
-        vocab = _read_json(encoder_path)
-    except ValueError as error:
-        raise ValueError(f"{encoder_path.name} {error}") from None
-    given = special_tokens
-    if given is None and isinstance(vocab, dict) and "<|endoftext|>" in vocab:
-        given = {"<|endoftext|>": vocab["<|endoftext|>"]}
+
+def _parse_rank_lines(content: bytes) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    taken: set[int] = set()
+    for number, line in enumerate(BytesIO(content.rstrip()), start=1):
+        try:
+            encoded, rank_text = line.split(None, 2)
+            token, rank = a2b_base64(encoded, strict_mode=True), int(rank_text)
+        except ValueError:
+            raise ValueError(f"line {number} is not a token in base64 and its rank") from None
+        if not token or not rank_text.isdigit() or rank >= LARGEST_ID:
+            raise ValueError(f"line {number} has an empty token or a rank out of range")
+        if rank in taken:
+            raise ValueError(f"line {number} repeats the rank {rank}")
+        if token in found:
+            raise ValueError(f"two tokens have the bytes {token[:80]!r}; the second is in line {number}")
+        found[token] = rank
+        taken.add(rank)
+    if found and max(taken) >= largest_size(len(found)):
+        raise ValueError(f"has ranks up to {max(taken)} for {len(found)} tokens")
+    return found
+
+
+def _load_merges(path: Path, ids_path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
+    """GPT-2's format, and Qwen 2's: merges line by line, and beside them a JSON object with every token's id.
+
+    Special tokens that are not given are those in the files that transformers writes beside them, and <|endoftext|>
+    where it has an id.
+    """
+    if not path.is_file() or not ids_path.is_file():
+        missing = ids_path if path.is_file() else path
+        raise ValueError(f"needs {missing.name} beside it")
+    merges = _read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
+    if merges[0].startswith("#version") or merges == [""]:
+        del merges[0]
+    ids = _beside(ids_path)
+    if not isinstance(ids, dict):
+        raise ValueError(f"{ids_path.name} is not a JSON object")
+    config = _beside(path.with_name("tokenizer_config.json"), {})
+    if pattern is None:
+        pattern, normalizer = _pattern_of_class(config, normalizer)
+    flags: dict[str, dict] = {}
+    if special_tokens is None:
+        special_tokens, flags = _added_tokens_beside(path, config, normalizer)
+        if END_OF_TEXT in ids:
+            special_tokens.setdefault(END_OF_TEXT, ids[END_OF_TEXT])
     return build_vocabulary(
-        vocab, lines, given or {}, resolve_pattern(pattern or "gpt2"), False, vocab_field="encoder.json"
+        ids,
+        merges,
+        special_tokens,
+        resolve_pattern(pattern),
+        vocab_field=ids_path.name,
+        normalizer=normalizer,
+        added_flags=flags,
     )
+
+
+def _beside(path: Path, otherwise=None):
+    """The JSON in a file beside the one that is loaded, or `otherwise` where there is none."""
+    if otherwise is not None and not path.is_file():
+        return otherwise
+    try:
+        found = _read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{path.name} {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return found
+
+
+def _pattern_of_class(config: dict, normalizer: str | None) -> tuple[str, str | None]:
+    """The split pattern and normalizer of the tokenizer_class in tokenizer_config.json; GPT-2's where it names none."""
+    if config.get("add_prefix_space"):
+        raise ValueError("tokenizer_config.json has add_prefix_space, which is not supported")
+    name = config.get("tokenizer_class", "GPT2Tokenizer")
+    known = _CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
+    if known is None:
+        raise ValueError(
+            f"tokenizer_config.json names the tokenizer_class {str(name)[:80]!r}, which does not say the "
+            "split pattern; pass pattern="
+        )
+    return known[0], normalizer or known[1]
+
+
+def _added_tokens_beside(path: Path, config: dict, normalizer: str | None) -> tuple[dict[str, int], dict[str, dict]]:
+    """What transformers says of added tokens: all of it in tokenizer_config.json, their ids in added_tokens.json."""
+    decoder = config.get("added_tokens_decoder")
+    if decoder is None:
+        entries = _beside(path.with_name("added_tokens.json"), {})
+        added = [("added_tokens.json", {"content": content, "id": i}) for content, i in entries.items()]
+        return parse_added_tokens(added, normalizer)
+    if not isinstance(decoder, dict):
+        raise ValueError("tokenizer_config.json has an added_tokens_decoder that is no object")
+    added = []
+    for key, token in decoder.items():
+        field = f"added_tokens_decoder[{key[:20]!r}]"
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and isinstance(token, dict)):
+            raise ValueError(f"tokenizer_config.json has {field} that is no token with its id")
+        added.append((field, token | {"id": int(key)}))
+    return parse_added_tokens(added, normalizer)

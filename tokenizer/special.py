@@ -17,13 +17,15 @@ def check_special_tokens(special_tokens: Sequence[str]) -> tuple[str, ...]:
     if isinstance(special_tokens, str):
         raise ValueError(f"special_tokens must be a sequence of strings, not the string {special_tokens!r}")
     special_tokens = tuple(special_tokens)
-    for i, spelling in enumerate(special_tokens):
+    seen = set()
+    for spelling in special_tokens:
         if not isinstance(spelling, str) or not spelling:
             raise ValueError(f"a special token must be a non-empty string, not {spelling!r}")
         if len(spelling.encode("utf-8", "replace")) < 2:
             raise ValueError(f"the special token {spelling!r} is a single byte, which has an id of its own")
         if any(0xD800 <= ord(c) < 0xE000 for c in spelling):
             raise ValueError(f"the special token {spelling!r} has a lone surrogate")
-        if spelling in special_tokens[:i]:
+        if spelling in seen:
             raise ValueError(f"the special token {spelling!r} is given twice")
+        seen.add(spelling)
     return special_tokens

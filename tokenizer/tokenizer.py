@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Literal
 
-import numpy as np
-
-from tokenizer.counting import PretokenCounts, count_pretokens
-from tokenizer.documents import Block, arrow_block, single_block, text_bytes
 from tokenizer.patterns import Pattern
+from tokenizer.short import ShortEncoder
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
+from tokenizer.text import block_of, nfc, nfc_block, text_bytes
 from tokenizer.vocabulary import Vocabulary, trained_vocabulary
-from tokenizer.workers import thread_count
 
-Text = str | bytes
-SpecialSet = Literal["all"] | Collection[str]
+# A program that encodes a short text needs none of these, and they take longer to import than its work does.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+    from typing import Literal
+
+    import numpy as np
+
+    from tokenizer.counting import PretokenCounts
+    from tokenizer.decoding import Decoder
+    from tokenizer.documents import Block
+    from tokenizer.encoding import EncoderPool
+
+    Text = str | bytes
+    SpecialSet = Literal["all"] | Collection[str]
+
+
+MANY_IDS = 50_000  # an array of so many is worth the loading of a kernel
 
 
 class Tokenizer:
@@ -33,16 +44,20 @@ class Tokenizer:
     - A lone surrogate in a str is a ValueError (tiktoken replaces it silently).
     - Special tokens in the text follow tiktoken's rule (Hugging Face always cuts them out).
     - Text that a regex of one's own leaves unmatched is a pretoken, as in Hugging Face (tiktoken drops it).
+    - No special token is added around a text (Hugging Face's add_special_tokens=False).
 
-    Make one with `train`, `train_from_counts` or `load`. Threads may share it.
+    Where a file asks for NFC, text is brought into Unicode's composed form first, as in Hugging Face, and decoding
+    gives that form back. In bytes input this holds for the stretches that are UTF-8.
+
+    Make one with `train`, `train_from_counts` or `load`. Threads may share it. The first few short texts are encoded in
+    plain Python; what encodes longer or more ones fast is loaded when it is needed.
     """
 
     def __init__(self, vocabulary: Vocabulary):
-        from tokenizer.encoding import EncoderPool
-
         self._vocabulary = vocabulary
-        self._pool = EncoderPool(vocabulary)
-        self._spelled = {i: spelling.encode() for spelling, i in vocabulary.special_tokens.items()}
+        self._special = frozenset(vocabulary.special_tokens)
+        # Gives way to the pool once that is there.
+        self._short: ShortEncoder | None = ShortEncoder(vocabulary)
 
     def __reduce__(self):
         return Tokenizer, (self._vocabulary,)
@@ -64,6 +79,7 @@ class Tokenizer:
         byte_order: Literal["gpt2", "raw"] = "gpt2",
         threads: int | None = None,
         progress: Callable[[str, int, int | None], None] | None = None,
+        memory: int | None = None,
     ) -> Tokenizer:
         """Train a vocabulary on a corpus: a path, several, or an iterable of str, bytes or Arrow batches.
 
@@ -72,14 +88,20 @@ class Tokenizer:
         occur less often are not merged. max_token_length: the most bytes a merged token may have (Hugging Face's
         option of that name allows one less). byte_order: the ids of
         the single bytes, and with them how ties fall: gpt2 as Hugging Face, raw as rustbpe.
-        progress: called as (phase, done, total) with the phases "count" (bytes) and "merge" (merges).
+        progress: called as (phase, done, total) with the phases "count" (bytes) and "merge" (merges), and between them,
+        where counts were spilled, "combine" (pretokens). memory: bytes that the work may take, beside the interpreter's
+        own and the text being read (None: as many as it takes). Counts that do not fit are spilled to disk, as in
+        `count_pretokens`; merging needs the distinct pretokens in memory, and where they do not fit says so before.
 
         The result does not depend on threads, the order of the documents or how they are batched. A corpus
         that runs out of pairs gives a smaller vocabulary, and a warning. Raises ValueError for what cannot be.
         """
+        from tokenizer.counting import count_pretokens
+        from tokenizer.workers import thread_count
+
         _check_training(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
         thread_count(threads)
-        counts = count_pretokens(corpus, pattern, threads=threads, progress=progress)
+        counts = count_pretokens(corpus, pattern, threads=threads, progress=progress, memory=memory)
         return cls.train_from_counts(
             counts,
             vocab_size,
@@ -88,6 +110,7 @@ class Tokenizer:
             max_token_length=max_token_length,
             byte_order=byte_order,
             progress=progress,
+            memory=memory,
         )
 
     @classmethod
@@ -100,11 +123,17 @@ class Tokenizer:
         max_token_length: int | None = None,
         byte_order: Literal["gpt2", "raw"] = "gpt2",
         progress: Callable[[str, int, int | None], None] | None = None,
+        memory: int | None = None,
     ) -> Tokenizer:
-        """Train on pretokens counted before; the same as `train` on the corpus that they were counted in."""
-        special_tokens = _check_training(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
-        from tokenizer.merging import BYTE_ORDERS, learn_merges
+        """Train on pretokens counted before; the same as `train` on the corpus that they were counted in.
 
+        memory: bytes that merging may take; ValueError beforehand, with what would help, where it needs more.
+        """
+        special_tokens = _check_training(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
+        from tokenizer.byte_level import BYTE_ORDERS
+        from tokenizer.merging import check_memory, learn_merges
+
+        check_memory(counts, memory)
         wanted = vocab_size - 256 - len(special_tokens)
         order = BYTE_ORDERS[byte_order]
         merges = learn_merges(
@@ -130,16 +159,25 @@ class Tokenizer:
         *,
         pattern: str | Pattern | None = None,
         special_tokens: dict[str, int] | None = None,
+        normalizer: Literal["NFC"] | None = None,
     ) -> Tokenizer:
         """Read a tokenizer from a folder or file.
 
-        A tokenizer.json (or a folder with one) says everything itself. A `.tiktoken` file needs `pattern`, and
-        takes `special_tokens` with their ids; so may `vocab.bpe` beside `encoder.json` (pattern gpt2 by default).
+        - tokenizer.json (or a folder with one) says everything itself.
+        - tiktoken's ranks (`.tiktoken`, or of another name, as Llama 3's tokenizer.model) need `pattern`.
+        - `vocab.bpe` beside `encoder.json`, `merges.txt` beside `vocab.json`: `pattern` is by default that of the
+          tokenizer_class in a tokenizer_config.json beside them (which for Qwen 2 also means NFC), else gpt2.
+
+        The last two take `special_tokens` with their ids; of merges they are by default what the files of transformers
+        beside them say. `normalizer`: "NFC" where the vocabulary's makers normalise text, as Qwen's do.
+
+        Added tokens that are not special ones follow the same rule as these in `encode`. A post-processor that puts
+        special tokens around a text is kept for `save`, and not applied.
         Raises FileNotFoundError, or ValueError that names the file and the field that is damaged or not supported.
         """
         from tokenizer.files import load_vocabulary
 
-        return cls(load_vocabulary(path, pattern, special_tokens))
+        return cls(load_vocabulary(path, pattern, special_tokens, normalizer))
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write folder/tokenizer.json, which tokenizers and transformers open too. It appears whole or not at all.
@@ -162,7 +200,7 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """The largest id + 1: special tokens, the 256 bytes, merges, and unused ids where a file has them."""
-        return len(self._vocabulary.tokens)
+        return self._vocabulary.size
 
     @property
     def special_tokens(self) -> dict[str, int]:
@@ -173,6 +211,11 @@ class Tokenizer:
     def pattern(self) -> str:
         """The split pattern's name, or its regex where it has none."""
         return str(self._vocabulary.pattern)
+
+    @property
+    def normalizer(self) -> str | None:
+        """The form that text is brought into before it is encoded: "NFC", or None."""
+        return self._vocabulary.normalizer
 
     @property
     def fingerprint(self) -> str:
@@ -193,20 +236,24 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """The bytes of a token; of a special token its spelling. ValueError for an id that is no token."""
         token = int(token)
-        found = self._by_id[token] if 0 <= token < len(self._by_id) else None
+        found = self._by_id[token] if 0 <= token < self.vocab_size else None
         if found is None:
             raise ValueError(f"{token} is no id of this tokenizer, which has {self.vocab_size} entries")
         return found
 
     @cached_property
     def _by_id(self) -> list[bytes | None]:
-        return [self._spelled.get(i, token) for i, token in enumerate(self._vocabulary.tokens)]
+        """What each id stands for, and as many None again, which negative indices find."""
+        by_id = self._vocabulary.tokens + [None] * self.vocab_size
+        for spelling, i in self._vocabulary.special_tokens.items():
+            by_id[i] = spelling.encode()
+        return by_id
 
     # Text to ids
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """The ids of a text in which the spelling of special tokens is text like any other."""
-        return self._encode(single_block(text_bytes(text)), 1)[0].tolist()
+        return self._encode_list(text_bytes(text))
 
     def encode(
         self,
@@ -220,9 +267,14 @@ class Tokenizer:
         cut there. The spelling of one in `disallowed_special` ("all": every one not allowed) raises ValueError;
         with disallowed_special=() it is encoded as text. Of spellings that start at the same place, the longest counts.
         """
-        return self.encode_to_numpy(
-            text, allowed_special=allowed_special, disallowed_special=disallowed_special, threads=1
-        ).tolist()
+        data = text_bytes(text)
+        allowed = self._check_special(data, allowed_special, disallowed_special)
+        if not allowed:
+            return self._encode_list(data)
+        ids: list[int] = []
+        for part in self._parts(data, allowed):
+            ids += self._encode_list(part) if isinstance(part, bytes) else [part]
+        return ids
 
     def encode_to_numpy(
         self,
@@ -233,19 +285,36 @@ class Tokenizer:
         disallowed_special: SpecialSet = "all",
     ) -> np.ndarray:
         """As `encode`, but a uint32 array; a long text is shared out over `threads` (default: one per core)."""
-        threads = thread_count(threads)
+        import numpy as np
+
+        from tokenizer.documents import single_block
+
         data = text_bytes(text)
         allowed = self._check_special(data, allowed_special, disallowed_special)
         if not allowed:
             return self._encode(single_block(data), threads)[0]
-        parts, start = [], 0
-        for match in _spellings(allowed).finditer(data):
-            parts.append(self._encode(single_block(data[start : match.start()]), threads)[0])
-            special = self._vocabulary.special_tokens[match.group().decode()]
-            parts.append(np.array([special], dtype=np.uint32))
-            start = match.end()
-        parts.append(self._encode(single_block(data[start:]), threads)[0])
-        return np.concatenate(parts)
+        arrays = []
+        for part in self._parts(data, allowed):
+            is_text = isinstance(part, bytes)
+            arrays.append(self._encode(single_block(part), threads)[0] if is_text else np.array([part], np.uint32))
+        return np.concatenate(arrays)
+
+    def encode_file(self, path: str | os.PathLike, threads: int | None = None) -> np.ndarray:
+        """The ids of a whole file as one text: uint32, on `threads` (default: one per core).
+
+        The file is memory-mapped, its bytes are encoded as they are (line ends too, and what is not UTF-8), and special
+        spellings in it are text.
+        """
+        import mmap
+
+        from tokenizer.documents import single_block
+
+        with open(path, "rb") as file:  # noqa: PTH123 - a path as a str is as good
+            try:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError):  # a pipe, or an empty file
+                data = file.read()
+        return self._encode(single_block(data), threads)[0]
 
     def encode_batch(
         self,
@@ -256,16 +325,12 @@ class Tokenizer:
         disallowed_special: SpecialSet = "all",
     ) -> list[list[int]]:
         """As `encode` for each of several texts, on several threads."""
-        threads = thread_count(threads)
         documents = [text_bytes(text) for text in texts]
         allowed = [self._check_special(document, allowed_special, disallowed_special) for document in documents]
         if any(allowed):
             special = {"allowed_special": allowed_special, "disallowed_special": disallowed_special}
             return [self.encode_to_numpy(document, threads, **special).tolist() for document in documents]
-        offsets = np.zeros(len(documents) + 1, dtype=np.int64)
-        np.cumsum([len(document) for document in documents], out=offsets[1:])
-        data = np.frombuffer(b"".join(documents), dtype=np.uint8)
-        ids, id_offsets = self._encode(Block(data, offsets), threads)
+        ids, id_offsets = self._encode(block_of(documents), threads)
         ids, ends = ids.tolist(), id_offsets.tolist()
         return [ids[start:end] for start, end in pairwise(ends)]
 
@@ -277,7 +342,8 @@ class Tokenizer:
         """
         import pyarrow as pa
 
-        threads = thread_count(threads)
+        from tokenizer.documents import arrow_block
+
         if isinstance(array, pa.ChunkedArray):
             encoded = [self.encode_arrow(chunk, threads) for chunk in array.chunks]
             return pa.concat_arrays(encoded or [pa.array([], pa.large_list(pa.uint32()))])
@@ -286,15 +352,45 @@ class Tokenizer:
         ids, id_offsets = self._encode(arrow_block(array), threads)
         return pa.LargeListArray.from_arrays(pa.array(id_offsets), pa.array(ids))
 
-    def _encode(self, block: Block, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    def warm_up(self, threads: int | None = None) -> None:
+        """Load the kernels and build the tables that long texts need, for which the first of them would wait."""
+        from tokenizer.workers import thread_count
+
+        self._pool.warm_up(thread_count(threads))
+
+    def _encode_list(self, data: bytes) -> list[int]:
+        """The ids of one text without special tokens."""
+        if self.normalizer is not None:
+            data = nfc(data)
+        short = self._short
+        if short is not None and short.takes(len(data)):
+            return short.encode(data)
+        from tokenizer.documents import single_block
+
+        return memoryview(self._pool.encode(single_block(data), 1)[0]).tolist()  # faster than the array's own
+
+    def _encode(self, block: Block, threads: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
+        from tokenizer.workers import thread_count
+
+        threads = thread_count(threads)
+        if self.normalizer is not None:
+            block = nfc_block(block)
         return self._pool.encode(block, threads)
 
+    @cached_property
+    def _pool(self) -> EncoderPool:
+        from tokenizer.encoding import EncoderPool
+
+        self._short = None
+        return EncoderPool(self._vocabulary)
+
     def _check_special(self, data: bytes, allowed: SpecialSet, disallowed: SpecialSet) -> frozenset[str]:
-        """Raise for a disallowed spelling; return the allowed ones that occur in the text."""
-        special = self._vocabulary.special_tokens.keys()
+        """Raise for a disallowed spelling; return the allowed ones where the text may have one."""
+        special = self._special
         allowed = special if isinstance(allowed, str) and allowed == "all" else _as_set("allowed_special", allowed)
         if isinstance(disallowed, str) and disallowed == "all":
-            disallowed = special - allowed
+            disallowed = special - allowed if allowed else special
         else:
             disallowed = _as_set("disallowed_special", disallowed)
         if disallowed and (match := _spellings(disallowed).search(data)):
@@ -303,44 +399,87 @@ class Tokenizer:
                 f"the text has the special token {spelling!r} at byte {match.start()}: to encode it as the "
                 f"special token pass allowed_special={{{spelling!r}}}, to encode it as text disallowed_special=()"
             )
-        return frozenset(spelling for spelling in allowed & special if spelling.encode() in data)
+        if allowed and (allowed := allowed & special) and _spellings(allowed).search(data):
+            return allowed
+        return frozenset()
+
+    def _parts(self, data: bytes, allowed: frozenset[str]) -> Iterator[bytes | int]:
+        """The text cut at the special tokens, and in between the ids of these."""
+        start = 0
+        for match in _spellings(allowed).regex.finditer(data):
+            yield data[start : match.start()]
+            yield self._vocabulary.special_tokens[match.group().decode()]
+            start = match.end()
+        yield data[start:]
 
     # Ids to text
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes that ids stand for; special tokens give their spelling. ValueError for an id that is no token."""
-        if isinstance(ids, np.ndarray) or hasattr(ids, "to_pylist"):
+        if hasattr(ids, "tolist"):  # numpy's and Arrow's arrays
+            if len(ids) >= MANY_IDS and (decoded := self._decoder.decode(ids)) is not None:
+                return decoded
             ids = ids.tolist()
-        ids = list(ids)
-        table = self._by_id
+        elif not isinstance(ids, list):
+            ids = list(ids)
         try:
-            if ids and min(ids) < 0:
-                raise IndexError
-            return b"".join([table[i] for i in ids])
+            return b"".join(map(self._by_id.__getitem__, ids))
         except (IndexError, TypeError):
             for i in ids:
-                if not isinstance(i, (int, np.integer)):
+                if not hasattr(i, "__index__"):
                     raise ValueError(f"ids must be whole numbers, not {i!r}") from None
                 self.token_bytes(i)
             raise
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        from tokenizer.decoding import Decoder
+
+        return Decoder(self._by_id[: self.vocab_size])
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """The text that ids stand for. errors: what to do with bytes that are not UTF-8, as in bytes.decode."""
         return self.decode_bytes(ids).decode("utf-8", errors=errors)
 
 
-def _spellings(special_tokens: Collection[str]) -> re.Pattern[bytes]:
-    longest_first = sorted(special_tokens, key=lambda spelling: (-len(spelling), spelling))
-    return re.compile(b"|".join(re.escape(spelling.encode()) for spelling in longest_first))
+class _Spellings:
+    """Finds the first of several spellings, the longest of those that start there."""
+
+    def __init__(self, spellings: frozenset[str]):
+        encoded = sorted((spelling.encode() for spelling in spellings), key=lambda spelling: (-len(spelling), spelling))
+        self._encoded = encoded
+        # Where no spelling's first two bytes are, no spelling is; and most texts do not even have the first.
+        self._beginnings = [(spelling[0], spelling) for spelling in sorted({spelling[:2] for spelling in encoded})]
+
+    @cached_property
+    def regex(self) -> re.Pattern[bytes]:
+        import re
+
+        return re.compile(b"|".join(map(re.escape, self._encoded)))
+
+    def search(self, data: bytes) -> re.Match[bytes] | None:
+        for first, beginning in self._beginnings:
+            if first in data and beginning in data:
+                return self.regex.search(data)
+        return None
+
+
+_spellings = lru_cache(maxsize=32)(_Spellings)
 
 
 def _as_set(name: str, value: Collection[str]) -> frozenset[str]:
     if isinstance(value, str):
         raise ValueError(f'{name} must be "all" or a collection of special tokens, not the string {value!r}')
-    return frozenset(value)
+    spellings = frozenset(value)
+    for spelling in spellings:
+        if not isinstance(spelling, str) or not spelling:
+            raise ValueError(f"{name} must hold special tokens, not {spelling!r}")
+    return spellings
 
 
 def _check_training(vocab_size, special_tokens, min_frequency, max_token_length, byte_order) -> tuple[str, ...]:
+    import numpy as np
+
     special_tokens = check_special_tokens(special_tokens)
     for name, value, least in (("min_frequency", min_frequency, 0), ("max_token_length", max_token_length, 1)):
         if value is None and name == "max_token_length":

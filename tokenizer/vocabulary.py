@@ -1,14 +1,20 @@
-"""What a tokenizer is, whatever file it came from: token bytes, merges, special tokens, pattern and semantics."""
+"""What a tokenizer is, whatever file it came from: tokens with their ids, merges, special tokens, pattern, semantics.
+
+It holds what the file says as plain Python data, which is all that a short text needs; what the bulk path reads
+(arrays) and what compares vocabularies (merges, semantics, fingerprint) is worked out when it is first asked for.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-import numpy as np
-
+from tokenizer.byte_level import spell, unspell_all
 from tokenizer.patterns import Pattern
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy as np
 
 # How a pretoken becomes ids.
 BY_MERGES = "merges"  # the listed merge of lowest rank, leftmost first
@@ -16,47 +22,153 @@ WHOLE_FIRST = "whole pretoken, then merges"  # Hugging Face's ignore_merges
 BY_RANKS = "whole pretoken, then ranks"  # tiktoken: any two neighbours whose bytes are a token, lowest id first
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vocabulary:
-    """An immutable vocabulary. Ids without bytes (special tokens, and gaps) have None in `tokens`.
+LONGEST_RANKED_TOKEN = 4096  # bytes, in a vocabulary by ranks
 
-    For a vocabulary whose every token is what merging its own bytes gives, the three semantics give the same ids;
-    the loaders then say BY_MERGES, so that fingerprints do not depend on the file's format.
+
+class Vocabulary:
+    """A vocabulary, not to be changed.
+
+    ids: token -> id, without special tokens; in bytes or, where `spelled`, in ByteLevel's alphabet. pairs: the merges
+    in order, as pairs of tokens in the same writing; None for a vocabulary by ranks. first_merged: the id of the first
+    merge's token, where the others' follow one by one in the order of the merges. rule: how the file says that
+    pretokens become ids. normalizer: "NFC" or None. added_flags and post_processor change no ids and are kept for
+    saving: how an added token differs from a plain special one, and tokenizer.json's field.
+
+    Whoever makes one has checked that ids are whole numbers and distinct, and that the parts and the wholes of
+    pairs are tokens.
     """
 
-    tokens: list[bytes | None]
-    merges: np.ndarray = field(repr=False)  # int32 (n, 3): left, right, merged id, in order; empty for BY_RANKS
-    special_tokens: dict[str, int]
-    pattern: Pattern
-    semantics: str = BY_MERGES
-    byte_ids: np.ndarray = field(init=False, repr=False)  # int32 (256,)
-
-    def __post_init__(self):
-        by_bytes = {token: i for i, token in enumerate(self.tokens) if token is not None}
-        missing = [byte for byte in range(256) if bytes([byte]) not in by_bytes]
+    def __init__(
+        self,
+        *,
+        ids: Mapping[bytes, int] | Mapping[str, int],
+        special_tokens: dict[str, int],
+        pattern: Pattern,
+        rule: str = BY_MERGES,
+        pairs: Sequence[Sequence] | None = None,
+        first_merged: int | None = None,
+        spelled: bool = False,
+        normalizer: str | None = None,
+        added_flags: Mapping[str, dict] | None = None,
+        post_processor: dict | None = None,
+    ):
+        self.ids = ids
+        self.special_tokens = special_tokens
+        self.pattern = pattern
+        self.rule = rule
+        self.pairs = pairs
+        self.first_merged = first_merged
+        self.spelled = spelled
+        self.normalizer = normalizer
+        self.added_flags = added_flags or {}
+        self.post_processor = post_processor
+        missing = [byte for byte in range(256) if self.written(bytes([byte])) not in ids]
         if missing:
             raise ValueError(
                 f"the vocabulary lacks {len(missing)} of the 256 single bytes (the first is 0x{missing[0]:02x}); "
                 "a byte-level vocabulary has them all"
             )
-        byte_ids = np.array([by_bytes[bytes([byte])] for byte in range(256)], dtype=np.int32)
-        object.__setattr__(self, "byte_ids", byte_ids)
-        for spelling, i in self.special_tokens.items():
-            if not 0 <= i < len(self.tokens) or self.tokens[i] is not None:
-                raise ValueError(f"the special token {spelling!r} has the id {i}, which is taken or out of range")
-        if len(set(self.special_tokens.values())) != len(self.special_tokens):
+        smallest, largest = min(ids.values()), max(ids.values())
+        between = {i: spelling for spelling, i in special_tokens.items() if smallest <= i <= largest}
+        for i in between.keys() & set(ids.values()) if between else ():
+            raise ValueError(f"the special token {between[i]!r} has the id {i}, which is taken")
+        if len(set(special_tokens.values())) != len(special_tokens):
             raise ValueError("two special tokens have the same id")
+        self.size = max([largest, *special_tokens.values()]) + 1
+
+    def written(self, token: bytes):
+        """A token as `ids` and `pairs` write it."""
+        return spell(token) if self.spelled else token
+
+    @cached_property
+    def tokens(self) -> list[bytes | None]:
+        """Token bytes by id; None for ids without (special tokens, and gaps)."""
+        listed = list(self.ids)
+        tokens: list[bytes | None] = [None] * self.size
+        for token, i in zip(unspell_all(listed) if self.spelled else listed, self.ids.values(), strict=True):
+            tokens[i] = token
+        return tokens
 
     @cached_property
     def byte_lengths(self) -> np.ndarray:
-        """int32 (vocab_size,): bytes of each token, 0 for special tokens and gaps."""
+        """int32 (size,): bytes of each token, 0 for special tokens and gaps. Read-only."""
+        import numpy as np
+
         lengths = np.array([len(token or b"") for token in self.tokens], dtype=np.int32)
         lengths.flags.writeable = False
         return lengths
 
     @cached_property
+    def byte_ids(self) -> np.ndarray:
+        """int32 (256,): the id of each single byte."""
+        import numpy as np
+
+        return np.array([self.ids[self.written(bytes([byte]))] for byte in range(256)], dtype=np.int32)
+
+    @cached_property
+    def merges(self) -> np.ndarray:
+        """int32 (n, 3): left, right and merged id, in order; empty for BY_RANKS.
+
+        Where a file lists several merges that make the same token, in the order of the tokens' ids (as in conversions
+        from tiktoken's format), those that never happen are left out, if every token is made by one alone.
+        """
+        import numpy as np
+
+        if self.pairs is None:
+            return np.empty((0, 3), dtype=np.int32) if self._merges_of_ranks is None else self._merges_of_ranks
+        listed = self._listed_merges
+        wholes = listed[:, 2]
+        if (np.diff(wholes) >= 0).all() and (np.diff(wholes) == 0).any():
+            # When a token's turn comes, the tokens before it have been made wherever they could be. So whatever stands
+            # around its bytes, they have become the same two parts; and it is the merge of these that happens.
+            needed = self._merges_of_ranks
+            if needed is not None and set(map(tuple, needed.tolist())) <= set(map(tuple, listed.tolist())):
+                return needed
+        return listed
+
+    @cached_property
+    def _listed_merges(self) -> np.ndarray:
+        import numpy as np
+
+        merges = np.empty((len(self.pairs), 3), dtype=np.int32)
+        of = self.ids.__getitem__
+        for column, tokens in enumerate(zip(*self.pairs, strict=True)):
+            merges[:, column] = np.fromiter(map(of, tokens), np.int32, len(merges))
+        nothing = "" if self.spelled else b""
+        merges[:, 2] = np.fromiter(map(of, map(nothing.join, self.pairs)), np.int32, len(merges))
+        return merges
+
+    @cached_property
+    def _merges_of_ranks(self) -> np.ndarray | None:
+        """The merges that give the ids of joining by rank, with ids as ranks; None where there are none."""
+        from tokenizer.encoding import merges_from_ranks
+
+        if max(map(len, self.ids)) > LONGEST_RANKED_TOKEN:
+            return None
+        return merges_from_ranks(self.tokens, self.byte_ids)
+
+    @cached_property
+    def semantics(self) -> str:
+        """`rule`, or BY_MERGES where that gives the same ids for every text.
+
+        That is so where merging its own bytes gives every token; then fingerprints do not depend on the file's format.
+        """
+        if self.rule == BY_RANKS:
+            return BY_RANKS if self._merges_of_ranks is None else BY_MERGES
+        if self.rule == WHOLE_FIRST:
+            from tokenizer.encoding import all_tokens_reachable
+
+            if not all_tokens_reachable(self.tokens, self.merges, self.byte_ids):
+                return WHOLE_FIRST
+        return BY_MERGES
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over all that decides ids; see DESIGN: the same whatever file format it was read from."""
+        import hashlib
+
+        import numpy as np
+
         digest = hashlib.sha256()
 
         def add(name: str, *parts: bytes) -> None:
@@ -74,6 +186,8 @@ class Vocabulary:
         by_id = sorted(self.special_tokens.items(), key=lambda item: item[1])
         add("special tokens", *(f"{i} {spelling}".encode() for spelling, i in by_id))
         add("semantics", self.semantics.encode())
+        if self.normalizer is not None:
+            add("normalizer", self.normalizer.encode())
         return digest.hexdigest()
 
 
@@ -82,16 +196,17 @@ def trained_vocabulary(
 ) -> Vocabulary:
     """Special tokens first, then the bytes in `byte_order`, then the merges (int32 (n, 2), of symbols)."""
     first = len(special_tokens)
-    tokens: list[bytes | None] = [None] * first
-    tokens += [bytes([byte]) for byte in byte_order]
-    for left, right in merges.tolist():
-        tokens.append(tokens[first + left] + tokens[first + right])
-    listed = np.empty((len(merges), 3), dtype=np.int32)
-    listed[:, :2] = merges + first
-    listed[:, 2] = np.arange(len(merges)) + first + 256
+    tokens = [bytes([byte]) for byte in byte_order]
+    pairs = [(left, right) for left, right in merges.tolist()]
+    for number, (left, right) in enumerate(pairs):
+        pairs[number] = (tokens[left], tokens[right])
+        tokens.append(tokens[left] + tokens[right])
+    ids = dict(zip(tokens, range(first, first + len(tokens)), strict=True))
+    assert len(ids) == len(tokens), "two merges make the same token"
     return Vocabulary(
-        tokens=tokens,
-        merges=listed,
+        ids=ids,
+        pairs=pairs,
+        first_merged=first + 256,
         special_tokens={spelling: i for i, spelling in enumerate(special_tokens)},
         pattern=pattern,
     )

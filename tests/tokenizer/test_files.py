@@ -1,8 +1,10 @@
 """Files: what is written opens elsewhere with the same ids; what is damaged or not supported is named."""
 
 import base64
+import gc
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tokenizers
@@ -79,6 +81,7 @@ def test_what_tokenizers_trained_and_wrote_loads_with_the_same_ids(tmp_path, std
 def test_the_fingerprint_does_not_depend_on_the_file_format(shared, tmp_path):
     gpt2 = Tokenizer.load(shared / "vectors" / "gpt2")
     assert gpt2.special_tokens == {"<|endoftext|>": 50256}
+    assert gpt2.fingerprint == "8a4e4c1f2de678974d8454317d82e2a2fe8eccc0101535be236e0bd427923be5"  # it never changes
     gpt2.save(tmp_path)
     lines = [
         base64.b64encode(gpt2.token_bytes(i)) + b" %d\n" % i
@@ -152,10 +155,35 @@ def drop(*path):
 
 SPLIT = ("pre_tokenizer", "pretokenizers", 0)
 REFUSED = {
-    "normalizer": set_at("normalizer", value={"type": "NFC"}),
+    "normalizer of type NFKC": set_at("normalizer", value={"type": "NFKC"}),
+    "normalizer of type Lowercase . NFC": set_at(
+        "normalizer", value={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}
+    ),
     "truncation": set_at("truncation", value={"max_length": 3}),
     "padding": set_at("padding", value={"strategy": "BatchLongest"}),
-    "TemplateProcessing": set_at("post_processor", value={"type": "TemplateProcessing"}),
+    "TemplateProcessing without special_tokens": set_at("post_processor", value={"type": "TemplateProcessing"}),
+    "TemplateProcessing without pair": set_at(
+        "post_processor", value={"type": "TemplateProcessing", "single": [], "special_tokens": {}}
+    ),
+    "neither a sequence nor": set_at(
+        "post_processor",
+        value={
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<|pad|>", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {},
+        },
+    ),
+    "post_processor of type BertProcessing": set_at("post_processor", value={"type": "BertProcessing"}),
+    "which added_tokens does not have": set_at(
+        "post_processor",
+        value={
+            "type": "TemplateProcessing",
+            "single": [],
+            "pair": [],
+            "special_tokens": {"x": {"id": "x", "ids": [9], "tokens": ["x"]}},
+        },
+    ),
     "Metaspace": set_at("decoder", value={"type": "Metaspace"}),
     "Whitespace": set_at("pre_tokenizer", value={"type": "Whitespace"}),
     "add_prefix_space": set_at("pre_tokenizer", "pretokenizers", 1, "add_prefix_space", value=True),
@@ -181,7 +209,9 @@ REFUSED = {
     "spells no byte": set_at("model", "vocab", "漢", value=5000),
     "empty token": set_at("model", "vocab", "", value=4096),
     "lstrip": set_at("added_tokens", 0, "lstrip", value=True),
-    "not special": set_at("added_tokens", 0, "special", value=False),
+    "special = 'no'": set_at("added_tokens", 0, "special", value="no"),
+    "names a pattern": set_at(*SPLIT, "pattern", value={"Regex": "gpt2"}),
+    "id True": set_at("model", "vocab", "e", value=True),
     r"added_tokens\[1\].id": set_at("added_tokens", 1, "id", value="x"),
     r"added_tokens\[2\] that is no object": set_at("added_tokens", 2, value=3),
     "the ids 0 and 3": set_at("added_tokens", 0, "id", value=3),
@@ -266,3 +296,33 @@ def test_special_tokens_may_hold_any_characters(tmp_path):
     text = "hello<|end of text|>漢字 <\n>x"
     peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert loaded.encode(text, allowed_special="all") == peer.encode(text).ids
+
+
+def test_loading_leaves_the_garbage_collector_as_it_was(saved):
+    for collects in (False, True):
+        gc.enable() if collects else gc.disable()
+        try:
+            Tokenizer.load(saved)
+            with pytest.raises(FileNotFoundError):
+                Tokenizer.load(saved.parent / "none")
+            assert gc.isenabled() == collects
+        finally:
+            gc.enable()
+
+
+def test_a_file_is_encoded_as_one_text(trained, stdlib_texts, tmp_path):
+    tok = trained["cl100k"]
+    path = tmp_path / "text.txt"
+    for data in (b"", b"a<|endoftext|>\r\n\xff b", "".join(stdlib_texts[:50]).encode() + b" \n"):
+        path.write_bytes(data)
+        for form in (path, str(path)):
+            ids = tok.encode_file(form, threads=2)
+            assert ids.dtype == "uint32"
+            assert ids.tolist() == tok.encode_ordinary(data)
+    with pytest.raises(FileNotFoundError, match=r"none\.txt"):
+        tok.encode_file(tmp_path / "none.txt")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit((tmp_path / "pipe").write_bytes, data)
+            assert tok.encode_file(tmp_path / "pipe").tolist() == ids.tolist()

@@ -1,0 +1,191 @@
+"""Damaged and malicious files: a ValueError that names the file, never another error, never a long wait."""
+
+import base64
+import copy
+import json
+
+import pytest
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tokenizer import Tokenizer
+
+
+def loads_or_names_itself(path, **options):
+    """Load a file; if it cannot be, see that it is said as it should be."""
+    try:
+        tok = Tokenizer.load(path, **options)
+    except ValueError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error).removeprefix(str(path))
+        assert len(str(error)) < 1000 + len(str(path))
+        return None
+    assert tok.decode(tok.encode("in a word", disallowed_special=()))
+    return tok
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """A vocabulary of 300 tokens in tiktoken's format."""
+    tok = Tokenizer.train(["in a word: hello hello, hello words "] * 9, 268, special_tokens=(), min_frequency=1)
+    return b"".join(base64.b64encode(tok.token_bytes(i)) + b" %d\n" % i for i in range(tok.vocab_size))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A small tokenizer.json, a few kilobytes."""
+    folder = tmp_path_factory.mktemp("tiny")
+    Tokenizer.train(["in a word: hello hello, hello words"], 265, special_tokens=("<|a|>",), min_frequency=1).save(
+        folder
+    )
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content["added_tokens"].append({"id": 265, "content": "<b>", "special": False, "normalized": False})
+    content["normalizer"] = {"type": "NFC"}
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {"<|a|>": {"id": "<|a|>", "ids": [0], "tokens": ["<|a|>"]}},
+    }
+    return json.dumps(content, ensure_ascii=False)
+
+
+def test_a_tokenizer_json_cut_at_any_byte_is_refused(tiny, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    content = tiny.encode()
+    path.write_bytes(content)
+    assert Tokenizer.load(path).vocab_size == 266
+    for end in range(len(content)):
+        path.write_bytes(content[:end])
+        assert loads_or_names_itself(path) is None
+
+
+def test_a_rank_file_cut_at_any_byte_is_refused_or_a_part(ranks, tmp_path):
+    path = tmp_path / "x.tiktoken"
+    lines = ranks.splitlines()
+    sizes = set()
+    for end in range(len(ranks) + 1):
+        path.write_bytes(ranks[:end])
+        tok = loads_or_names_itself(path, pattern="gpt2")
+        if tok is not None:
+            assert base64.b64encode(tok.token_bytes(tok.vocab_size - 2)) == lines[tok.vocab_size - 2].split()[0]
+            sizes.add(tok.vocab_size)
+    assert sizes == set(range(256, len(lines) + 1))
+
+
+ODD = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2**24,
+    10**400,
+    1.5,
+    float("inf"),
+    float("nan"),
+    "",
+    "e",
+    "in",
+    "x" * 5000,
+    "\ud800",
+    "\x00",
+    [],
+    ["i", "n"],
+    [["i", "n"]],
+    ["i n", ["i", "n"]],
+    {},
+    {"type": "NFC"},
+    {"type": "Sequence"},
+    {"type": {"type": []}},
+]
+
+
+def places(value, path=()):
+    """The paths of everything in a JSON value."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_file_with_anything_anywhere_loads_or_is_refused(data, tiny, tmp_path):
+    content = json.loads(tiny)
+    for _ in range(data.draw(st.integers(1, 3))):
+        # The tokens and merges are many: take the other places as often.
+        all_places = list(places(content))[1:]
+        few = [path for path in all_places if len(path) < 3 or path[1] not in ("vocab", "merges")]
+        *path, last = data.draw(st.sampled_from(data.draw(st.sampled_from([all_places, few]))))
+        parent = content
+        for key in path:
+            parent = parent[key]
+        what = data.draw(st.sampled_from(["replace", "delete", "repeat"]))
+        if what == "replace":
+            parent[last] = copy.deepcopy(data.draw(st.sampled_from(ODD)))
+        elif what == "delete":
+            del parent[last]
+        elif isinstance(parent, list):
+            parent.append(copy.deepcopy(parent[last]))
+        else:
+            parent[data.draw(st.sampled_from(["in", "type", "zz", "é"]))] = copy.deepcopy(parent[last])
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    tok = loads_or_names_itself(path)
+    if tok is not None:
+        tok.save(tmp_path / "again")
+        assert Tokenizer.load(tmp_path / "again").fingerprint == tok.fingerprint
+        tokenizers.Tokenizer.from_file(str(tmp_path / "again" / "tokenizer.json"))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    edits=st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=3), st.integers(0, 3)), min_size=1, max_size=3)
+)
+def test_a_rank_file_with_any_bytes_changed_loads_or_is_refused(edits, ranks, tmp_path):
+    content = bytearray(ranks)
+    for place, inserted, removed in edits:
+        content[place : place + removed] = inserted
+    path = tmp_path / "x.tiktoken"
+    path.write_bytes(bytes(content))
+    loads_or_names_itself(path, pattern="gpt2")
+
+
+BOMBS = {
+    "tokenizer.json": {
+        "twice": b'{"model": 1, "model": 2}',
+        "nested": b'{"model": ' + b'{"a":[' * 50_000,
+        "thousands of digits": b'{"model": ' + b"9" * 1_000_000 + b"}",
+        "NaN": b'{"model": NaN}',
+        "has the pre_tokenizer": b'{"version": "' + b"x" * 10_000_000 + b'"}',
+    },
+    "x.tiktoken": {
+        "line 1 is not": b"9" * 5_000_000,
+        "line 1 ": b"a " * 5_000_000,
+        "line 2 ": b"IQ== 0\n" + b"\n" * 5_000_000 + b"Ig== 1\n",
+        "line 1 is not a": b"IQ== " + b"1" * 5_000_000,
+        "ranks up to 16777215": b"IQ== 16777215\n",
+        "a token has 7500000 bytes": b"A" * 10_000_000 + b" 0\n",
+        "line 1 is not a token in": b"IQ== 0 Ig== 1\nIw==\n2\n",
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "said"), [(name, said) for name, bombs in BOMBS.items() for said in bombs])
+@pytest.mark.timeout(30)
+def test_malicious_files_are_refused_at_once(name, said, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(BOMBS[name][said])
+    with pytest.raises(ValueError, match=said) as caught:
+        Tokenizer.load(path, pattern="gpt2" if name == "x.tiktoken" else None)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    for name in ("tokenizer.json", "x.tiktoken"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(1 << 40)  # a sparse file, which takes no room
+        with pytest.raises(ValueError, match="more than"):
+            Tokenizer.load(tmp_path / name, pattern="gpt2" if name == "x.tiktoken" else None)

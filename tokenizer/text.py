@@ -1,0 +1,99 @@
+"""Text as the bytes that are encoded: UTF-8, in Unicode's composed form (NFC) where a vocabulary asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+
+    import numpy as np
+
+    from tokenizer.documents import Block
+
+PIECE_BYTES = 1 << 20
+# Code points of which newer versions of Unicode say that they compose or change places. The NFC of tokenizers follows
+# Unicode 9, which does not have them; they are left where they are, and nothing composes across them.
+_SINCE_UNICODE_9 = (
+    "5C8-5C9 7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1AF0 1DF6-1DFA A82C 105C9 105D2 105DA 105E4 10D24-10D27 "
+    "10D69-10D6D 10EAB-10EAC 10ECB-10ECF 10EF0-10EFB 10EFD-10EFF 10F46-10F50 10F82-10F85 11070 1133B 11382-11385 1138B "
+    "1138E 11390-11391 113B8 113BB 113C2 113C5 113C7-113C9 113CE-113D0 1145E 11839-1183A 11930 11935 11938 1193D-1193E "
+    "11943 119E0 11A34 11A47 11A99 11D42 11D44-11D45 11D97 11F41-11F42 1611E-16129 1612F 16D63 16D67-16D6A 16FF0-16FF1 "
+    "1D127-1D128 1D250-1D252 1D25B-1D25C 1D25F 1D280-1D281 1E08F 1E130-1E136 1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF "
+    "1E6E3 1E6E6 1E6EE-1E6EF 1E6F5"
+)
+
+
+def text_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
+    """UTF-8 of a str, or the bytes themselves. ValueError for a lone surrogate, with its position."""
+    if isinstance(text, str):
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start}, "
+                "which UTF-8 cannot represent; repair the text, or pass bytes"
+            ) from None
+    if isinstance(text, bytes):
+        return text
+    if isinstance(text, (bytearray, memoryview)):
+        return bytes(text)
+    raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
+
+
+def nfc(data: bytes) -> bytes:
+    """The text in NFC, as in tokenizers, whatever the running Python's Unicode; what is not UTF-8 stays as it is."""
+    if data.isascii():
+        return data
+    import unicodedata
+
+    text = data.decode("utf-8", "surrogateescape")
+    if unicodedata.is_normalized("NFC", text):
+        return data
+    composed = _known().sub(lambda stretch: unicodedata.normalize("NFC", stretch.group()), text)
+    return composed.encode("utf-8", "surrogateescape")
+
+
+@cache
+def _known() -> re.Pattern[str]:
+    """A stretch of text without code points that are to be left alone."""
+    import re
+
+    runs = (run.split("-") for run in _SINCE_UNICODE_9.split())
+    return re.compile("[^" + "".join(f"{chr(int(run[0], 16))}-{chr(int(run[-1], 16))}" for run in runs) + "]+")
+
+
+def nfc_block(block: Block) -> Block:
+    """Each document of a block in NFC; the block itself where they all are."""
+    # What is in NFC together is so apart too.
+    if all(nfc(piece) is piece for piece in _pieces(block.data, int(block.offsets[0]), int(block.offsets[-1]))):
+        return block
+    return block_of(
+        [b"".join(map(nfc, _pieces(block.data, start, end))) for start, end in pairwise(block.offsets.tolist())]
+    )
+
+
+def _pieces(data: np.ndarray, start: int, end: int) -> Iterator[bytes]:
+    """data[start:end] in pieces that end before an ASCII character, across which nothing composes."""
+    while start < end:
+        stop = min(start + PIECE_BYTES, end)
+        while stop < end and not (ascii_bytes := data[stop : min(stop + 4096, end)] < 128).any():
+            stop += len(ascii_bytes)
+        if stop < end:
+            stop += int(ascii_bytes.argmax())
+        yield data[start:stop].tobytes()
+        start = stop
+
+
+def block_of(documents: list[bytes]) -> Block:
+    """Documents as one block."""
+    import numpy as np
+
+    from tokenizer.documents import Block
+
+    offsets = np.zeros(len(documents) + 1, dtype=np.int64)
+    np.cumsum([len(document) for document in documents], out=offsets[1:])
+    return Block(np.frombuffer(b"".join(documents), dtype=np.uint8), offsets)
