@@ -2,6 +2,7 @@
 
 import sys
 import time
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
@@ -53,6 +54,25 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+_SHOWN = {" ": "·", "\n": "⏎", "\r": "␍", "\t": "→", "\x7f": "␡"}
+
+
+def visible(piece: bytes) -> str:
+    """Bytes as one line that shows all of them: white space and control characters as symbols, what is not UTF-8 as
+    \\xNN, other invisible characters as \\uNNNN."""
+    text = piece.decode("utf-8", "surrogateescape")
+    shown = "".join(_SHOWN.get(c) or (c if c.isprintable() else _escaped(ord(c))) for c in text)
+    return "◌" + shown if text and unicodedata.category(text[0]).startswith("M") else shown
+
+
+def _escaped(code: int) -> str:
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
 def duration(seconds: float) -> str:
     """Seconds as 0:07, 3:25 or 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
@@ -81,7 +101,7 @@ class Bar:
                 BarColumn(),
                 TaskProgressColumn(),
                 TextColumn("{task.fields[rate]}", markup=False),
-                TimeRemainingColumn(),
+                TimeRemainingColumn(elapsed_when_finished=True),
                 TextColumn("{task.fields[note]}", markup=False),
                 console=console,
             )
@@ -92,13 +112,18 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self._end(complete=self.total is None)
         if self._rich is not None:
-            if kind is None and self.total is None:
-                self._rich.update(self._task, total=self._done, completed=self._done)
             self._rich.stop()
-        elif kind is None:
+
+    def _end(self, complete: bool) -> None:
+        """Leave a bar, full where the work is complete, or a line as the last word on this work."""
+        if self._rich is None:
             seconds = time.monotonic() - self._started
             say(f"{self.label}: {quantity(self._done, self.unit)} in {duration(seconds)}{self._note_text()}")
+        elif complete:
+            self._rich.update(self._task, total=self._done, completed=self._done)
 
     def begin_at(self, done: float) -> None:
         """Work that an earlier process did: it counts as done, but not towards the rate."""
@@ -118,12 +143,18 @@ class Bar:
             share = f"{self._done / self.total:4.0%} " if self.total else ""
             say(f"{self.label}: {share}{quantity(self._done, self.unit)}, {rate}{self._left(now)}{self._note_text()}")
 
-    def phase(self, label: str, done: float, total: float | None) -> None:
-        """Progress of the named phase of the work; a new phase starts the bar again."""
+    def phase(self, label: str, done: float, total: float | None, unit: str | None = None) -> None:
+        """Progress of the named phase of the work; a new phase completes the one before and gets a bar of its own."""
         if label != self.label:
-            self.label, self._started, self.total = label, time.monotonic(), total
+            if self._done:
+                self._end(complete=True)
+            elif self._rich is not None:
+                self._rich.remove_task(self._task)
+            self.label, self.total, self.unit = label, total, self.unit if unit is None else unit
+            self._started = self._printed = time.monotonic()
+            self._done = 0.0
             if self._rich is not None:
-                self._rich.reset(self._task, description=label, total=total)
+                self._task = self._rich.add_task(label, total=total, rate="", note="")
         self.update(done, total)
 
     def _left(self, now: float) -> str:

@@ -1,14 +1,17 @@
 """`bytelm tokenize`: the tokens of a text."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from pipelines.arguments import parse
-from pipelines.display import console, say
+from pipelines.display import console, say, visible
 from tokenizer import Tokenizer
 
 COLOURS = (
@@ -17,6 +20,10 @@ COLOURS = (
     "black on bright_green",
     "black on bright_magenta",
 )
+LINE_END = visible(b"\n")
+SPECIAL = "bold white on red"
+# A token's column: its piece above its id.
+Cell = tuple[str, str, str]
 
 
 def tokenize(
@@ -25,34 +32,73 @@ def tokenize(
     tokenizer: Path,
     file: Path | None = None,
     special: bool = False,
+    limit: int = 200,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> list[int]:
-    """Show the tokens of a text or of a file, in colour, with their ids; return the ids.
+) -> np.ndarray:
+    """Show the tokens of a text or of a file, in colour, each above its id; return the ids, uint32.
+
+    White space is shown as · (space), ⏎, ␍ and → (tab), bytes that are no whole character as \\xNN.
 
     Args:
         text: The text itself.
         tokenizer: Folder of the tokenizer, or its tokenizer.json.
         file: A file to read instead of the text.
         special: Whether spellings of special tokens become those tokens; otherwise they are text.
-        as_json: Whether to print the ids as a JSON array and nothing else.
+        limit: The most tokens to show; 0 for all. All are counted.
+        as_json: Whether to print the ids, all of them, as a JSON array and nothing else.
     """
     if (text is None) == (file is None):
         raise ValueError("give either a text or --file, and not both")
-    data: str | bytes = file.read_bytes() if file is not None else text or ""
+    if limit < 0:
+        raise ValueError(f"--limit is {limit}, but must not be negative")
+    data = file.read_bytes() if file is not None else (text or "").encode("utf-8", "surrogateescape")
     tok = Tokenizer.load(tokenizer)
-    ids = tok.encode(data, allowed_special="all" if special else set(), disallowed_special=())
+    ids = tok.encode_to_numpy(data, allowed_special="all" if special else set(), disallowed_special=())
     if as_json:
-        print(json.dumps(ids))
+        print(json.dumps(ids.tolist()))
         return ids
-    pieces = Text()
-    for index, token in enumerate(ids):
-        piece = tok.token_bytes(token).decode("utf-8", "backslashreplace").replace("\n", "⏎\n")
-        pieces.append(piece, style=COLOURS[index % len(COLOURS)])
-    console.print(pieces)
-    say(" ".join(map(str, ids)))
-    size = len(data if isinstance(data, bytes) else data.encode())
-    say(f"{len(ids):,} tokens, {size:,} bytes, {size / max(1, len(ids)):.2f} bytes per token")
+    shown = ids[: limit or None].tolist()
+    for row in _rows([_cell(tok, token, i) for i, token in enumerate(shown)], console.width):
+        pieces, below = Text(), Text(style="dim")
+        for piece, token, style in row:
+            width = max(cell_len(piece), len(token))
+            pieces.append(piece, style=style).append(" " * (width - cell_len(piece) + 1))
+            below.append(token.ljust(width + 1))
+        for line in (pieces, below):
+            line.rstrip()
+            console.print(line, no_wrap=True, crop=False, overflow="ignore")
+        say("")
+    if len(shown) < len(ids):
+        say(f"... and {len(ids) - len(shown):,} more tokens; --limit 0 shows all")
+    characters = len(data.decode("utf-8", "replace"))
+    per_token = f"{len(data) / max(1, len(ids)):.2f} bytes per token"
+    say(f"{len(ids):,} tokens, {len(data):,} bytes, {characters:,} characters; {per_token}")
     return ids
+
+
+def _cell(tok: Tokenizer, token: int, place: int) -> Cell:
+    special = not tok.token_byte_lengths[token]
+    return visible(tok.token_bytes(token)), str(token), SPECIAL if special else COLOURS[place % len(COLOURS)]
+
+
+def _rows(cells: list[Cell], width: int) -> Iterator[list[Cell]]:
+    """Cells that stand beside one another: as many as there is room for, up to the end of a line of the text."""
+    row: list[Cell] = []
+    used = 0
+    for piece, token, style in cells:
+        if cell_len(piece) > width:
+            piece = set_cell_size(piece, width - 1).rstrip() + "…"
+        needed = max(cell_len(piece), len(token)) + 1
+        if row and used + needed - 1 > width:
+            yield row
+            row, used = [], 0
+        row.append((piece, token, style))
+        used += needed
+        if piece.endswith(LINE_END):
+            yield row
+            row, used = [], 0
+    if row:
+        yield row
 
 
 def main(arguments: list[str]) -> None:

@@ -6,6 +6,7 @@ batches with one text column. A block is a view of a few megabytes that kernels 
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tokenizer.text import block_of, text_bytes
+
 BLOCK_BYTES = 4 << 20
-_SPACES = b" \n"
+LONGEST_PATH = 1 << 15
+SEARCHED_BYTES = 1 << 20  # at once, where a document offers no place to cut it
 
 
 @dataclass(frozen=True)
@@ -34,23 +38,6 @@ def as_readonly(data: np.ndarray) -> np.ndarray:
     view = data.view()
     view.flags.writeable = False
     return view
-
-
-def text_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
-    """UTF-8 of a str, or the bytes themselves. ValueError for a lone surrogate, with its position."""
-    if isinstance(text, str):
-        try:
-            return text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start}, "
-                "which UTF-8 cannot represent; repair the text, or pass bytes"
-            ) from None
-    if isinstance(text, bytes):
-        return text
-    if isinstance(text, (bytearray, memoryview)):
-        return bytes(text)
-    raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
 
 
 def single_block(text: bytes) -> Block:
@@ -124,7 +111,7 @@ def _safe_place(data: np.ndarray, place: int, end: int) -> int:
         if safe.any():
             return place + int(np.argmax(safe))
         place += window
-        window *= 2
+        window = min(2 * window, SEARCHED_BYTES)
     return end
 
 
@@ -167,6 +154,8 @@ def _as_paths(corpus) -> list[Path] | None:
 
 def _is(test, path) -> bool:
     """Path.is_file or is_dir, also of a text that is too long for a path or has a NUL."""
+    if isinstance(path, str) and len(path) > LONGEST_PATH:
+        return False
     try:
         return test(Path(path))
     except (OSError, ValueError):
@@ -178,8 +167,19 @@ def _map_file(path: Path) -> Block:
     size = path.stat().st_size
     if size == 0:
         return single_block(b"")
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    return Block(np.asarray(data), np.array([0, len(data)], dtype=np.int64))
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    return Block(np.frombuffer(mapped, dtype=np.uint8), np.array([0, size], dtype=np.int64))
+
+
+def release(block: Block) -> None:
+    """Take the pages of a mapped file out of memory when they are done with; the system would only do so in need."""
+    mapped = getattr(block.data.base, "obj", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        first = -(-int(block.offsets[0]) // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = int(block.offsets[-1]) // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < last:
+            mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def _arrow_chunks(corpus):
@@ -215,13 +215,7 @@ def _blocks_of_documents(items) -> Iterator[Block]:
         pending.append(text_bytes(item))
         size += len(pending[-1])
         if size >= BLOCK_BYTES:
-            yield _join(pending)
+            yield block_of(pending)
             pending, size = [], 0
     if pending:
-        yield _join(pending)
-
-
-def _join(documents: list[bytes]) -> Block:
-    offsets = np.zeros(len(documents) + 1, dtype=np.int64)
-    np.cumsum([len(document) for document in documents], out=offsets[1:])
-    return Block(np.frombuffer(b"".join(documents), dtype=np.uint8), offsets)
+        yield block_of(pending)

@@ -1,147 +1,160 @@
 """The merge loop of training, in time proportional to the replacements made.
 
-Every byte of every distinct pretoken is a position, a row of `nodes` (int, (positions, 8)): its symbol, its
-neighbours in the pretoken, the pretoken's number, the record of the pair that starts there, and its
-neighbours in the list of that pair's occurrences. A position so leaves a pair in constant time. Each pair has
-a record in `pairs` (int64, (records, 5)). A pair first occurs in the very merge that makes the newer of its
-two symbols, so new pairs are found through arrays indexed by symbol and no hash table is needed; and its
-occurrences are listed in the order of the positions, which is what replacing from left to right asks for.
-After that merge its count can only fall: a heap entry may be stale, but never too low.
+Every byte of every distinct pretoken is a position, a node of three numbers: a symbol, the record of the pair that
+starts there, and the pretoken's number. A symbol of several bytes stands at its first and at its last position,
+so that both neighbours are found by the lengths of symbols. Each pair has a record, and the positions where it may
+start as a stretch of one pool, in ascending order, which is what replacing from left to right asks for. An entry whose
+node says another record is stale and passed over; so a position leaves a pair by one write.
+
+A pair first occurs in the very merge that makes the newer of its two symbols, so new pairs are found through arrays
+indexed by symbol, no hash table is needed, and a stretch is written once. After that merge a pair's count can only
+fall: a heap entry may be stale, but never too low; and pairs too rare to be merged soon need not be on the heap.
+
+What takes time is waiting for memory, so the nodes and records of the positions to come are asked for beforehand.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba
+import numpy as np
 
-SYMBOL, PREVIOUS, NEXT, WORD, PAIR, PREVIOUS_SAME, NEXT_SAME = range(7)  # columns of `nodes`
-COUNT, LEFT, RIGHT, HEAD, TAIL = range(5)  # columns of `pairs`
-RECORDS, FREE, HEAP, MERGES = range(4)  # in `state`: records ever used, free ones, heap entries, merges made
+from tokenizer.kernel_tools import prefetch
+
+SYMBOL, PAIR, WORD, NODE = range(4)  # parts of a node, and their number
+COUNT, KEY, START, LENGTH, RECORD = range(5)  # parts of a pair's record, and their number; KEY is left << 32 | right
+RECORDS, FREE, POOL, HEAP, FLOOR, MERGES = range(6)  # in `state`: how much is used of each; least count on the heap
 NONE = -1
+NODES_AHEAD, RECORDS_AHEAD = 24, 8  # how many positions beforehand memory is asked for
+
+MORE, GROW, TIDY, REFILL, FINISHED = range(5)  # what `merge` returns
+
+
+class Training(NamedTuple):
+    """All that the merge loop works on. `index` is int32, or int64 where there are 2**31 positions or pretokens."""
+
+    nodes: np.ndarray  # index, NODE for each position; the first and the last position belong to no pretoken
+    counts: np.ndarray  # int64, of each pretoken
+    pool: np.ndarray  # index: positions
+    records: np.ndarray  # int64, RECORD for each pair
+    free: np.ndarray  # int32: records to be used again
+    on_heap: np.ndarray  # uint8, for each record
+    heap: np.ndarray  # int64 (n, 3): count, key and record, four children a node
+    lengths: np.ndarray  # int64, bytes of each symbol
+    with_left: np.ndarray  # int32, all NONE: during a merge, the record of (symbol, new one)
+    with_right: np.ndarray  # int32, all NONE: the record of (new one, symbol)
+    made: np.ndarray  # int32: the records made in a merge
+    events: np.ndarray  # index (n, 2): records and positions of pairs that came to be in a merge
+    state: np.ndarray  # int64 (6,)
 
 
 @numba.njit(nogil=True, cache=True)
-def initialize(data, offsets, symbol_of_byte, nodes):
-    """Lay out the positions, one byte each."""
-    for word in range(len(offsets) - 1):
-        start = offsets[word]
-        end = offsets[word + 1]
-        for i in range(start, end):
-            nodes[i, SYMBOL] = symbol_of_byte[data[i]]
-            nodes[i, PREVIOUS] = i - 1 if i > start else NONE
-            nodes[i, NEXT] = i + 1 if i + 1 < end else NONE
-            nodes[i, WORD] = word
-            nodes[i, PAIR] = NONE
+def lay_out(data, offsets, symbol_of_byte, first, last, nodes):
+    """Lay out the positions of pretokens first..last, one byte each, from 1 on."""
+    for word in range(first, last):
+        for i in range(offsets[word], offsets[word + 1]):
+            node = NODE * (i + 1)
+            nodes[node + SYMBOL] = symbol_of_byte[data[i]]
+            nodes[node + PAIR] = NONE
+            nodes[node + WORD] = word
 
 
 @numba.njit(nogil=True, cache=True)
-def list_first_pairs(nodes, counts, pairs, record_of_pair, state):
-    """List the occurrences of every pair of bytes; `record_of_pair` is int64 (65536,), all NONE."""
-    for i in range(len(nodes)):
-        following = nodes[i, NEXT]
-        if following == NONE:
-            continue
-        left = nodes[i, SYMBOL]
-        right = nodes[following, SYMBOL]
-        record = record_of_pair[left * 256 + right]
-        if record == NONE:
-            record = state[RECORDS]
-            state[RECORDS] += 1
-            record_of_pair[left * 256 + right] = record
-            pairs[record, COUNT] = 0
-            pairs[record, LEFT] = left
-            pairs[record, RIGHT] = right
-            pairs[record, HEAD] = NONE
-            pairs[record, TAIL] = NONE
-        _append(nodes, pairs, record, i, counts[nodes[i, WORD]])
+def count_first_pairs(training, first, last, record_of_pair):
+    """Count the pairs of bytes that start at positions first..last. record_of_pair: int64 (65536,), at first NONE."""
+    nodes = training.nodes
+    records = training.records
+    for position in range(first, last):
+        node = NODE * position
+        word = nodes[node + WORD]
+        if nodes[node + NODE + WORD] == word:
+            left = np.int64(nodes[node + SYMBOL])
+            right = np.int64(nodes[node + NODE + SYMBOL])
+            record = record_of_pair[left << 8 | right]
+            if record == NONE:
+                record = _new_record(training, left, right)
+                record_of_pair[left << 8 | right] = record
+            records[RECORD * record + COUNT] += training.counts[word]
+            records[RECORD * record + LENGTH] += 1
+            nodes[node + PAIR] = record
 
 
-@numba.njit(inline="always")
-def _append(nodes, pairs, record, i, weight):
-    tail = pairs[record, TAIL]
-    nodes[i, PAIR] = record
-    nodes[i, PREVIOUS_SAME] = tail
-    nodes[i, NEXT_SAME] = NONE
-    if tail == NONE:
-        pairs[record, HEAD] = i
-    else:
-        nodes[tail, NEXT_SAME] = i
-    pairs[record, TAIL] = i
-    pairs[record, COUNT] += weight
+@numba.njit(nogil=True, cache=True)
+def place_first_pairs(training):
+    """Give every record its stretch of the pool, to be filled."""
+    records = training.records
+    for record in range(training.state[RECORDS]):
+        records[RECORD * record + START] = training.state[POOL]
+        training.state[POOL] += records[RECORD * record + LENGTH]
+        records[RECORD * record + LENGTH] = 0
 
 
-@numba.njit(inline="always")
-def _remove(nodes, pairs, i, weight):
-    record = nodes[i, PAIR]
-    if record != NONE:
-        before = nodes[i, PREVIOUS_SAME]
-        after = nodes[i, NEXT_SAME]
-        if before == NONE:
-            pairs[record, HEAD] = after
-        else:
-            nodes[before, NEXT_SAME] = after
-        if after == NONE:
-            pairs[record, TAIL] = before
-        else:
-            nodes[after, PREVIOUS_SAME] = before
-        pairs[record, COUNT] -= weight
-        nodes[i, PAIR] = NONE
+@numba.njit(nogil=True, cache=True)
+def list_first_pairs(training, first, last):
+    """Put positions first..last into the stretches of their pairs."""
+    records = training.records
+    for position in range(first, last):
+        record = training.nodes[NODE * position + PAIR]
+        if record != NONE:
+            at = records[RECORD * record + START] + records[RECORD * record + LENGTH]
+            training.pool[at] = position
+            records[RECORD * record + LENGTH] += 1
 
 
-@numba.njit(inline="always")
-def _new_record(pairs, free, state, left, right):
+@numba.njit(nogil=True, forceinline=True)
+def _new_record(training, left, right):
+    state = training.state
+    records = training.records
     if state[FREE]:
         state[FREE] -= 1
-        record = free[state[FREE]]
+        record = np.int64(training.free[state[FREE]])
     else:
         record = state[RECORDS]
         state[RECORDS] += 1
-    pairs[record, COUNT] = 0
-    pairs[record, LEFT] = left
-    pairs[record, RIGHT] = right
-    pairs[record, HEAD] = NONE
-    pairs[record, TAIL] = NONE
+    records[RECORD * record + COUNT] = 0
+    records[RECORD * record + KEY] = np.int64(left) << 32 | np.int64(right)
+    records[RECORD * record + LENGTH] = 0
+    training.on_heap[record] = 0
     return record
 
 
-@numba.njit(nogil=True, cache=True)
-def _forget(nodes, pairs, free, state, record):
-    """Drop a pair that will never be merged; its positions no longer start a pair."""
-    i = pairs[record, HEAD]
-    while i != NONE:
-        nodes[i, PAIR] = NONE
-        i = nodes[i, NEXT_SAME]
-    free[state[FREE]] = record
-    state[FREE] += 1
+@numba.njit(nogil=True, forceinline=True)
+def _free_record(training, record):
+    training.records[RECORD * record + COUNT] = NONE
+    training.free[training.state[FREE]] = record
+    training.state[FREE] += 1
 
 
-@numba.njit(inline="always")
-def _precedes(count, record, other_count, other, pairs):
+@numba.njit(nogil=True, forceinline=True)
+def _precedes(count, key, other_count, other_key):
     """Whether a pair is merged before another: larger count, then smaller left, then smaller right id."""
-    if count != other_count:
-        return count > other_count
-    if pairs[record, LEFT] != pairs[other, LEFT]:
-        return pairs[record, LEFT] < pairs[other, LEFT]
-    return pairs[record, RIGHT] < pairs[other, RIGHT]
+    return count > other_count or (count == other_count and key < other_key)
 
 
-@numba.njit(nogil=True, cache=True)
-def _push(heap_counts, heap_records, pairs, state, record):
-    count = pairs[record, COUNT]
-    i = state[HEAP]
-    state[HEAP] += 1
+@numba.njit(nogil=True, forceinline=True)
+def _push(training, record):
+    heap = training.heap
+    count = training.records[RECORD * record + COUNT]
+    key = training.records[RECORD * record + KEY]
+    i = training.state[HEAP]
+    training.state[HEAP] += 1
+    training.on_heap[record] = 1
     while i > 0:
         parent = (i - 1) >> 2
-        if not _precedes(count, record, heap_counts[parent], heap_records[parent], pairs):
+        if not _precedes(count, key, heap[parent, 0], heap[parent, 1]):
             break
-        heap_counts[i] = heap_counts[parent]
-        heap_records[i] = heap_records[parent]
+        heap[i, 0] = heap[parent, 0]
+        heap[i, 1] = heap[parent, 1]
+        heap[i, 2] = heap[parent, 2]
         i = parent
-    heap_counts[i] = count
-    heap_records[i] = record
+    heap[i, 0] = count
+    heap[i, 1] = key
+    heap[i, 2] = record
 
 
-@numba.njit(nogil=True, cache=True)
-def _sink_first(heap_counts, heap_records, pairs, size, count, record):
+@numba.njit(nogil=True, forceinline=True)
+def _sink_first(heap, size, count, key, record):
     """Put an entry in the place of the heap's first one."""
     i = 0
     while True:
@@ -150,133 +163,227 @@ def _sink_first(heap_counts, heap_records, pairs, size, count, record):
             break
         best = child
         for other in range(child + 1, min(child + 4, size)):
-            if _precedes(heap_counts[other], heap_records[other], heap_counts[best], heap_records[best], pairs):
+            if _precedes(heap[other, 0], heap[other, 1], heap[best, 0], heap[best, 1]):
                 best = other
-        if not _precedes(heap_counts[best], heap_records[best], count, record, pairs):
+        if not _precedes(heap[best, 0], heap[best, 1], count, key):
             break
-        heap_counts[i] = heap_counts[best]
-        heap_records[i] = heap_records[best]
+        heap[i, 0] = heap[best, 0]
+        heap[i, 1] = heap[best, 1]
+        heap[i, 2] = heap[best, 2]
         i = best
-    heap_counts[i] = count
-    heap_records[i] = record
+    heap[i, 0] = count
+    heap[i, 1] = key
+    heap[i, 2] = record
 
 
 @numba.njit(nogil=True, cache=True)
-def push_first_pairs(nodes, pairs, free, heap_counts, heap_records, state, min_count, max_length):
-    """Put every pair of bytes that may be merged on the heap."""
-    for record in range(state[RECORDS]):
-        if pairs[record, COUNT] >= min_count and max_length >= 2:
-            _push(heap_counts, heap_records, pairs, state, record)
-        else:
-            _forget(nodes, pairs, free, state, record)
+def refill(training, floor):
+    """Put all pairs on the heap that occur at least `floor` times and are not on it.
+
+    Returns 0, or how many they are where the heap has no room for them.
+    """
+    wanted = 0
+    for record in range(training.state[RECORDS]):
+        if training.records[RECORD * record + COUNT] >= floor and not training.on_heap[record]:
+            wanted += 1
+    if training.state[HEAP] + wanted > len(training.heap):
+        return wanted
+    training.state[FLOOR] = floor
+    for record in range(training.state[RECORDS]):
+        if training.records[RECORD * record + COUNT] >= floor and not training.on_heap[record]:
+            _push(training, record)
+    return 0
 
 
 @numba.njit(nogil=True, cache=True)
-def merge(
-    nodes,
-    counts,
-    pairs,
-    free,
-    heap_counts,
-    heap_records,
-    lengths,
-    merges,
-    with_left,
-    with_right,
-    made,
-    state,
-    min_count,
-    max_length,
-    work,
-):
+def tidy(training, by_start, first, used):
+    """Close the gaps in the pool. by_start: int64, the records in the order of their stretches; those before number
+    `first` are done and fill the pool up to `used`. Returns (first, used), after about a million places."""
+    nodes = training.nodes
+    records = training.records
+    pool = training.pool
+    work = 1_000_000
+    while first < len(by_start) and work > 0:
+        record = by_start[first]
+        first += 1
+        if records[RECORD * record + COUNT] > 0:
+            start = records[RECORD * record + START]
+            length = records[RECORD * record + LENGTH]
+            work -= length
+            records[RECORD * record + START] = used
+            for k in range(start, start + length):
+                if nodes[NODE * pool[k] + PAIR] == record:
+                    pool[used] = pool[k]
+                    used += 1
+            records[RECORD * record + LENGTH] = used - records[RECORD * record + START]
+    return first, used
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _leave(training, record, weight):
+    """Take a position out of its pair."""
+    if record != NONE:
+        count = training.records[RECORD * record + COUNT] - weight
+        training.records[RECORD * record + COUNT] = count
+        if count == 0 and not training.on_heap[record]:
+            _free_record(training, record)
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _enter(training, table, neighbour, left, right, position, weight, made, happened):
+    """Put a position into the pair (left, right), one of which is new: the other, `neighbour`, finds it in `table`."""
+    record = np.int64(table[neighbour])
+    if record == NONE:
+        record = _new_record(training, left, right)
+        training.on_heap[record] = 1  # so that it is not freed before the merge is over
+        training.made[made] = record
+        made += 1
+        table[neighbour] = record
+    training.records[RECORD * record + COUNT] += weight
+    training.records[RECORD * record + LENGTH] += 1
+    training.nodes[NODE * position + PAIR] = record
+    training.events[happened, 0] = record
+    training.events[happened, 1] = position
+    return made
+
+
+@numba.njit(nogil=True, cache=True)
+def merge(training, merges, min_count, max_length, work):
     """Make merges until `merges` is full, about `work` replacements are done, memory is short, or no pair is left.
 
     merges: int32 (n, 2), filled from state[MERGES] on with pairs of symbols; merge k makes symbol 256 + k.
-    lengths: int64, bytes of each symbol. with_left[x], with_right[x]: int64 scratch, all NONE: the record of the
-    pair (x, new symbol) and (new symbol, x) during a merge; made: int64 scratch, the records made in it.
-    Returns 0 when there is more to do, 1 when `pairs`, `free` and the heap must grow, 2 when finished.
+    Returns MORE when there is more to do, GROW when the records, the heap or the events must grow, TIDY when the pool
+    is full, REFILL when nothing is left on the heap but rarer pairs may be put there, or FINISHED.
     """
+    nodes = training.nodes
+    counts = training.counts
+    pool = training.pool
+    records = training.records
+    heap = training.heap
+    lengths = training.lengths
+    state = training.state
     while state[MERGES] < len(merges):
-        if state[HEAP] == 0:
-            return 2
         if work <= 0:
-            return 0
+            return MORE
+        if state[HEAP] == 0:
+            return FINISHED if state[FLOOR] <= min_count else REFILL
         new = 256 + state[MERGES]
-        # Each symbol can stand once to the left and once to the right of the new one, itself included.
-        most_new_pairs = 2 * new + 2
-        if state[RECORDS] - state[FREE] + most_new_pairs > len(pairs) or state[HEAP] + most_new_pairs > len(
-            heap_counts
-        ):
-            return 1
-        record = heap_records[0]
-        count = pairs[record, COUNT]
-        if count != heap_counts[0] or count < min_count:
-            if count >= min_count:
-                _sink_first(heap_counts, heap_records, pairs, state[HEAP], count, record)
+        record = heap[0, 2]
+        count = records[RECORD * record + COUNT]
+        key = records[RECORD * record + KEY]
+        if count != heap[0, 0]:
+            if count >= state[FLOOR]:
+                _sink_first(heap, state[HEAP], count, key, record)
             else:
-                _forget(nodes, pairs, free, state, record)
                 state[HEAP] -= 1
                 last = state[HEAP]
-                _sink_first(heap_counts, heap_records, pairs, last, heap_counts[last], heap_records[last])
+                _sink_first(heap, last, heap[last, 0], heap[last, 1], heap[last, 2])
+                training.on_heap[record] = 0
+                if count == 0:
+                    _free_record(training, record)
             continue
-        left = pairs[record, LEFT]
-        right = pairs[record, RIGHT]
+        start = records[RECORD * record + START]
+        length = records[RECORD * record + LENGTH]
+        # Each symbol can stand once to the left and once to the right of the new one, itself included.
+        most_new_pairs = min(2 * new + 2, 2 * length)
+        if (
+            state[RECORDS] + most_new_pairs > len(training.on_heap)
+            or state[HEAP] + most_new_pairs > len(heap)
+            or 2 * length > len(training.events)
+        ):
+            return GROW
+        if state[POOL] + 2 * length > len(pool):
+            return TIDY
+        state[HEAP] -= 1
+        last = state[HEAP]
+        _sink_first(heap, last, heap[last, 0], heap[last, 1], heap[last, 2])
+        left = key >> 32
+        right = key & 0xFFFFFFFF
+        to_second = lengths[left]
+        to_after = to_second + lengths[right]
+        if to_after > max_length:
+            for k in range(start, start + length):
+                if nodes[NODE * pool[k] + PAIR] == record:
+                    nodes[NODE * pool[k] + PAIR] = NONE
+            _free_record(training, record)
+            continue
         merges[state[MERGES], 0] = left
         merges[state[MERGES], 1] = right
         state[MERGES] += 1
-        state[HEAP] -= 1
-        last = state[HEAP]
-        _sink_first(heap_counts, heap_records, pairs, last, heap_counts[last], heap_records[last])
-        lengths[new] = lengths[left] + lengths[right]
+        lengths[new] = to_after
+        work -= length
 
-        occurrence = pairs[record, HEAD]
-        made_count = 0
-        while occurrence != NONE:
-            work -= 1
-            i = occurrence
-            weight = counts[nodes[i, WORD]]
-            second = nodes[i, NEXT]
-            before = nodes[i, PREVIOUS]
-            after = nodes[second, NEXT]
-            # An overlapping occurrence of the same pair leaves the list here, before it is visited.
-            _remove(nodes, pairs, second, weight)
-            occurrence = nodes[i, NEXT_SAME]
-            nodes[i, SYMBOL] = new
-            nodes[i, NEXT] = after
-            nodes[i, PAIR] = NONE
-            if before != NONE:
-                _remove(nodes, pairs, before, weight)
-                neighbour = nodes[before, SYMBOL]
-                known = with_left[neighbour]
-                if known == NONE:
-                    known = _new_record(pairs, free, state, neighbour, new)
-                    made[made_count] = known
-                    made_count += 1
-                    with_left[neighbour] = known
-                _append(nodes, pairs, known, before, weight)
-            if after != NONE:
-                nodes[after, PREVIOUS] = i
-                neighbour = nodes[after, SYMBOL]
-                known = with_right[neighbour]
-                if known == NONE:
-                    known = _new_record(pairs, free, state, new, neighbour)
-                    made[made_count] = known
-                    made_count += 1
-                    with_right[neighbour] = known
-                _append(nodes, pairs, known, i, weight)
+        made = 0
+        happened = 0
+        for k in range(start, start + length):
+            ahead = k + NODES_AHEAD
+            if ahead < start + length:
+                prefetch(nodes, NODE * np.int64(pool[ahead] - 1))
+                prefetch(nodes, NODE * np.int64(pool[ahead] + to_after))
+            ahead = k + RECORDS_AHEAD
+            if ahead < start + length:
+                node = NODE * np.int64(pool[ahead])
+                prefetch(counts, np.int64(nodes[node + WORD]))
+                second = np.int64(nodes[node + NODE * to_second + PAIR])
+                prefetch(records, RECORD * max(second, 0))
+                before = node - NODE * lengths[nodes[node - NODE + SYMBOL]]
+                if before > 0:
+                    prefetch(records, RECORD * max(np.int64(nodes[before + PAIR]), 0))
+            position = np.int64(pool[k])
+            node = NODE * position
+            if nodes[node + PAIR] != record:
+                continue
+            word = nodes[node + WORD]
+            weight = counts[word]
+            second = node + NODE * to_second
+            after = node + NODE * to_after
+            following = np.int64(nodes[second + PAIR])
+            # An overlapping occurrence of the same pair is gone before it is visited.
+            nodes[second + PAIR] = NONE
+            if following != record:
+                _leave(training, following, weight)
+            nodes[node + SYMBOL] = new
+            nodes[after - NODE + SYMBOL] = new
+            nodes[node + PAIR] = NONE
+            if nodes[node - NODE + WORD] == word:
+                neighbour = np.int64(nodes[node - NODE + SYMBOL])
+                before = position - lengths[neighbour]
+                preceding = np.int64(nodes[NODE * before + PAIR])
+                if preceding != record:
+                    _leave(training, preceding, weight)
+                made = _enter(training, training.with_left, neighbour, neighbour, new, before, weight, made, happened)
+                happened += 1
+            if nodes[after + WORD] == word:
+                neighbour = np.int64(nodes[after + SYMBOL])
+                made = _enter(
+                    training, training.with_right, neighbour, new, neighbour, position, weight, made, happened
+                )
+                happened += 1
 
-        for k in range(made_count):
-            candidate = made[k]
-            a = pairs[candidate, LEFT]
-            b = pairs[candidate, RIGHT]
-            if a == new:
-                with_right[b] = NONE
-            if b == new:
-                with_left[a] = NONE
-            if pairs[candidate, COUNT] >= min_count and lengths[a] + lengths[b] <= max_length:
-                _push(heap_counts, heap_records, pairs, state, candidate)
-            else:
-                _forget(nodes, pairs, free, state, candidate)
-        free[state[FREE]] = record
-        state[FREE] += 1
-    return 2
+        for m in range(made):
+            candidate = np.int64(training.made[m])
+            records[RECORD * candidate + START] = state[POOL]
+            state[POOL] += records[RECORD * candidate + LENGTH]
+            records[RECORD * candidate + LENGTH] = 0
+        for k in range(happened):
+            candidate = np.int64(training.events[k, 0])
+            position = np.int64(training.events[k, 1])
+            if nodes[NODE * position + PAIR] == candidate:
+                pool[records[RECORD * candidate + START] + records[RECORD * candidate + LENGTH]] = position
+                records[RECORD * candidate + LENGTH] += 1
+        for m in range(made):
+            candidate = np.int64(training.made[m])
+            candidate_key = records[RECORD * candidate + KEY]
+            first = candidate_key >> 32
+            second = candidate_key & 0xFFFFFFFF
+            if first == new:
+                training.with_right[second] = NONE
+            if second == new:
+                training.with_left[first] = NONE
+            training.on_heap[candidate] = 0
+            if records[RECORD * candidate + COUNT] >= state[FLOOR]:
+                _push(training, candidate)
+            elif records[RECORD * candidate + COUNT] == 0:
+                _free_record(training, candidate)
+        _free_record(training, record)
+    return FINISHED

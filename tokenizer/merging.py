@@ -8,18 +8,34 @@ without overlap.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from tokenizer.counting import PretokenCounts
 
-# Hugging Face's ByteLevel alphabet: printable characters first, the rest behind. Only ties depend on it.
-GPT2_BYTE_ORDER = bytes([*range(33, 127), *range(161, 173), *range(174, 256), *range(33), *range(127, 161), 173])
-RAW_BYTE_ORDER = bytes(range(256))
-BYTE_ORDERS = {"gpt2": GPT2_BYTE_ORDER, "raw": RAW_BYTE_ORDER}
+BYTES_PER_POSITION = 28  # nodes, the pool, and the records of pairs, for each byte of the distinct pretokens
+WORK_PER_CALL = 1_000_000  # replacements, about 0.1 s: Ctrl-C and progress are heard in between
+POSITIONS_PER_CALL = 1 << 23
 
-WORK_PER_CALL = 200_000  # replacements, about 10 ms: Ctrl-C and progress are heard in between
+
+def check_memory(counts: PretokenCounts, memory: int | None) -> None:
+    """ValueError where merging would take more than `memory` bytes, with what would fit."""
+
+    def needed(size: int) -> int:
+        return size * BYTES_PER_POSITION
+
+    if memory is None or needed(len(counts.data)) <= memory:
+        return
+    lengths = np.diff(counts.offsets)
+    least = 2
+    while needed(size := int(lengths[counts.counts >= least].sum())) > memory:
+        least += 1
+    raise ValueError(
+        f"merging {len(counts):,} distinct pretokens takes about {needed(len(counts.data)):,} bytes, more than the "
+        f"memory of {memory:,}: allow more, or leave out those that occur less than {least} times "
+        f"(--min-count {least}, counts.at_least({least})), which takes {needed(size):,} but is not exact"
+    )
 
 
 def learn_merges(
@@ -34,52 +50,109 @@ def learn_merges(
     """Return up to `wanted` merges, int32 (n, 2): symbols below 256 are places in `byte_order`, 256 + k is merge k."""
     from tokenizer import merge_kernel as kernel
 
-    index = np.int32 if len(counts.data) < 2**31 and len(counts) < 2**31 else np.int64
-    symbol_of_byte = np.empty(256, dtype=np.int64)
-    symbol_of_byte[np.frombuffer(byte_order, dtype=np.uint8)] = np.arange(256)
-    nodes = np.empty((len(counts.data), 7), dtype=index)
-    kernel.initialize(counts.data, counts.offsets, symbol_of_byte, nodes)
-
-    state = np.zeros(4, dtype=np.int64)
-    capacity = 65536 + 2 * (256 + wanted)
-    pairs = np.empty((capacity, 5), dtype=np.int64)
-    free = np.empty(capacity, dtype=np.int64)
-    heap_counts = np.empty(capacity, dtype=np.int64)
-    heap_records = np.empty(capacity, dtype=np.int64)
     min_count = max(1, min_frequency)
     max_length = max_token_length if max_token_length is not None else 2**62
-    record_of_pair = np.full(65536, -1, dtype=np.int64)
-    kernel.list_first_pairs(nodes, counts.counts, pairs, record_of_pair, state)
-    kernel.push_first_pairs(nodes, pairs, free, heap_counts, heap_records, state, min_count, max_length)
-
-    lengths = np.ones(256 + wanted, dtype=np.int64)
+    training = _lay_out(counts, wanted, byte_order)
     merges = np.empty((wanted, 2), dtype=np.int32)
-    with_left = np.full(256 + wanted, -1, dtype=np.int64)
-    with_right = np.full(256 + wanted, -1, dtype=np.int64)
-    made = np.empty(2 * (256 + wanted) + 2, dtype=np.int64)
+    training = _lower_floor(training, min_count)
     while True:
-        outcome = kernel.merge(
-            nodes,
-            counts.counts,
-            pairs,
-            free,
-            heap_counts,
-            heap_records,
-            lengths,
-            merges,
-            with_left,
-            with_right,
-            made,
-            state,
-            min_count,
-            max_length,
-            WORK_PER_CALL,
-        )
+        outcome = kernel.merge(training, merges, min_count, max_length, WORK_PER_CALL)
+        made = int(training.state[kernel.MERGES])
         if progress is not None:
-            progress("merge", int(state[kernel.MERGES]), wanted)
-        if outcome == 2:
-            return merges[: state[kernel.MERGES]]
-        if outcome == 1:
-            pairs, free, heap_counts, heap_records = (
-                np.concatenate([array, np.empty_like(array)]) for array in (pairs, free, heap_counts, heap_records)
-            )
+            progress("merge", made, wanted)
+        if outcome == kernel.FINISHED:
+            return merges[:made]
+        if outcome == kernel.GROW:
+            training = _grown(training)
+        elif outcome == kernel.TIDY:
+            training = _tidied(training)
+        elif outcome == kernel.REFILL:
+            training = _lower_floor(training, min_count)
+
+
+def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes):
+    from tokenizer import merge_kernel as kernel
+
+    positions = len(counts.data)
+    index = np.int32 if positions < 2**31 - 2 and len(counts) < 2**31 else np.int64
+    symbol_of_byte = np.empty(256, dtype=np.int64)
+    symbol_of_byte[np.frombuffer(byte_order, dtype=np.uint8)] = np.arange(256)
+    nodes = np.empty(kernel.NODE * (positions + 2), dtype=index)
+    nodes[kernel.WORD] = nodes[-kernel.NODE + kernel.WORD] = kernel.NONE
+    for first, last in _steps(0, len(counts), POSITIONS_PER_CALL // 8):
+        kernel.lay_out(counts.data, counts.offsets, symbol_of_byte, first, last, nodes)
+    capacity = 65536 + 2 * (256 + wanted)
+    training = kernel.Training(
+        nodes=nodes,
+        counts=counts.counts,
+        pool=np.empty(positions + positions // 2 + 64, dtype=index),
+        records=np.empty(kernel.RECORD * capacity, dtype=np.int64),
+        free=np.empty(capacity, dtype=np.int32),
+        on_heap=np.empty(capacity, dtype=np.uint8),
+        heap=np.empty((capacity, 3), dtype=np.int64),
+        lengths=np.ones(256 + wanted, dtype=np.int64),
+        with_left=np.full(256 + wanted, kernel.NONE, dtype=np.int32),
+        with_right=np.full(256 + wanted, kernel.NONE, dtype=np.int32),
+        made=np.empty(2 * (256 + wanted) + 2, dtype=np.int32),
+        events=np.empty((1 << 16, 2), dtype=index),
+        state=np.zeros(6, dtype=np.int64),
+    )
+    record_of_pair = np.full(65536, kernel.NONE, dtype=np.int64)
+    for first, last in _steps(1, positions, POSITIONS_PER_CALL):
+        kernel.count_first_pairs(training, first, last, record_of_pair)
+    kernel.place_first_pairs(training)
+    for first, last in _steps(1, positions, POSITIONS_PER_CALL):
+        kernel.list_first_pairs(training, first, last)
+    return training
+
+
+def _steps(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + size, last)) for start in range(first, last, size))
+
+
+def _larger(array: np.ndarray) -> np.ndarray:
+    return np.concatenate([array, np.empty_like(array)])
+
+
+def _grown(training):
+    """Make room for one more merge, whose pairs may be as many as the positions of the pair at the top of the heap."""
+    from tokenizer import merge_kernel as kernel
+
+    names = []
+    top = int(training.heap[0, 2])
+    length = int(training.records[kernel.RECORD * top + kernel.LENGTH])
+    most_new_pairs = min(2 * (256 + int(training.state[kernel.MERGES])) + 2, 2 * length)
+    if training.state[kernel.RECORDS] + most_new_pairs > len(training.on_heap):
+        names += ["records", "free", "on_heap"]
+    if training.state[kernel.HEAP] + most_new_pairs > len(training.heap):
+        names += ["heap"]
+    while 2 * length > len(training.events):
+        training = training._replace(events=_larger(training.events))
+    return training._replace(**{name: _larger(getattr(training, name)) for name in names})
+
+
+def _tidied(training):
+    """Make room in the pool."""
+    from tokenizer import merge_kernel as kernel
+
+    used = int(training.state[kernel.RECORDS])
+    starts = training.records[kernel.START : kernel.RECORD * used : kernel.RECORD]
+    by_start, done, filled = np.argsort(starts), 0, 0
+    while done < len(by_start):
+        done, filled = kernel.tidy(training, by_start, done, filled)
+    training.state[kernel.POOL] = filled
+    if 2 * training.state[kernel.POOL] > len(training.pool):
+        training = training._replace(pool=_larger(training.pool))
+    return training
+
+
+def _lower_floor(training, min_count: int):
+    """Put the pairs on the heap that come next: those of at least a quarter of the largest count."""
+    from tokenizer import merge_kernel as kernel
+
+    used = int(training.state[kernel.RECORDS])
+    largest = training.records[kernel.COUNT : kernel.RECORD * used : kernel.RECORD].max(initial=0)
+    floor = max(min_count, int(largest) // 4)
+    while kernel.refill(training, floor):
+        training = training._replace(heap=_larger(training.heap))
+    return training

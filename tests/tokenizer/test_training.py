@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
-from tokenizer import DEFAULT_SPECIAL_TOKENS, PretokenCounts, Tokenizer, count_pretokens, resolve_pattern
+from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer, resolve_pattern
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
 
@@ -147,73 +147,6 @@ def test_threads_batches_and_order_do_not_matter(stdlib_texts, tmp_path):
         path.write_bytes(text.encode())
     assert Tokenizer.train(paths, 3000, threads=2).fingerprint == expected
     assert Tokenizer.train([str(path) for path in paths], 3000).fingerprint == expected
-
-
-def test_a_large_document_counts_alike_on_any_number_of_threads(stdlib_texts, tmp_path):
-    path = tmp_path / "large.txt"
-    path.write_bytes("".join(stdlib_texts).encode() * 4)
-    one = count_pretokens(path, "cl100k", threads=1)
-    assert one == count_pretokens(path, "cl100k", threads=4)
-    assert one == count_pretokens([path.read_bytes()], "cl100k", threads=1)
-    assert one.total_bytes == path.stat().st_size
-
-
-def test_counts_are_those_of_counting_pretokens_one_by_one(stdlib_texts):
-    from collections import Counter
-
-    from tokenizer.pretokenize import split
-
-    texts = [*stdlib_texts[:40], "x" * 15, "y" * 16, "z" * 17, "\x00", "\x00\x00", "q" * 100_000]
-    expected = Counter(pretoken for text in texts for pretoken in split(text, resolve_pattern("gpt2")))
-    assert dict(count_pretokens(texts, "gpt2").items()) == expected
-
-
-def test_many_distinct_pretokens_are_all_counted():
-    words = [f"w{'abcdefghij'[i % 10]}{i:x}".replace("0", "o") * (1 + i % 3) for i in range(120_000)]
-    expected = len({f" {''.join(c if c.isalpha() else chr(ord(c) + 60) for c in word)}" for word in words})
-    text = "".join(f" {''.join(c if c.isalpha() else chr(ord(c) + 60) for c in word)}" for word in words)
-    counts = count_pretokens([text], "gpt2", threads=2)
-    assert len(counts) == expected
-    assert counts.total_bytes == len(text)
-
-
-def test_counts_add_up_and_train_like_the_whole(stdlib_texts, tmp_path):
-    half = len(stdlib_texts) // 2
-    first, second = count_pretokens(stdlib_texts[:half]), count_pretokens(stdlib_texts[half:])
-    whole = count_pretokens(stdlib_texts)
-    assert first + second == whole == second + first
-    first.save(tmp_path / "first.parquet")
-    loaded = PretokenCounts.load(tmp_path / "first.parquet")
-    assert loaded == first
-    tok = Tokenizer.train_from_counts(loaded + second, 2000)
-    assert tok.fingerprint == Tokenizer.train(stdlib_texts, 2000).fingerprint
-    with pytest.raises(ValueError, match="do not add up"):
-        first + count_pretokens(["a"], "gpt2")
-
-
-def test_the_same_counts_give_the_same_file(stdlib_texts, tmp_path):
-    for name, texts in (("a", stdlib_texts[:50]), ("b", stdlib_texts[:50][::-1])):
-        count_pretokens(texts, threads=2).save(tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
-def test_a_damaged_counts_file_is_a_value_error(tmp_path):
-    path = tmp_path / "counts.parquet"
-    count_pretokens(["hello world"]).save(path)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=r"counts\.parquet"):
-        PretokenCounts.load(path)
-
-
-def test_counts_beyond_32_bits_do_not_wrap():
-    counts = count_pretokens(["ab ab ab cd cd"], "gpt2")
-    counts.counts *= 3_000_000_000
-    both = counts + counts
-    assert both.total == 2 * 5 * 3_000_000_000
-    tok = Tokenizer.train_from_counts(both, 256 + 3, special_tokens=(), min_frequency=5_999_999_999)
-    assert tok.merges[0] == (b"a", b"b")
-    assert len(tok.merges) == 3
 
 
 def test_running_out_of_pairs_says_so_and_ends_smaller():

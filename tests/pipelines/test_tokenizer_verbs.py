@@ -1,0 +1,259 @@
+"""What `bytelm train-tokenizer` and `bytelm tokenize` show is true, and fits a terminal."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from corpora import open_corpus
+from pipelines.display import visible
+from pipelines.train_tokenizer import train_tokenizer
+from tokenizer import Tokenizer
+
+BYTELM = Path(sys.executable).with_name("bytelm")
+
+
+def documents(folder, split):
+    return [text for batch in open_corpus([str(folder)]).batches(split) for text in batch.column(0).to_pylist()]
+
+
+def on_a_terminal(*arguments, columns=80):
+    """What the command shows on a terminal of so many columns, in the end: (lines without colours, raw output)."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    environment["TERM"] = "xterm-256color"
+    words = [str(BYTELM), *map(str, arguments)]
+    process = subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    raw = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end was closed
+            break
+        if not part:
+            break
+        raw += part
+    os.close(ours)
+    assert process.wait(60) == 0, raw.decode()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw.decode())
+    return [line.rsplit("\r", 1)[-1].rstrip() for line in text.replace("\r\n", "\n").split("\n")], raw.decode()
+
+
+@pytest.fixture(scope="module")
+def many_words(tmp_path_factory):
+    """A file of four times the same 3 MB, with so many distinct words that they do not fit in the least memory."""
+    rng = np.random.default_rng(0)
+    text = rng.integers(97, 123, size=3_000_000, dtype=np.uint8)
+    text[rng.random(len(text)) < 0.14] = 32
+    path = tmp_path_factory.mktemp("words") / "words.txt"
+    path.write_bytes(text.tobytes() * 4)
+    return path
+
+
+def test_training_ends_with_numbers_that_are_true(bytelm, text_folder, tokenizer_folder, tmp_path):
+    done = bytelm(
+        "train-tokenizer", text_folder, "--vocab-size", "3000", "--out", "tok", "--compare", f"old={tokenizer_folder}",
+        "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    tok = Tokenizer.load(tmp_path / "tok")
+    held_out, training = documents(text_folder, "validation"), documents(text_folder, "train")
+    size = sum(len(text.encode()) for text in held_out)
+    assert summary["held_out_bytes"] == size
+    for name, each in (("this one", tok), ("old", Tokenizer.load(tokenizer_folder))):
+        ids = [i for text in held_out for i in each.encode_ordinary(text)]
+        ordinary = each.vocab_size - len(each.special_tokens)
+        assert summary["held_out"][name] == {
+            "tokens": len(ids), "entries_used": len(set(ids)), "entries": ordinary,
+        }  # fmt: skip
+    ids = [i for text in training for i in tok.encode_ordinary(text)]
+    assert summary["tokens"] == len(ids)
+    assert summary["trained_on_bytes"] == sum(len(text.encode()) for text in training)
+    dead = set(range(5 + 256, tok.vocab_size)) - set(ids)
+    assert summary["dead"] == len(dead) > 0
+    assert summary["dead_examples"] == [visible(tok.token_bytes(i)) for i in sorted(dead)[:4]]
+    longest = max(len(tok.token_bytes(i)) for i in range(5, tok.vocab_size))
+    assert summary["longest"][0][0] == longest
+    assert summary["fingerprint"] == tok.fingerprint
+
+
+def test_the_summary_fits_80_columns(bytelm, text_folder, tokenizer_folder):
+    done = bytelm("train-tokenizer", text_folder, "--vocab-size", "3000", "--out", "tok", "--compare", tokenizer_folder)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = [line.split("  ")[0] for line in lines]
+    for name in ("entries", "trained on", "bytes per token", "dead", "longest", "this one", tokenizer_folder.name):
+        assert name in names
+
+
+def test_both_phases_show_their_progress_on_a_terminal(text_folder, tmp_path):
+    lines, raw = on_a_terminal("train-tokenizer", text_folder, "--vocab-size", "3000", "--out", tmp_path / "tok")
+    for phase in ("counting", "merging"):
+        assert any(re.search(rf"{phase} .*100% .*/s +\d:\d\d:\d\d", line) for line in lines), lines
+    assert max(map(len, lines)) <= 80
+    assert "\x1b[" in raw
+
+
+def test_a_budget_spills_and_changes_nothing(bytelm, many_words, tmp_path):
+    command = ("train-tokenizer", many_words, "--vocab-size", "400")
+    assert bytelm(*command, "--out", "whole").returncode == 0
+    done = bytelm(*command, "--out", "within", "--memory", "90M", "--threads", "4")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^spilled +[\d.]+ MB in \d+ runs", done.stdout, re.M)
+    tokenizers = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("whole", "within")]
+    assert tokenizers[0] == tokenizers[1]
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "within"}
+
+
+def test_a_budget_too_small_for_merging_says_what_helps(bytelm, many_words, tmp_path):
+    command = ("train-tokenizer", many_words, "--vocab-size", "400", "--out", "tok", "--memory", "16M")
+    refused = bytelm(*command)
+    assert refused.returncode == 1
+    assert "more than the memory of 16,000,000" in refused.stderr
+    assert not (tmp_path / "tok").exists()
+    remedy = re.search(r"--min-count \d+", refused.stderr)[0].split()
+    done = bytelm(*command, *remedy)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^left out +[\d,]+ rare ones, [\d.]+ MB \([\d.]+%\)", done.stdout, re.M)
+
+
+def test_ctrl_c_leaves_nothing_behind(many_words, tmp_path):
+    (tmp_path / "text").mkdir()
+    for i in range(80):  # half a minute's work
+        (tmp_path / "text" / f"{i}.txt").hardlink_to(many_words)
+    words = [BYTELM, "train-tokenizer", "text", "--vocab-size", "400", "--out", "tok", "--memory", "50M"]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(4)
+    assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - started < 3  # a second, and patience for a busy machine
+    assert process.returncode == 130
+    assert errors == b"bytelm train-tokenizer: interrupted\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_saved_counts_spare_reading_the_corpus(bytelm, text_folder, tmp_path):
+    first = bytelm("train-tokenizer", text_folder, "--vocab-size", "600", "--out", "a", "--save-counts", "counts")
+    assert first.returncode == 0, first.stderr
+    again = bytelm("train-tokenizer", "--counts", "counts", "--vocab-size", "600", "--out", "b")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
+    assert "no held-out text" in again.stdout
+    two = bytelm("train-tokenizer", text_folder, "--counts", "counts", "counts", "--vocab-size", "600", "--out", "c")
+    assert two.returncode == 0, two.stderr
+    assert "held out: " in two.stdout  # of the corpus, which is given for that
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--counts", "nowhere"], "nowhere"),
+        (["--counts", "counts", "--pattern", "gpt2"], "--pattern is gpt2, but the counts were made with cl100k"),
+        (["text", "--save-counts", "counts"], "counts exists already"),
+        (["text", "--compare", "nowhere"], "nowhere"),
+        (
+            ["text", "--compare", "ranks.tiktoken"],
+            "--compare ranks.tiktoken: a .tiktoken file does not say its pattern",
+        ),
+        (["text", "--memory", "2"], "memory is in bytes"),
+        (["text", "--min-count", "0"], "--min-count is 0"),
+        ([], "no corpus was given"),
+    ],
+)
+def test_impossible_requests_are_refused_in_a_sentence(bytelm, text_folder, tmp_path, options, said):
+    from tokenizer import count_pretokens
+
+    count_pretokens(["some text"]).save(tmp_path / "counts")
+    (tmp_path / "ranks.tiktoken").write_text("")
+    options = [text_folder if option == "text" else option for option in options]
+    done = bytelm("train-tokenizer", *options, "--vocab-size", "300", "--out", "tok")
+    assert done.returncode == 1, done.stdout
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["counts", "ranks.tiktoken"]
+
+
+def test_published_tokenizers_can_stand_beside_it(shared, text_folder, tmp_path, capsys):
+    others = (str(shared / "vectors" / "gpt2"), str(shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"))
+    train_tokenizer([str(text_folder)], vocab_size=1000, out=tmp_path / "tok", compare=others)
+    shown = capsys.readouterr().out
+    assert re.search(r"^gpt2 +\d\.\d+ +50,256 ", shown, re.M)
+    assert re.search(r"^cl100k +\d\.\d+ +100,256 ", shown, re.M)
+
+
+TEXT = "Hello, world\n\tfor x in range(10):  # naïve\n"
+
+
+def pieces_and_ids(lines):
+    """(pieces, ids) of what `tokenize` shows, by the columns that the ids begin at."""
+    pieces, ids = [], []
+    for above, below in pairwise(lines):
+        if re.fullmatch(r"\d+( +\d+)*", below):
+            starts = [match.start() for match in re.finditer(r"\d+", below)]
+            pieces += [above[a:b].rstrip(" ") for a, b in zip(starts, [*starts[1:], None], strict=True)]
+            ids += map(int, below.split())
+    return pieces, ids
+
+
+def test_tokenize_shows_every_piece_above_its_id(bytelm, tokenizer_folder):
+    done = bytelm("tokenize", TEXT, "--tokenizer", tokenizer_folder)
+    assert done.returncode == 0, done.stderr
+    pieces, ids = pieces_and_ids(done.stdout.splitlines())
+    tok = Tokenizer.load(tokenizer_folder)
+    assert ids == tok.encode(TEXT)
+    assert pieces == [visible(tok.token_bytes(i)) for i in ids]
+    assert f"{len(ids)} tokens, {len(TEXT.encode())} bytes, {len(TEXT)} characters" in done.stdout
+    assert "\x1b" not in done.stdout
+    lines, raw = on_a_terminal("tokenize", TEXT, "--tokenizer", tokenizer_folder, columns=60)
+    assert pieces_and_ids(lines) == (pieces, ids)
+    assert max(map(len, lines)) <= 60
+    assert len(set(re.findall(r"\x1b\[30;10\dm", raw))) == 4  # neighbours differ in colour
+
+
+def test_what_is_invisible_is_shown(bytelm, tokenizer_folder, tmp_path):
+    (tmp_path / "bytes").write_bytes(b"a \t\r\n\x00\xff\xe2\x82 \xe2\x80\x8b\xcc\x81")
+    done = bytelm("tokenize", "--file", "bytes", "--tokenizer", tokenizer_folder)
+    shown = "".join(pieces_and_ids(done.stdout.splitlines())[0])
+    assert shown == "a·→␍⏎␀\\xff\\xe2\\x82·\\xe2\\x80\\x8b\\xcc\\x81"
+    assert visible(" \u200b".encode()) == "·\\u200b"
+    assert visible("\u0301a\U000e0001".encode()) == "◌\u0301a\\U000e0001"
+
+
+def test_special_tokens_are_shown_apart(tokenizer_folder):
+    command = ("tokenize", "a<|mask|>b", "--tokenizer", tokenizer_folder)
+    lines, raw = on_a_terminal(*command, "--special")
+    assert "<|mask|>" in pieces_and_ids(lines)[0]
+    assert re.search(r"\x1b\[1;37;41m<\|mask\|>", raw)
+    lines, raw = on_a_terminal(*command)
+    assert "<|mask|>" not in pieces_and_ids(lines)[0]
+    assert "\x1b[1;37;41m" not in raw
+
+
+def test_a_large_file_does_not_flood_the_terminal(bytelm, tokenizer_folder, tmp_path):
+    (tmp_path / "large.txt").write_text(TEXT * 20_000)
+    done = bytelm("tokenize", "--file", "large.txt", "--tokenizer", tokenizer_folder)
+    tok = Tokenizer.load(tokenizer_folder)
+    total = len(tok.encode(TEXT * 20_000))
+    assert len(done.stdout.splitlines()) < 200
+    assert f"... and {total - 200:,} more tokens; --limit 0 shows all" in done.stdout
+    assert f"{total:,} tokens, {len(TEXT.encode()) * 20_000:,} bytes" in done.stdout
+    done = bytelm("tokenize", TEXT * 20, "--tokenizer", tokenizer_folder, "--limit", "0")
+    assert pieces_and_ids(done.stdout.splitlines())[1] == tok.encode(TEXT * 20)
