@@ -1,112 +1,181 @@
-"""Training a vocabulary, ours beside Hugging Face `tokenizers`: the same text, the same pattern, the same merges.
+"""The tokenizer beside every peer that pip installs, on the same texts, with the same results.
 
-    python -m benchmarks.tokenizer CORPUS... [--megabytes 50] [--vocab-size 32000] [--runs 3] [--out result.json]
+    python -m benchmarks.tokenizer [FILE...] [--works training,encoding] [--rounds 5] [--quick]
 
-The text is read first; each clock runs from the call to the finished vocabulary. The two take turns in one process, on
-as many threads as they like. Merges are compared before a time counts.
+Without files: English, Python code and multilingual text, as far as there is material at hand. Results go to
+`benchmarks/results/` where everything was measured, else to a folder of their own, as JSON and as a table in Markdown.
 """
 
-import argparse
+import hashlib
 import json
 import os
 import platform
-import statistics
+import shlex
 import sys
-import time
-from collections.abc import Callable
+import tempfile
+from base64 import b64encode
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
-import pyarrow as pa
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+import tyro
+from rich.console import Console
 
-from corpora import open_corpus
-from tokenizer import Tokenizer, resolve_pattern
+from benchmarks.cases import Case
+from benchmarks.limits import access_latency, read_bandwidth
+from benchmarks.peers import DISTRIBUTIONS, OURS, installed_version
+from benchmarks.peers.encoding import VocabularyFiles
+from benchmarks.race import Patience, Row
+from benchmarks.report import duration, markdown
+from benchmarks.texts import SHARED, Text, corpora
+from benchmarks.works import WORKS, Session
+from tokenizer import Tokenizer
 
-Merges = list[tuple[bytes, bytes]]
-PATTERN = "gpt2"
-
-
-def read(corpus: list[str], megabytes: float) -> list[pa.Array]:
-    """Documents of the training split, up to about so many million bytes."""
-    columns, size = [], 0
-    for batch in open_corpus(corpus).batches("train"):
-        columns.append(batch.column(0))
-        size += batch.column(0).nbytes
-        if size >= megabytes * 1e6:
-            break
-    return columns
+RESULTS = Path(__file__).parent / "results"
+# The published file; some peers have just this vocabulary built in.
+CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 
 
-def ours(columns: list[pa.Array], vocab_size: int) -> Merges:
-    return Tokenizer.train(
-        iter(columns), vocab_size=vocab_size, pattern=PATTERN, special_tokens=(), min_frequency=1
-    ).merges
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Measure the tokenizer beside its peers."""
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Texts in UTF-8, instead of the corpora at hand."""
+    works: str = ",".join(WORKS)
+    """Which works, with commas between."""
+    peers: str = ",".join(peer for peer in DISTRIBUTIONS if peer != OURS)
+    """Which peers, with commas between."""
+    threads: tuple[int, ...] = (1, 2)
+    """Numbers of threads."""
+    rounds: int = 5
+    """Turns of each contestant; one that has taken 20 s has no further turn."""
+    vocab_size: int = 32000
+    """Entries to train."""
+    vocabulary: Path | None = None
+    """A .tiktoken file with the pattern cl100k to encode with, not cl100k_base or one trained on the first text."""
+    quick: bool = False
+    """Two megabytes of each text, 2,000 entries and one round: whether everything runs."""
+    out: Path | None = None
+    """The folder for the results."""
 
 
-def hugging_face(columns: list[pa.Array], vocab_size: int) -> Merges:
-    peer = tokenizers.Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(tokenizers.Regex(resolve_pattern(PATTERN).regex), "isolated")
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    peer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-    peer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=1,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    peer.train_from_iterator((text for column in columns for text in column.to_pylist()), trainer)
-    spelled = json.loads(peer.to_str())["model"]["merges"]
-    # GPT-2's spelling of bytes: printable ones as themselves, the others from U+0100 on, in their order.
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    byte_of = {chr(b): b for b in plain} | {
-        chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in plain)
-    }
-    return [tuple(bytes(byte_of[c] for c in part) for part in merge) for merge in spelled]
+def main(options: Options) -> int:
+    works, peers = _chosen("works", options.works, WORKS), _chosen("peers", options.peers, DISTRIBUTIONS)
+    console = Console(stderr=True)
+    whole = len(works) == len(WORKS) and len(peers) == len(DISTRIBUTIONS) - 1 and not (options.files or options.quick)
+    out = options.out or (RESULTS if whole else Path(tempfile.gettempdir()) / "bytelm-benchmarks")
+    with tempfile.TemporaryDirectory(prefix="bytelm-benchmarks-") as temporary, console.status("texts") as status:
+        folder = Path(temporary)
+        texts = corpora(folder, list(options.files), options.quick)
+        status.update("vocabulary")
+        vocab_size = 2000 if options.quick else options.vocab_size
+        vocabulary = vocabulary_files(folder, options.vocabulary, texts[0], vocab_size)
+        status.update("memory")
+        bandwidth, latency = read_bandwidth(texts[0].path), access_latency()
+        result = {
+            "command": shlex.join(["python", "-m", "benchmarks.tokenizer", *sys.argv[1:]]),
+            "device": device() | {"read_gb_per_s": round(bandwidth / 1e9, 1), "access_ns": round(latency * 1e9)},
+            "versions": {peer: installed_version(peer) for peer in (OURS, *peers)}
+            | {name: version(name) for name in ("numba", "numpy")},
+            "texts": [describe(text) for text in texts],
+        }
+        cases: list[Case] = []
+
+        def begin(case: Case) -> None:
+            cases.append(case)
+
+        def show(case: Case, row: Row) -> None:
+            last = f", last {duration(row.runs[-1]['seconds'])}" if row.runs else ""
+            status.update(f"{case.work}, {case.name}: {row.name} on {row.threads}{last}")
+
+        session = Session(
+            texts=texts,
+            vocabulary=vocabulary,
+            vocab_size=vocab_size,
+            folder=folder,
+            threads=options.threads,
+            patience=Patience(rounds=1 if options.quick else options.rounds),
+            quick=options.quick,
+            wanted={OURS, *peers}.__contains__,
+            bandwidth=bandwidth,
+            latency=latency,
+            begin=begin,
+            show=show,
+        )
+        stopped = False
+        try:
+            for work in works:
+                before = len(cases)
+                WORKS[work](session)
+                for case in cases[before:]:
+                    for verdict in case.verdicts:
+                        met = "[green]met[/]" if verdict.met else "[red]missed[/]"
+                        console.print(
+                            f"{case.work}, {case.name}: {verdict.target}: {verdict.found}", met, soft_wrap=True
+                        )
+        except KeyboardInterrupt:
+            stopped = True
+            result["command"] += " (interrupted)"
+        finally:
+            write(out, result | {"cases": [case.as_dict() for case in cases]})
+            console.print(f"{out / 'tokenizer.json'}\n{out / 'tokenizer.md'}", soft_wrap=True)
+    return 130 if stopped else 0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", nargs="+")
-    parser.add_argument("--megabytes", type=float, default=50)
-    parser.add_argument("--vocab-size", type=int, default=32000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    columns = read(options.corpus, options.megabytes)
-    started = time.perf_counter()
-    ours(columns[:1], 300)
-    warm_up = time.perf_counter() - started
-    trainers_: dict[str, Callable[[list[pa.Array], int], Merges]] = {"bytelm": ours, "tokenizers": hugging_face}
-    seconds: dict[str, list[float]] = {name: [] for name in trainers_}
-    for _ in range(options.runs):
-        merges = {}
-        for name, train in trainers_.items():
-            started = time.perf_counter()
-            merges[name] = train(columns, options.vocab_size)
-            seconds[name].append(time.perf_counter() - started)
-        if merges["bytelm"] != merges["tokenizers"]:
-            sys.exit("the merges differ: no time counts")
-    result = {
-        "megabytes": round(sum(column.nbytes for column in columns) / 1e6, 1),
-        "vocab_size": options.vocab_size,
-        "pattern": PATTERN,
-        "first_call_seconds": round(warm_up, 2),
-        "seconds": {
-            name: {"minimum": round(min(times), 2), "median": round(statistics.median(times), 2)}
-            for name, times in seconds.items()
-        },
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+def write(folder: Path, result: dict) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, indent=1, ensure_ascii=False, default=float)
+    (folder / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
+    (folder / "tokenizer.md").write_text(markdown(json.loads(text)), encoding="utf-8")
+
+
+def vocabulary_files(folder: Path, named: Path | None, text: Text, vocab_size: int) -> VocabularyFiles:
+    """The vocabulary to encode with, in both of its forms."""
+    ranks = named or SHARED / "vectors" / "cl100k" / "cl100k_base.tiktoken"
+    if ranks.is_file():
+        tokenizer = Tokenizer.load(ranks, pattern="cl100k")
+    elif named:
+        raise SystemExit(f"no such vocabulary: {named}")
+    else:
+        tokenizer = Tokenizer.train(text.path, vocab_size, "cl100k", special_tokens=())
+        ranks = folder / "trained.tiktoken"
+        tokens = map(tokenizer.token_bytes, range(tokenizer.vocab_size))
+        ranks.write_bytes(b"".join(b"%b %d\n" % (b64encode(token), rank) for rank, token in enumerate(tokens)))
+    tokenizer.save(folder)
+    published = hashlib.sha256(ranks.read_bytes()).hexdigest() == CL100K_SHA256
+    return VocabularyFiles(ranks=str(ranks.resolve()), json=str(folder / "tokenizer.json"), published=published)
+
+
+def describe(text: Text) -> dict:
+    digest = hashlib.sha256(text.path.read_bytes()).hexdigest()
+    return {"name": text.name, "bytes": text.size, "source": text.source, "sha256": digest}
+
+
+def device() -> dict:
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError):
+        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        processor = names[0].partition(":")[2].strip() if names else processor
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return {
+        "processor": processor,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(memory / 1e9),
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("numba", "numpy", "tokenizers")},
     }
-    text = json.dumps(result, indent=2)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+def _chosen(what: str, names: str, known) -> list[str]:
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    for name in chosen:
+        if name not in known:
+            raise SystemExit(f"--{what}: there is no {name}; there are {', '.join(known)}")
+    return [name for name in known if name in chosen and name != OURS]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(tyro.cli(Options, prog="python -m benchmarks.tokenizer", description=__doc__)))

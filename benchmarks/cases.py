@@ -1,0 +1,128 @@
+"""A case of the benchmark: one work on one text, who does it, how results are compared, and what came of the target."""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.peers import OURS
+from benchmarks.race import EQUAL, OWN_RULES, REFERENCE, Row, best
+
+NOTHING = "nothing of ours to compare with"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was aimed at and what came of it, in words, and whether it is met."""
+
+    target: str
+    found: str
+    met: bool
+
+
+@dataclass(kw_only=True)
+class Case:
+    """One work on one text of `size` bytes. limit: seconds below which no program on this machine can be, by what
+    `limit_says`. Times are judged by the minimum of each contestant."""
+
+    work: str
+    name: str
+    size: int | None = None
+    limit: float | None = None
+    limit_says: str = ""
+    rows: list[Row] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def ours(self, threads: int) -> Row | None:
+        return best([row for row in self.rows if row.threads == threads], {OURS})
+
+    def judge(self, target: str, found: str, met: bool) -> None:
+        self.verdicts.append(Verdict(target=target, found=found, met=bool(met)))
+
+    def judge_time(self, ours: Row | None, theirs: Row | None, factor: float, target: str) -> None:
+        """Ours must be at most `factor` of theirs; nothing is said where nobody else has a time that counts."""
+        if theirs and not (ours and ours.counts):
+            self.judge(target, "no time of ours that counts", False)
+        elif theirs:
+            ratio = ours.minimum() / theirs.minimum()
+            threads = f" ({threads_name(theirs.threads)})" if any(row.threads > 1 for row in self.rows) else ""
+            self.judge(target, f"{ratio:.2f} of the time of {theirs.name}{threads}", ratio <= factor)
+
+    def judge_memory(self, ours: Row | None, peers: tuple[str, ...]) -> None:
+        """Peak memory beyond what was held before the call, which is the interpreter's and the libraries' own."""
+        rows = [row for row in self.rows if row.peer in peers and row.counts and row.has("peak")]
+        if ours and rows and ours.has("peak"):
+            grown = {row: row.median("peak") - row.median("before") for row in (ours, *rows)}
+            leanest = min(rows, key=grown.__getitem__)
+            target = f"memory beyond the interpreter's own at most that of the leanest of {' and '.join(peers)}"
+            found = f"{grown[ours] / 1e6:.0f} MB, {leanest.name} {grown[leanest] / 1e6:.0f} MB"
+            self.judge(target, found, grown[ours] <= grown[leanest])
+
+    def judge_beside(self, ours: Row | None, factor: float, peer: str) -> None:
+        """The speed of another, measured in turn within the same processes, must be surpassed by `factor`."""
+        if ours:
+            ratio = statistics.median(run["beside"] / run["seconds"] for run in ours.runs)
+            self.judge(f"at least {factor} times {peer}'s speed", f"{ratio:.1f} times", ratio >= factor)
+
+    def as_dict(self) -> dict:
+        return vars(self) | {"rows": [row.as_dict() for row in self.rows], "verdicts": [*map(vars, self.verdicts)]}
+
+
+def threads_name(number: int) -> str:
+    return "one thread" if number == 1 else f"{number} threads"
+
+
+def comparing_merges(orders: dict[str, list[str]]) -> Callable[[Row, Path], str]:
+    """With our merges for the same order of the single bytes: those in `orders`, else those of our first row."""
+
+    def compare(row: Row, result: Path) -> str:
+        order = row.job["byte_order"]
+        if order is None:
+            return OWN_RULES
+        merges = result.read_text().splitlines()
+        if order not in orders and row.peer == OURS:
+            orders[order] = merges
+            return REFERENCE
+        return compare_merges(merges, orders[order]) if order in orders else NOTHING
+
+    return compare
+
+
+def comparing_ids() -> Callable[[Row, Path], str]:
+    """With the ids of our first row."""
+    expected = None
+
+    def compare(row: Row, result: Path) -> str:
+        nonlocal expected
+        ids = np.load(result)
+        if expected is None and row.peer == OURS:
+            expected = ids
+            return REFERENCE
+        return NOTHING if expected is None else compare_ids(ids, expected)
+
+    return compare
+
+
+def compare_merges(merges: list[str], expected: list[str]) -> str:
+    """Pair by pair; token by token where the peer keeps no pairs."""
+    if merges and " " not in merges[0]:
+        expected = [merge.replace(" ", "") for merge in expected]
+    if merges == expected:
+        return EQUAL
+    pairs = zip(merges, expected, strict=False)
+    first = next((i for i, (theirs, ours) in enumerate(pairs) if theirs != ours), None)
+    if first is None:
+        return f"differs: {len(merges):,} merges, not {len(expected):,}"
+    return f"differs from merge {first + 1:,} on"
+
+
+def compare_ids(ids: np.ndarray, expected: np.ndarray) -> str:
+    if np.array_equal(ids, expected):
+        return EQUAL
+    length = min(len(ids), len(expected))
+    unequal = np.flatnonzero(ids[:length] != expected[:length])
+    first = unequal[0] if len(unequal) else length
+    return f"differs: {len(ids):,} ids, not {len(expected):,}, the first at {first:,}"

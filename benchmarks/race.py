@@ -1,0 +1,110 @@
+"""Contestants take turns, each turn in a fresh process; a time counts once its result has been checked."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.peers import OURS, environment
+from benchmarks.texts import ROOT
+
+REFERENCE, EQUAL, OWN_RULES = "reference", "equal", "own rules"
+
+
+@dataclass(kw_only=True, eq=False)
+class Row:
+    """One contestant: its job, what each run measured, and how its result compares with ours.
+
+    result: reference, equal, own rules, or what is wrong; only the first two may be compared with.
+    """
+
+    peer: str
+    way: str = ""
+    threads: int = 1
+    job: dict = field(default_factory=dict, repr=False)
+    runs: list[dict] = field(default_factory=list)
+    result: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.peer}, {self.way}" if self.way else self.peer
+
+    @property
+    def counts(self) -> bool:
+        return bool(self.runs) and self.result in (REFERENCE, EQUAL)
+
+    def minimum(self, key: str = "seconds") -> float:
+        return min(run[key] for run in self.runs)
+
+    def median(self, key: str = "seconds") -> float:
+        return statistics.median(run[key] for run in self.runs)
+
+    def has(self, key: str) -> bool:
+        return bool(self.runs) and all(run.get(key) is not None for run in self.runs)
+
+    def as_dict(self) -> dict:
+        return {"peer": self.peer, "way": self.way, "threads": self.threads, "result": self.result, "runs": self.runs}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """rounds: turns of each contestant. timeout: seconds for one turn. total: no further turn after so many seconds."""
+
+    rounds: int
+    timeout: float = 600
+    total: float = 20
+
+
+def race(rows: list[Row], patience: Patience, compare: Callable[[Row, Path], str], folder: Path) -> Iterator[Row]:
+    """Run each row's job in turn, `rounds` times; yields each row before its turn, for whoever shows progress.
+
+    compare(row, file with its result) says how the result compares. A row that fails has no times and no more turns.
+    """
+    result = folder / "result.npy"
+    spent = dict.fromkeys(rows, 0.0)
+    for number in range(patience.rounds):
+        for row in rows:
+            if (number and not row.runs) or spent[row] > patience.total:
+                continue
+            yield row
+            started = time.perf_counter()
+            answer = run_job(row.job | {"result": str(result)}, row.threads, patience.timeout)
+            spent[row] += time.perf_counter() - started
+            if "error" in answer:
+                row.runs, row.result = [], answer["error"]
+                continue
+            verdict = compare(row, result)
+            row.runs.append(answer)
+            row.result = verdict if row.result in ("", verdict) else f"{row.result}, then {verdict}"
+            result.unlink(missing_ok=True)
+
+
+def run_job(job: dict, threads: int, timeout: float = 600, extra_environment: dict[str, str] | None = None) -> dict:
+    """One job in a fresh process: its answer, or an `error`."""
+    words = [sys.executable, "-m", "benchmarks.worker", json.dumps(job)]
+    settings = os.environ | environment(threads) | (extra_environment or {})
+    try:
+        finished = subprocess.run(words, cwd=ROOT, env=settings, capture_output=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return {"error": f"took more than {timeout:.0f} s"}
+    if finished.returncode or not finished.stdout:
+        said = finished.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+        return {"error": f"ended with status {finished.returncode}: {said[0]}"[:200]}
+    return json.loads(finished.stdout)
+
+
+def best(rows: list[Row], peers: set[str] | None = None, threads: int | None = None) -> Row | None:
+    """The fastest row that counts: of some peers, or of all but us; with at most so many threads."""
+    found = [
+        row
+        for row in rows
+        if row.counts
+        and (row.peer in peers if peers else row.peer != OURS)
+        and (threads is None or row.threads <= threads)
+    ]
+    return min(found, key=Row.minimum, default=None)

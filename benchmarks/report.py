@@ -1,0 +1,92 @@
+"""The result as Markdown: what was aimed at first, then every measurement."""
+
+import statistics
+
+
+def markdown(result: dict) -> str:
+    device = result["device"]
+    lines = [
+        "# The tokenizer beside its peers",
+        "",
+        f"`{result['command']}` on {device['processor']}, {device['cores']} cores, {device['memory_gb']} GB; "
+        f"{device['system']}, Python {device['python']}. One thread reads {device['read_gb_per_s']} GB of memory a "
+        f"second and waits {device['access_ns']} ns for a random place in it.",
+        "",
+        ", ".join(f"{peer} {version or 'not installed'}" for peer, version in result["versions"].items()) + ".",
+        "",
+        "Contestants take turns, each turn in a fresh process. The clock runs from the call (imports done, kernels "
+        "loaded from their cache, vocabulary loaded) to the result, reading the file included. A time counts only "
+        "where the result is *equal* to ours (the *reference*), and the minimum is what is compared. The limit is what "
+        "memory alone would take one thread.",
+        "",
+        *_texts(result["texts"]),
+        "## Targets",
+        "",
+        "| work | | target | found | |",
+        "|---|---|---|---|---|",
+    ]
+    for case in result["cases"]:
+        for verdict in case["verdicts"]:
+            met = "met" if verdict["met"] else "**missed**"
+            lines.append(f"| {case['work']} | {case['name']} | {verdict['target']} | {verdict['found']} | {met} |")
+    lines += ["", "## Measurements"]
+    for case in result["cases"]:
+        lines += ["", f"### {case['work'].capitalize()}: {case['name']}", "", *_case(case)]
+    return "\n".join(lines) + "\n"
+
+
+def _texts(texts: list[dict]) -> list[str]:
+    says = "- {name}: {bytes:,} bytes, {source}, SHA-256 {sha256:.12}"
+    return [*(says.format(**text) for text in texts), ""]
+
+
+def _case(case: dict) -> list[str]:
+    """Columns that nobody has anything to say in are left out; the fastest come first."""
+    columns = {
+        "contestant": lambda row: f"{row['peer']}, {row['way']}" if row["way"] else row["peer"],
+        "threads": lambda row: str(row["threads"]) if any(r["threads"] > 1 for r in case["rows"]) else "",
+        "minimum": lambda row: duration(min(_values(row, "seconds"))),
+        "median": lambda row: duration(statistics.median(_values(row, "seconds"))),
+        "runs": lambda row: str(len(row["runs"])),
+        "MB/s": lambda row: f"{case['size'] / min(_values(row, 'seconds')) / 1e6:,.0f}" if case["size"] else "",
+        "again": lambda row: duration(min(_values(row, "again"))),
+        "times tiktoken": lambda row: f"{statistics.median(_ratios(row)):.2f}",
+        "cores busy": lambda row: f"{statistics.median(_ratios(row, 'processor')):.1f}",
+        "loading": lambda row: duration(min(_values(row, "loading"))),
+        "peak MB": lambda row: f"{statistics.median(_values(row, 'peak')) / 1e6:,.0f}",
+        "of these before": lambda row: f"{statistics.median(_values(row, 'before')) / 1e6:,.0f}",
+        "result": lambda row: row["result"],
+    }
+    rows = sorted(case["rows"], key=lambda row: min(_values(row, "seconds"), default=float("inf")))
+    cells = {name: [_cell(cell, row) for row in rows] for name, cell in columns.items()}
+    cells = {name: column for name, column in cells.items() if any(column)}
+    lines = [f"| {' | '.join(cells)} |", f"|{'---|' * len(cells)}"]
+    lines += [f"| {' | '.join(line)} |" for line in zip(*cells.values(), strict=True)]
+    if not rows:
+        lines = []
+    if case["limit"] is not None:
+        ours = [min(_values(row, "seconds")) for row in rows if row["result"] == "reference" and row["runs"]]
+        times = f"; ours takes {min(ours) / case['limit']:,.1f} times that" if ours else ""
+        lines += ["", f"Limit: {duration(case['limit'])} ({case['limit_says']}){times}."]
+    return lines + [line for note in case["notes"] for line in ("", note[0].upper() + note[1:] + ".")]
+
+
+def duration(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def _cell(cell, row: dict) -> str:
+    try:
+        return cell(row)
+    except ValueError:  # of an empty sequence: not measured
+        return ""
+
+
+def _values(row: dict, key: str) -> list[float]:
+    return [run[key] for run in row["runs"] if run.get(key) is not None]
+
+
+def _ratios(row: dict, key: str = "beside") -> list[float]:
+    return [run[key] / run["seconds"] for run in row["runs"] if run.get(key) is not None]

@@ -1,0 +1,191 @@
+"""One measurement in a process of its own: `python -m benchmarks.worker JOB`, a JSON object, answers with another.
+
+Imports, cached kernels and thread pools are warmed up on a small text, with objects that are then thrown away. The
+clock runs from the call to the result; writing it to the job's `result` is not timed.
+"""
+
+import gc
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import DISTRIBUTIONS, OURS, installed_version
+from benchmarks.texts import WARM_UP, documents, write_text
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    # Some peers print; the answer goes out alone.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        peer = job["peer"]
+        if installed_version(peer) is None:
+            raise ValueError(f"not installed: pip install {DISTRIBUTIONS[peer]}")
+        with tempfile.TemporaryDirectory() as folder:
+            answer = TASKS[job["task"]](job, Path(folder))
+    except ValueError as error:
+        answer = {"error": str(error)[:200]}
+    except BaseException as error:  # a panic in a peer's Rust is no Exception
+        answer = {"error": f"{type(error).__name__}: {error}"[:200]}
+    os.write(answers, json.dumps(answer).encode())
+
+
+def train(job: dict, folder: Path) -> dict:
+    """The merges, one a line in hexadecimal, as a pair or as the token that it makes."""
+    from benchmarks.peers.training import TRAINERS
+
+    trainer = TRAINERS[job["peer"], job["way"]]
+    settings = [job["pattern"], job["threads"]]
+    if job["peer"] == OURS:
+        settings.append(job["byte_order"])
+    trainer.train(write_text(folder, "warm-up", WARM_UP, "").path, 300, *settings)
+    list_merges, answer = measured(lambda: trainer.train(Path(job["path"]), job["vocab_size"], *settings))
+    merges = list_merges()
+    lines = [merge.hex() if isinstance(merge, bytes) else f"{merge[0].hex()} {merge[1].hex()}" for merge in merges]
+    Path(job["result"]).write_text("\n".join(lines))
+    return answer
+
+
+def phases(job: dict, folder: Path) -> dict:
+    """Where the time of our training goes."""
+    from tokenizer import Tokenizer, count_pretokens
+
+    def run(path, vocab_size):
+        started = time.perf_counter()
+        counts = count_pretokens(path, job["pattern"], threads=job["threads"])
+        counted = time.perf_counter()
+        Tokenizer.train_from_counts(counts, vocab_size, special_tokens=(), min_frequency=1)
+        return {"counting": counted - started, "merging": time.perf_counter() - counted}
+
+    run(write_text(folder, "warm-up", WARM_UP, "").path, 300)
+    return run(Path(job["path"]), job["vocab_size"])
+
+
+def encode(job: dict, folder: Path) -> dict:
+    """The ids, as numpy writes an array of uint32."""
+    import numpy as np
+
+    warm_up = write_text(folder, "warm-up", WARM_UP, "")
+    _encoder(job).encode_file(warm_up.path, warm_up.separated, job["threads"])
+    started = time.perf_counter()
+    encoder = _encoder(job)
+    loading = time.perf_counter() - started
+
+    def run():
+        return encoder.encode_file(Path(job["path"]), Path(job["separated"]), job["threads"])
+
+    parts, answer = measured(run)
+    parts = [np.asarray(part, dtype=np.uint32) for part in parts]
+    np.save(job["result"], parts[0] if len(parts) == 1 else np.concatenate(parts))
+    if job["again"] and answer["seconds"] < 5:
+        del parts
+        started = time.perf_counter()
+        run()
+        answer["again"] = time.perf_counter() - started
+    return answer | {"loading": loading}
+
+
+def decode(job: dict, folder: Path) -> dict:
+    """The bytes; ids come as what the peer takes, made before the clock runs."""
+    import numpy as np
+
+    encoder, ids = _encoder(job), np.load(job["ids"])
+    if not encoder.decodes_arrays:
+        ids = ids.tolist()
+    encoder.decode(ids[: 1 << 18])
+    text, answer = measured(lambda: encoder.decode(ids))
+    Path(job["result"]).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return answer
+
+
+def document(job: dict, folder: Path) -> dict:
+    """The median over documents encoded to lists, in turn with tiktoken, all of them seen before."""
+    encoders = [_encoder(job), _encoder(job | {"peer": "tiktoken", "way": ""})]
+    texts = documents(Path(job["path"]), job["documents"])
+    expected = [encoders[1].encode_document(text) for text in texts]
+    results = [encoders[0].encode_document(text) for text in texts]
+    times: list[list[int]] = [[], []]
+    gc.disable()
+    for _ in range(job["passes"]):
+        for text in texts:
+            for encoder, nanoseconds in zip(encoders, times, strict=True):
+                started = time.perf_counter_ns()
+                encoder.encode_document(text)
+                nanoseconds.append(time.perf_counter_ns() - started)
+    Path(job["result"]).write_text(json.dumps(results))
+    Path(job["expected"]).write_text(json.dumps(expected))
+    return dict(zip(("seconds", "beside"), (statistics.median(t) / 1e9 for t in times), strict=True))
+
+
+def first_use(job: dict, folder: Path) -> dict:
+    """Seconds of the first training and the first encoding of a process, beyond `import numba`."""
+    started = time.perf_counter()
+    import numba  # noqa: F401
+
+    imported = time.perf_counter()
+    from tokenizer import Tokenizer
+
+    path = write_text(folder, "warm-up", WARM_UP, "").path
+    for pattern in ("gpt2", "cl100k"):
+        tokenizer = Tokenizer.train(path, 400, pattern, special_tokens=())
+    trained = time.perf_counter()
+    for threads in (1, 2):
+        ids = tokenizer.encode_to_numpy(WARM_UP, threads)
+    if tokenizer.decode_bytes(ids) != WARM_UP.encode():
+        raise ValueError("the ids do not decode to the text")
+    encoded = time.perf_counter()
+    return {"numba": imported - started, "training": trained - imported, "encoding": encoded - trained}
+
+
+TASKS: dict[str, Callable[[dict, Path], dict]] = {
+    "train": train,
+    "phases": phases,
+    "encode": encode,
+    "decode": decode,
+    "document": document,
+    "first_use": first_use,
+}
+
+
+def _encoder(job: dict) -> Any:
+    from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
+
+    return ENCODERS[job["peer"], job["way"]](VocabularyFiles(**job["vocabulary"]))
+
+
+def measured(call: Callable[[], Any]) -> tuple[Any, dict]:
+    """The call's result; its wall and processor seconds, and the bytes of memory held before it and at most in it."""
+    gc.collect()
+    before = _forget_peak()
+    processor, started = time.process_time(), time.perf_counter()
+    result = call()
+    seconds = time.perf_counter() - started
+    processor = time.process_time() - processor
+    return result, {"seconds": seconds, "processor": processor, "before": before, "peak": _memory("VmHWM")}
+
+
+def _forget_peak() -> int | None:
+    """Set the peak of memory to what is held now, where the system can."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def _memory(field: str) -> int | None:
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""The works that are measured: for each its cases, the contestants, what must be equal, the limit and the target."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import Case, comparing_ids, comparing_merges, threads_name
+from benchmarks.peers import DISTRIBUTIONS, OURS, environment, installed_version
+from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
+from benchmarks.peers.starting import FLOORS, PROGRAMS, program
+from benchmarks.peers.training import TRAINERS, tiktoken_spelling
+from benchmarks.race import EQUAL, REFERENCE, Patience, Row, best, race, run_job
+from benchmarks.texts import ROOT, Text, hard_texts, size_name
+
+PATTERNS = ("gpt2", "cl100k")
+READ_ONCE = "the bytes read once"
+
+
+@dataclass(kw_only=True)
+class Session:
+    """What all works share. begin(case) is told of a case and keeps it; show(case, row) is told whose turn it is."""
+
+    texts: list[Text]
+    vocabulary: VocabularyFiles
+    vocab_size: int
+    folder: Path
+    threads: tuple[int, ...]
+    patience: Patience
+    quick: bool
+    wanted: Callable[[str], bool]
+    bandwidth: float
+    latency: float
+    begin: Callable[[Case], None]
+    show: Callable[[Case, Row], None]
+
+    def race(self, case: Case, compare: Callable[[Row, Path], str], patience: Patience | None = None) -> None:
+        self.begin(case)
+        for row in race(case.rows, patience or self.patience, compare, self.folder):
+            self.show(case, row)
+
+    def limit(self, text: Text, pattern: str) -> dict:
+        """Every byte read once, and memory asked once for every distinct pretoken; nothing else."""
+        from tokenizer import count_pretokens
+
+        distinct = len(count_pretokens(text.path, pattern))
+        reading, asking = text.size / self.bandwidth, distinct * self.latency
+        says = f"{reading * 1e3:.1f} ms to read the bytes, {asking * 1e3:.1f} ms for {distinct:,} distinct pretokens"
+        return {"size": text.size, "limit": reading + asking, "limit_says": says}
+
+    def rows(self, ways: dict[tuple[str, str], Any], threads: tuple[int, ...], job: dict) -> list[Row]:
+        """A row for every way that is wanted, at every number of threads that it has a use for."""
+        return [
+            Row(peer=peer, way=way, threads=n, job=job | {"peer": peer, "way": way, "threads": n})
+            for n in threads
+            for (peer, way), using in ways.items()
+            if self.wanted(peer) and n <= (using.threads or n)
+        ]
+
+    def encoders(self, threads: tuple[int, ...], text: Text, **job) -> list[Row]:
+        job |= {"vocabulary": vars(self.vocabulary), "path": str(text.path), "separated": str(text.separated)}
+        return self.rows(ENCODERS, threads, job)
+
+    def peers(self, text: Text, **job) -> list[Row]:
+        """A row for every peer that encodes, on one thread, where the way of encoding a file is not the matter."""
+        rows = {row.peer: row for row in self.encoders((1,), text, **job)}
+        for row in rows.values():
+            row.way = ""
+        return list(rows.values())
+
+
+def training(session: Session) -> None:
+    """A vocabulary of the same merges, ours beside each trainer's with its own order of the single bytes."""
+    for text in session.texts:
+        for pattern in PATTERNS:
+            job = {"task": "train", "path": str(text.path), "vocab_size": session.vocab_size, "pattern": pattern}
+            rows = session.rows(TRAINERS, session.threads, job)
+            rows = [row for row in rows if pattern in TRAINERS[row.peer, row.way].patterns]
+            for row in rows:
+                row.job["byte_order"] = TRAINERS[row.peer, row.way].byte_order
+            name = f"{text.name}, pattern {pattern}, {session.vocab_size:,} entries"
+            case = Case(work="training", name=name, rows=rows, **session.limit(text, pattern))
+            raw = session.folder / "raw"
+            ours = job | {"peer": OURS, "way": "", "threads": 1, "byte_order": "raw", "result": str(raw)}
+            orders = {} if "error" in run_job(ours, 1) else {"raw": raw.read_text().splitlines()}
+            session.race(case, comparing_merges(orders))
+            case.notes += _training_phases(job, session.threads)
+            ours = case.ours(max(session.threads))
+            case.judge_time(ours, best(case.rows), 0.5, "at most half the time of the fastest peer")
+            case.judge_memory(ours, ("gigatoken", "ffbpe"))
+
+
+def encoding(session: Session) -> None:
+    """The ids of a whole file, one document, by an encoder that has seen no text before."""
+    for text in session.texts:
+        rows = session.encoders(session.threads, text, task="encode", again=True)
+        case = Case(work="encoding", name=text.name, rows=rows, **session.limit(text, "cl100k"))
+        session.race(case, comparing_ids())
+        speed, says = (1.5, "1.5 times gigatoken's speed") if text.name == "multilingual" else (1, "gigatoken's speed")
+        for threads in session.threads:
+            theirs = best(case.rows, {"gigatoken"}, threads)
+            case.judge_time(case.ours(threads), theirs, 1 / speed, f"at least {says}, {threads_name(threads)}")
+        if (ours := case.ours(min(session.threads))) and ours.has("again"):
+            cold = 1 - ours.minimum("again") / ours.minimum()
+            case.notes.append(
+                f"ours on {threads_name(ours.threads)}: {cold:.0%} of the time is what a second pass over the text "
+                "does not pay, filling tables and meeting each pretoken for the first time"
+            )
+
+
+def document(session: Session) -> None:
+    """`encode` of documents of 4 kB to lists, in turn with tiktoken in the same process."""
+    text, expected = session.texts[0], session.folder / "expected"
+    settings = {"passes": 1 if session.quick else 10, "documents": 20 if session.quick else 200}
+    case = Case(work="document", name=f"4 kB of {text.name}", size=4096, limit=4096 / session.bandwidth)
+    case.limit_says = READ_ONCE
+    case.rows = session.peers(text, task="document", expected=str(expected), **settings)
+
+    def compare(row: Row, result: Path) -> str:
+        return EQUAL if result.read_bytes() == expected.read_bytes() else "differs from tiktoken"
+
+    session.race(case, compare)
+    case.judge_beside(case.ours(1), 10, "tiktoken")
+
+
+def decoding(session: Session) -> None:
+    """The bytes, or text, of the ids of a whole file."""
+    text, ids = session.texts[0], session.folder / "ids.npy"
+    case = Case(work="decoding", name=text.name, size=text.size, rows=session.peers(text, task="decode", ids=str(ids)))
+    (making,) = (row for row in session.encoders((1,), text, task="encode", again=False) if row.peer == OURS)
+    failed = run_job(making.job | {"result": str(ids)}, 1).get("error")
+    if failed:
+        case.rows, case.notes = [], [f"no ids to decode: {failed}"]
+        session.begin(case)
+        return
+    number, expected = len(np.load(ids, mmap_mode="r")), text.path.read_bytes()
+    case.limit = (4 * number + text.size) / session.bandwidth
+    case.limit_says = f"{number:,} ids read and {text.size:,} bytes written"
+
+    def compare(row: Row, result: Path) -> str:
+        decoded = result.read_bytes()
+        return EQUAL if decoded == expected else f"differs: {len(decoded):,} bytes, not {len(expected):,}"
+
+    session.race(case, compare)
+    case.judge_time(case.ours(1), best(case.rows, {"gigatoken"}), 1, "at least gigatoken's speed")
+
+
+def hard(session: Session) -> None:
+    """Single inputs that offer no place to split, or too many; then ours at two sizes at which only growth matters."""
+    size, long, longer = (50_000, 200_000, 800_000) if session.quick else (1_000_000, 16_000_000, 64_000_000)
+    patience = Patience(rounds=session.patience.rounds, timeout=25, total=20)
+    for text in hard_texts(session.folder, size):
+        case = Case(work="hard input", name=text.name, size=text.size, limit=text.size / session.bandwidth)
+        case.limit_says = READ_ONCE
+        case.rows = session.encoders((1,), text, task="encode", again=False)
+        session.race(case, comparing_ids(), patience)
+        case.judge_time(case.ours(1), best(case.rows, {"gigatoken"}), 1, "at most gigatoken's time")
+    case = Case(work="hard input", name=f"ours, {size_name(long)} and {size_name(longer)}")
+    pairs = list(zip(hard_texts(session.folder, long), hard_texts(session.folder, longer), strict=True))
+    for text in (text for pair in pairs for text in pair):
+        (row,) = (row for row in session.encoders((1,), text, task="encode", again=False) if row.peer == OURS)
+        row.way = text.name
+        case.rows.append(row)
+    session.race(case, lambda row, result: REFERENCE, Patience(rounds=2, timeout=300, total=60))
+    rows = {row.way: row for row in case.rows}
+    for text, longer_text in pairs:
+        short, growth = rows[text.name], longer // long
+        if short.counts and rows[longer_text.name].counts:
+            times = rows[longer_text.name].minimum() / short.minimum()
+            target = f"linear: {growth} times the size takes at most {growth} times as long and a quarter more"
+            case.judge(target, f"{text.source}: {times:.1f} times", times <= 1.25 * growth)
+
+
+def start(session: Session) -> None:
+    """From the start of a process to the ids of a short text, read from its output."""
+    ranks, json_ = session.vocabulary.ranks, session.vocabulary.json
+    sources = {Row(peer=peer, way=way): source for (peer, way), source in PROGRAMS.items() if session.wanted(peer)}
+    floors = {Row(peer=name, result="-"): source for name, source in FLOORS.items()}
+    entries = f"{len(Path(ranks).read_bytes().splitlines()):,}"
+    case = Case(work="process start", name=f"ids of a short text, {entries} entries", rows=[*sources, *floors])
+    session.begin(case)
+    arguments = [ranks, json_, tiktoken_spelling("cl100k") if installed_version("tiktoken") else ""]
+    settings = os.environ | environment(max(session.threads))
+    expected = None
+    turns = 1 if session.quick else 5 * session.patience.rounds
+    for number in range(-1, turns):  # the first turn only brings files into memory
+        for row, source in (sources | floors).items():
+            if row in sources and (cannot := _cannot_start(row, session.vocabulary)):
+                row.result = cannot
+                continue
+            session.show(case, row)
+            seconds, line = _start(program(source), arguments, settings)
+            if row in sources:
+                expected = expected or line
+                row.result = line if line != expected else REFERENCE if row.peer == OURS else EQUAL
+            if number >= 0:
+                row.runs.append({"seconds": seconds})
+    case.limit, case.limit_says = min(row.minimum() for row in floors), "an empty Python program"
+    for row in case.rows:
+        if row.peer == OURS:
+            case.judge_time(row, best(case.rows, {"tiktoken"}), 1, f"at most tiktoken's time, from {row.way}")
+
+
+def first_use(session: Session) -> None:
+    """Compilation in the very first process after installation; then what every later process pays."""
+    compiling, cached = Row(peer=OURS, way="nothing compiled"), Row(peer=OURS, way="from the cache")
+    case = Case(work="first use", name="training and encoding, beyond `import numba`", rows=[compiling, cached])
+    session.begin(case)
+    with tempfile.TemporaryDirectory() as folder:
+        for row in (compiling, *[cached] * session.patience.rounds):
+            session.show(case, row)
+            answer = run_job({"task": "first_use", "peer": OURS}, 1, extra_environment={"NUMBA_CACHE_DIR": folder})
+            if "error" in answer:
+                row.runs, row.result = [], answer["error"]
+                continue
+            row.runs.append(answer | {"seconds": answer["training"] + answer["encoding"]})
+            row.result = REFERENCE
+    for row, most in ((compiling, 20), (cached, 0.5)):
+        if row.runs:
+            parts = ", ".join(f"{key} {row.minimum(key):.2f} s" for key in ("training", "encoding"))
+            case.notes.append(f"{row.way}: {parts}, after `import numba` {row.minimum('numba'):.2f} s")
+            case.judge(f"{row.way}: at most {most} s", f"{row.minimum():.2f} s", row.minimum() <= most)
+
+
+WORKS: dict[str, Callable[[Session], None]] = {
+    "training": training,
+    "encoding": encoding,
+    "document": document,
+    "decoding": decoding,
+    "hard": hard,
+    "start": start,
+    "first-use": first_use,
+}
+
+
+def _training_phases(job: dict, threads: tuple[int, ...]) -> list[str]:
+    """Where the time of our training goes."""
+    notes = []
+    for n in threads:
+        phases = run_job(job | {"task": "phases", "peer": OURS, "threads": n}, n)
+        if "error" not in phases:
+            counting, merging = phases["counting"], phases["merging"]
+            notes.append(f"ours on {threads_name(n)}: counting {counting:.2f} s, merging {merging:.2f} s")
+    return notes
+
+
+def _cannot_start(row: Row, vocabulary: VocabularyFiles) -> str:
+    if installed_version(row.peer) is None:
+        return f"not installed: pip install {DISTRIBUTIONS[row.peer]}"
+    return "" if vocabulary.published or row.way != "built in" else "has only published vocabularies"
+
+
+def _start(source: str, arguments: list[str], settings: dict[str, str]) -> tuple[float, str]:
+    """Seconds until a program's first line, and the line or what went wrong."""
+    words = [sys.executable, "-c", source, *arguments]
+    started = time.perf_counter()
+    with subprocess.Popen(words, cwd=ROOT, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - started
+        _, errors = process.communicate()
+    if process.returncode:
+        said = errors.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+        return seconds, f"ended with status {process.returncode}: {said[0]}"[:200]
+    return seconds, json.dumps(json.loads(line or "null"))

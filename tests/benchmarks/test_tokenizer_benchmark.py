@@ -1,0 +1,142 @@
+"""The benchmark compares what it says: each peer's adapter gives our merges and ids, and a result is written whole."""
+
+import json
+import os
+import subprocess
+import sys
+from base64 import b64encode
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.cases import compare_ids, compare_merges
+from benchmarks.peers import OURS, installed_version
+from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
+from benchmarks.peers.training import TRAINERS, bytelm
+from benchmarks.race import Patience, Row, race, run_job
+from benchmarks.texts import CUT, hard_texts, pieces, write_text
+from benchmarks.works import PATTERNS
+from tokenizer import Tokenizer, count_pretokens
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """100 kB of the standard library and some of other scripts."""
+    sources = [*Path(json.__file__).parent.glob("*.py"), Path(os.__file__), Path(subprocess.__file__)]
+    content = "".join(path.read_text(encoding="utf-8") for path in sorted(sources))[:100_000]
+    content += "naïve café — 東京と大阪; שלום ไม่เป็นไร 🙂🙂 ½²Ⅷ   \r\n\r\n\tWE'LL it's 1234567\n" * 20 + "end"
+    return write_text(tmp_path_factory.mktemp("text"), "text", content, "")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory, text):
+    folder = tmp_path_factory.mktemp("vocabulary")
+    tokenizer = Tokenizer.train(text.path, 1000, "cl100k", special_tokens=())
+    tokenizer.save(folder)
+    ranks = folder / "own.tiktoken"
+    lines = (b"%b %d\n" % (b64encode(tokenizer.token_bytes(i)), i) for i in range(1000))
+    ranks.write_bytes(b"".join(lines))
+    return VocabularyFiles(ranks=str(ranks), json=str(folder / "tokenizer.json"), published=False)
+
+
+def as_lines(merges):
+    return [merge.hex() if isinstance(merge, bytes) else f"{merge[0].hex()} {merge[1].hex()}" for merge in merges]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("peer", "way"), [key for key in TRAINERS if key[0] not in (OURS, "sentencepiece")])
+def test_every_trainer_learns_our_merges(text, peer, way, pattern, threads):
+    trainer = TRAINERS[peer, way]
+    if installed_version(peer) is None or pattern not in trainer.patterns:
+        pytest.skip(f"{peer} is not installed, or has no such pattern")
+    ours = as_lines(bytelm(text.path, 1000, pattern, threads, trainer.byte_order)())
+    theirs = as_lines(trainer.train(text.path, 1000, pattern, threads)())
+    assert len(ours) == 744
+    assert compare_merges(theirs, ours) == "equal"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("peer", "way"), [key for key in ENCODERS if key[0] != OURS])
+def test_every_encoder_gives_our_ids(text, vocabulary, monkeypatch, peer, way, threads):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+    if installed_version(peer) is None or peer in ("quicktok", "rs-bpe"):
+        pytest.skip(f"{peer} is not installed, or has only published vocabularies")
+    theirs, ours = ENCODERS[peer, way](vocabulary), ENCODERS[OURS, ""](vocabulary)
+    expected = np.concatenate([*ours.encode_file(text.path, text.separated, threads)])
+    ids = np.concatenate([np.asarray(part) for part in theirs.encode_file(text.path, text.separated, threads)])
+    assert compare_ids(ids, expected) == "equal"
+    content = text.path.read_bytes()
+    assert theirs.encode_document(content.decode()) == ours.encode_document(content.decode()) == expected.tolist()
+    for encoder in (theirs, ours):
+        decoded = encoder.decode(expected if encoder.decodes_arrays else expected.tolist())
+        assert (decoded if isinstance(decoded, bytes) else decoded.encode()) == content
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_pieces_of_a_text_have_together_its_pretokens(text, pattern):
+    content = text.path.read_text(encoding="utf-8")
+    parts = pieces(content, 100)
+    assert len(parts) > 500
+    assert "".join(parts) == content
+    assert count_pretokens(parts, pattern) == count_pretokens([content], pattern)
+
+
+def test_hard_inputs_have_the_size_they_say_and_stay_whole(tmp_path):
+    for hard in hard_texts(tmp_path, 6000):
+        assert hard.size == 6000
+        assert not CUT.search(hard.path.read_text(encoding="utf-8"))
+        assert hard.separated == hard.path
+
+
+def test_a_result_that_differs_is_said_to_and_where():
+    merges = ["61 62", "6162 63", "64 65"]
+    assert compare_merges(["6162", "616263", "6465"], merges) == "equal"
+    assert compare_merges(["61 62", "61 6263", "64 65"], merges) == "differs from merge 2 on"
+    assert compare_merges(merges[:2], merges) == "differs: 2 merges, not 3"
+    ids = np.array([1, 2, 3], dtype=np.uint32)
+    assert compare_ids(ids, ids.copy()) == "equal"
+    assert compare_ids(ids[[0, 2]], ids) == "differs: 2 ids, not 3, the first at 1"
+    assert compare_ids(ids[:2], ids) == "differs: 2 ids, not 3, the first at 2"
+
+
+def test_a_contestant_that_fails_is_a_row_without_a_time(text, tmp_path):
+    job = {"task": "train", "peer": OURS, "way": "", "path": str(text.path), "threads": 1, "byte_order": "gpt2"}
+    broken = Row(peer=OURS, job=job | {"vocab_size": 300, "pattern": "no such pattern ("})
+    turns = list(race([broken], Patience(rounds=3), lambda row, result: "equal", tmp_path))
+    assert turns == [broken]  # one turn, not three
+    assert not broken.runs
+    assert "no such pattern" in broken.result
+    assert "took more than 0 s" in run_job(job | {"vocab_size": 300, "pattern": "gpt2"}, 1, timeout=0.01)["error"]
+
+
+def test_a_quick_run_writes_json_and_markdown(text, tmp_path):
+    """With the peers that the tests have anyway, as another program would run it."""
+    out = tmp_path / "out"
+    words = [sys.executable, "-m", "benchmarks.tokenizer", str(text.path), "--quick", "--threads", "1"]
+    words += ["--works", "training,encoding,start", "--peers", "rustbpe,tiktoken", "--out", str(out)]
+    nothing_shared = os.environ | {"BYTELM_SHARED": str(tmp_path / "absent")}
+    finished = subprocess.run(words, cwd=ROOT, env=nothing_shared, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    result = json.loads((out / "tokenizer.json").read_text(encoding="utf-8"))
+    assert [case["work"] for case in result["cases"]] == ["training", "training", "encoding", "process start"]
+    for case in result["cases"]:
+        results = {row["peer"]: row["result"] for row in case["rows"] if row["result"] != "-"}
+        other = "rustbpe" if case["work"] == "training" else "tiktoken"
+        assert results == {OURS: "reference", other: "equal"}
+        assert case["limit"] > 0
+        for row in case["rows"]:
+            assert all(run["seconds"] > 0 for run in row["runs"])
+    targets, measurements = (out / "tokenizer.md").read_text(encoding="utf-8").split("## Measurements")
+    for case in result["cases"]:
+        assert case["name"] in measurements
+        for verdict in case["verdicts"]:
+            assert verdict["found"] in targets
+    # Tables are tables: as many cells in each line as in the one before.
+    for above, below in pairwise(measurements.splitlines()):
+        if above.startswith("|") and below.startswith("|"):
+            assert above.count("|") == below.count("|")
