@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from tokenizer.kernel_tools import (
@@ -14,10 +13,13 @@ from tokenizer.kernel_tools import (
     SHORT,
     find_in_bucket,
     hash_bytes,
+    inlined,
+    internal,
+    kernel,
     leading_zeros,
     least_of_8,
     mix,
-    pack,
+    pack_slowly,
     prefetch,
     trailing_zeros,
 )
@@ -61,13 +63,15 @@ LANE = np.dtype(
         ("before_key", np.uint64),
     ]
 )
-# Scratch memory of `merge_short` for the pretokens that take turns, one record; PLACES a lane, one for each byte.
-LANES_RECORD = [
-    ("ids", np.int32, LANES * PLACES),
-    ("merged", np.int32, LANES * PLACES),  # what the pair that starts at the place becomes
-    ("values", np.uint64, LANES * PLACES),  # that pair's rank << 32 | place: the least is the one to merge
-    ("lanes", LANE, LANES),
-]
+# Scratch memory of `merge_short` for the pretokens that take turns; PLACES a lane, one for each byte.
+LANES_RECORD = np.dtype(
+    [
+        ("ids", np.int32, LANES * PLACES),
+        ("merged", np.int32, LANES * PLACES),  # what the pair that starts at the place becomes
+        ("values", np.uint64, LANES * PLACES),  # that pair's rank << 32 | place: the least is the one to merge
+        ("state", LANE, LANES),
+    ]
+)
 
 
 class Heap(NamedTuple):
@@ -86,18 +90,37 @@ def make_heap(n: int) -> Heap:
     return Heap(ids, nexts, previous, np.empty(n, dtype=np.uint64), np.empty(2 * n, dtype=np.uint64))
 
 
-@numba.njit(nogil=True, forceinline=True)
+# The same as a record, which is one argument of a kernel.
+HEAP_RECORD = np.dtype(
+    [
+        *((name, np.int32, SCRATCH) for name in ("ids", "nexts", "previous")),
+        ("values", np.uint64, SCRATCH),
+        ("entries", np.uint64, 2 * SCRATCH),
+    ]
+)
+SCRATCH_RECORD = np.dtype([("lanes", LANES_RECORD), ("heap", HEAP_RECORD)])
+MERGE_TOKENS_RECORD = np.dtype(
+    [
+        ("item", np.int64, (1, 2)),
+        ("span", np.int64, (1, 2)),
+        ("found", np.uint32, SCRATCH),
+        ("scratch", SCRATCH_RECORD),
+    ]
+)
+
+
+@inlined
 def pair_bucket(pairs, key):
     """Where in `pairs` the search for a pair begins."""
     return key * HASH_1 >> np.uint64(40) & np.uint64(len(pairs) - 8)
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def pair_key(left, right):  # of ids
     return np.uint64(left) << np.uint64(32) | np.uint64(right)
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def find_pair(pairs, key):
     """What `pairs` has for two ids; NOTHING where they do not merge."""
     bucket = pair_bucket(pairs, key)
@@ -109,7 +132,7 @@ def find_pair(pairs, key):
     return value
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _insert_pair(pairs, key, value):
     """Whether the pair was new."""
     bucket = pair_bucket(pairs, key)
@@ -124,7 +147,7 @@ def _insert_pair(pairs, key, value):
         bucket = bucket + np.uint64(8) & np.uint64(len(pairs) - 1)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def fill_byte_pairs(merges):
     """Look every two bytes up in `pairs` once."""
     for left in range(256):
@@ -133,7 +156,7 @@ def fill_byte_pairs(merges):
             merges.of_bytes[left << 8 | right] = find_pair(merges.pairs, key)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def insert_pairs(pairs, listed, ranks):
     """Fill the empty table; listed: int32 (n, 3), left, right and merged id. The first that repeats a pair, or -1."""
     for i in range(len(listed)):
@@ -143,13 +166,13 @@ def insert_pairs(pairs, listed, ranks):
     return -1
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def short_slot(low, high, tokens):
     """Where in `tokens.short` the search for a packed token begins."""
     return np.int64(mix(low, high) >> np.uint64(20) & np.uint64(len(tokens.short) - 1) & ~np.uint64(3))
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def find_short(low, high, tokens):
     """The id of the token with these packed bytes, or -1."""
     short = tokens.short
@@ -163,7 +186,7 @@ def find_short(low, high, tokens):
     return token
 
 
-@numba.njit(nogil=True, forceinline=True)
+@internal
 def find_long(data, start, end, tokens):
     """The id of the token with these 16 bytes or more, or -1."""
     mask = np.uint64(len(tokens.long) - 1)
@@ -185,16 +208,16 @@ def find_long(data, start, end, tokens):
     return np.int64(-1)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def find_token(data, start, end, tokens):
     """The id of the token with these bytes, or -1."""
     if end - start < SHORT:
-        low, high = pack(data, start, end - start, len(data) - 16)
+        low, high = pack_slowly(data, start, end - start)
         return find_short(low, high, tokens)
     return find_long(data, start, end, tokens)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def insert_tokens(tokens):
     """Fill the empty tables, leaving out empty tokens; the id of the first that repeats an earlier one, or -1."""
     long_mask = np.uint64(len(tokens.long) - 1)
@@ -206,7 +229,7 @@ def insert_tokens(tokens):
         if find_token(tokens.blob, start, end, tokens) >= 0:
             return token
         if end - start < SHORT:
-            low, high = pack(tokens.blob, start, end - start, len(tokens.blob) - 16)
+            low, high = pack_slowly(tokens.blob, start, end - start)
             row = short_slot(low, high, tokens)
             while tokens.short[row + 1]:
                 row = row + 4 & len(tokens.short) - 1
@@ -222,7 +245,7 @@ def insert_tokens(tokens):
     return -1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def pairs_by_bytes(tokens, first, last, pairs, used):
     """List every pair of tokens that together are one of the tokens first..last, into int32 (n, 3) from `used` on.
 
@@ -245,8 +268,8 @@ def pairs_by_bytes(tokens, first, last, pairs, used):
     return last, used
 
 
-@numba.njit(nogil=True, forceinline=True)
-def merge_short(data, items, n, merges, scratch, found, used, spans):
+@internal
+def merge_short(data, items, n, merges, lanes, found, used, spans):
     """Merge n pretokens of at most SCAN_LIMIT bytes each, always the pair of lowest rank, leftmost first.
 
     items: int64 (n, 2), start in data and length. The ids of item k are written to found[spans[k, 0]:][:spans[k, 1]],
@@ -254,10 +277,10 @@ def merge_short(data, items, n, merges, scratch, found, used, spans):
     asking for its next two rows of `pairs` one turn before it reads them. Places never move; the set bits of
     LEFT tell which are left.
     """
-    ids = scratch.ids
-    merged = scratch.merged
-    values = scratch.values
-    state = scratch.lanes
+    ids = lanes.ids
+    merged = lanes.merged
+    values = lanes.values
+    state = lanes.state
     pairs = merges.pairs
     for lane in range(LANES):
         state[lane].item = -1
@@ -338,7 +361,7 @@ def merge_short(data, items, n, merges, scratch, found, used, spans):
     return used
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def heap_begin(data, start, first, last, n, merges, heap, size):
     """Lay out bytes first..last of a long pretoken of n bytes for `heap_merge`.
 
@@ -357,7 +380,7 @@ def heap_begin(data, start, first, last, n, merges, heap, size):
     return size
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _heap_push(entries, size, entry):
     i = size
     while i > 0:
@@ -370,7 +393,7 @@ def _heap_push(entries, size, entry):
     return size + 1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def heap_merge(n, merges, heap, size, work):
     """Do up to `work` steps on a pretoken of n bytes; the heap's size, 0 when no pair is left.
 
@@ -423,7 +446,7 @@ def heap_merge(n, merges, heap, size, work):
     return size
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def heap_ids(n, heap, out, at):
     """Write the ids that are left to `out` from `at` on; where they end."""
     i = 0
@@ -434,17 +457,17 @@ def heap_ids(n, heap, out, at):
     return at
 
 
-@numba.njit(nogil=True, cache=True)
-def merge_tokens(tokens, first, last, merges, scratch, heap, learn, parts):
+@kernel
+def merge_tokens(tokens, first, last, merges, memory, learn, parts):
     """Merge each token's own bytes; parts: int32 (tokens, 3), how many ids are left and the first two of them.
 
     With `learn` the two that are left are put into `merges` as the merge that makes the token, with its id as rank,
     before the next token is looked at; it stops at a token that is not left in two. Tokens longer than SCRATCH are
     said to leave none. Returns the token it stopped at, or `last`.
     """
-    items = np.empty((1, 2), dtype=np.int64)
-    spans = np.empty((1, 2), dtype=np.int64)
-    found = np.empty(SCRATCH, dtype=np.uint32)
+    items = memory[0].item
+    found = memory[0].found
+    scratch = memory[0].scratch
     for token in range(first, last):
         start = tokens.offsets[token]
         end = tokens.offsets[token + 1]
@@ -455,11 +478,11 @@ def merge_tokens(tokens, first, last, merges, scratch, heap, learn, parts):
         if n <= SCAN_LIMIT:
             items[0, 0] = start
             items[0, 1] = n
-            n = merge_short(tokens.blob, items, 1, merges, scratch[0], found, 0, spans)
+            n = merge_short(tokens.blob, items, 1, merges, scratch.lanes, found, 0, memory[0].span)
         else:
-            size = heap_begin(tokens.blob, start, 0, n, n, merges, heap, 0)
-            heap_merge(n, merges, heap, size, np.int64(1) << 62)
-            n = heap_ids(n, heap, found, 0)
+            size = heap_begin(tokens.blob, start, 0, n, n, merges, scratch.heap, 0)
+            heap_merge(n, merges, scratch.heap, size, np.int64(1) << 62)
+            n = heap_ids(n, scratch.heap, found, 0)
         parts[token, 0] = n
         parts[token, 1] = found[0]
         if n > 1:

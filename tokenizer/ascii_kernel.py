@@ -8,13 +8,19 @@ window does not decide, because it depends on what follows or because a byte is 
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tokenizer.kernel_tools import ALL, ONE, leading_zeros, trailing_zeros
+from tokenizer.kernel_tools import (
+    ALL,
+    ONE,
+    inlined,
+    internal,
+    leading_zeros,
+    trailing_zeros,
+)
 from tokenizer.patterns import ASCII_GPT2, ASCII_O200K, ASCII_QWEN2
 
 WINDOW = 64
@@ -59,19 +65,19 @@ def _classify(typing_context, array, index):
     return types.UniTuple(types.uint64, 9)(array, types.int64), codegen
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _after(mask):
     """The bytes that follow one of the mask."""
     return mask << ONE
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _starts(mask):
     """The first byte of every run of the mask."""
     return mask & ~_after(mask)
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _back_from(last, mask):
     """The bytes of the mask from which one of `last`, at the end of a run of the mask, is reached without a gap."""
     for shift in (1, 2, 4, 8, 16, 32):
@@ -80,7 +86,7 @@ def _back_from(last, mask):
     return last
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _gpt2(letter, digit, space, white, other):
     """Where pretokens of `gpt2` begin, but for contractions:
     ` ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`."""
@@ -89,7 +95,7 @@ def _gpt2(letter, digit, space, white, other):
     return _starts(white) | last_white | words & ~_after(space)
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _cl100k(letter, digit, digits_together, space, blank, newline, other):
     """Where pretokens of `cl100k` and its kin begin, but for contractions:
     `[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`."""
@@ -112,7 +118,7 @@ def _cl100k(letter, digit, digits_together, space, blank, newline, other):
     return _starts(white) | last_blank | _starts(final_blanks) | alone | digits | letters
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _contraction(data, at, fold):
     """The length of the contraction that begins with the apostrophe at data[at]; 0 for none, -1 where that depends on
     bytes that are not ASCII."""
@@ -130,7 +136,7 @@ def _contraction(data, at, fold):
     return -1 if one >= 0x80 else 0
 
 
-@numba.njit(nogil=True, forceinline=True)
+@internal
 def split_ascii(data, position, end, rules, ends, n):
     """Write the ends of pretokens from `position` on, where one begins, for as long as ASCII alone decides.
 

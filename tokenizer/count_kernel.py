@@ -9,15 +9,21 @@ cache line, and a probe needs no other memory. Longer ones keep their bytes in a
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from tokenizer.kernel_tools import HASH_1, HASH_2, HASH_3, load_8, mix
+from tokenizer.kernel_tools import (
+    HASH_1,
+    HASH_2,
+    HASH_3,
+    kernel,
+    load_8,
+    mix,
+)
 
 SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED = range(3)  # in `state`, int64 (3,)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def count(data, start, ends, first, last, weights, short, long_slots, long_entries, arena, state):
     """Count the pretokens ends[first:last], the first of which starts at data[start].
 
@@ -112,7 +118,7 @@ def count(data, start, ends, first, last, weights, short, long_slots, long_entri
     return last
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def move_short(short, larger):
     """Put every row of `short` into the empty table `larger`."""
     mask = np.uint64(len(larger) - 1)
@@ -125,7 +131,7 @@ def move_short(short, larger):
                 larger[slot, k] = short[i, k]
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def move_long(long_slots, long_entries, arena, larger):
     """Put every entry of `long_slots` into the empty table `larger`."""
     mask = np.uint64(len(larger) - 1)
@@ -150,7 +156,7 @@ def move_long(long_slots, long_entries, arena, larger):
             larger[slot] = found
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def short_bytes(short):
     """How many bytes the pretokens in `short` have together."""
     total = 0
@@ -159,7 +165,7 @@ def short_bytes(short):
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def export(short, long_entries, arena, state, data, offsets, counts):
     """Write all pretokens one after another to `data`, where they start to `offsets`, and their counts."""
     n = 0

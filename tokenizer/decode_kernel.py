@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from tokenizer.kernel_tools import load_8, store_8
+from tokenizer.kernel_tools import (
+    kernel,
+    load_8,
+    store_8,
+)
 
 PADDING = 16  # bytes behind the last token's, so that 16 may be loaded from where any begins
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def measure(ids, offsets, first, last):
     """How many bytes ids[first:last] stand for, or -1 - i for the first, ids[i], that is no token.
 
@@ -25,7 +28,7 @@ def measure(ids, offsets, first, last):
     return size
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def write(ids, table, offsets, first, last, out, at):
     """Write the bytes of ids[first:last] to `out`, uint8, from `at` on; where they end.
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from tokenizer.apply_kernel import (
-    LANES_RECORD,
     LOW_HALF,
     SCAN_LIMIT,
     SCRATCH,
+    SCRATCH_RECORD,
     find_long,
     find_short,
     heap_begin,
@@ -24,7 +23,20 @@ from tokenizer.apply_kernel import (
     merge_short,
     short_slot,
 )
-from tokenizer.kernel_tools import ALL, HASH_2, SHORT, load_8, mix, pack, prefetch, store_8
+from tokenizer.kernel_tools import (
+    ALL,
+    HASH_2,
+    SHORT,
+    inlined,
+    internal,
+    kernel,
+    load_8,
+    mix,
+    pack,
+    pack_slowly,
+    prefetch,
+    store_8,
+)
 from tokenizer.scan_kernel import scan
 
 # In `state`: ids written and documents done; documents scanned and where to go on; where the first pretoken not
@@ -64,12 +76,12 @@ BATCH_RECORD = np.dtype(
         ("items", np.int64, (BATCH, 2)),  # their starts and lengths
         ("spans", np.int64, (BATCH, 2)),  # and where in `found` the ids of these are, and how many
         ("found", np.uint32, BATCH * SCAN_LIMIT + SCRATCH),
-        *LANES_RECORD,
+        ("scratch", SCRATCH_RECORD),
     ]
 )
 
 
-@numba.njit(nogil=True, forceinline=True)
+@internal
 def _pack(data, start, ends, n, caches, batch):
     """Pack and hash n pretokens; the number of the first that is too long, or too near the end of the data to load."""
     small_mask = np.uint64(len(caches.small) - 2 * SMALL_ROW)
@@ -80,7 +92,9 @@ def _pack(data, start, ends, n, caches, batch):
         length = ends[k] - start
         batch.lengths[k] = length
         if length < SHORT:
-            low, high = pack(data, start, length, safe)
+            if start > safe:
+                return k
+            low, high = pack(data, start, length)
             row = mix(low, high) >> np.uint64(20) & small_mask
             prefetch(caches.small, row)
             batch.low[k] = low
@@ -106,13 +120,15 @@ def _pack(data, start, ends, n, caches, batch):
     return n
 
 
-@numba.njit(nogil=True, forceinline=True)
+@internal
 def _look_up(data, ends, n, caches, tokens, batch):
     """Find the ids of pretokens in the caches. Those that are not there are listed in `missing`.
 
     Returns how many those are, and how much of `found` is used.
     """
     small = caches.small
+    large = caches.large
+    found = batch.found
     used = 0
     misses = 0
     for k in range(n):
@@ -131,7 +147,9 @@ def _look_up(data, ends, n, caches, tokens, batch):
                 batch.missing[misses] = k
                 misses += 1
         else:
-            count = _find_large(data, ends[k] - batch.lengths[k], k, caches.large, batch, used)
+            count = _find_large(
+                data, ends[k] - batch.lengths[k], batch.lengths[k], batch.low[k], row, large, found, used
+            )
             if count:
                 batch.places[k] = used
                 batch.counts[k] = count
@@ -142,23 +160,23 @@ def _look_up(data, ends, n, caches, tokens, batch):
     return misses, used
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _find_large(data, start, k, large, batch, used):
+@inlined
+def _find_large(data, start, length, low, first_row, large, found, used):
     """Copy the ids of a large pretoken from its cache to found[used:]; how many, 0 where it is not there."""
-    length = batch.lengths[k]
     last = np.uint64(((length + 7) >> 3) - 1)
+    count = 0
     for way in range(2):
-        row = batch.rows[k] + np.uint64(way * LARGE_ROW)
-        if large[row + np.uint64(7)] >> np.uint64(56) == np.uint64(length) and large[row + last] == batch.low[k]:
+        row = first_row + np.uint64(way * LARGE_ROW)
+        if large[row + np.uint64(7)] >> np.uint64(56) == np.uint64(length) and large[row + last] == low:
             w = np.uint64(0)
             while w < last and large[row + w] == load_8(data, start + np.int64(w) * 8):
                 w += np.uint64(1)
             if w == last:
-                return _copy_ids(large, row, batch.found, used)
-    return 0
+                count = _copy_ids(large, row, found, used)
+    return count
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _copy_ids(large, row, found, used):
     count = np.int64(large[row + np.uint64(15)] >> np.uint64(32))
     for w in range((count + 1) >> 1):
@@ -166,24 +184,23 @@ def _copy_ids(large, row, found, used):
     return count
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _row_in_large(k, large, batch):
+@inlined
+def _row_in_large(low, high, large):
     """Where a small pretoken is in `Caches.large` if it has too many ids for `Caches.small`."""
-    return mix(batch.low[k], batch.high[k]) >> np.uint64(20) & np.uint64(len(large) - 2 * LARGE_ROW)
+    return mix(low, high) >> np.uint64(20) & np.uint64(len(large) - 2 * LARGE_ROW)
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _find_small_in_large(k, large, batch, used):
+@inlined
+def _find_small_in_large(low, high, large, found, used):
     count = 0
     for way in range(2):
-        row = _row_in_large(k, large, batch) + np.uint64(way * LARGE_ROW)
-        if large[row] == batch.low[k] and large[row + np.uint64(1)] == batch.high[k] and large[row + np.uint64(7)] == 0:
-            count = _copy_ids(large, row, batch.found, used)
-            break
+        row = _row_in_large(low, high, large) + np.uint64(way * LARGE_ROW)
+        if large[row] == low and large[row + np.uint64(1)] == high and large[row + np.uint64(7)] == 0:
+            count = _copy_ids(large, row, found, used)
     return count
 
 
-@numba.njit(nogil=True, forceinline=True)
+@internal
 def _find_or_merge(data, ends, misses, used, merges, tokens, large, batch):
     """Find the missing pretokens among the tokens, and merge the others."""
     n = 0
@@ -194,7 +211,7 @@ def _find_or_merge(data, ends, misses, used, merges, tokens, large, batch):
         if length < SHORT:
             token = find_short(batch.low[k], batch.high[k], tokens)
             if token < 0:
-                count = _find_small_in_large(k, large, batch, used)
+                count = _find_small_in_large(batch.low[k], batch.high[k], large, batch.found, used)
         else:
             token = find_long(data, ends[k] - length, ends[k], tokens)
         if token >= 0:
@@ -209,28 +226,28 @@ def _find_or_merge(data, ends, misses, used, merges, tokens, large, batch):
             batch.items[n, 0] = ends[k] - length
             batch.items[n, 1] = length
             n += 1
-    merge_short(data, batch.items, n, merges, batch, batch.found, used, batch.spans)
+    merge_short(data, batch.items, n, merges, batch.scratch.lanes, batch.found, used, batch.spans)
     for m in range(n):
         k = batch.merging[m]
         batch.places[k] = batch.spans[m, 0]
         batch.counts[k] = batch.spans[m, 1]
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _find_or_merge_one(data, start, length, used, merges, tokens, batch, heap):
+@internal
+def _find_or_merge_one(data, start, length, used, merges, tokens, batch):
     """Find or merge a pretoken of more than SCAN_LIMIT bytes; how much of `found` is used."""
     token = find_long(data, start, start + length, tokens)
     if token >= 0:
         batch.found[used] = token
         used += 1
     else:
-        size = heap_begin(data, start, 0, length, length, merges, heap, 0)
-        heap_merge(length, merges, heap, size, np.int64(1) << 62)
-        used = heap_ids(length, heap, batch.found, used)
+        size = heap_begin(data, start, 0, length, length, merges, batch.scratch.heap, 0)
+        heap_merge(length, merges, batch.scratch.heap, size, np.int64(1) << 62)
+        used = heap_ids(length, batch.scratch.heap, batch.found, used)
     return used
 
 
-@numba.njit(nogil=True, forceinline=True)
+@internal
 def _write(ends, n, caches, batch, offsets, out, id_offsets, state):
     """Write the ids of a batch in the order of the text, and where documents end."""
     small = caches.small
@@ -262,7 +279,7 @@ def _write(ends, n, caches, batch, offsets, out, id_offsets, state):
     state[DOCUMENT] = document
 
 
-@numba.njit(nogil=True, forceinline=True)
+@internal
 def _remember(data, ends, misses, packed, caches, batch):
     """Put what was missing of the first `packed` into the caches, where its ids fit."""
     small = caches.small
@@ -289,7 +306,7 @@ def _remember(data, ends, misses, packed, caches, batch):
                 small[row + np.uint64(2 + w)] = first | second << np.uint64(32)
         elif n <= 15:
             if length < SHORT:
-                row = _row_in_large(k, large, batch)
+                row = _row_in_large(batch.low[k], batch.high[k], large)
                 if large[row] == batch.low[k] and large[row + np.uint64(1)] == batch.high[k]:
                     continue
             for w in range(LARGE_ROW):
@@ -309,8 +326,8 @@ def _remember(data, ends, misses, packed, caches, batch):
             large[row + np.uint64(15)] |= np.uint64(n) << np.uint64(32)
 
 
-@numba.njit(nogil=True)
-def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, heap, out, id_offsets, state):
+@internal
+def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, out, id_offsets, state):
     """Encode the pretokens ends[first:], the first of which starts at data[start].
 
     Whole pretokens are looked up in `tokens` before they are merged. Ids go to `out` (uint32, room for one a
@@ -328,11 +345,13 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, he
             ready += 1
             length = batch.lengths[n]
             if length <= SCAN_LIMIT:
+                if length < SHORT:
+                    batch.low[n], batch.high[n] = pack_slowly(data, batch_ends[n] - length, length)
                 batch.missing[misses] = n
                 misses += 1
             else:
                 batch.places[n] = used
-                used = _find_or_merge_one(data, batch_ends[n] - length, length, used, merges, tokens, batch, heap)
+                used = _find_or_merge_one(data, batch_ends[n] - length, length, used, merges, tokens, batch)
                 batch.counts[n] = used - batch.places[n]
         if misses:
             _find_or_merge(data, batch_ends, misses, used, merges, tokens, caches.large, batch)
@@ -346,8 +365,8 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, he
     return first
 
 
-@numba.njit(nogil=True, cache=True)
-def encode(data, offsets, automaton, ends, merges, tokens, caches, scratch, heap, out, id_offsets, state, chunks):
+@kernel
+def encode(data, offsets, automaton, ends, merges, tokens, caches, scratch, out, id_offsets, state, chunks):
     """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
 
     automaton: what `scan` takes of a pattern. ends: int64 scratch memory; what it holds from state[FIRST] to
@@ -378,7 +397,6 @@ def encode(data, offsets, automaton, ends, merges, tokens, caches, scratch, heap
             tokens,
             caches,
             scratch[0],
-            heap,
             out,
             id_offsets,
             state,

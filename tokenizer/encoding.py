@@ -76,10 +76,10 @@ def _merge_tokens(table: kernel.Tokens, merges: kernel.Merges, learn: bool = Fal
     """
     last = len(table.offsets) - 1
     parts = np.zeros((last, 3), dtype=np.int32)
-    lanes, heap = np.zeros(1, dtype=kernel.LANES_RECORD), kernel.make_heap(kernel.SCRATCH)
+    memory = np.zeros(1, dtype=kernel.MERGE_TOKENS_RECORD)
     for first in range(0, last, 1 << 14):
         stop = min(first + (1 << 14), last)
-        if kernel.merge_tokens(table, first, stop, merges, lanes, heap, learn, parts) < stop:
+        if kernel.merge_tokens(table, first, stop, merges, memory, learn, parts) < stop:
             break
     return parts
 
@@ -140,8 +140,13 @@ class Encoder:
         small = aligned(SMALL_CACHE * SMALL_ROW, 0)
         self.caches = Caches(small, aligned(LARGE_CACHE * LARGE_ROW, 0))
         self.batch = np.zeros(1, dtype=encode_kernel.BATCH_RECORD)
-        self.heap = kernel.make_heap(kernel.SCRATCH)
         self.ends = np.empty(CHUNK, dtype=np.int64)
+        # For a short text, which is encoded in less time than it takes to make these.
+        self._offsets = np.zeros(2, dtype=np.int64)
+        self._id_offsets = np.zeros(2, dtype=np.int64)
+        self._state = np.zeros(8, dtype=np.int64)
+        self._out = np.empty(SMALL_TEXT + 4, dtype=np.uint32)
+        self._ids = memoryview(self._out)
 
     def encode(self, block: Block, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
@@ -160,6 +165,16 @@ class Encoder:
                 out = self._run(block, NO_AUTOMATON, ends, out, id_offsets, state, check)
         return out[: state[encode_kernel.OUT]], id_offsets
 
+    def encode_to_list(self, text: bytes) -> list[int]:
+        """The ids of one text."""
+        if not 0 < len(text) <= SMALL_TEXT or self.tables.automaton is None:
+            return memoryview(self.encode(single_block(text))[0]).tolist()  # faster than the array's own
+        block = Block(np.frombuffer(text, dtype=np.uint8), self._offsets)
+        self._offsets[1] = len(text)
+        self._state.fill(0)
+        self._run(block, self.tables.automaton, self.ends, self._out, self._id_offsets, self._state, lambda: None)
+        return self._ids[: self._state[encode_kernel.OUT]].tolist()
+
     def _run(self, block: Block, automaton, ends, out, id_offsets, state, check) -> np.ndarray:
         """Call the kernel until it is done; `out`, or what it has become."""
         tables = self.tables
@@ -173,7 +188,6 @@ class Encoder:
                 tables.tokens,
                 self.caches,
                 self.batch,
-                self.heap,
                 out,
                 id_offsets,
                 state,
@@ -257,6 +271,14 @@ class EncoderPool:
         encoders = [self.take() for _ in range(threads)]
         for encoder in encoders:
             encoder.encode(single_block(b"a"))
+            self.give_back(encoder)
+
+    def encode_to_list(self, text: bytes) -> list[int]:
+        """As `Encoder.encode_to_list`."""
+        encoder = self.take()
+        try:
+            return encoder.encode_to_list(text)
+        finally:
             self.give_back(encoder)
 
     def encode(self, block: Block, threads: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.extending import intrinsic
+
+
+class _Announcement(event.Listener):
+    """Says once on standard error what the first use waits for."""
+
+    made = False
+
+    def on_start(self, event):
+        if not self.made and event.data["dispatcher"].__module__.startswith("tokenizer."):
+            self.made = True
+            print("bytelm: compiling the tokenizer's kernels, once, up to 20 seconds", file=sys.stderr, flush=True)
+
+    def on_end(self, event):
+        pass
+
+
+event.register("numba:compile", _Announcement())
 
 # Odd constants with well-spread bits (from the golden ratio and the square roots of 2 and 3).
 HASH_1 = np.uint64(0x9E3779B97F4A7C15)
 HASH_2 = np.uint64(0x6A09E667F3BCC909)
 HASH_3 = np.uint64(0xBB67AE8584CAA73B)
+
+# Kernels count no references to arrays, which they neither make nor keep: that takes longer than the work of a loop.
+# `internal` and `inlined` are what only kernels call: without the code that takes Python's objects apart, which takes
+# long to compile.
+kernel = numba.njit(nogil=True, cache=True, _nrt=False)
+internal = numba.njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inlined = numba.njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
 
 SHORT = 16  # pretokens below this many bytes are packed into two words
 
@@ -134,7 +159,7 @@ def leading_zeros(typing_context, mask):
     return types.uint64(types.uint64), codegen
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def mix(low, high):
     """Hash two 64-bit words to one whose upper bits are good."""
     h = (low ^ HASH_1) * HASH_2 ^ (high ^ HASH_2) * HASH_3
@@ -142,31 +167,28 @@ def mix(low, high):
     return h * HASH_1
 
 
-# Which bits of the first and of the second word belong to a pretoken of so many bytes.
-_KEPT = np.array(
-    [(1 << min(64, 8 * n)) - 1 for n in range(SHORT)] + [(1 << max(0, 8 * n - 64)) - 1 for n in range(SHORT)],
-    dtype=np.uint64,
-)
-
-
-@numba.njit(nogil=True, forceinline=True)
-def pack(data, start, length, safe):
-    """Up to 15 bytes, zero padded, in two words, their number in the top byte of the second."""
-    if start <= safe:
-        low = load_8(data, start) & _KEPT[length]
-        high = load_8(data, start + 8) & _KEPT[length + SHORT]
-    else:
-        low = np.uint64(0)
-        high = np.uint64(0)
-        for k in range(length):
-            if k < 8:
-                low |= np.uint64(data[start + k]) << np.uint64(8 * k)
-            else:
-                high |= np.uint64(data[start + k]) << np.uint64(8 * (k - 8))
+@inlined
+def pack(data, start, length):
+    """Up to 15 bytes, zero padded, in two words, their number in the top byte of the second. Loads 16 bytes."""
+    low = load_8(data, start) & ALL >> np.uint64(max(64 - 8 * length, 0))
+    high = load_8(data, start + 8) & (ALL >> np.uint64(128 - 8 * length & 63)) * np.uint64(length > 8)
     return low, high | np.uint64(length) << np.uint64(56)
 
 
-@numba.njit(nogil=True, forceinline=True)
+@internal
+def pack_slowly(data, start, length):
+    """As `pack`, but nothing is loaded that does not belong to the pretoken."""
+    low = np.uint64(0)
+    high = np.uint64(0)
+    for k in range(length):
+        if k < 8:
+            low |= np.uint64(data[start + k]) << np.uint64(8 * k)
+        else:
+            high |= np.uint64(data[start + k]) << np.uint64(8 * (k - 8))
+    return low, high | np.uint64(length) << np.uint64(56)
+
+
+@inlined
 def hash_bytes(data, start, end):
     """Hash bytes of any number; the upper bits are good."""
     h = np.uint64(end - start) * HASH_3

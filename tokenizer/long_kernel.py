@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from tokenizer.apply_kernel import find_pair, pair_bucket, pair_key
-from tokenizer.kernel_tools import prefetch
+from tokenizer.kernel_tools import (
+    inlined,
+    kernel,
+    prefetch,
+)
 
 NONE, FRESH = -1, -2  # instead of a rank: no pair that merges starts here; one that is yet to be looked up
 ID, NEXT, PREVIOUS, RANK, NODE = range(5)  # parts of a node, and their number
@@ -52,31 +55,33 @@ def monotone(listed: np.ndarray, ranks: np.ndarray, tokens: int) -> bool:
     return bool((np.maximum(made[listed[:, 0]], made[listed[:, 1]]) < ranks).all())
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _push(long, rank, place):
+@inlined
+def _push(chunks, newest, state, rank, place):
     """Put a place into the bucket of a rank."""
-    chunks = long.chunks
-    chunk = np.int64(long.newest[rank])
+    chunk = np.int64(newest[rank])
     if chunk == NONE or chunks[CHUNK * chunk + COUNT] == PLACES:
-        new = long.state[FREE]
+        new = state[FREE]
         if new == NONE:
-            new = long.state[CHUNKS]
-            long.state[CHUNKS] += 1
+            new = state[CHUNKS]
+            state[CHUNKS] += 1
         else:
-            long.state[FREE] = chunks[CHUNK * new + OLDER]
+            state[FREE] = chunks[CHUNK * new + OLDER]
         chunks[CHUNK * new + COUNT] = 0
         chunks[CHUNK * new + OLDER] = chunk
-        long.newest[rank] = new
+        newest[rank] = new
         chunk = new
     chunks[CHUNK * chunk + FIRST + chunks[CHUNK * chunk + COUNT]] = place
     chunks[CHUNK * chunk + COUNT] += 1
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def begin(data, start, n, merges, long, work):
     """Lay out up to `work` more bytes of a pretoken of n bytes."""
     nodes = long.nodes
-    first = long.state[BEGUN]
+    chunks = long.chunks
+    newest = long.newest
+    state = long.state
+    first = state[BEGUN]
     last = min(first + work, n)
     for i in range(first, last):
         nodes[NODE * i + ID] = merges.byte_ids[data[start + i]]
@@ -88,22 +93,21 @@ def begin(data, start, n, merges, long, work):
             rank = np.int64(np.int32(value >> np.uint64(32)))
         nodes[NODE * i + RANK] = rank
         if rank != NONE:
-            _push(long, rank, i)
+            _push(chunks, newest, state, rank, i)
     long.state[BEGUN] = last
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _look_up(left, right, merges, long):
+@inlined
+def _look_up(left, right, nodes, pairs, chunks, newest, state):
     """Find the pair of two neighbours and put it into its bucket."""
-    nodes = long.nodes
-    value = find_pair(merges.pairs, pair_key(nodes[NODE * left + ID], nodes[NODE * right + ID]))
+    value = find_pair(pairs, pair_key(nodes[NODE * left + ID], nodes[NODE * right + ID]))
     rank = np.int64(np.int32(value >> np.uint64(32)))
     nodes[NODE * left + RANK] = rank
     if rank != NONE:
-        _push(long, rank, left)
+        _push(chunks, newest, state, rank, left)
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _merge_at(place, n, made, nodes):
     """Merge the pair that starts at a place into the id `made`."""
     gone = np.int64(nodes[NODE * place + NEXT])
@@ -117,17 +121,20 @@ def _merge_at(place, n, made, nodes):
     return after
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def merge(n, merges, made_by, long, work):
     """Empty buckets until about `work` places are done; whether any is left. made_by: int32, the id each rank makes."""
     nodes = long.nodes
     chunks = long.chunks
+    newest = long.newest
+    done = long.done
+    state = long.state
     pairs = merges.pairs
-    for rank in range(long.state[CURRENT], len(long.newest)):
-        long.state[CURRENT] = rank
+    for rank in range(state[CURRENT], len(newest)):
+        state[CURRENT] = rank
         if work <= 0:
             return True
-        chunk = np.int64(long.newest[rank])
+        chunk = np.int64(newest[rank])
         merged = 0
         while chunk != NONE:
             count = np.int64(chunks[CHUNK * chunk + COUNT])
@@ -141,21 +148,21 @@ def merge(n, merges, made_by, long, work):
                 if before >= 0 and nodes[NODE * before + RANK] == rank:
                     continue  # a run of one symbol, which is merged from its left end
                 while True:
-                    long.done[merged] = place
+                    done[merged] = place
                     merged += 1
                     place = _merge_at(place, n, made_by[rank], nodes)
                     if place == n or nodes[NODE * place + RANK] != rank:
                         break
             work -= count
             older = np.int64(chunks[CHUNK * chunk + OLDER])
-            chunks[CHUNK * chunk + OLDER] = long.state[FREE]
-            long.state[FREE] = chunk
+            chunks[CHUNK * chunk + OLDER] = state[FREE]
+            state[FREE] = chunk
             chunk = older
-        long.newest[rank] = NONE
+        newest[rank] = NONE
         # From the right, so that of two neighbours made here the left one looks the pair up, once.
         for k in range(merged - 1, -1, -1):
             if k >= AHEAD:
-                place = np.int64(long.done[k - AHEAD])
+                place = np.int64(done[k - AHEAD])
                 after = np.int64(nodes[NODE * place + NEXT])
                 before = np.int64(nodes[NODE * place + PREVIOUS])
                 here = nodes[NODE * place + ID]
@@ -163,18 +170,18 @@ def merge(n, merges, made_by, long, work):
                     prefetch(pairs, pair_bucket(pairs, pair_key(here, nodes[NODE * after + ID])))
                 if before >= 0:
                     prefetch(pairs, pair_bucket(pairs, pair_key(nodes[NODE * before + ID], here)))
-            place = np.int64(long.done[k])
+            place = np.int64(done[k])
             after = np.int64(nodes[NODE * place + NEXT])
             nodes[NODE * place + RANK] = NONE
             if after < n:
-                _look_up(place, after, merges, long)
+                _look_up(place, after, nodes, pairs, chunks, newest, state)
             before = np.int64(nodes[NODE * place + PREVIOUS])
             if before >= 0 and nodes[NODE * before + RANK] != FRESH:
-                _look_up(before, place, merges, long)
+                _look_up(before, place, nodes, pairs, chunks, newest, state)
     return False
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def write(n, long, out, at):
     """Write the ids that are left to `out` from `at` on; where they end."""
     place = np.int64(0)

@@ -17,10 +17,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from tokenizer.kernel_tools import prefetch
+from tokenizer.kernel_tools import (
+    inlined,
+    kernel,
+    prefetch,
+)
 
 SYMBOL, PAIR, WORD, NODE = range(4)  # parts of a node, and their number
 COUNT, KEY, START, LENGTH, RECORD = range(5)  # parts of a pair's record, and their number; KEY is left << 32 | right
@@ -49,7 +52,7 @@ class Training(NamedTuple):
     state: np.ndarray  # int64 (6,)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def lay_out(data, offsets, symbol_of_byte, first, last, nodes):
     """Lay out the positions of pretokens first..last, one byte each, from 1 on."""
     for word in range(first, last):
@@ -60,7 +63,7 @@ def lay_out(data, offsets, symbol_of_byte, first, last, nodes):
             nodes[node + WORD] = word
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def count_first_pairs(training, first, last, record_of_pair):
     """Count the pairs of bytes that start at positions first..last. record_of_pair: int64 (65536,), at first NONE."""
     nodes = training.nodes
@@ -73,14 +76,14 @@ def count_first_pairs(training, first, last, record_of_pair):
             right = np.int64(nodes[node + NODE + SYMBOL])
             record = record_of_pair[left << 8 | right]
             if record == NONE:
-                record = _new_record(training, left, right)
+                record = _new_record(records, training.free, training.on_heap, training.state, left, right)
                 record_of_pair[left << 8 | right] = record
             records[RECORD * record + COUNT] += training.counts[word]
             records[RECORD * record + LENGTH] += 1
             nodes[node + PAIR] = record
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def place_first_pairs(training):
     """Give every record its stretch of the pool, to be filled."""
     records = training.records
@@ -90,7 +93,7 @@ def place_first_pairs(training):
         records[RECORD * record + LENGTH] = 0
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def list_first_pairs(training, first, last):
     """Put positions first..last into the stretches of their pairs."""
     records = training.records
@@ -102,44 +105,41 @@ def list_first_pairs(training, first, last):
             records[RECORD * record + LENGTH] += 1
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _new_record(training, left, right):
-    state = training.state
-    records = training.records
+@inlined
+def _new_record(records, free, on_heap, state, left, right):
     if state[FREE]:
         state[FREE] -= 1
-        record = np.int64(training.free[state[FREE]])
+        record = np.int64(free[state[FREE]])
     else:
         record = state[RECORDS]
         state[RECORDS] += 1
     records[RECORD * record + COUNT] = 0
     records[RECORD * record + KEY] = np.int64(left) << 32 | np.int64(right)
     records[RECORD * record + LENGTH] = 0
-    training.on_heap[record] = 0
+    on_heap[record] = 0
     return record
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _free_record(training, record):
-    training.records[RECORD * record + COUNT] = NONE
-    training.free[training.state[FREE]] = record
-    training.state[FREE] += 1
+@inlined
+def _free_record(records, free, state, record):
+    records[RECORD * record + COUNT] = NONE
+    free[state[FREE]] = record
+    state[FREE] += 1
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _precedes(count, key, other_count, other_key):
     """Whether a pair is merged before another: larger count, then smaller left, then smaller right id."""
     return count > other_count or (count == other_count and key < other_key)
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _push(training, record):
-    heap = training.heap
-    count = training.records[RECORD * record + COUNT]
-    key = training.records[RECORD * record + KEY]
-    i = training.state[HEAP]
-    training.state[HEAP] += 1
-    training.on_heap[record] = 1
+@inlined
+def _push(heap, records, on_heap, state, record):
+    count = records[RECORD * record + COUNT]
+    key = records[RECORD * record + KEY]
+    i = state[HEAP]
+    state[HEAP] += 1
+    on_heap[record] = 1
     while i > 0:
         parent = (i - 1) >> 2
         if not _precedes(count, key, heap[parent, 0], heap[parent, 1]):
@@ -153,7 +153,7 @@ def _push(training, record):
     heap[i, 2] = record
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _sink_first(heap, size, count, key, record):
     """Put an entry in the place of the heap's first one."""
     i = 0
@@ -176,26 +176,28 @@ def _sink_first(heap, size, count, key, record):
     heap[i, 2] = record
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def refill(training, floor):
     """Put all pairs on the heap that occur at least `floor` times and are not on it.
 
     Returns 0, or how many they are where the heap has no room for them.
     """
+    records = training.records
+    on_heap = training.on_heap
     wanted = 0
     for record in range(training.state[RECORDS]):
-        if training.records[RECORD * record + COUNT] >= floor and not training.on_heap[record]:
+        if records[RECORD * record + COUNT] >= floor and not on_heap[record]:
             wanted += 1
     if training.state[HEAP] + wanted > len(training.heap):
         return wanted
     training.state[FLOOR] = floor
     for record in range(training.state[RECORDS]):
-        if training.records[RECORD * record + COUNT] >= floor and not training.on_heap[record]:
-            _push(training, record)
+        if records[RECORD * record + COUNT] >= floor and not on_heap[record]:
+            _push(training.heap, records, on_heap, training.state, record)
     return 0
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def tidy(training, by_start, first, used):
     """Close the gaps in the pool. by_start: int64, the records in the order of their stretches; those before number
     `first` are done and fill the pool up to `used`. Returns (first, used), after about a million places."""
@@ -219,35 +221,17 @@ def tidy(training, by_start, first, used):
     return first, used
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _leave(training, record, weight):
+@inlined
+def _leave(records, free, on_heap, state, record, weight):
     """Take a position out of its pair."""
     if record != NONE:
-        count = training.records[RECORD * record + COUNT] - weight
-        training.records[RECORD * record + COUNT] = count
-        if count == 0 and not training.on_heap[record]:
-            _free_record(training, record)
+        count = records[RECORD * record + COUNT] - weight
+        records[RECORD * record + COUNT] = count
+        if count == 0 and not on_heap[record]:
+            _free_record(records, free, state, record)
 
 
-@numba.njit(nogil=True, forceinline=True)
-def _enter(training, table, neighbour, left, right, position, weight, made, happened):
-    """Put a position into the pair (left, right), one of which is new: the other, `neighbour`, finds it in `table`."""
-    record = np.int64(table[neighbour])
-    if record == NONE:
-        record = _new_record(training, left, right)
-        training.on_heap[record] = 1  # so that it is not freed before the merge is over
-        training.made[made] = record
-        made += 1
-        table[neighbour] = record
-    training.records[RECORD * record + COUNT] += weight
-    training.records[RECORD * record + LENGTH] += 1
-    training.nodes[NODE * position + PAIR] = record
-    training.events[happened, 0] = record
-    training.events[happened, 1] = position
-    return made
-
-
-@numba.njit(nogil=True, cache=True)
+@kernel
 def merge(training, merges, min_count, max_length, work):
     """Make merges until `merges` is full, about `work` replacements are done, memory is short, or no pair is left.
 
@@ -262,6 +246,12 @@ def merge(training, merges, min_count, max_length, work):
     heap = training.heap
     lengths = training.lengths
     state = training.state
+    free = training.free
+    on_heap = training.on_heap
+    with_left = training.with_left
+    with_right = training.with_right
+    made_records = training.made
+    events = training.events
     while state[MERGES] < len(merges):
         if work <= 0:
             return MORE
@@ -278,18 +268,18 @@ def merge(training, merges, min_count, max_length, work):
                 state[HEAP] -= 1
                 last = state[HEAP]
                 _sink_first(heap, last, heap[last, 0], heap[last, 1], heap[last, 2])
-                training.on_heap[record] = 0
+                on_heap[record] = 0
                 if count == 0:
-                    _free_record(training, record)
+                    _free_record(records, free, state, record)
             continue
         start = records[RECORD * record + START]
         length = records[RECORD * record + LENGTH]
         # Each symbol can stand once to the left and once to the right of the new one, itself included.
         most_new_pairs = min(2 * new + 2, 2 * length)
         if (
-            state[RECORDS] + most_new_pairs > len(training.on_heap)
+            state[RECORDS] + most_new_pairs > len(on_heap)
             or state[HEAP] + most_new_pairs > len(heap)
-            or 2 * length > len(training.events)
+            or 2 * length > len(events)
         ):
             return GROW
         if state[POOL] + 2 * length > len(pool):
@@ -305,7 +295,7 @@ def merge(training, merges, min_count, max_length, work):
             for k in range(start, start + length):
                 if nodes[NODE * pool[k] + PAIR] == record:
                     nodes[NODE * pool[k] + PAIR] = NONE
-            _free_record(training, record)
+            _free_record(records, free, state, record)
             continue
         merges[state[MERGES], 0] = left
         merges[state[MERGES], 1] = right
@@ -341,7 +331,7 @@ def merge(training, merges, min_count, max_length, work):
             # An overlapping occurrence of the same pair is gone before it is visited.
             nodes[second + PAIR] = NONE
             if following != record:
-                _leave(training, following, weight)
+                _leave(records, free, on_heap, state, following, weight)
             nodes[node + SYMBOL] = new
             nodes[after - NODE + SYMBOL] = new
             nodes[node + PAIR] = NONE
@@ -350,40 +340,60 @@ def merge(training, merges, min_count, max_length, work):
                 before = position - lengths[neighbour]
                 preceding = np.int64(nodes[NODE * before + PAIR])
                 if preceding != record:
-                    _leave(training, preceding, weight)
-                made = _enter(training, training.with_left, neighbour, neighbour, new, before, weight, made, happened)
+                    _leave(records, free, on_heap, state, preceding, weight)
+                pair = np.int64(with_left[neighbour])
+                if pair == NONE:
+                    pair = _new_record(records, free, on_heap, state, neighbour, new)
+                    on_heap[pair] = 1  # so that it is not freed before the merge is over
+                    with_left[neighbour] = pair
+                    made_records[made] = pair
+                    made += 1
+                records[RECORD * pair + COUNT] += weight
+                records[RECORD * pair + LENGTH] += 1
+                nodes[NODE * before + PAIR] = pair
+                events[happened, 0] = pair
+                events[happened, 1] = before
                 happened += 1
             if nodes[after + WORD] == word:
                 neighbour = np.int64(nodes[after + SYMBOL])
-                made = _enter(
-                    training, training.with_right, neighbour, new, neighbour, position, weight, made, happened
-                )
+                pair = np.int64(with_right[neighbour])
+                if pair == NONE:
+                    pair = _new_record(records, free, on_heap, state, new, neighbour)
+                    on_heap[pair] = 1
+                    with_right[neighbour] = pair
+                    made_records[made] = pair
+                    made += 1
+                records[RECORD * pair + COUNT] += weight
+                records[RECORD * pair + LENGTH] += 1
+                nodes[node + PAIR] = pair
+                events[happened, 0] = pair
+                events[happened, 1] = position
                 happened += 1
 
         for m in range(made):
-            candidate = np.int64(training.made[m])
+            candidate = np.int64(made_records[m])
             records[RECORD * candidate + START] = state[POOL]
             state[POOL] += records[RECORD * candidate + LENGTH]
             records[RECORD * candidate + LENGTH] = 0
         for k in range(happened):
-            candidate = np.int64(training.events[k, 0])
-            position = np.int64(training.events[k, 1])
+            candidate = np.int64(events[k, 0])
+            position = np.int64(events[k, 1])
             if nodes[NODE * position + PAIR] == candidate:
                 pool[records[RECORD * candidate + START] + records[RECORD * candidate + LENGTH]] = position
                 records[RECORD * candidate + LENGTH] += 1
         for m in range(made):
-            candidate = np.int64(training.made[m])
+            candidate = np.int64(made_records[m])
             candidate_key = records[RECORD * candidate + KEY]
             first = candidate_key >> 32
             second = candidate_key & 0xFFFFFFFF
             if first == new:
-                training.with_right[second] = NONE
+                with_right[second] = NONE
             if second == new:
-                training.with_left[first] = NONE
-            training.on_heap[candidate] = 0
+                with_left[first] = NONE
+            on_heap[candidate] = 0
             if records[RECORD * candidate + COUNT] >= state[FLOOR]:
-                _push(training, candidate)
+                _push(heap, records, on_heap, state, candidate)
             elif records[RECORD * candidate + COUNT] == 0:
-                _free_record(training, candidate)
-        _free_record(training, record)
+                _free_record(records, free, state, candidate)
+        _free_record(records, free, state, record)
     return FINISHED

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from tokenizer.ascii_kernel import split_ascii
+from tokenizer.kernel_tools import kernel
 from tokenizer.patterns import (
     CLASSES,
     CONTRACTION,
@@ -21,7 +21,7 @@ from tokenizer.patterns import (
 )
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def scan(data, offsets, document, position, ends, actions, loops, byte_classes, code_point_classes, fold, ascii_rules):
     """Split documents until `ends` is full or the documents are done.
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from tokenizer.kernel_tools import load_8
+from tokenizer.kernel_tools import (
+    inlined,
+    kernel,
+    load_8,
+)
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inlined
 def _swap_bytes(x):
     x = x >> np.uint64(32) | x << np.uint64(32)
     x = (x >> np.uint64(16) & np.uint64(0x0000FFFF0000FFFF)) | (x & np.uint64(0x0000FFFF0000FFFF)) << np.uint64(16)
     return (x >> np.uint64(8) & np.uint64(0x00FF00FF00FF00FF)) | (x & np.uint64(0x00FF00FF00FF00FF)) << np.uint64(8)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def first_words(data, offsets, words):
     """Write the first eight bytes of every pretoken, zero padded, as a number that orders like them."""
     for i in range(len(words)):
@@ -32,7 +35,7 @@ def first_words(data, offsets, words):
         words[i] = word
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def compare(data, start, end, other_data, other_start, other_end):
     """Negative, zero or positive as data[start:end] comes before, equals or comes after the other."""
     common = min(end - start, other_end - other_start)
@@ -47,7 +50,7 @@ def compare(data, start, end, other_data, other_start, other_end):
     return (end - start) - (other_end - other_start)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _sink(data, offsets, order, first, size, i, item):
     """Put `item` in place i of the heap order[first:first + size], or below."""
     while True:
@@ -67,7 +70,7 @@ def _sink(data, offsets, order, first, size, i, item):
     order[first + i] = item
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def order_ties(data, offsets, words, order):
     """Complete an `order` by first words: sort the pretokens that have the same ones."""
     first = 0
@@ -99,7 +102,7 @@ def order_ties(data, offsets, words, order):
         first = last
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def gather(data, offsets, counts, order, out_data, out_offsets, out_counts):
     """Write the pretokens in `order`, with equal neighbours added up; returns how many."""
     n = 0
@@ -119,7 +122,7 @@ def gather(data, offsets, counts, order, out_data, out_offsets, out_counts):
     return n
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def ascending(data, offsets, first, last):
     """Whether every pretoken of first:last comes after the one before it."""
     for i in range(max(first, 1), last):
@@ -128,7 +131,7 @@ def ascending(data, offsets, first, last):
     return True
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def up_to(data, offsets, first, last, bound):
     """The end of those of the pretokens first:last, which ascend, that do not come after `bound`."""
     while first < last:

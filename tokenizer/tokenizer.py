@@ -365,9 +365,7 @@ class Tokenizer:
         short = self._short
         if short is not None and short.takes(len(data)):
             return short.encode(data)
-        from tokenizer.documents import single_block
-
-        return memoryview(self._pool.encode(single_block(data), 1)[0]).tolist()  # faster than the array's own
+        return self._pool.encode_to_list(data)
 
     def _encode(self, block: Block, threads: int | None) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
