@@ -29,7 +29,7 @@ LOW_HALF = np.uint64(0xFFFFFFFF)
 SCAN_LIMIT = 64  # longer pretokens are merged through a heap
 SCRATCH = 4096  # pretokens longer than this are left to the caller
 
-LANES = 8  # pretokens merged by turns
+LANES = 12  # pretokens merged by turns
 PLACES = SCAN_LIMIT + 8  # of a lane in the arrays of `Lanes`; its first byte has the second
 
 

@@ -44,7 +44,7 @@ from tokenizer.scan_kernel import scan
 OUT, DOCUMENT, SCANNED, POSITION, START, FIRST, LAST, NEEDED = range(8)
 DONE, MORE, GROW, LONG = range(4)  # what `encode` returns
 NO_ID = LOW_HALF  # marks the places of a row of `Caches.small` that hold no id
-BATCH = 256
+BATCH = 512
 LARGE = 64  # pretokens of this many bytes and more are not cached
 SMALL_ROW = 4
 LARGE_ROW = 16

@@ -137,8 +137,9 @@ class Encoder:
 
     def __init__(self, tables: EncodingTables):
         self.tables = tables
-        small = aligned(SMALL_CACHE * SMALL_ROW, 0)
-        self.caches = Caches(small, aligned(LARGE_CACHE * LARGE_ROW, 0))
+        self.caches = Caches(aligned(SMALL_CACHE * SMALL_ROW, 0), aligned(LARGE_CACHE * LARGE_ROW, 0))
+        for cache in self.caches:
+            cache.fill(0)  # so that the system hands the memory out now and not while a text waits
         self.batch = np.zeros(1, dtype=encode_kernel.BATCH_RECORD)
         self.ends = np.empty(CHUNK, dtype=np.int64)
         # For a short text, which is encoded in less time than it takes to make these.
@@ -152,7 +153,7 @@ class Encoder:
         """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
         state = np.zeros(8, dtype=np.int64)
         id_offsets = np.zeros(len(block.offsets), dtype=np.int64)
-        out = np.empty(block.size + 4 if block.size < SMALL_TEXT else block.size // 3, dtype=np.uint32)
+        out = np.empty(block.size + 4 if block.size < SMALL_TEXT else block.size // 2, dtype=np.uint32)
         state[encode_kernel.POSITION] = state[encode_kernel.START] = start = block.offsets[0]
         while state[encode_kernel.DOCUMENT] < len(block.offsets) - 1 and block.offsets[state[1] + 1] == start:
             state[encode_kernel.DOCUMENT] += 1  # empty documents at the very beginning

@@ -51,11 +51,10 @@ class Bytelm(Encoder):
         from tokenizer import Tokenizer
 
         self.tokenizer = Tokenizer.load(files.ranks, pattern="cl100k")
+        self.tokenizer.warm_up()  # the peers build their tables while loading
 
     def encode_file(self, path, separated, threads):
-        if hasattr(self.tokenizer, "encode_file"):
-            return [self.tokenizer.encode_file(path, threads=threads)]
-        return [self.tokenizer.encode_to_numpy(path.read_bytes(), threads, disallowed_special=())]
+        return [self.tokenizer.encode_file(path, threads=threads)]
 
     def encode_document(self, text):
         return self.tokenizer.encode(text)
