@@ -80,6 +80,8 @@ def race(rows: list[Row], patience: Patience, compare: Callable[[Row, Path], str
                 continue
             verdict = compare(row, result)
             row.runs.append(answer)
+            if row.result == REFERENCE and verdict == EQUAL:
+                verdict = REFERENCE  # the first run was what the others are compared with
             row.result = verdict if row.result in ("", verdict) else f"{row.result}, then {verdict}"
             result.unlink(missing_ok=True)
 

@@ -83,7 +83,8 @@ class Tokenizer:
     ) -> Tokenizer:
         """Train a vocabulary on a corpus: a path, several, or an iterable of str, bytes or Arrow batches.
 
-        vocab_size: special tokens, the 256 bytes and merges together. pattern: a name (gpt2, cl100k) or a regex.
+        vocab_size: special tokens, the 256 bytes and merges together. pattern: a name (gpt2, cl100k,
+        o200k, llama3, qwen2) or a regex.
         special_tokens come first in the vocabulary; their spelling in the text is text. min_frequency: pairs that
         occur less often are not merged. max_token_length: the most bytes a merged token may have (Hugging Face's
         option of that name allows one less). byte_order: the ids of
