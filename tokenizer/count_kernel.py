@@ -11,14 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenizer.kernel_tools import (
-    HASH_1,
-    HASH_2,
-    HASH_3,
-    kernel,
-    load_8,
-    mix,
-)
+from tokenizer.kernel_tools import SHORT, hash_bytes, kernel, mix, pack, pack_slowly
 
 SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED = range(3)  # in `state`, int64 (3,)
 
@@ -42,24 +35,8 @@ def count(data, start, ends, first, last, weights, short, long_slots, long_entri
         length = end - start
         if weighted:
             weight = np.uint64(weights[i])
-        if length < 16:
-            if start <= safe:
-                low = load_8(data, start)
-                high = load_8(data, start + 8)
-                if length <= 8:
-                    low &= np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - 8 * length)
-                    high = np.uint64(0)
-                else:
-                    high &= np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(128 - 8 * length)
-            else:
-                low = np.uint64(0)
-                high = np.uint64(0)
-                for k in range(length):
-                    if k < 8:
-                        low |= np.uint64(data[start + k]) << np.uint64(8 * k)
-                    else:
-                        high |= np.uint64(data[start + k]) << np.uint64(8 * (k - 8))
-            high |= np.uint64(length) << np.uint64(56)
+        if length < SHORT:
+            low, high = pack(data, start, length) if start <= safe else pack_slowly(data, start, length)
             slot = mix(low, high) >> np.uint64(20) & short_mask
             while True:
                 if short[slot, 0] == low and short[slot, 1] == high:
@@ -75,16 +52,7 @@ def count(data, start, ends, first, last, weights, short, long_slots, long_entri
                     break
                 slot = slot + np.uint64(1) & short_mask
         else:
-            h = np.uint64(length) * HASH_3
-            k = start
-            while k + 8 <= end:
-                h = (h ^ load_8(data, k)) * HASH_2
-                h ^= h >> np.uint64(31)
-                k += 8
-            while k < end:
-                h = (h ^ np.uint64(data[k])) * HASH_2
-                k += 1
-            h = (h ^ h >> np.uint64(31)) * HASH_1
+            h = hash_bytes(data, start, end)
             tag = h >> np.uint64(32) << np.uint64(32)
             slot = h >> np.uint64(20) & long_mask
             while True:
@@ -141,15 +109,7 @@ def move_long(long_slots, long_entries, arena, larger):
             entry = np.int64(found & np.uint64(0xFFFFFFFF)) - 1
             k = long_entries[entry, 0]
             end = k + long_entries[entry, 1]
-            h = np.uint64(end - k) * HASH_3
-            while k + 8 <= end:
-                h = (h ^ load_8(arena, k)) * HASH_2
-                h ^= h >> np.uint64(31)
-                k += 8
-            while k < end:
-                h = (h ^ np.uint64(arena[k])) * HASH_2
-                k += 1
-            h = (h ^ h >> np.uint64(31)) * HASH_1
+            h = hash_bytes(arena, k, end)
             slot = h >> np.uint64(20) & mask
             while larger[slot]:
                 slot = slot + np.uint64(1) & mask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 
 import numba
@@ -203,12 +202,11 @@ def hash_bytes(data, start, end):
     return (h ^ h >> np.uint64(31)) * HASH_1
 
 
-def aligned(shape: tuple[int, ...] | int, fill: int) -> np.ndarray:
-    """A uint64 array that begins at a cache line, so that rows that fit in one do not lie across two."""
-    words = math.prod(shape) if isinstance(shape, tuple) else shape
+def aligned(words: int, fill: int) -> np.ndarray:
+    """uint64 (words,) that begins at a cache line, so that rows that fit in one do not lie across two."""
     memory = np.zeros(words + 8, dtype=np.uint64)
     first = -(memory.ctypes.data // 8) % 8
-    array = memory[first : first + words].reshape(shape)
+    array = memory[first : first + words]
     if fill:
         array.fill(fill)
     return array
