@@ -2,8 +2,9 @@
 
     attention(Q, K, V) = softmax(Q K^T / sqrt(D) + mask) V        (Vaswani et al. 2017, equation 1)
 
-Every backend maps q (B, H, T, D), k and v (B, H, S, D), all of one dtype, to (B, H, T, D). With `causal`
-the T queries are the last T of the S positions: query i sees keys 0 to S - T + i.
+Every backend maps q (B, H, T, D), k and v (B, G, S, D), all of one dtype, to (B, H, T, D). G divides H: query head h
+reads key head h // (H / G) (Ainslie et al. 2023). `mask` says what each query sees; one that sees nothing gives
+zeros. `scale` replaces 1 / sqrt(D), and `dropout` is the share of weights that are zeroed.
 """
 
 from __future__ import annotations
@@ -15,74 +16,130 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from lm.closed_form import closed_form
+from lm.masks import Mask
+from lm.tiles import added_by_group, by_group, default_scale, group_size, row_blocks
+
 Backend = Callable[..., Tensor]
 
-QUERY_BLOCK = 128  # queries handled together by `blocked`; at 64 and 256 it is slower on the CPU
+LONG = 512  # keys from which on `closed_form` is faster than `blocked`
 LONGEST_BLOCKED = 2048  # from here on the T x T weights kept for the backward pass cost too much memory
 
 
-def causal_mask(queries: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(queries, keys): 0 where a query sees a key, minus infinity where the key is in its future."""
-    future = torch.full((queries, keys), -math.inf, device=device, dtype=dtype)
-    return future.triu(diagonal=keys - queries + 1)
-
-
-def reference(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
+def reference(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0
+) -> Tensor:
     """The formula as in a textbook, in the dtype of its inputs: the oracle in tests."""
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    if causal:
-        scores = scores + causal_mask(q.shape[-2], k.shape[-2], q.device, q.dtype)
-    weights = F.dropout(torch.softmax(scores, dim=-1), dropout)
-    return weights @ v
+    group = group_size(q, k)
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scores = q @ k.transpose(-2, -1) * default_scale(q, scale)
+    if mask.bias is not None:
+        scores = scores + mask.bias.to(scores.dtype)
+    visible = mask.visible(q.shape[-2], k.shape[-2], q.device)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -math.inf)
+    weights = torch.softmax(scores, dim=-1)
+    blind = mask.blind(visible)
+    if blind is not None:
+        weights = weights.masked_fill(blind, 0.0)
+    return F.dropout(weights, dropout) @ v
 
 
-def blocked(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
+def blocked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
     """The same for a block of queries at a time, which leaves out the keys that no query of the block sees.
 
     Scale and mask ride along in the first matrix product. On the CPU in bfloat16 this takes half the time
     of `sdpa` at T = 256 and nine tenths at T = 1,024, forward and backward (heads of 64, 2 cores of Zen 4).
     """
-    batch, heads, length, width = q.shape
-    keys = k.shape[-2]
-    q, k, v = (x.reshape(batch * heads, -1, width) for x in (q, k, v))
-    scale = 1.0 / math.sqrt(width)
-    if not causal:
-        scores = torch.baddbmm(q.new_zeros(1), q, k.transpose(1, 2), beta=0.0, alpha=scale)
-        weights = F.dropout(torch.softmax(scores, dim=-1), dropout)
-        return torch.bmm(weights, v).view(batch, heads, length, width)
-    mask = causal_mask(length, keys, q.device, q.dtype)
-    outputs = []
-    for start in range(0, length, QUERY_BLOCK):
-        stop = min(start + QUERY_BLOCK, length)
-        seen = keys - length + stop
-        bias = mask[start:stop, :seen].expand(batch * heads, -1, -1)
-        scores = torch.baddbmm(bias, q[:, start:stop], k[:, :seen].transpose(1, 2), alpha=scale)
-        weights = F.dropout(torch.softmax(scores, dim=-1), dropout)
-        outputs.append(torch.bmm(weights, v[:, :seen]))
-    return torch.cat(outputs, dim=1).view(batch, heads, length, width)
-
-
-def sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
-    """PyTorch's fused kernel: no T x T tensor is kept."""
     queries, keys = q.shape[-2], k.shape[-2]
-    if not causal or queries == 1:  # a last query alone sees every key
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
-    if queries == keys:
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-    mask = causal_mask(queries, keys, q.device, q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    group_size(q, k)
+    scale = default_scale(q, scale)
+    outputs = []
+    for rows, columns in row_blocks(mask, queries, keys, most=queries):
+        added, blind = mask.for_softmax(queries, keys, q.dtype, q.device, rows, columns)
+        mixed = _block(q[:, :, rows], k[:, :, columns], v[:, :, columns], added, scale, dropout)
+        outputs.append(mixed if blind is None else mixed.masked_fill(blind, 0.0))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
 
 
-def auto(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout: float = 0.0) -> Tensor:
-    """The fastest of the others for this device, dtype and length.
+def _block(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, dropout: float) -> Tensor:
+    """q (B, H, t, D) over k and v (B, G, s, D)."""
+    batch, heads, rows, _ = q.shape
+    groups = k.shape[1]
+    q, k, v = (by_group(x, groups) for x in (q, k, v))
+    if added is None:
+        scores = torch.baddbmm(q.new_zeros(1), q, k.mT, beta=0.0, alpha=scale)
+    else:
+        scores = torch.baddbmm(added_by_group(added, batch, heads, groups, rows), q, k.mT, alpha=scale)
+    weights = F.dropout(torch.softmax(scores, dim=-1), dropout)
+    return torch.bmm(weights, v).view(batch, heads, rows, -1)
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
+    """PyTorch's fused kernels: no T x S weights are kept."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    group = group_size(q, k)
+    options = {"dropout_p": dropout, "scale": scale, "enable_gqa": group > 1}
+    if mask.plain_causal(queries, keys):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+    mask, columns = mask.crop(queries, keys)
+    k, v = k[:, :, columns], v[:, :, columns]
+    keys = k.shape[-2]
+    visible = mask.visible(queries, keys, q.device)
+    blind = mask.blind(visible)
+    if blind is not None:
+        visible = visible | blind  # kernels differ in what they give where nothing is seen
+    if mask.bias is not None:
+        bias = mask.bias.to(q.dtype)
+        visible = bias if visible is None else bias.masked_fill(~visible, -math.inf)
+    if group > 1 and visible is not None and q.device.type == "cuda":
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        options["enable_gqa"] = False  # the fused kernel that takes a mask knows no groups
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, **options)
+    return out if blind is None else out.masked_fill(blind, 0.0)
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
+    """PyTorch's FlexAttention where it has a kernel worth compiling; else `sdpa`, as in training on the CPU.
+
+    Raises ValueError for dropout.
+    """
+    if dropout:
+        raise ValueError(
+            f"the attention backend flex has no dropout, {dropout} was given: set dropout=0, or take another "
+            "backend, such as auto"
+        )
+    from lm import flex as kernel  # imports the compiler's front end, which nobody else needs
+
+    if not kernel.supported(q, k, v, mask):
+        return sdpa(q, k, v, mask, scale=scale)
+    return kernel.attend(q, k, v, mask, default_scale(q, scale))
+
+
+def auto(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
+    """The fastest of the others for this device, dtype, length and mask (measured in benchmarks/results/attention).
 
     On the CPU in bfloat16 matrix products have their own instructions, which the fused kernel makes little
-    use of; for a single query (generation) there is no T x T tensor to avoid, and it wins.
+    use of; and with a narrow window it reads all keys. For a single query (generation) it wins. `flex` has to
+    be asked for, since it compiles for each shape.
     """
-    on_cpu_in_bfloat16 = q.device.type == "cpu" and q.dtype == torch.bfloat16
-    if on_cpu_in_bfloat16 and 1 < q.shape[-2] < LONGEST_BLOCKED:
-        return blocked(q, k, v, causal=causal, dropout=dropout)
-    return sdpa(q, k, v, causal=causal, dropout=dropout)
+    queries, keys = q.shape[-2], k.shape[-2]
+    narrow = 0 < 2 * mask.window <= keys
+    if q.device.type != "cpu" or queries == 1 or not (narrow or q.dtype == torch.bfloat16):
+        return sdpa(q, k, v, mask, scale=scale, dropout=dropout)
+    if keys < LONG:
+        return blocked(q, k, v, mask, scale=scale, dropout=dropout)
+    if not (dropout or torch.compiler.is_compiling()):
+        return closed_form(q, k, v, mask, scale=scale)
+    backend = blocked if narrow or keys < LONGEST_BLOCKED else sdpa
+    return backend(q, k, v, mask, scale=scale, dropout=dropout)
 
 
-BACKENDS: dict[str, Backend] = {"auto": auto, "sdpa": sdpa, "blocked": blocked, "reference": reference}
+BACKENDS: dict[str, Backend] = {
+    "auto": auto,
+    "sdpa": sdpa,
+    "blocked": blocked,
+    "closed_form": closed_form,
+    "flex": flex,
+    "reference": reference,
+}

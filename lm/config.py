@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Architecture = Literal["decoder", "encoder"]
-Positions = Literal["rotary", "learned", "sinusoidal"]
+Architecture = Literal["decoder", "encoder", "encoder-decoder"]
+Positions = Literal["rotary", "learned", "sinusoidal", "relative", "none"]
+RotaryScaling = Literal["none", "linear", "yarn", "llama3"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
-Activation = Literal["gelu", "gelu_tanh", "swiglu"]
-Initialization = Literal["gpt2"]
-AttentionBackend = Literal["auto", "sdpa", "blocked", "reference"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu", "geglu"]
+Initialization = Literal["gpt2", "xavier"]
+AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "reference"]
 
-SWIGLU_MULTIPLE = 64  # widths of a multiple of this fill the tiles of every matrix unit
+GATED = ("swiglu", "geglu")
+GATED_MULTIPLE = 64  # widths of a multiple of this fill the tiles of every matrix unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,52 +23,87 @@ class ModelConfig:
     """A transformer's shape. Raises ValueError for one that cannot be built, naming the field."""
 
     architecture: Architecture = "decoder"
-    """decoder: next token, causal. encoder: masked tokens, bidirectional."""
+    """decoder: next token, causal. encoder: masked tokens, bidirectional. encoder-decoder: a target from a source."""
     vocab_size: int = 0
     """Entries of the vocabulary; 0: the tokenizer's."""
     context_length: int = 256
     """Positions read at once. An encoder's block of T tokens takes T + 2: <|cls|> and <|sep|>."""
     layers: int = 4
-    """Blocks."""
+    """Blocks; of an encoder-decoder, those of the encoder."""
+    decoder_layers: int = 0
+    """Blocks of an encoder-decoder's decoder; 0: as many as the encoder's."""
     width: int = 256
     """Components of a hidden state."""
     heads: int = 4
     """Attention heads a block; each has width / heads components."""
+    kv_heads: int = 0
+    """Heads of keys and values, shared by groups of query heads; 0: as many as heads."""
+    mlp: bool = True
+    """Whether blocks have an MLP; without one they are attention alone."""
     mlp_width: int = 0
-    """Hidden units of the MLP; 0: 4 x width, for swiglu 8/3 x width rounded up to a multiple of 64."""
+    """Hidden units of the MLP; 0: 4 x width, for swiglu and geglu 8/3 x width rounded up to a multiple of 64."""
     positions: Positions = "rotary"
-    """How order gets in."""
+    """How order gets in: queries and keys turned, rows or sinusoids added, T5's bias on scores, or not at all."""
     rotary_base: float = 10000.0
     """The longest rotary wavelength is 2 pi times nearly this many positions."""
+    rotary_scaling: RotaryScaling = "none"
+    """How rotary positions reach beyond the length that was trained on."""
+    rotary_factor: float = 1.0
+    """How many times the original length, where rotary positions are scaled."""
+    rotary_original_length: int = 0
+    """The length trained on before scaling; yarn and llama3 need it."""
+    relative_buckets: int = 32
+    """Distances that T5's relative bias tells apart."""
+    relative_distance: int = 128
+    """From this distance on they share a bucket."""
     norm: Norm = "layernorm"
     """Kind of normalisation."""
     norm_position: NormPosition = "pre"
     """Before each sub-layer (GPT-2) or after the residual sum (the original Transformer, BERT)."""
     norm_eps: float = 1e-5
-    """Added to the variance."""
+    """Added to the variance, under the root."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised, head by head, before they meet."""
     activation: Activation = "gelu"
-    """gelu: exact, as in BERT. gelu_tanh: the approximation that GPT-2 uses. swiglu: as in Llama."""
+    """gelu: exact, as in BERT. gelu_tanh: as in GPT-2. relu2: squared. swiglu: as in Llama. geglu: as in T5 1.1."""
     bias: bool = True
     """Biases in linear layers, layer norms and the masked-token head."""
     tied_head: bool = True
     """The output matrix is the token embedding."""
+    scaled_attention: bool = True
+    """Whether scores are divided by the root of the head width; T5 leaves that to the weights."""
+    scaled_head: bool = False
+    """Whether hidden states are divided by the root of the width before the head, as in T5."""
+    token_types: int = 0
+    """Entries of a second embedding that tells segments apart, as in BERT; 0: none."""
+    window: int = 0
+    """A position sees this many: itself and those before it (bidirectional: as many after it); 0: all."""
+    document_mask: bool = False
+    """Whether attention stops at the boundaries of documents in a block."""
+    soft_cap: float = 0.0
+    """Logits become cap * tanh(logits / cap); 0: they stay."""
     dropout: float = 0.0
     """Probability, on embeddings, attention weights and the output of each sub-layer."""
+    stochastic_depth: float = 0.0
+    """Probability that a sequence skips a sub-layer of the last block in training; it falls linearly to the first."""
+    value_embeddings: int = 0
+    """Tables looked up by token and added to the values: table i in blocks i and layers - 1 - i."""
+    embedding_skips: bool = False
+    """Whether every block reads a learned mixture of the residual stream and the embedding."""
+    zero_projections: bool = False
+    """Whether the matrices that write to the residual stream start at zero."""
     initialization: Initialization = "gpt2"
     """Scheme of lm/initialization.py."""
     attention: AttentionBackend = "auto"
-    """Backend of lm/attention.py; auto: the fastest for device, dtype and length."""
+    """Backend of lm/attention.py; auto: the fastest for device, dtype, length and mask."""
 
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_counts()
+        self._check_numbers()
         self._check_heads()
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"model.dropout is {self.dropout}: give a probability from 0 to below 1")
-        if not self.norm_eps > 0.0:
-            raise ValueError(f"model.norm_eps is {self.norm_eps}: give a small positive number such as 1e-5")
-        if not self.rotary_base > 1.0:
-            raise ValueError(f"model.rotary_base is {self.rotary_base}: give a number above 1, such as 10000")
+        self._check_positions()
+        self._check_architecture()
 
     def _check_choices(self) -> None:
         for field, choices in _CHOICES.items():
@@ -80,10 +117,20 @@ class ModelConfig:
             value = getattr(self, field)
             if value < 1:
                 raise ValueError(f"model.{field} is {value}: give at least 1")
-        for field, meaning in (("vocab_size", "the tokenizer's size"), ("mlp_width", "the usual multiple")):
+        for field, meaning in _ZERO_MEANS.items():
             value = getattr(self, field)
             if value < 0:
                 raise ValueError(f"model.{field} is {value}: give at least 1, or 0 for {meaning}")
+
+    def _check_numbers(self) -> None:
+        for field in ("dropout", "stochastic_depth"):
+            value = getattr(self, field)
+            if not 0.0 <= value < 1.0:
+                raise ValueError(f"model.{field} is {value}: give a probability from 0 to below 1")
+        if not self.norm_eps > 0.0:
+            raise ValueError(f"model.norm_eps is {self.norm_eps}: give a small positive number such as 1e-5")
+        if not self.soft_cap >= 0.0:
+            raise ValueError(f"model.soft_cap is {self.soft_cap}: give a positive number such as 30, or 0 for none")
 
     def _check_heads(self) -> None:
         if self.width % self.heads:
@@ -91,6 +138,13 @@ class ModelConfig:
                 f"model.width is {self.width}, which model.heads={self.heads} does not divide: "
                 f"try model.width={-(-self.width // self.heads) * self.heads}"
             )
+        if self.heads % self.key_value_heads:
+            raise ValueError(
+                f"model.kv_heads is {self.kv_heads}, which does not divide model.heads={self.heads}: "
+                "each group of query heads shares one"
+            )
+
+    def _check_positions(self) -> None:
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(
                 f"model.width={self.width} over model.heads={self.heads} gives heads of {self.head_width} "
@@ -101,6 +155,40 @@ class ModelConfig:
                 f"model.width is {self.width}, and sinusoidal positions pair a sine with a cosine: "
                 f"try model.width={self.width + 1}, with heads that divide it"
             )
+        if not self.rotary_base > 1.0:
+            raise ValueError(f"model.rotary_base is {self.rotary_base}: give a number above 1, such as 10000")
+        if not self.rotary_factor >= 1.0:
+            raise ValueError(f"model.rotary_factor is {self.rotary_factor}: give 1 or more, such as 4")
+        if self.rotary_scaling in ("yarn", "llama3") and not self.rotary_original_length:
+            raise ValueError(
+                f"model.rotary_scaling is {self.rotary_scaling!r}, which needs model.rotary_original_length: "
+                "give the context length that was trained on"
+            )
+        if self.positions == "relative" and (self.relative_buckets < 4 or self.relative_buckets % 4):
+            raise ValueError(
+                f"model.relative_buckets is {self.relative_buckets}: give a multiple of 4, such as 32, since a "
+                "quarter of them are single distances of one direction"
+            )
+        if self.positions == "relative" and self.relative_distance <= self.relative_buckets // 2:
+            raise ValueError(
+                f"model.relative_distance is {self.relative_distance}: give more than half of "
+                f"model.relative_buckets={self.relative_buckets}"
+            )
+
+    def _check_architecture(self) -> None:
+        if self.decoder_layers and self.architecture != "encoder-decoder":
+            raise ValueError(
+                f"model.decoder_layers is {self.decoder_layers}, but model.architecture is {self.architecture!r}: "
+                "leave it out, and give model.layers"
+            )
+        fewest = min(self.layers, self.decoder_layers or self.layers)
+        if self.value_embeddings > (fewest + 1) // 2:
+            raise ValueError(
+                f"model.value_embeddings is {self.value_embeddings}: {fewest} layers have room for at most "
+                f"{(fewest + 1) // 2}"
+            )
+        if self.value_embeddings and self.architecture == "encoder-decoder":
+            raise ValueError("model.value_embeddings is for decoders and encoders: leave it out of an encoder-decoder")
 
     @property
     def head_width(self) -> int:
@@ -108,18 +196,23 @@ class ModelConfig:
         return self.width // self.heads
 
     @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values, with the default filled in."""
+        return self.kv_heads or self.heads
+
+    @property
     def hidden_width(self) -> int:
         """Hidden units of the MLP, with the default filled in."""
         if self.mlp_width:
             return self.mlp_width
-        if self.activation == "swiglu":  # three matrices of 8/3 cost what two of 4 do (Shazeer 2020)
-            return -(-8 * self.width // (3 * SWIGLU_MULTIPLE)) * SWIGLU_MULTIPLE
+        if self.activation in GATED:  # three matrices of 8/3 cost what two of 4 do (Shazeer 2020)
+            return -(-8 * self.width // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE
         return 4 * self.width
 
     @property
     def causal(self) -> bool:
-        """Whether a position sees only itself and those before it."""
-        return self.architecture == "decoder"
+        """Whether the stack that predicts sees only a position itself and those before it."""
+        return self.architecture != "encoder"
 
     @property
     def embedding_norm(self) -> bool:
@@ -130,9 +223,20 @@ class ModelConfig:
 _CHOICES = {
     "architecture": Architecture,
     "positions": Positions,
+    "rotary_scaling": RotaryScaling,
     "norm": Norm,
     "norm_position": NormPosition,
     "activation": Activation,
     "initialization": Initialization,
     "attention": AttentionBackend,
+}
+_ZERO_MEANS = {
+    "vocab_size": "the tokenizer's size",
+    "decoder_layers": "as many as model.layers",
+    "kv_heads": "as many as model.heads",
+    "mlp_width": "the usual multiple",
+    "rotary_original_length": "none",
+    "token_types": "none",
+    "window": "all positions",
+    "value_embeddings": "none",
 }

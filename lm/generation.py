@@ -1,12 +1,11 @@
-"""Using a trained model: continue a text with a decoder, fill in masks with an encoder.
+"""Using a trained model: continue a text with a decoder, write one from a source with an encoder-decoder, fill in masks
+with an encoder.
 
-The KV cache is generation's own. The model knows nothing of it: each block's attention is handed in as a
-function of (q, k, v), and here that function also remembers.
+Beam search is in `lm.beam`, samplers in `lm.sampling`, windows and caches in `lm.reading` and `lm.cache`.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,149 +14,148 @@ import torch
 from torch import Tensor
 
 from lm import sampling
-from lm.attention import BACKENDS
-from lm.config import ModelConfig
-from lm.model import Attend, LanguageModel
+from lm.cache import SourceMemory
+from lm.inference import InferenceModel, prepare
+from lm.model import LanguageModel
+from lm.reading import Reader
 
 Sampler = Callable[[Tensor], Tensor]
 """Logits (B, V) to ids (B,) int64."""
 
 
-class KVCache:
-    """Keys and values of the positions read so far, for every layer: 2 x layers x (B, H, context, D)."""
-
-    def __init__(self, config: ModelConfig, batch: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (config.layers, batch, config.heads, config.context_length, config.head_width)
-        self.keys = torch.empty(shape, dtype=dtype, device=device)
-        self.values = torch.empty(shape, dtype=dtype, device=device)
-        self.length = 0
-        self.backend = partial(BACKENDS[config.attention], causal=True)
-
-    def clear(self) -> None:
-        """Forget everything read."""
-        self.length = 0
-
-    def advance(self, tokens: int) -> None:
-        """Count `tokens` more positions as read, once every layer has remembered theirs."""
-        self.length += tokens
-
-    def attends(self) -> list[Attend]:
-        """One attention for each layer: it appends its keys and values and sees all that are there."""
-        return [partial(self._attend, layer) for layer in range(len(self.keys))]
-
-    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        stop = self.length + k.shape[-2]
-        keys, values = self.keys[layer], self.values[layer]
-        keys[:, :, self.length : stop] = k
-        values[:, :, self.length : stop] = v
-        return self.backend(q, keys[:, :, :stop], values[:, :, :stop])
-
-
-class _Reader:
-    """Gives the logits after the last token of a growing sequence, whose window fits the context.
-
-    When the window is full its oldest quarter is dropped and the rest read afresh: to slide by one token
-    would mean to read everything again for every token. With and without a cache the window is the same.
-    """
-
-    def __init__(self, model: LanguageModel, ids: Tensor, use_cache: bool) -> None:
-        self.model = model
-        self.context_length = model.config.context_length
-        self.window = ids[:, -self.context_length :]
-        self.unread = self.window
-        self.cache = None
-        if use_cache:
-            self.cache = KVCache(model.config, len(ids), model.compute_dtype, ids.device)
-
-    def logits(self) -> Tensor:
-        """(B, V) after the last token of the window."""
-        if self.cache is None:
-            return self.model.logits(self.model(self.window)[:, -1])
-        hidden = self.model(self.unread, start=self.cache.length, attends=self.cache.attends())
-        self.cache.advance(self.unread.shape[-1])
-        return self.model.logits(hidden[:, -1])
-
-    def append(self, ids: Tensor) -> None:
-        """ids (B,): one more token of each sequence."""
-        self.unread = ids.unsqueeze(-1)
-        if self.window.shape[-1] == self.context_length:
-            dropped = max(1, self.context_length // 4)
-            self.window = self.unread = torch.cat((self.window[:, dropped:], self.unread), dim=-1)
-            if self.cache is not None:
-                self.cache.clear()
-        else:
-            self.window = torch.cat((self.window, self.unread), dim=-1)
-
-
 def stream(
-    model: LanguageModel,
+    model: LanguageModel | InferenceModel,
     ids: Tensor,
     max_new_tokens: int,
     *,
+    present: Tensor | None = None,
+    source: Tensor | None = None,
+    source_present: Tensor | None = None,
     sampler: Sampler = sampling.greedy,
+    repetition_penalty: float = 1.0,
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
 ) -> Iterator[Tensor]:
     """Yield the next ids (B,) int64 of prompts ids (B, T), token by token, as they are chosen.
 
-    A sequence that produced a stop id repeats it from then on; the stream ends when all have, or after
-    `max_new_tokens`. Of a prompt longer than the context the last `context_length` tokens are read; past
-    that length the oldest quarter of the window goes. Raises ValueError for an encoder or an empty prompt.
+    Prompts of different lengths are padded on the left, where `present` (B, T) bool is False (`lm.reading.pad_left`).
+    An encoder-decoder reads `source` (B, S), there where `source_present` is True, and goes on from ids, its start.
+    The penalty is on what each window holds (`lm.sampling`), before the sampler. A sequence that produced a stop id
+    repeats it from then on; the stream ends when all have, or after `max_new_tokens`. Of a prompt longer than the
+    context the last `context_length` tokens are read; past that length the oldest quarter of the window goes.
+    Raises ValueError for an encoder, an empty prompt, padding on the right, or a source too much or too few.
     """
-    if not model.config.causal:
-        raise ValueError("an encoder does not continue a text: give a decoder, or fill masks with fill_masks")
-    if ids.ndim != 2 or ids.shape[-1] == 0:
-        raise ValueError(
-            f"prompt ids have shape {tuple(ids.shape)}: give (B, T) with T at least 1, such as <|endoftext|>"
-        )
-    return _stream(ready_to_infer(model), ids, max_new_tokens, sampler, stop_ids, use_cache)
+    check_prompts(model, ids, present)
+    model = prepare(model, len(ids))
+    memory = read_source(model, source, source_present)
+    reader = Reader(model, ids, room=max_new_tokens, present=present, memory=memory, use_cache=use_cache)
+    return _stream(reader, max_new_tokens, sampler, repetition_penalty, stop_ids)
 
 
 def _stream(
-    model: LanguageModel,
-    ids: Tensor,
-    max_new_tokens: int,
-    sampler: Sampler,
-    stop_ids: Sequence[int],
-    use_cache: bool,
+    reader: Reader, max_new_tokens: int, sampler: Sampler, repetition_penalty: float, stop_ids: Sequence[int]
 ) -> Iterator[Tensor]:
-    stops = torch.tensor(list(stop_ids), dtype=torch.int64, device=ids.device)
-    stopped = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    reader = _Reader(model, ids, use_cache)
-    chosen = ids[:, -1]
-    for _ in range(max_new_tokens):
+    chosen = reader.window[:, -1]
+    stops = torch.tensor(list(stop_ids), dtype=torch.int64, device=chosen.device)
+    stopped = torch.zeros(len(chosen), dtype=torch.bool, device=chosen.device)
+    for step in range(max_new_tokens):
         with torch.inference_mode():
-            chosen = torch.where(stopped, chosen, sampler(reader.logits()))
-            stopped = stopped | torch.isin(chosen, stops)
-            reader.append(chosen)
+            if step:
+                reader.append(chosen)
+            logits = reader.logits()
+            if repetition_penalty != 1.0:
+                logits = sampling.repetition_penalty(logits, reader.window, repetition_penalty, reader.present)
+            chosen = sampler(logits)
+            if len(stops):
+                chosen = torch.where(stopped, reader.window[:, -1], chosen)
+                stopped = stopped | torch.isin(chosen, stops)
         yield chosen
         if len(stops) and bool(stopped.all()):
             return
 
 
 def generate(
-    model: LanguageModel,
+    model: LanguageModel | InferenceModel,
     ids: Tensor,
     max_new_tokens: int,
     *,
+    present: Tensor | None = None,
+    source: Tensor | None = None,
+    source_present: Tensor | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
     generator: torch.Generator | None = None,
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
 ) -> Tensor:
     """Continue prompts: ids (T,) or (B, T) int64 to the new ids (N,) or (B, N), without the prompt.
 
-    temperature 0 is greedy; top_k and top_p filter where given; the generator decides every draw. N is
-    `max_new_tokens`, or less where all sequences produced one of `stop_ids`, which they then end with (and
-    repeat, where others go on). The same ids come with and without the cache.
+    Prompts, sources and errors as in `stream`, the samplers as in `lm.sampling`: temperature 0 is greedy, the others
+    filter where given, and the generator decides every draw. N is `max_new_tokens`, or less where all sequences
+    produced one of `stop_ids`, which they then end with (and repeat, where others go on). The same ids come with and
+    without the cache, and, chosen greedily, in any company.
     """
-    sampler = partial(sampling.choose, temperature_value=temperature, k=top_k, p=top_p, generator=generator)
+    sampler = partial(
+        sampling.choose,
+        temperature_value=temperature,
+        k=top_k,
+        p=top_p,
+        smallest_share=min_p,
+        generator=generator,
+    )
     batch = ids.unsqueeze(0) if ids.ndim == 1 else ids
-    tokens = list(stream(model, batch, max_new_tokens, sampler=sampler, stop_ids=stop_ids, use_cache=use_cache))
-    new = torch.stack(tokens, dim=-1) if tokens else batch.new_empty(len(batch), 0)
+    if source is not None and source.ndim == 1:
+        source = source.unsqueeze(0)
+    tokens = stream(
+        model,
+        batch,
+        max_new_tokens,
+        present=present,
+        source=source,
+        source_present=source_present,
+        sampler=sampler,
+        repetition_penalty=repetition_penalty,
+        stop_ids=stop_ids,
+        use_cache=use_cache,
+    )
+    chosen = list(tokens)
+    new = torch.stack(chosen, dim=-1) if chosen else batch.new_empty(len(batch), 0)
     return new[0] if ids.ndim == 1 else new
+
+
+def check_prompts(model: LanguageModel | InferenceModel, ids: Tensor, present: Tensor | None) -> None:
+    """Raise ValueError where ids (B, T) and `present` are no prompts that the model could go on from."""
+    if not model.config.causal:
+        raise ValueError("an encoder does not continue a text: give a decoder, or fill masks with fill_masks")
+    if ids.ndim != 2 or ids.shape[-1] == 0:
+        raise ValueError(
+            f"prompt ids have shape {tuple(ids.shape)}: give (B, T) with T at least 1, such as <|endoftext|>"
+        )
+    if present is None:
+        return
+    if present.shape != ids.shape:
+        raise ValueError(f"present has shape {tuple(present.shape)} and ids {tuple(ids.shape)}: give one for each id")
+    if not bool(present[:, -1].all()) or bool((present[:, :-1] & ~present[:, 1:]).any()):
+        raise ValueError("present is False after a token of a prompt: pad prompts on the left, as pad_left does")
+
+
+@torch.inference_mode()
+def read_source(model: InferenceModel, source: Tensor | None, present: Tensor | None = None) -> SourceMemory | None:
+    """What a decoder looks up of `source` (B, S) int64; None for a decoder alone, which has no source."""
+    both = model.config.architecture == "encoder-decoder"
+    if both != (source is not None):
+        raise ValueError(
+            f"model.architecture is {model.config.architecture!r}, and a source was {'not ' if both else ''}given: an "
+            "encoder-decoder reads one, a decoder goes on from its prompt alone"
+        )
+    if source is None:
+        return None
+    if source.ndim != 2 or source.shape[-1] == 0 or not (present is None or bool(present.any(dim=-1).all())):
+        raise ValueError(f"source ids have shape {tuple(source.shape)}: give (B, S) with a token in every row")
+    return SourceMemory(model.stack, model.model.encode(source, present), present)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +168,7 @@ class FilledMask:
 
 
 @torch.inference_mode()
-def fill_masks(model: LanguageModel, ids: Tensor, mask_id: int, top: int = 5) -> list[FilledMask]:
+def fill_masks(model: LanguageModel | InferenceModel, ids: Tensor, mask_id: int, top: int = 5) -> list[FilledMask]:
     """The `top` likeliest tokens at each mask of ids (T,) int64, which read <|cls|> ... <|sep|>.
 
     Raises ValueError for a decoder, or where no position holds `mask_id`.
@@ -180,8 +178,8 @@ def fill_masks(model: LanguageModel, ids: Tensor, mask_id: int, top: int = 5) ->
     positions = (ids == mask_id).nonzero().flatten()
     if len(positions) == 0:
         raise ValueError(f"no position holds the mask id {mask_id}: put <|mask|> where a token is wanted")
-    model = ready_to_infer(model)
-    rows = model(ids.unsqueeze(0))[0, positions]
+    model = prepare(model)
+    rows = model.model(ids.unsqueeze(0))[0, positions]
     probabilities, choices = torch.softmax(model.logits(rows).float(), dim=-1).topk(top, dim=-1)
     return [
         FilledMask(position=position, ids=row_ids, probabilities=row_probabilities)
@@ -189,9 +187,3 @@ def fill_masks(model: LanguageModel, ids: Tensor, mask_id: int, top: int = 5) ->
             positions.tolist(), choices.tolist(), probabilities.tolist(), strict=True
         )
     ]
-
-
-def ready_to_infer(model: LanguageModel) -> LanguageModel:
-    """A copy without dropout whose weights have the dtype it computes in: nothing is cast for each token."""
-    ready = copy.deepcopy(model).to(model.compute_dtype).eval()
-    return ready.requires_grad_(False)

@@ -8,6 +8,7 @@ activations together. Here a chunk of rows at a time is multiplied out, scored, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,25 +18,47 @@ from torch.autograd.function import once_differentiable
 CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
 
 
+class Variant(NamedTuple):
+    """What is scored instead of the plain cross-entropy of the plain logits."""
+
+    soft_cap: float = 0.0
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+
+
 def linear_cross_entropy(
-    rows: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None = None, weights: Tensor | None = None
+    rows: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None = None,
+    weights: Tensor | None = None,
+    *,
+    soft_cap: float = 0.0,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
 ) -> Tensor:
-    """Sum over rows n of weights[n] * -ln softmax(rows[n] W^T + b)[targets[n]], in nats.
+    """Sum over rows n of weights[n] * -ln softmax(z)[targets[n]], z = rows[n] W^T + b, in nats.
 
     rows (N, width); weight (V, width) and bias (V,) of any float dtype, cast to that of rows; targets (N,)
     int64 in [0, V); weights (N,) constants, 1 where None. Logits have the dtype of rows, their log-sum-exp and the sum
     are float32 (float64 for float64 rows): a scalar of that dtype. Differentiable once, with respect to
     rows, weight and bias.
+
+    With `soft_cap` c, z becomes c tanh(z / c) (Gemma Team 2024). With `label_smoothing` s, the target has probability
+    1 - s + s / V and every other entry s / V (Szegedy et al. 2016). With `z_loss` k, k times the squared log-sum-exp
+    of z is added (Chowdhery et al. 2023). The last two are for training: they are no cross-entropy of the data.
     """
     wide = torch.promote_types(rows.dtype, torch.float32)
+    variant = Variant(soft_cap, label_smoothing, z_loss)
     if weights is None:
         weights = rows.new_ones(len(rows), dtype=wide)
     differentiable = rows.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and differentiable:
-        return _LinearCrossEntropy.apply(rows, weight, bias, targets, weights)
+        return _LinearCrossEntropy.apply(rows, weight, bias, targets, weights, variant)
     total = rows.new_zeros((), dtype=wide)
-    for chunk, logits, probabilities in _scored_chunks(rows, weight, bias):
-        total += (_nats(logits, probabilities, targets[chunk]) * weights[chunk]).sum()
+    for chunk, logits, probabilities in _scored_chunks(rows, weight, bias, soft_cap):
+        log_sum_exp = _log_sum_exp(logits, probabilities)
+        total += (_nats(logits, log_sum_exp, targets[chunk], variant) * weights[chunk]).sum()
     return total
 
 
@@ -43,18 +66,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """The gradient of nats with respect to logits is softmax - one_hot; the rest is two matrix products."""
 
     @staticmethod
-    def forward(ctx, rows, weight, bias, targets, weights):
+    def forward(ctx, rows, weight, bias, targets, weights, variant):
         wide = torch.promote_types(rows.dtype, torch.float32)
         matrix = weight.to(rows.dtype)
         rows_gradient = torch.empty_like(rows)
         weight_gradient = torch.zeros_like(weight, dtype=wide)
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
         total = rows.new_zeros((), dtype=wide)
-        for chunk, logits, probabilities in _scored_chunks(rows, weight, bias):
+        for chunk, logits, probabilities in _scored_chunks(rows, weight, bias, variant.soft_cap):
             scale = weights[chunk].to(wide)
-            total += (_nats(logits, probabilities, targets[chunk]) * scale).sum()
-            target = targets[chunk].unsqueeze(-1)
-            gradient = probabilities.scatter_add_(-1, target, -torch.ones_like(target, dtype=wide))
+            log_sum_exp = _log_sum_exp(logits, probabilities)
+            total += (_nats(logits, log_sum_exp, targets[chunk], variant) * scale).sum()
+            gradient = _gradient(logits, probabilities, log_sum_exp, targets[chunk], variant)
             # Weights scale the narrow side of each product: a pass over the logits less.
             if bias_gradient is not None:
                 bias_gradient += scale @ gradient
@@ -74,10 +97,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if bias_gradient is not None:
             bias_gradient = (bias_gradient * upstream).to(bias_dtype)
         rows_gradient = rows_gradient * upstream.to(rows_gradient.dtype)
-        return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None
+        return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None, None
 
 
-def _scored_chunks(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def _scored_chunks(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, soft_cap: float
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """(rows of the chunk, their logits, their softmax in float32 or wider), in buffers used again and again.
 
     Fresh ones for every chunk would come from the operating system page by page, which on the CPU takes
@@ -97,16 +122,45 @@ def _scored_chunks(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Iterato
             torch.mm(rows[chunk], matrix, out=logits)
         else:
             torch.addmm(offset, rows[chunk], matrix, out=logits)
-        torch.softmax(wide.copy_(logits), dim=-1, out=probabilities)
+        wide.copy_(logits)
+        if soft_cap:
+            logits.copy_(wide.div_(soft_cap).tanh_().mul_(soft_cap))
+        torch.softmax(wide, dim=-1, out=probabilities)
         yield chunk, logits, probabilities
 
 
-def _nats(logits: Tensor, probabilities: Tensor, targets: Tensor) -> Tensor:
-    """-ln softmax(logits)[target] of each row, from logits and their softmax, in the latter's dtype.
+def _log_sum_exp(logits: Tensor, probabilities: Tensor) -> Tensor:
+    """ln sum exp(logits) of each row, from logits and their softmax, in the latter's dtype.
 
     The largest probability is exp(largest logit - log-sum-exp) and at least 1 / V, so its logarithm gives
     the log-sum-exp without underflow and without a second pass of exponentials.
     """
-    wide = probabilities.dtype
-    log_sum_exp = logits.amax(dim=-1).to(wide) - probabilities.amax(dim=-1).log()
-    return log_sum_exp - logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1).to(wide)
+    return logits.amax(dim=-1).to(probabilities.dtype) - probabilities.amax(dim=-1).log()
+
+
+def _nats(logits: Tensor, log_sum_exp: Tensor, targets: Tensor, variant: Variant) -> Tensor:
+    """What each row costs, in the dtype of `log_sum_exp`."""
+    wide = log_sum_exp.dtype
+    expected = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1).to(wide)
+    if variant.label_smoothing:
+        mean = logits.mean(dim=-1, dtype=wide)
+        expected = (1.0 - variant.label_smoothing) * expected + variant.label_smoothing * mean
+    nats = log_sum_exp - expected
+    return nats + variant.z_loss * log_sum_exp.square() if variant.z_loss else nats
+
+
+def _gradient(logits: Tensor, probabilities: Tensor, log_sum_exp: Tensor, targets: Tensor, variant: Variant) -> Tensor:
+    """Of `_nats` with respect to the logits before the soft cap, in the memory of `probabilities`.
+
+    With softmax p, smoothing s and z-loss k it is (1 + 2 k lse) p - (1 - s) one_hot - s / V, and a soft cap c
+    multiplies it by 1 - (z / c)^2.
+    """
+    gradient, target = probabilities, targets.unsqueeze(-1)
+    if variant.z_loss:
+        gradient *= (1.0 + 2.0 * variant.z_loss * log_sum_exp).unsqueeze(-1)
+    gradient.scatter_add_(-1, target, gradient.new_full(target.shape, variant.label_smoothing - 1.0))
+    if variant.label_smoothing:
+        gradient -= variant.label_smoothing / gradient.shape[-1]
+    if variant.soft_cap:
+        gradient *= 1.0 - (logits.to(gradient.dtype) / variant.soft_cap).square()
+    return gradient

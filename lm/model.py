@@ -1,187 +1,135 @@
-"""The transformer: one attention, one MLP, one block, a trunk of blocks, and a small head.
+"""Stacks of blocks, and the three ways to assemble them: decoder, encoder, encoder-decoder.
 
-Axes: B sequences, T positions, H heads, D components a head, V vocabulary entries. Everything else that a
-model needs lives beside this file: attention backends, losses, initialisation, the KV cache, metrics.
+Axes: B sequences, T positions, S positions of a source, H heads, D components a head, V vocabulary entries.
+Everything else that a model needs lives beside this file: blocks, heads, attention backends, losses,
+initialisation, the KV cache, metrics.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from lm.attention import BACKENDS
+from lm.attention import BACKENDS, Backend
+from lm.blocks import Attend, Block, Memory, Recall
 from lm.config import ModelConfig
+from lm.heads import MaskedTokenHead, NextTokenHead
 from lm.initialization import initialize
-from lm.layers import Embedding, Linear, build_norm
+from lm.layers import Embedding, build_norm
 from lm.losses import linear_cross_entropy
-from lm.positions import rotary_tables, rotate, sinusoidal_table
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(q, k, v), each (B, H, T, D), to (B, H, T, D): a backend with its mask, or a KV cache's layer."""
-
-Rotary = tuple[Tensor, Tensor] | None
-"""Cosine and sine (T, D) of the positions read, where positions are rotary."""
+from lm.masks import Mask
+from lm.positions import PositionalEmbedding, RelativeBias, RotaryTables, Rows
 
 
-class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017, 3.2.2). What attends to what is `attend`'s business."""
+class Stack(nn.Module):
+    """Positions, blocks, and (pre-norm) the final norm: embedded tokens to hidden states."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.query = Linear(config.width, config.width, config.bias)
-        self.key = Linear(config.width, config.width, config.bias)
-        self.value = Linear(config.width, config.width, config.bias)
-        self.output = Linear(config.width, config.width, config.bias)
-
-    def forward(self, x: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
-        q, k, v = (
-            projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, D)
-            for projection in (self.query, self.key, self.value)
-        )
-        if rotary is not None:
-            q, k = rotate(q, *rotary), rotate(k, *rotary)
-        mixed = attend(q, k, v)
-        return self.output(mixed.transpose(1, 2).flatten(-2))
-
-
-class MLP(nn.Module):
-    """Two matrices around a nonlinearity; swiglu gates the first with a third (Shazeer 2020)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.activation = config.activation
-        self.up = Linear(config.width, config.hidden_width, config.bias)
-        if self.activation == "swiglu":
-            self.gate = Linear(config.width, config.hidden_width, config.bias)
-        self.down = Linear(config.hidden_width, config.width, config.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.activation == "swiglu":
-            return self.down(F.silu(self.gate(x)) * self.up(x))
-        approximate = "tanh" if self.activation == "gelu_tanh" else "none"
-        return self.down(F.gelu(self.up(x), approximate=approximate))
-
-
-class Block(nn.Module):
-    """Attention, then the MLP, each added to the residual stream."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.pre_norm = config.norm_position == "pre"
-        self.attention_norm = build_norm(config)
-        self.attention = Attention(config)
-        self.mlp_norm = build_norm(config)
-        self.mlp = MLP(config)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
-        if self.pre_norm:
-            x = x + self.dropout(self.attention(self.attention_norm(x), rotary, attend))
-            return x + self.dropout(self.mlp(self.mlp_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, rotary, attend)))
-        return self.mlp_norm(x + self.dropout(self.mlp(x)))
-
-
-class PositionalEmbedding(nn.Module):
-    """What is added to the token embedding: learned rows, fixed sinusoids, or nothing."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.kind = config.positions
-        if self.kind == "learned":
-            self.learned = Embedding(config.context_length, config.width)
-        elif self.kind == "sinusoidal":
-            self.scale = math.sqrt(config.width)  # else the unit-sized sinusoids drown the embedding
-            table = sinusoidal_table(config.context_length, config.width)
-            self.register_buffer("table", table, persistent=False)
-
-    def forward(self, x: Tensor, positions: slice) -> Tensor:
-        if self.kind == "learned":
-            return x + self.learned.weight[positions]
-        if self.kind == "sinusoidal":
-            return x * self.scale + self.table[positions]
-        return x
-
-
-class Trunk(nn.Module):
-    """Embedding, blocks, and (pre-norm) the final norm: token ids to hidden states."""
-
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layers: int, *, causal: bool, cross: bool) -> None:
+        """`cross`: whether every block also attends to the memory of an encoder."""
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config.vocab_size, config.width)
+        self.causal = causal
         self.positional = PositionalEmbedding(config)
+        self.rotary = RotaryTables(config) if config.positions == "rotary" else None
+        self.relative = RelativeBias(config, causal) if config.positions == "relative" else None
         self.embedding_norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        kv_width = config.key_value_heads * config.head_width
+        tables = range(config.value_embeddings)
+        self.value_embeddings = nn.ModuleList(Embedding(config.vocab_size, kv_width) for _ in tables)
+        self.blocks = nn.ModuleList(
+            Block(
+                config,
+                cross=cross,
+                skip=config.stochastic_depth * (i + 1) / layers,
+                value_embedding=min(i, layers - 1 - i) in tables,
+            )
+            for i in range(layers)
+        )
+        if config.embedding_skips:
+            self.residual_scales = nn.Parameter(torch.empty(layers))
+            self.embedding_scales = nn.Parameter(torch.empty(layers))
         self.final_norm = build_norm(config) if config.norm_position == "pre" else nn.Identity()
-        if config.positions == "rotary":
-            cosine, sine = rotary_tables(config.context_length, config.head_width, config.rotary_base)
-            self.register_buffer("cosine", cosine, persistent=False)
-            self.register_buffer("sine", sine, persistent=False)
 
     def forward(
-        self, ids: Tensor, dtype: torch.dtype, start: int = 0, attends: Sequence[Attend] | None = None
+        self,
+        x: Tensor,
+        ids: Tensor,
+        *,
+        dtype: torch.dtype,
+        mask: Mask,
+        positions: Rows | None = None,
+        attends: Sequence[Attend] | None = None,
+        recalls: Sequence[Recall] | None = None,
     ) -> Tensor:
-        stop = start + ids.shape[-1]
-        if stop > self.config.context_length:
-            raise ValueError(
-                f"{stop} positions given to a model of model.context_length={self.config.context_length}: "
-                "give fewer tokens, or build the model with a longer context"
-            )
-        positions = slice(start, stop)
-        attends = attends or [self.default_attend()] * len(self.blocks)
-        x = self.embedding_norm(self.positional(self.embedding(ids), positions))
-        x = self.dropout(x.to(dtype))
-        rotary = self.rotary(positions, dtype)
-        for block, attend in zip(self.blocks, attends, strict=True):
-            x = block(x, rotary, attend)
+        """x (B, T, width), the embedding of `ids` (B, T), to hidden states of `dtype`.
+
+        `mask` says which positions see which; `attends` (one a block) replaces attention under that mask, and with
+        other `positions` than 0 to T - 1 a KV cache reads on where it stopped. `recalls`: what each block's
+        cross-attention does.
+        """
+        positions = slice(0, x.shape[1]) if positions is None else positions
+        self._check_length(positions)
+        x = self.dropout(self.embedding_norm(self.positional(x, positions)).to(dtype))
+        rotary = None if self.rotary is None else self.rotary(positions, dtype)
+        attends = attends or [self._attend(x, mask)] * len(self.blocks)
+        recalls = recalls or [None] * len(self.blocks)
+        embedded = x
+        for i, (block, attend, recall) in enumerate(zip(self.blocks, attends, recalls, strict=True)):
+            if self.config.embedding_skips:
+                x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
+            x = block(x, rotary, attend, recall, self._value_embedding(i, ids, dtype))
         return self.final_norm(x)
 
-    def rotary(self, positions: slice, dtype: torch.dtype) -> Rotary:
-        if self.config.positions != "rotary":
-            return None
-        return self.cosine[positions].to(dtype), self.sine[positions].to(dtype)
+    def backend(self) -> Backend:
+        """Attention as configured: q, k, v and a mask to (B, H, T, D)."""
+        return partial(
+            BACKENDS[self.config.attention],
+            scale=None if self.config.scaled_attention else 1.0,
+            dropout=self.config.dropout if self.training else 0.0,
+        )
 
-    def default_attend(self) -> Attend:
-        dropout = self.config.dropout if self.training else 0.0
-        return partial(BACKENDS[self.config.attention], causal=self.config.causal, dropout=dropout)
+    def bias(self, queries: slice, keys: int, dtype: torch.dtype) -> Tensor | None:
+        """T5's bias (1, H, T, S) on the scores of queries at those positions and keys at 0 to S - 1, if any."""
+        return None if self.relative is None else self.relative(queries, keys).to(dtype)
 
+    def remember(self, hidden: Tensor) -> list[Memory]:
+        """Keys and values of an encoder's hidden states (B, S, width) for each block's cross-attention."""
+        return [block.cross_attention.keys_values(hidden) for block in self.blocks]
 
-class NextTokenHead(nn.Module):
-    """Hidden states go to the output matrix as they are; it is the embedding where tied."""
+    def recalls(self, memories: Sequence[Memory], mask: Mask) -> list[Recall]:
+        """Cross-attention to those memories; `mask` says which of their positions are there."""
+        backend = self.backend()
+        return [partial(_recall, backend, memory, mask) for memory in memories]
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.width))
-        self.bias = None
+    def _attend(self, x: Tensor, mask: Mask) -> Attend:
+        length = x.shape[1]
+        bias = self.bias(slice(0, length), length, x.dtype)
+        return partial(self.backend(), mask=mask if bias is None else replace(mask, bias=bias))
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden
+    def _value_embedding(self, block: int, ids: Tensor, dtype: torch.dtype) -> Tensor | None:
+        table = min(block, len(self.blocks) - 1 - block)
+        return self.value_embeddings[table](ids).to(dtype) if table < len(self.value_embeddings) else None
 
-
-class MaskedTokenHead(nn.Module):
-    """BERT's transform before the output matrix: dense, exact GELU, norm; and a bias for each entry."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.dense = Linear(config.width, config.width, config.bias)
-        self.norm = build_norm(config)
-        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.width))
-        self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.bias else None
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(F.gelu(self.dense(hidden)))
+    def _check_length(self, positions: Rows) -> None:
+        """Relative positions, and no positions, have no last one; a tensor of positions is its maker's business."""
+        if self.config.positions in ("relative", "none") or isinstance(positions, Tensor):
+            return
+        if positions.stop > self.config.context_length:
+            raise ValueError(
+                f"{positions.stop} positions given to a model of model.context_length={self.config.context_length}: "
+                "give fewer tokens, or build the model with a longer context"
+            )
 
 
 class LanguageModel(nn.Module):
-    """A trunk and its head. `model(ids)` gives hidden states; `logits` and `loss` take (some of) them.
+    """An embedding, one or two stacks, and a head. `model(ids)` gives hidden states; `logits` and `loss` take (some
+    of) them.
 
     The caller may set `compute_dtype` (float32, bfloat16; float64 after `model.double()`). Weights are
     allocated but not filled: `build_model` does both.
@@ -193,32 +141,108 @@ class LanguageModel(nn.Module):
             raise ValueError("model.vocab_size is 0: set it to the size of the tokenizer's vocabulary")
         self.config = config
         self.compute_dtype = torch.float32
-        self.trunk = Trunk(config)
-        self.head = NextTokenHead(config) if config.architecture == "decoder" else MaskedTokenHead(config)
+        both = config.architecture == "encoder-decoder"
+        self.embedding = Embedding(config.vocab_size, config.width)
+        self.token_types = Embedding(config.token_types, config.width) if config.token_types else None
+        self.encoder = self.decoder = None
+        if config.architecture != "decoder":
+            self.encoder = Stack(config, config.layers, causal=False, cross=False)
+        if config.architecture != "encoder":
+            self.decoder = Stack(config, config.decoder_layers or config.layers, causal=True, cross=both)
+        self.head = MaskedTokenHead(config) if config.architecture == "encoder" else NextTokenHead(config)
 
-    def forward(self, ids: Tensor, start: int = 0, attends: Sequence[Attend] | None = None) -> Tensor:
+    @property
+    def stack(self) -> Stack:
+        """The stack whose hidden states the head reads."""
+        return self.encoder if self.decoder is None else self.decoder
+
+    def forward(
+        self,
+        ids: Tensor,
+        source: Tensor | None = None,
+        *,
+        segments: Tensor | None = None,
+        present: Tensor | None = None,
+        source_present: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
         """ids (B, T) int64 to hidden states (B, T, width) of `compute_dtype`.
 
-        `start` is the position of the first id, and `attends` replaces the attention of each block: with
-        them a KV cache reads on where it stopped. Raises ValueError past the context length.
+        An encoder-decoder also reads `source` (B, S) ids. `segments` (B, T) numbers the documents of a block, which
+        do not see each other; `present` and `source_present`, bool, are False at padding; `types` (B, T) are the token
+        types where the model has them, 0 where left out. Raises ValueError past the context length.
         """
-        return self.trunk(ids, self.compute_dtype, start, attends)
+        self._check_source(source)
+        recalls = None
+        if source is not None:
+            memories = self.decoder.remember(self.encode(source, source_present))
+            recalls = self.decoder.recalls(memories, Mask(present=source_present))
+        x = self.embed(ids, types)
+        mask = self.mask(self.stack, segments, present)
+        return self.stack(x, ids, dtype=self.compute_dtype, mask=mask, recalls=recalls)
+
+    def encode(self, source: Tensor, present: Tensor | None = None) -> Tensor:
+        """What an encoder-decoder's encoder makes of `source` (B, S): (B, S, width) of `compute_dtype`."""
+        mask = self.mask(self.encoder, None, present)
+        return self.encoder(self.embed(source), source, dtype=self.compute_dtype, mask=mask)
+
+    def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
+        """ids (B, T) to the rows of the embeddings (B, T, width) in the dtype of the weights."""
+        x = self.embedding(ids)
+        if self.token_types is None:
+            return x
+        return x + (self.token_types.weight[0] if types is None else self.token_types(types))
+
+    def mask(self, stack: Stack, segments: Tensor | None = None, present: Tensor | None = None) -> Mask:
+        """What the positions of a stack see."""
+        return Mask(causal=stack.causal, window=self.config.window, segments=segments, present=present)
 
     def output_weight(self) -> Tensor:
         """The output matrix (V, width), float32."""
-        return self.trunk.embedding.weight if self.head.weight is None else self.head.weight
+        return self.embedding.weight if self.head.weight is None else self.head.weight
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden (..., width) to unnormalised log-probabilities (..., V), in the dtype of hidden."""
         bias = None if self.head.bias is None else self.head.bias.to(hidden.dtype)
-        return F.linear(self.head(hidden), self.output_weight().to(hidden.dtype), bias)
+        logits = F.linear(self.head(hidden), self.output_weight().to(hidden.dtype), bias)
+        cap = self.config.soft_cap
+        return cap * torch.tanh(logits / cap) if cap else logits
 
-    def loss(self, rows: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    def loss(
+        self,
+        rows: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        *,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+    ) -> Tensor:
         """Sum over rows of weight times -ln p(target): nats, a float32 scalar.
 
-        rows (N, width) hidden states, targets (N,) int64, weights (N,) float32, 1 where left out.
+        rows (N, width) hidden states, targets (N,) int64, weights (N,) float32, 1 where left out;
+        `label_smoothing` and `z_loss` as in `lm.losses`.
         """
-        return linear_cross_entropy(self.head(rows), self.output_weight(), targets, self.head.bias, weights)
+        return linear_cross_entropy(
+            self.head(rows),
+            self.output_weight(),
+            targets,
+            self.head.bias,
+            weights,
+            soft_cap=self.config.soft_cap,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+        )
+
+    def _check_source(self, source: Tensor | None) -> None:
+        if (source is not None) != (self.config.architecture == "encoder-decoder"):
+            raise ValueError(
+                f"a model of model.architecture={self.config.architecture!r} was called "
+                f"{'without' if source is None else 'with'} a source: an encoder-decoder reads one, no other does"
+            )
+
+
+def _recall(backend: Backend, memory: Memory, mask: Mask, q: Tensor) -> Tensor:
+    return backend(q, *memory, mask)
 
 
 def build_model(config: ModelConfig, seed: int) -> LanguageModel:

@@ -1,40 +1,113 @@
-"""AdamW and who decays."""
+"""Who is trained by what: groups of parameters, and the optimizers over them as one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from lm.layers import Linear
+from lm.muon import Muon
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Two groups that partition the parameters: matrices and embeddings decay; biases and norms do not.
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """Everything that an update depends on besides gradients; `lr` is the peak that a schedule multiplies."""
 
-    The shape decides: a parameter of two or more axes multiplies, one of a single axis shifts or scales.
-    A tied head is one parameter and stands once.
+    kind: Literal["adamw", "muon"] = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    muon_lr: float = 0.0
+    """Of the hidden matrices; 0: lr."""
+    muon_momentum: float = 0.95
+
+
+class Optimizers:
+    """AdamW, and Muon where asked for, over a partition of a model's parameters, stepped as one.
+
+    Every group remembers its peak learning rate and decay, so that `schedule` can multiply them.
     """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    decayed = [parameter for parameter in parameters if parameter.ndim >= 2]
-    kept = [parameter for parameter in parameters if parameter.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    grouped = [id(parameter) for group in groups for parameter in group["params"]]
-    assert sorted(grouped) == sorted({id(parameter) for parameter in parameters}), "groups are no partition"
-    return groups
+
+    def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+        self.parts = parts
+        for group in self.param_groups:
+            group["peak_lr"], group["peak_weight_decay"] = group["lr"], group["weight_decay"]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all parts."""
+        return [group for part in self.parts for group in part.param_groups]
+
+    def schedule(self, lr: float, weight_decay: float = 1.0) -> None:
+        """Set every group's learning rate and decay to these multiples of their peaks."""
+        for group in self.param_groups:
+            group["lr"] = lr * group["peak_lr"]
+            group["weight_decay"] = weight_decay * group["peak_weight_decay"]
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def state(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+        """(parameter, its state, which may be replaced item by item) of every parameter."""
+        for part in self.parts:
+            for group in part.param_groups:
+                for parameter in group["params"]:
+                    yield parameter, part.state[parameter]
 
 
-def build_adamw(
-    model: nn.Module,
-    learning_rate: float,
-    weight_decay: float = 0.1,
-    betas: tuple[float, float] = (0.9, 0.95),
-    eps: float = 1e-8,
-) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019) over `parameter_groups`, as one fused kernel where torch has it.
+def build_optimizers(model: nn.Module, settings: OptimizerSettings, compiled: bool = False) -> Optimizers:
+    """The optimizers of a model's parameters: each belongs to exactly one group.
 
-    Fused, a step of a 14M-parameter model takes a third of the looped one's time on the CPU.
+    adamw (Loshchilov and Hutter 2019): matrices and embeddings decay, vectors (biases, norms, scales) do not. muon:
+    the matrices of the blocks go to Muon, all else stays with AdamW. `compiled`: see Muon. AdamW is one fused kernel
+    where torch has it: a step of a 14M-parameter model then takes a third of the looped one's time on the CPU.
     """
-    groups = parameter_groups(model, weight_decay)
-    options = {"lr": learning_rate, "betas": betas, "eps": eps}
+    hidden, decayed, kept = partition(model, settings.kind == "muon")
+    adamw = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    options = {"lr": settings.lr, "betas": (settings.beta1, settings.beta2), "eps": settings.eps}
     try:
-        return torch.optim.AdamW(groups, **options, fused=True)
+        parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(adamw, **options, fused=True)]
     except RuntimeError:  # a device without the fused kernel
-        return torch.optim.AdamW(groups, **options)
+        parts = [torch.optim.AdamW(adamw, **options)]
+    if hidden:
+        lr = settings.muon_lr or settings.lr
+        parts.append(Muon(hidden, lr, settings.weight_decay, settings.muon_momentum, compiled))
+    return Optimizers(parts)
+
+
+def partition(model: nn.Module, muon: bool) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """(hidden matrices for Muon, what AdamW decays, what it does not): every parameter once.
+
+    The shape decides between the last two: a parameter of two or more axes multiplies, one of a single axis shifts or
+    scales. A tied head is one parameter and stands once.
+    """
+    hidden = _hidden_matrices(model) if muon else []
+    taken = {id(parameter) for parameter in hidden}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in taken]
+    decayed, kept = [p for p in others if p.ndim >= 2], [p for p in others if p.ndim < 2]
+    grouped = [id(parameter) for group in (hidden, decayed, kept) for parameter in group]
+    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    assert sorted(grouped) == sorted(trained), "groups are no partition"
+    return hidden, decayed, kept
+
+
+def _hidden_matrices(model: nn.Module) -> list[Tensor]:
+    """The weights of the linear layers inside blocks."""
+    return [
+        layer.weight
+        for name, layer in model.named_modules()
+        if isinstance(layer, Linear) and ".blocks." in f".{name}." and layer.weight.requires_grad
+    ]

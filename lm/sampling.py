@@ -38,6 +38,31 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(excluded, -math.inf)
 
 
+def min_p(logits: Tensor, p: float) -> Tensor:
+    """Keep tokens at least p times as probable as the likeliest (Nguyen et al. 2024): few where it is sure."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"min_p is {p}: give a share of the largest probability, from 0 to 1")
+    if p == 0.0:
+        return logits
+    # p(token) >= p * p(best) is a distance between their logits: the softmax cancels out
+    return logits.masked_fill(logits < logits.amax(dim=-1, keepdim=True) + math.log(p), -math.inf)
+
+
+def repetition_penalty(logits: Tensor, ids: Tensor, penalty: float, present: Tensor | None = None) -> Tensor:
+    """Make what has been said less likely: of each of `ids`, a positive logit is divided by the penalty and a
+    negative one multiplied (Keskar et al. 2019, 4.1, who divide, which for a negative logit would reward).
+
+    logits (B, V), ids (B, T) int64; however often a token was said, it is penalised once. `present` (B, T) bool
+    is False at padding, which counts as not said. A penalty of 1 changes nothing.
+    """
+    if not penalty > 0.0:
+        raise ValueError(f"repetition_penalty is {penalty}: give a positive number such as 1.2, or 1 for none")
+    said = torch.ones_like(ids, dtype=torch.bool) if present is None else present
+    # amax: where padding holds an id that was also said, the latter wins
+    said = torch.zeros_like(logits, dtype=torch.uint8).scatter_reduce(-1, ids, said.to(torch.uint8), "amax").bool()
+    return torch.where(said, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
 def greedy(logits: Tensor) -> Tensor:
     """The most likely id, the first of equals: (..., V) to (...) int64."""
     return logits.argmax(dim=-1)
@@ -56,9 +81,13 @@ def choose(
     temperature_value: float = 1.0,
     k: int | None = None,
     p: float | None = None,
+    smallest_share: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Temperature, then top-k, then top-p, then a draw; temperature 0 is greedy. (..., V) to (...) int64."""
+    """Temperature, top-k, top-p, min-p (each of what the one before left), then a draw; temperature 0 is greedy.
+
+    (..., V) to (...) int64. `smallest_share` is `min_p`'s p.
+    """
     if temperature_value == 0.0:
         return greedy(logits)
     logits = temperature(logits.float(), temperature_value)
@@ -66,4 +95,6 @@ def choose(
         logits = top_k(logits, k)
     if p is not None:
         logits = top_p(logits, p)
+    if smallest_share is not None:
+        logits = min_p(logits, smallest_share)
     return draw(logits, generator)

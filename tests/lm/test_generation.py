@@ -1,18 +1,49 @@
-"""Continuing a text and filling masks: the cache changes speed, never tokens."""
+"""Continuing a text and filling masks: neither the cache, the preparation nor the company changes a token."""
 
 import pytest
 import torch
 
+from lm.cache import KVCache
 from lm.config import ModelConfig
-from lm.generation import KVCache, fill_masks, generate, stream
+from lm.generation import fill_masks, generate, stream
+from lm.inference import SplitLinear, prepare
+from lm.masks import Mask
 from lm.model import build_model
+from lm.reading import pad_left
 
 SHAPE = {"vocab_size": 53, "context_length": 16, "layers": 2, "width": 32, "heads": 4}
 DECODERS = {
     "rotary": {},
     "learned": {"positions": "learned"},
     "sinusoidal-post": {"positions": "sinusoidal", "norm_position": "post"},
-    "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "tied_head": False},
+    "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "tied_head": False, "kv_heads": 2},
+    "relative": {"positions": "relative", "scaled_attention": False, "kv_heads": 1},
+    "window": {"window": 5, "positions": "none"},
+    "relative-window": {"window": 6, "positions": "relative", "relative_distance": 20},
+    "modern": {
+        "layers": 3,
+        "norm": "rmsnorm",
+        "qk_norm": True,
+        "activation": "relu2",
+        "soft_cap": 15.0,
+        "value_embeddings": 2,
+        "embedding_skips": True,
+        "bias": False,
+        "attention": "reference",
+    },
+    "attention-only": {"mlp": False, "attention": "blocked"},
+}
+ENCODER_DECODERS = {
+    "t5": {
+        "positions": "relative",
+        "norm": "rmsnorm",
+        "activation": "geglu",
+        "bias": False,
+        "scaled_attention": False,
+        "scaled_head": True,
+        "decoder_layers": 3,
+    },
+    "original": {"positions": "sinusoidal", "norm_position": "post", "activation": "relu", "kv_heads": 2},
 }
 
 
@@ -27,13 +58,28 @@ def lively(config):
     return model
 
 
-@pytest.fixture(params=sorted(DECODERS))
+@pytest.fixture(scope="module", params=sorted(DECODERS))
 def decoder(request):
-    return lively(ModelConfig(**SHAPE, **DECODERS[request.param]))
+    return lively(ModelConfig(**SHAPE | DECODERS[request.param]))
+
+
+@pytest.fixture(scope="module", params=sorted(ENCODER_DECODERS))
+def encoder_decoder(request):
+    return lively(ModelConfig(**SHAPE | ENCODER_DECODERS[request.param], architecture="encoder-decoder"))
+
+
+def encoder():
+    return lively(ModelConfig(**SHAPE, architecture="encoder", positions="learned", norm_position="post"))
 
 
 def prompts(batch=3, length=5):
     return torch.randint(0, 53, (batch, length), generator=torch.Generator().manual_seed(2))
+
+
+def sources():
+    """Three sources of 7, 2 and 4 tokens, padded on the right."""
+    ids = torch.randint(0, 53, (3, 7), generator=torch.Generator().manual_seed(5))
+    return ids, torch.arange(7) < torch.tensor([[7], [2], [4]])
 
 
 def seeded():
@@ -43,23 +89,72 @@ def seeded():
 def test_cached_logits_equal_those_of_the_whole_sequence(decoder):
     decoder.eval()
     ids = prompts(length=16)
-    expected = decoder.logits(decoder(ids))
-    cache = KVCache(decoder.config, batch=3, dtype=torch.float32, device=ids.device)
+    stack = decoder.decoder
     with torch.no_grad():
+        expected = decoder.logits(decoder(ids))
+        cache = KVCache(stack, 3, 16, dtype=torch.float32, device=ids.device)
         for piece in (ids[:, :4], ids[:, 4:5], ids[:, 5:12], ids[:, 12:13], ids[:, 13:]):
-            got = decoder.logits(decoder(piece, start=cache.length, attends=cache.attends()))
-            stop = cache.length + piece.shape[1]
-            torch.testing.assert_close(got, expected[:, cache.length : stop], atol=1e-4, rtol=1e-4)
-            cache.advance(piece.shape[1])
+            tokens = piece.shape[1]
+            hidden = stack(
+                decoder.embed(piece),
+                piece,
+                dtype=torch.float32,
+                mask=Mask(),
+                positions=cache.positions(tokens),
+                attends=cache.attends(tokens),
+            )
+            got = decoder.logits(hidden)
+            torch.testing.assert_close(got, expected[:, cache.length : cache.length + tokens], atol=1e-4, rtol=1e-4)
+            cache.advance(tokens)
+
+
+@pytest.mark.parametrize("sequences", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_prepared_model_says_what_the_model_says(decoder, dtype, sequences):
+    if dtype == torch.float64:
+        decoder = lively(decoder.config).double()
+    decoder.eval()
+    decoder.compute_dtype = dtype
+    try:
+        ready = prepare(decoder, sequences)
+        ids = prompts(length=9)
+        with torch.no_grad():
+            expected, got = decoder.logits(decoder(ids)), ready.logits(ready.model(ids))
+    finally:
+        decoder.compute_dtype = torch.float32
+    assert got.dtype == dtype
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}[dtype]
+    assert ((got - expected).abs().max() / expected.abs().max()).item() < tolerance
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("outputs", "parts"), [(30, 2), (31, 2), (31, 3), (5, 4)])
+def test_outputs_in_parts_are_those_of_one_product(outputs, parts, bias):
+    whole = torch.nn.Linear(7, outputs, bias=bias)
+    split = SplitLinear(whole.weight, whole.bias, parts)
+    for shape in ((7,), (3, 7), (2, 3, 7)):
+        x = torch.randn(shape, generator=seeded())
+        torch.testing.assert_close(split(x), whole(x))
 
 
 @pytest.mark.parametrize("length", [1, 5, 16, 23])
 def test_cache_changes_no_token_even_past_the_context(decoder, length):
-    options = {"max_new_tokens": 40, "top_k": 10, "top_p": 0.9}
+    options = {"max_new_tokens": 40, "top_k": 10, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1}
     cached = generate(decoder, prompts(length=length), generator=seeded(), **options)
     plain = generate(decoder, prompts(length=length), generator=seeded(), use_cache=False, **options)
     assert cached.shape == (3, 40)
     assert torch.equal(cached, plain)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3}])
+def test_a_prompt_goes_on_in_company_as_it_does_alone(decoder, use_cache, options):
+    texts = [[5, 6, 7, 8, 9, 10], [11], [12, 13, 14], list(range(20, 42))]
+    ids, present = pad_left(texts)
+    together = generate(decoder, ids, 30, present=present, temperature=0, use_cache=use_cache, **options)
+    for text, new in zip(texts, together, strict=True):
+        alone = generate(decoder, torch.tensor(text), 30, temperature=0, use_cache=use_cache, **options)
+        assert new.tolist() == alone.tolist()
 
 
 def test_greedy_tokens_are_the_likeliest_after_all_before(decoder):
@@ -67,6 +162,22 @@ def test_greedy_tokens_are_the_likeliest_after_all_before(decoder):
     read = torch.cat((prompts(), new), dim=1)
     predicted = decoder.eval().logits(decoder(read)).argmax(dim=-1)
     assert torch.equal(predicted[:, 4:-1], new)
+
+
+def test_targets_are_the_likeliest_given_their_sources_whatever_their_company(encoder_decoder):
+    source, present = sources()
+    start = torch.full((3, 1), 1)
+    options = {"source": source, "source_present": present, "temperature": 0}
+    new = generate(encoder_decoder, start, 12, **options)
+    assert torch.equal(new, generate(encoder_decoder, start, 12, use_cache=False, **options))
+    read = torch.cat((start, new), dim=1)
+    encoder_decoder.eval()
+    predicted = encoder_decoder.logits(encoder_decoder(read, source, source_present=present)).argmax(dim=-1)
+    assert torch.equal(predicted[:, :-1], new)
+    assert len({tuple(row) for row in new.tolist()}) == 3
+    for row in range(3):
+        alone = generate(encoder_decoder, start[0], 12, source=source[row][present[row]], temperature=0)
+        assert alone.tolist() == new[row].tolist()
 
 
 def test_a_prompt_longer_than_the_context_is_read_from_its_end(decoder):
@@ -94,18 +205,32 @@ def test_a_sequence_ends_with_its_stop_token_and_waits_for_the_others(decoder):
     assert alone.shape == (1,)
 
 
+def test_a_high_repetition_penalty_says_nothing_twice():
+    model = lively(ModelConfig(**SHAPE))
+    new = generate(model, prompts(1), 11, temperature=0, repetition_penalty=1e9)[0].tolist()
+    assert len({*new, *prompts(1)[0].tolist()}) == 11 + len(set(prompts(1)[0].tolist()))
+
+
 def test_streamed_tokens_are_those_of_generate(decoder):
     tokens = stream(decoder, prompts(), 9)
     assert torch.equal(torch.stack(list(tokens), dim=1), generate(decoder, prompts(), 9, temperature=0))
 
 
-def test_generation_leaves_the_model_as_it_was(decoder):
-    decoder.compute_dtype = torch.bfloat16
-    before = {name: parameter.detach().clone() for name, parameter in decoder.named_parameters()}
-    assert decoder.training
-    generate(decoder, prompts(), 5, temperature=0)
-    assert decoder.training
-    for name, parameter in decoder.named_parameters():
+def test_a_model_prepared_once_says_the_same(decoder):
+    ready = prepare(decoder)
+    assert prepare(ready) is ready
+    assert torch.equal(generate(ready, prompts(), 9, temperature=0), generate(decoder, prompts(), 9, temperature=0))
+
+
+def test_generation_leaves_the_model_as_it_was():
+    model = lively(ModelConfig(**SHAPE))
+    model.compute_dtype = torch.bfloat16
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    assert model.training
+    generate(model, prompts(), 5, temperature=0)
+    assert model.training
+    assert [name for name, _ in model.named_parameters()] == list(before)
+    for name, parameter in model.named_parameters():
         assert parameter.dtype == torch.float32
         assert parameter.requires_grad
         assert torch.equal(parameter, before[name])
@@ -113,10 +238,6 @@ def test_generation_leaves_the_model_as_it_was(decoder):
 
 def test_no_new_tokens_is_an_empty_answer(decoder):
     assert generate(decoder, prompts(), 0).shape == (3, 0)
-
-
-def encoder():
-    return lively(ModelConfig(**SHAPE, architecture="encoder", positions="learned", norm_position="post"))
 
 
 def test_masks_are_filled_with_the_likeliest_tokens_and_their_probabilities():
@@ -131,13 +252,27 @@ def test_masks_are_filled_with_the_likeliest_tokens_and_their_probabilities():
         assert mask.probabilities == pytest.approx(values.tolist(), abs=1e-5)
 
 
+def plain():
+    return lively(ModelConfig(**SHAPE))
+
+
+def t5():
+    return lively(ModelConfig(**SHAPE, **ENCODER_DECODERS["t5"], architecture="encoder-decoder"))
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
         (lambda: generate(encoder(), prompts(), 3), "an encoder does not continue"),
         (lambda: fill_masks(encoder(), torch.tensor([3, 4]), mask_id=2), "no position holds the mask id 2"),
-        (lambda: fill_masks(lively(ModelConfig(**SHAPE)), torch.tensor([2]), mask_id=2), "a decoder does not"),
-        (lambda: generate(lively(ModelConfig(**SHAPE)), torch.empty(0, dtype=torch.int64), 3), "T at least 1"),
+        (lambda: fill_masks(plain(), torch.tensor([2]), mask_id=2), "a decoder does not"),
+        (lambda: generate(plain(), torch.empty(0, dtype=torch.int64), 3), "T at least 1"),
+        (lambda: generate(plain(), prompts(), 3, present=prompts() >= torch.tensor([0, 0, 0, 0, 99])), "on the left"),
+        (lambda: generate(plain(), prompts(), 3, present=torch.ones(3, 4, dtype=torch.bool)), r"shape \(3, 4\)"),
+        (lambda: generate(plain(), prompts(), 3, source=prompts()), "'decoder', and a source was given"),
+        (lambda: generate(t5(), prompts(), 3), "'encoder-decoder', and a source was not given"),
+        (lambda: generate(t5(), prompts(), 3, source=prompts(), source_present=prompts() > 99), "a token in every row"),
+        (lambda: pad_left([[1], []]), "text 2 of 2 has no token"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(attempt, words):

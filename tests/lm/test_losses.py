@@ -1,5 +1,7 @@
 """The chunked output layer is exactly the plain one, and never holds all logits."""
 
+from itertools import product
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -59,6 +61,31 @@ def test_gradient_passes_gradcheck_in_float64(monkeypatch):
         lambda *inputs: linear_cross_entropy(inputs[0], inputs[1], targets, inputs[2], weights),
         (rows, weight, bias),
     )
+
+
+VARIANTS = {"soft_cap": [0.0, 1.5], "label_smoothing": [0.0, 0.2], "z_loss": [0.0, 0.03]}
+
+
+def plain_variant(rows, weight, targets, bias, weights, *, soft_cap, label_smoothing, z_loss):
+    logits = F.linear(rows, weight, bias)
+    logits = soft_cap * torch.tanh(logits / soft_cap) if soft_cap else logits
+    nats = F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing)
+    return ((nats + z_loss * logits.logsumexp(-1) ** 2) * weights).sum()
+
+
+@pytest.mark.parametrize("variant", [dict(zip(VARIANTS, each, strict=True)) for each in product(*VARIANTS.values())])
+def test_soft_cap_smoothing_and_z_loss_equal_the_plain_formulas(variant, monkeypatch):
+    monkeypatch.setitem(losses.CHUNK_ELEMENTS, "cpu", 3 * 7)
+    rows, weight, targets, bias, weights = problem(8, 7, 4)
+    expected = plain_variant(rows, weight, targets, bias, weights, **variant)
+    got = linear_cross_entropy(rows, weight, targets, bias, weights, **variant)
+    with torch.no_grad():
+        ungraded = linear_cross_entropy(rows, weight, targets, bias, weights, **variant)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(ungraded, expected.detach())
+    inputs = (rows, weight, bias)
+    for ours, theirs in zip(torch.autograd.grad(got, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_bfloat16_rows_give_float32_nats_close_to_the_exact_ones():

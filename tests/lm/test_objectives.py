@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lm.objectives import masked_token, next_token
+from lm.objectives import (
+    lengths_of_span_corruption,
+    masked_token,
+    next_token,
+    sequence_pairs,
+    span_corruption,
+)
 
 SPECIALS = {"special_ids": [0, 1, 2, 3, 4, 30], "mask_id": 2, "cls_id": 3, "sep_id": 4, "vocab_size": 40}
 
@@ -83,3 +89,124 @@ def test_nothing_selected_means_weights_of_zero():
 def test_a_vocabulary_of_specials_alone_is_refused():
     with pytest.raises(ValueError, match="all 6 ids are special"):
         masked_token(np.array([1]), np.random.default_rng(0), **{**SPECIALS, "vocab_size": 6})
+
+
+SENTINELS = list(range(1000, 1100))
+START, END, PAD = 500, 501, 502
+
+
+def corrupt(block, seed=0, **options):
+    return span_corruption(
+        block, np.random.default_rng(seed), **{"sentinel_ids": SENTINELS, "start_id": START, "end_id": END, **options}
+    )
+
+
+def put_back(source, target):
+    """The block again: each sentinel of the source gives way to what follows it in the target."""
+    spans, current = {}, None
+    for token in target:
+        if token in SENTINELS:
+            current = spans.setdefault(token, [])
+        else:
+            current.append(token)
+    return [token for one in source for token in (spans[one] if one in SENTINELS else [one])]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    block=st.lists(st.integers(0, 400), min_size=2, max_size=200),
+    seed=st.integers(0, 2**32),
+    noise=st.floats(0.01, 0.6),
+    mean_span=st.floats(1, 10),
+)
+def test_span_corruption_loses_no_token(block, seed, noise, mean_span):
+    source, inputs, target, weights = corrupt(np.array(block), seed, noise=noise, mean_span=mean_span)
+    assert source[-1] == target[-1] == END
+    assert put_back(source[:-1].tolist(), target[:-1].tolist()) == block
+    assert inputs.tolist() == [START, *target[:-1]]
+    assert (weights == 1).all() and len(weights) == len(target)
+    lengths = lengths_of_span_corruption(len(block), end=True, noise=noise, mean_span=mean_span)
+    assert lengths == (len(source), len(target))
+
+
+def test_without_an_end_the_targets_end_in_the_next_sentinel():
+    source, _, target, _ = corrupt(np.arange(100), end_id=None)
+    assert put_back(source.tolist(), target.tolist()) == list(range(100))
+    assert [token for token in target if token in SENTINELS] == SENTINELS[:6]  # 15 tokens in 5 spans, and the end
+    assert target[-1] == SENTINELS[5]
+    assert lengths_of_span_corruption(100) == (len(source), len(target))
+
+
+def test_spans_have_the_published_share_and_mean_and_lie_anywhere():
+    length, rounds = 512, 400
+    generator = np.random.default_rng(0)
+    taken_at = np.zeros(length, dtype=np.int64)
+    for _ in range(rounds):
+        source, _, target, _ = span_corruption(
+            np.arange(length), generator, sentinel_ids=SENTINELS, start_id=START, end_id=None
+        )
+        taken = target[target < length]
+        spans = (source >= 1000).sum()
+        assert len(taken) == round(length * 0.15)
+        assert len(taken) / spans == pytest.approx(3.0, abs=0.1)
+        taken_at[taken] += 1
+    # The first token is always kept and the last always taken; between, every place has its turn.
+    inner = taken_at[40:-40] / rounds
+    assert abs(inner.mean() - 0.15) < 0.01
+    assert inner.min() > 0.05 and inner.max() < 0.28
+
+
+def test_every_way_to_cut_spans_is_as_likely():
+    # 8 tokens, 4 of them taken in 2 spans: 3 ways to cut what is kept times 3 to cut what is taken
+    seen = {}
+    for seed in range(1800):
+        source, _, target, _ = corrupt(np.arange(8), seed, noise=0.5, mean_span=2)
+        seen[(*source, *target)] = seen.get((*source, *target), 0) + 1
+    assert len(seen) == 9
+    assert stats.chisquare(list(seen.values())).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda: corrupt(np.array([1])), "give at least 2"),
+        (lambda: corrupt(np.arange(100), sentinel_ids=[7]), "100 tokens need 5 sentinels, but sentinel_ids has 1"),
+        (lambda: corrupt(np.arange(100), noise=1.0), "noise is 1.0"),
+        (lambda: corrupt(np.arange(100), mean_span=0.5), "mean_span is 0.5"),
+        (lambda: corrupt(np.zeros((2, 2))), r"shape \(2, 2\)"),
+        (lambda: pairs([[1]], []), "1 sources and 0 targets"),
+        (lambda: pairs([[1]], [[2]], target_length=0), "target_length is 0"),
+    ],
+)
+def test_what_cannot_be_corrupted_or_paired_is_refused(attempt, words):
+    with pytest.raises(ValueError, match=words):
+        attempt()
+
+
+def pairs(sources, targets, source_length=4, target_length=5):
+    return sequence_pairs(
+        sources,
+        targets,
+        start_id=START,
+        end_id=END,
+        pad_id=PAD,
+        source_length=source_length,
+        target_length=target_length,
+    )
+
+
+def test_pairs_are_padded_and_padding_weighs_nothing():
+    batch = pairs([[1, 2], []], [[3, 4, 5], [6]])
+    assert batch.source.tolist() == [[1, 2, END, PAD], [END, PAD, PAD, PAD]]
+    assert batch.source_present.tolist() == [[True, True, True, False], [True, False, False, False]]
+    assert batch.inputs.tolist() == [[START, 3, 4, 5, PAD], [START, 6, PAD, PAD, PAD]]
+    assert batch.targets.tolist() == [[3, 4, 5, END, PAD], [6, END, PAD, PAD, PAD]]
+    assert batch.weights.tolist() == [[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]]
+    assert (batch.source.dtype, batch.weights.dtype) == (np.int64, np.float32)
+
+
+def test_a_pair_that_is_too_long_is_cut_and_only_its_source_keeps_an_end():
+    batch = pairs([[1, 2, 3, 4, 5]], [[6, 7, 8, 9, 10]])
+    assert batch.source.tolist() == [[1, 2, 3, END]]
+    assert batch.inputs.tolist() == [[START, 6, 7, 8, 9]]
+    assert batch.targets.tolist() == [[6, 7, 8, 9, 10]]

@@ -29,7 +29,7 @@ def test_draws_follow_the_softmax_at_each_temperature():
 
 def test_draws_from_the_top_are_renormalised():
     logits = torch.tensor([0.1, 0.4, 0.3, 0.2]).log()
-    for options in ({"k": 2}, {"p": 0.5}, {"p": 0.7}):
+    for options in ({"k": 2}, {"p": 0.5}, {"p": 0.7}, {"smallest_share": 0.6}):
         observed = draws(logits, 20_000, **options)
         assert observed[0] == observed[3] == 0
         assert stats.chisquare(observed[1:3], [20_000 * 4 / 7, 20_000 * 3 / 7]).pvalue > 1e-3
@@ -59,6 +59,52 @@ def test_the_nucleus_always_holds_the_likeliest_and_reaches_p(logits, p):
 
 
 @FEW
+@given(rows, st.floats(0.0, 1.0))
+def test_min_p_keeps_what_is_probable_enough_beside_the_likeliest(logits, p):
+    kept = sampling.min_p(logits, p).isfinite()
+    shares = torch.softmax(logits.double(), dim=-1)
+    shares = shares / shares.max()
+    assert kept[logits.argmax()]
+    assert (shares[kept] >= p - 1e-5).all()
+    assert (shares[~kept] <= p + 1e-5).all()
+
+
+def test_all_filters_together_draw_from_what_transformers_would_leave():
+    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = torch.randn(12, generator=torch.Generator().manual_seed(5)) * 2
+    left = logits[None]
+    for warp in (TemperatureLogitsWarper(1.5), TopKLogitsWarper(9), TopPLogitsWarper(0.95), MinPLogitsWarper(0.1)):
+        left = warp(None, left)
+    expected = torch.softmax(left[0].double(), dim=-1)
+    observed = draws(logits, 20_000, temperature_value=1.5, k=9, p=0.95, smallest_share=0.1)
+    kept = expected > 0
+    assert 2 < kept.sum() < 9
+    assert sum(count for count, keep in zip(observed, kept.tolist(), strict=True) if not keep) == 0
+    assert stats.chisquare(torch.tensor(observed)[kept], expected[kept] * 20_000).pvalue > 1e-3
+
+
+@FEW
+@given(st.integers(0, 2**32), st.floats(0.5, 3.0))
+def test_repetition_is_penalised_as_transformers_does(seed, penalty):
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(3, 11, generator=generator)
+    ids = torch.randint(0, 11, (3, 7), generator=generator)
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(ids, logits)
+    torch.testing.assert_close(sampling.repetition_penalty(logits, ids, penalty), expected)
+
+
+def test_padding_counts_as_not_said():
+    logits = torch.tensor([[1.0, 1.0, -1.0], [1.0, 1.0, -1.0]])
+    ids = torch.tensor([[0, 0, 2], [0, 0, 1]])
+    present = torch.tensor([[False, False, True], [False, True, True]])
+    penalised = sampling.repetition_penalty(logits, ids, 2.0, present)
+    assert penalised.tolist() == [[1.0, 1.0, -2.0], [0.5, 0.5, -1.0]]
+
+
+@FEW
 @given(rows)
 def test_temperature_zero_and_top_one_are_greedy(logits):
     best = logits.argmax()
@@ -73,6 +119,8 @@ def test_temperature_zero_and_top_one_are_greedy(logits):
         (lambda x: sampling.top_k(x, 0), "top_k is 0"),
         (lambda x: sampling.top_p(x, 0.0), "top_p is 0.0"),
         (lambda x: sampling.top_p(x, 1.5), "top_p is 1.5"),
+        (lambda x: sampling.min_p(x, 1.5), "min_p is 1.5"),
+        (lambda x: sampling.repetition_penalty(x[None], torch.tensor([[0]]), 0.0), "repetition_penalty is 0.0"),
     ],
 )
 def test_settings_that_keep_nothing_are_refused(filtered, words):

@@ -1,0 +1,150 @@
+"""One attention, one MLP, one block: what all three architectures are assembled from.
+
+Axes: B sequences, T positions, S positions attended to, H query heads, G key-value heads, D components a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from lm.config import GATED, ModelConfig
+from lm.layers import Linear, RMSNorm, build_norm
+from lm.positions import Rotary, rotate
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""q (B, H, T, D), k and v (B, G, T, D) to (B, H, T, D): a backend with its mask, or a KV cache's layer."""
+Memory = tuple[Tensor, Tensor]
+"""Keys and values (B, G, S, D) of what an encoder read, for the cross-attention of one block."""
+Recall = Callable[[Tensor], Tensor]
+"""q (B, H, T, D) to (B, H, T, D): a backend with the memory and the mask of one block's cross-attention."""
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al. 2017, 3.2.2), with grouped heads (Ainslie et al. 2023) and norms on
+    queries and keys (Henry et al. 2020) where configured. What attends to what is the caller's business."""
+
+    def __init__(self, config: ModelConfig, value_embedding: bool = False) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = config.heads, config.key_value_heads
+        kv_width = self.kv_heads * config.head_width
+        self.query = Linear(config.width, config.width, config.bias)
+        self.key = Linear(config.width, kv_width, config.bias)
+        self.value = Linear(config.width, kv_width, config.bias)
+        self.output = Linear(config.width, config.width, config.bias)
+        self.query_norm = RMSNorm(config.head_width, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(config.head_width, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.value_scale = nn.Parameter(torch.empty(1)) if value_embedding else None
+
+    def forward(self, x: Tensor, rotary: Rotary, attend: Attend, value_embedding: Tensor | None = None) -> Tensor:
+        """x (B, T, width) attends to itself; `value_embedding` (B, T, G x D) is added to the values, scaled."""
+        q, (k, v) = self.queries(x), self.keys_values(x)
+        if value_embedding is not None:
+            v = v + self.value_scale.to(v.dtype) * _heads(value_embedding, self.kv_heads)
+        if rotary is not None:
+            q, k = rotate(q, *rotary), rotate(k, *rotary)
+        return self.output(_merged(attend(q, k, v)))
+
+    def cross(self, x: Tensor, recall: Recall) -> Tensor:
+        """x (B, T, width) attends to a memory."""
+        return self.output(_merged(recall(self.queries(x))))
+
+    def queries(self, x: Tensor) -> Tensor:
+        """(B, T, width) to (B, H, T, D)."""
+        return self.query_norm(_heads(self.query(x), self.heads))
+
+    def keys_values(self, x: Tensor) -> Memory:
+        """(B, S, width) to keys and values (B, G, S, D)."""
+        return self.key_norm(_heads(self.key(x), self.kv_heads)), _heads(self.value(x), self.kv_heads)
+
+
+class MLP(nn.Module):
+    """Two matrices around a nonlinearity; swiglu and geglu gate the first with a third (Shazeer 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[config.activation]
+        self.up = Linear(config.width, config.hidden_width, config.bias)
+        self.gate = Linear(config.width, config.hidden_width, config.bias) if config.activation in GATED else None
+        self.down = Linear(config.hidden_width, config.width, config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)^2 (So et al. 2021)."""
+    return F.relu(x).square()
+
+
+_gelu_tanh = partial(F.gelu, approximate="tanh")
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "relu": F.relu,
+    "relu2": relu_squared,
+    "swiglu": F.silu,
+    "geglu": _gelu_tanh,  # T5 1.1 approximates
+}
+
+
+class Block(nn.Module):
+    """Attention, cross-attention where there is an encoder, and the MLP, each added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, *, cross: bool, skip: float, value_embedding: bool) -> None:
+        """`skip`: the probability that a sequence skips a sub-layer in training."""
+        super().__init__()
+        self.pre_norm = config.norm_position == "pre"
+        self.attention_norm = build_norm(config)
+        self.attention = Attention(config, value_embedding)
+        self.cross_norm = build_norm(config) if cross else None
+        self.cross_attention = Attention(config) if cross else None
+        self.mlp_norm = build_norm(config) if config.mlp else None
+        self.mlp = MLP(config) if config.mlp else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.skip = skip
+
+    def forward(
+        self,
+        x: Tensor,
+        rotary: Rotary,
+        attend: Attend,
+        recall: Recall | None = None,
+        value_embedding: Tensor | None = None,
+    ) -> Tensor:
+        attention = partial(self.attention, rotary=rotary, attend=attend, value_embedding=value_embedding)
+        x = self._residual(x, self.attention_norm, attention)
+        if self.cross_attention is not None:
+            x = self._residual(x, self.cross_norm, partial(self.cross_attention.cross, recall=recall))
+        return x if self.mlp is None else self._residual(x, self.mlp_norm, self.mlp)
+
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.pre_norm:
+            return x + self._dropped(sublayer(norm(x)))
+        return norm(x + self._dropped(sublayer(x)))
+
+    def _dropped(self, update: Tensor) -> Tensor:
+        """Dropout, and stochastic depth: whole updates of some sequences left out (Huang et al. 2016), the others
+        enlarged so that the mean stays."""
+        update = self.dropout(update)
+        if self.skip == 0.0 or not self.training:
+            return update
+        kept = torch.rand(len(update), 1, 1, device=update.device) >= self.skip
+        return update * (kept / (1.0 - self.skip)).to(update.dtype)
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """(B, T, heads x D) to (B, heads, T, D)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _merged(x: Tensor) -> Tensor:
+    """(B, heads, T, D) to (B, T, heads x D)."""
+    return x.transpose(1, 2).flatten(-2)

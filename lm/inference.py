@@ -1,0 +1,154 @@
+"""A copy of a model that only predicts: the same numbers to rounding, in less time.
+
+A decoder that reads one token multiplies every matrix by one vector a sequence: what takes time is the cast of a
+weight, a matrix in an order that is slow to read, a core that waits. In the copy, weights have the dtype that is
+computed in, queries, keys and values come from one product, and on the CPU matrices are laid out for as many rows as
+will be read at once (`benchmarks/generate.py` has the times).
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from lm.blocks import Attend, Attention
+from lm.layers import LayerNorm, Linear
+from lm.model import LanguageModel, Stack
+from lm.positions import Rotary, rotate
+
+
+class InferenceModel:
+    """What generation asks of a model, of which it is a copy without dropout and gradients. Made by `prepare`."""
+
+    def __init__(self, model: LanguageModel, sequences: int) -> None:
+        self.config = model.config
+        self.dtype = model.compute_dtype
+        self.model = copy.deepcopy(model).to(self.dtype).eval().requires_grad_(False)
+        self.output = fastest_linear(self.model.output_weight(), self.model.head.bias, sequences)
+        _replace_layers(self.model, sequences)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.embedding.weight.device
+
+    @property
+    def stack(self) -> Stack:
+        """The stack whose hidden states the head reads."""
+        return self.model.stack
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden (..., width) to unnormalised log-probabilities (..., V), as `LanguageModel.logits`."""
+        logits = self.output(self.model.head(hidden))
+        cap = self.config.soft_cap
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+
+def prepare(model: LanguageModel | InferenceModel, sequences: int = 2) -> InferenceModel:
+    """The model made ready to predict, which takes a copy of its weights: do it once where many texts follow.
+
+    It computes in the model's `compute_dtype`. With any number of sequences it gives the same; it is fastest with about
+    as many as `sequences`, where one alone differs most from several. One that is ready is given back as it is.
+    """
+    return model if isinstance(model, InferenceModel) else InferenceModel(model, sequences)
+
+
+class JointAttention(nn.Module):
+    """`Attention` whose queries, keys and values are one matrix product."""
+
+    def __init__(self, attention: Attention, sequences: int) -> None:
+        super().__init__()
+        layers = (attention.query, attention.key, attention.value)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self.heads = (attention.heads, attention.kv_heads, attention.kv_heads)
+        weight = torch.cat([layer.weight for layer in layers])
+        self.joint = fastest_linear(weight, torch.cat(biases) if biases else None, sequences)
+        self.output = fastest_linear(attention.output.weight, attention.output.bias, sequences)
+        self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
+        self.value_scale = attention.value_scale
+
+    def forward(self, x: Tensor, rotary: Rotary, attend: Attend, value_embedding: Tensor | None = None) -> Tensor:
+        """As `Attention.forward`."""
+        joint = self.joint(x).unflatten(-1, (sum(self.heads), -1)).transpose(1, 2)  # (B, H + 2G, T, D)
+        q, k, v = joint.split(self.heads, dim=1)
+        q, k = self.query_norm(q), self.key_norm(k)
+        if value_embedding is not None:
+            v = v + self.value_scale * value_embedding.unflatten(-1, (self.heads[2], -1)).transpose(1, 2)
+        if rotary is not None:
+            q, k = rotate(q, *rotary), rotate(k, *rotary)
+        return self.output(attend(q, k, v).transpose(1, 2).flatten(-2))
+
+
+class PackedLinear(nn.Module):
+    """x (..., inputs) to x W^T + b (..., outputs), the matrix laid out once in the blocks that oneDNN reads."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+        self.bias = None if bias is None else bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
+
+
+class SplitLinear(nn.Module):
+    """x (..., inputs) to x W^T + b (..., outputs), the outputs in one part for each thread.
+
+    A product with a single vector is done by one thread: a batch of them, one a part, by all. Each part lies along its
+    longer side, in which order such a product reads it up to twice as fast.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, parts: int) -> None:
+        super().__init__()
+        self.outputs, inputs = weight.shape
+        self.parts = parts
+        missing = -self.outputs % parts
+        padded = F.pad(weight.detach(), (0, 0, 0, missing)).view(parts, -1, inputs).transpose(1, 2)
+        self.matrices = padded.contiguous() if padded.shape[2] > inputs else padded  # (parts, inputs, outputs / parts)
+        bias = weight.new_zeros(self.outputs) if bias is None else bias.detach()
+        self.bias = F.pad(bias, (0, missing)).view(parts, 1, -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(1, -1, x.shape[-1])
+        out = torch.baddbmm(self.bias, rows.expand(self.parts, -1, -1), self.matrices)
+        return out.transpose(0, 1).reshape(*x.shape[:-1], -1)[..., : self.outputs]
+
+
+class SameDtypeLayerNorm(nn.Module):
+    """`LayerNorm` whose weights have the dtype of x, so that nothing is cast."""
+
+    def __init__(self, norm: LayerNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+def fastest_linear(weight: Tensor, bias: Tensor | None, rows: int) -> nn.Module:
+    """weight (outputs, inputs) and bias (outputs,) as the layer that multiplies so many rows by them fastest."""
+    if weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
+        if weight.dtype == torch.float32:
+            return SplitLinear(weight, bias, torch.get_num_threads()) if rows == 1 else PackedLinear(weight, bias)
+        if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return PackedLinear(weight, bias)
+    layer = Linear(0, 0, bias=False)
+    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    layer.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+    return layer
+
+
+def _replace_layers(module: nn.Module, sequences: int) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, Attention) and name == "attention":
+            setattr(module, name, JointAttention(child, sequences))
+        elif isinstance(child, Linear):
+            setattr(module, name, fastest_linear(child.weight, child.bias, sequences))
+        elif isinstance(child, LayerNorm):
+            setattr(module, name, SameDtypeLayerNorm(child))
+        elif isinstance(child, nn.Dropout):
+            setattr(module, name, nn.Identity())
+        else:
+            _replace_layers(child, sequences)

@@ -1,0 +1,88 @@
+"""Muon: momentum made orthogonal (Jordan et al. 2024), for the matrices between embedding and head."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+# A quintic whose slope at 0 is steep: five rounds bring singular values from 1e-3 up to 1, give or take a third.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ROUNDS = 5
+SMALLEST_NORM = 1e-7
+ADAM_RMS = 0.2  # about the root mean square of AdamW's updates, for which people know good learning rates
+
+
+class Muon(torch.optim.Optimizer):
+    """Matrices (rows, columns) move along the nearest semi-orthogonal matrix to their Nesterov momentum.
+
+    buffer = momentum * buffer + (1 - momentum) * gradient;
+    update = orthogonal((1 - momentum) * gradient + momentum * buffer) * 0.2 sqrt(max(rows, columns));
+    weight = (1 - lr * weight_decay) * weight - lr * update.
+
+    The factor gives every update the root mean square of AdamW's (Liu et al. 2025, equation 4), so that one learning
+    rate suits both. Matrices of one shape are orthogonalised in one batch of products, in bfloat16. `compiled`:
+    whether torch.compile fuses these, which takes seconds and pays on a GPU.
+    """
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.ndim != 2:
+                    raise ValueError(f"Muon is for matrices: a parameter has shape {tuple(parameter.shape)}")
+        self._orthogonal = torch.compile(orthogonal, dynamic=False) if compiled else orthogonal
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update of every matrix that has a gradient."""
+        for group in self.param_groups:
+            by_shape = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape[parameter.shape].append(parameter)
+            for shape, parameters in by_shape.items():
+                self._update(parameters, shape, **{key: group[key] for key in ("lr", "weight_decay", "momentum")})
+
+    def _update(
+        self, parameters: list[Tensor], shape: torch.Size, lr: float, weight_decay: float, momentum: float
+    ) -> None:
+        gradients = [parameter.grad for parameter in parameters]
+        buffers = [self._buffer(parameter) for parameter in parameters]
+        torch._foreach_lerp_(buffers, gradients, 1.0 - momentum)
+        directions = torch._foreach_lerp(gradients, buffers, momentum)
+        updates = self._orthogonal(torch.stack(directions)).to(parameters[0].dtype)
+        torch._foreach_mul_(parameters, 1.0 - lr * weight_decay)
+        torch._foreach_add_(parameters, list(updates), alpha=-lr * ADAM_RMS * math.sqrt(max(shape)))
+
+    def _buffer(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        return state["momentum"]
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """matrices (N, rows, columns) of any float dtype to about U V^T of each one's U S V^T, in bfloat16.
+
+    Newton and Schulz's iteration X = a X + (b A + c A^2) X with A = X X^T, on the side with fewer rows. What comes out
+    has singular values between about 0.7 and 1.2, which train as well as ones.
+    """
+    a, b, c = COEFFICIENTS
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)).bfloat16()
+    for _ in range(ROUNDS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x

@@ -1,0 +1,169 @@
+"""Beam search finds what an exhaustive search and what transformers find."""
+
+import itertools
+
+import pytest
+import torch
+
+from lm.beam import beam_search
+from lm.config import ModelConfig
+from lm.exchange import to_hugging_face
+from lm.generation import generate
+from lm.model import build_model
+
+START, END = 0, 1
+T5 = {
+    "architecture": "encoder-decoder",
+    "context_length": 32,
+    "layers": 2,
+    "width": 32,
+    "heads": 4,
+    "positions": "relative",
+    "norm": "rmsnorm",
+    "activation": "relu",
+    "bias": False,
+    "scaled_attention": False,
+    "scaled_head": True,
+}
+ORIGINAL = {
+    "architecture": "encoder-decoder",
+    "context_length": 32,
+    "layers": 2,
+    "width": 32,
+    "heads": 4,
+    "positions": "sinusoidal",
+    "norm_position": "post",
+    "activation": "relu",
+}
+
+
+def lively(vocab_size, shape=T5, seed=0, spread=0.4):
+    """A model whose next token depends on all that it reads, and which ends a target now and then."""
+    model = build_model(ModelConfig(vocab_size=vocab_size, **shape), seed=seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * spread)
+    return model.eval()
+
+
+def sources(vocab_size, seed=3):
+    ids = torch.randint(2, vocab_size, (5, 9), generator=torch.Generator().manual_seed(seed))
+    return ids, torch.arange(9) < torch.tensor([[9], [4], [7], [1], [6]])
+
+
+def search(model, source, present=None, **options):
+    found = beam_search(
+        model, source, start_id=START, end_id=END, source_present=present, **{"max_new_tokens": 12} | options
+    )
+    return [[(hypothesis.ids, hypothesis.score) for hypothesis in row] for row in found]
+
+
+def log_probability(model, source, ids):
+    with torch.no_grad():
+        read = torch.tensor([[START, *ids[:-1]]])
+        logs = torch.log_softmax(model.logits(model(read, source[None])), dim=-1)[0]
+    return sum(logs[step, token].item() for step, token in enumerate(ids))
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, -0.5])
+def test_enough_beams_find_the_best_of_all_targets(length_penalty):
+    model, source = lively(5), sources(5)[0][0]
+    longest = 3
+    everything = {
+        (*body, last)
+        for length in range(1, longest + 1)
+        for body in itertools.product([0, 2, 3, 4], repeat=length - 1)
+        for last in (range(5) if length == longest else [END])
+    }
+    ranked = sorted((log_probability(model, source, ids) / len(ids) ** length_penalty, ids) for ids in everything)
+    found = search(
+        model, source[None], beams=130, max_new_tokens=longest, length_penalty=length_penalty, early_stop=False
+    )[0]
+    assert len(found) == len(everything)
+    assert [ids for ids, _ in found[:10]] == [ids for _, ids in ranked[::-1][:10]]
+    assert [score for _, score in found] == pytest.approx([score for score, _ in ranked[::-1]], abs=1e-4)
+
+
+@pytest.mark.parametrize("shape", [T5, ORIGINAL])
+def test_one_beam_is_greedy(shape):
+    model, (source, present) = lively(40, shape), sources(40)
+    starts = torch.full((len(source), 1), START)
+    options = {"source": source, "source_present": present, "temperature": 0, "stop_ids": [END]}
+    greedy = generate(model, starts, 12, **options).tolist()
+    for row, found in zip(greedy, search(model, source, present, beams=1), strict=True):
+        ids = list(found[0][0])
+        assert ids == row[: len(ids)]
+        assert ids[-1] == END or len(ids) == 12
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("seed", [0, 2])
+def test_hypotheses_and_scores_are_those_of_transformers(early_stop, length_penalty, seed):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    model, (source, present) = lively(7, seed=seed), sources(7)
+    settings, tensors = to_hugging_face(model.config, model.state_dict())
+    peer = T5ForConditionalGeneration(T5Config(**settings)).eval()
+    peer.load_state_dict(tensors, strict=False)
+    theirs = peer.generate(
+        source,
+        attention_mask=present.long(),
+        num_beams=3,
+        num_return_sequences=3,
+        max_new_tokens=12,
+        do_sample=False,
+        early_stopping=True if early_stop else "never",
+        length_penalty=length_penalty,
+        decoder_start_token_id=START,
+        eos_token_id=END,
+        pad_token_id=END,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    ours = search(model, source, present, beams=3, early_stop=early_stop, length_penalty=length_penalty)
+    ended = 0
+    for row, found in enumerate(ours):
+        assert len(found) == 3
+        for rank, (ids, score) in enumerate(found):
+            said = theirs.sequences[3 * row + rank, 1:].tolist()
+            assert list(ids) == said[: len(ids)]
+            assert set(said[len(ids) :]) <= {END}
+            assert score == pytest.approx(theirs.sequences_scores[3 * row + rank].item(), abs=1e-4)
+            ended += ids[-1] == END
+    assert ended > 3 or not early_stop
+
+
+@pytest.mark.parametrize("shape", [T5, ORIGINAL])
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_neither_the_cache_nor_other_sources_change_what_is_found(shape, early_stop):
+    model, (source, present) = lively(24, shape), sources(24)
+    together = search(model, source, present, early_stop=early_stop)
+    for use_cache in (True, False):
+        for row, expected in enumerate(together):
+            alone = search(model, source[row][present[row]][None], early_stop=early_stop, use_cache=use_cache)[0]
+            assert [ids for ids, _ in alone] == [ids for ids, _ in expected]
+            assert [score for _, score in alone] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
+def test_scores_are_log_probabilities_by_length_best_first():
+    model, (source, _) = lively(24), sources(24)
+    found = search(model, source[:1], length_penalty=0.6)[0]
+    assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+    for ids, score in found:
+        assert score == pytest.approx(log_probability(model, source[0], ids) / len(ids) ** 0.6, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda: search(lively(8), sources(8)[0], beams=0), "beams is 0"),
+        (lambda: search(lively(8), sources(8)[0], max_new_tokens=0), "max_new_tokens is 0"),
+        (lambda: search(lively(8, {"width": 16, "heads": 2}), sources(8)[0]), "'decoder', and a source was given"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(attempt, words):
+    with pytest.raises(ValueError, match=words):
+        attempt()

@@ -1,0 +1,342 @@
+"""Attention maps and circuits: what the pictures of a head rest on."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lm.attention_maps import attention_maps, head_scores, recorded
+from lm.circuits import (
+    copying_scores,
+    decompose_logits,
+    ov_circuit,
+    qk_circuit,
+    token_ov_circuit,
+    token_qk_circuit,
+)
+from lm.config import ModelConfig
+from lm.model import build_model
+
+TINY = ModelConfig(vocab_size=23, context_length=24, layers=2, width=16, heads=4)
+ONE_LAYER = replace(TINY, layers=1, mlp=False)
+OPTIONS = {
+    "rotary": {},
+    "learned": {"positions": "learned"},
+    "none": {"positions": "none"},
+    "relative": {"positions": "relative", "scaled_attention": False},
+    "rmsnorm without biases": {"norm": "rmsnorm", "bias": False},
+    "post-norm": {"norm_position": "post", "positions": "learned"},
+    "grouped heads": {"kv_heads": 2},
+    "qk-norm": {"qk_norm": True},
+    "window": {"window": 3},
+    "untied": {"tied_head": False},
+    "scaled head": {"scaled_head": True},
+    "embedding skips": {"embedding_skips": True},
+}
+
+
+def randomised(config, seed=0):
+    """A float64 model in which every parameter matters."""
+    model = build_model(config, seed).double().eval()
+    model.compute_dtype = torch.float64
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return model
+
+
+def some_ids(config, shape=(2, 11)):
+    return torch.randint(config.vocab_size, shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_paths_of_a_one_layer_model_add_up_to_its_logits(options):
+    config = replace(ONE_LAYER, **options)
+    model, ids = randomised(config), some_ids(config)
+    paths = decompose_logits(model, ids)
+    assert paths.heads.shape == (4, 2, 11, 23)
+    torch.testing.assert_close(paths.total(), model.logits(model(ids)), rtol=1e-10, atol=1e-10)
+    assert all(head.abs().max() > 1e-3 for head in paths.heads)
+
+
+def test_without_biases_nothing_is_constant_and_a_silent_head_adds_nothing():
+    config = replace(ONE_LAYER, bias=False)
+    model = randomised(config)
+    with torch.no_grad():
+        model.decoder.blocks[0].attention.output.weight[:, 4:8] = 0.0  # head 1 writes nothing
+    paths = decompose_logits(model, some_ids(config))
+    assert not paths.constant.any()
+    assert not paths.heads[1].any()
+
+
+@pytest.mark.parametrize("positions", ["none", "rotary", "learned"])
+def test_a_heads_term_is_its_attention_times_its_ov_circuit(positions):
+    """The path expansion of Elhage et al. 2021: head h adds A^h times W_U W_O W_V W_E, up to norms' scales."""
+    config = replace(ONE_LAYER, bias=False, norm="rmsnorm", positions=positions)
+    model, ids = randomised(config), some_ids(config)
+    if positions == "learned":
+        with torch.no_grad():
+            model.decoder.positional.learned.weight.zero_()  # what is left is the token
+    weights = attention_maps(model, ids).own[0]  # (B, H, T, T)
+    embedded = model.embedding.weight[ids]
+    read_scale = (embedded.square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
+    stream = embedded + model.decoder.blocks[0].attention(
+        model.decoder.blocks[0].attention_norm(embedded), *_rotary_and_attend(model, ids)
+    )
+    write_scale = (stream.square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
+    for head in range(4):
+        full = token_ov_circuit(model, 0, head, torch.arange(23), torch.arange(23))
+        expected = weights[:, head] @ (full[ids] / read_scale) / write_scale
+        torch.testing.assert_close(decompose_logits(model, ids).heads[head], expected, rtol=1e-10, atol=1e-10)
+
+
+def _rotary_and_attend(model, ids):
+    stack = model.decoder
+    rotary = None if stack.rotary is None else stack.rotary(slice(0, ids.shape[1]), torch.float64)
+    mask = model.mask(stack)
+    return rotary, lambda q, k, v: stack.backend()(q, k, v, mask)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"positions": "none"}, {}, {"kv_heads": 2}, {"norm": "layernorm"}, {"norm": "rmsnorm"}, {"norm_position": "post"}],
+    ids=str,
+)
+def test_the_qk_circuit_gives_the_scores(options):
+    config = replace(ONE_LAYER, bias=False, architecture="encoder", **options)
+    model, ids = randomised(config), some_ids(config, (1, 7))
+    seen = []
+    block = model.encoder.blocks[0]
+    block.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    weights = attention_maps(model, ids).own[0, 0]
+    stream = seen[0][0]
+    if block.pre_norm:
+        centred = stream - stream.mean(-1, keepdim=True) if config.norm == "layernorm" else stream
+        stream = stream / (centred.square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
+    for head in range(4):
+        circuits = {distance: qk_circuit(model, 0, head, distance) for distance in range(-6, 7)}
+        scores = torch.tensor(
+            [[stream[t] @ circuits[t - s] @ stream[s] for s in range(7)] for t in range(7)], dtype=torch.float64
+        )
+        # rotary tables are float32: turning by t and by s is turning by t - s to that precision
+        tolerance = 1e-6 if config.positions == "rotary" else 1e-12
+        torch.testing.assert_close(scores.softmax(dim=-1), weights[head], rtol=tolerance, atol=tolerance)
+
+
+def test_the_token_circuits_are_the_circuits_between_rows_of_the_embedding():
+    model = randomised(replace(TINY, norm="rmsnorm"))
+    embedding, ids = model.embedding.weight, torch.tensor([3, 5])
+    between = token_qk_circuit(model, 1, 2, ids, torch.arange(23))
+    torch.testing.assert_close(between, embedding[ids] @ qk_circuit(model, 1, 2) @ embedding.T)
+    closing = model.decoder.final_norm.weight
+    written = embedding[ids] @ ov_circuit(model, 1, 2).T * closing
+    torch.testing.assert_close(token_ov_circuit(model, 1, 2, ids, torch.arange(23)), written @ embedding.T)
+
+
+def test_the_copying_score_is_that_of_the_whole_token_circuit():
+    model = randomised(replace(TINY, kv_heads=2))
+    everything = torch.arange(23)
+    for layer, scores in enumerate(copying_scores(model)):
+        for head, score in enumerate(scores):
+            eigenvalues = torch.linalg.eigvals(token_ov_circuit(model, layer, head, everything, everything))
+            expected = eigenvalues.real.sum() / eigenvalues.abs().sum()
+            assert score.item() == pytest.approx(expected.item(), abs=1e-9)
+
+
+def test_a_head_that_writes_what_it_reads_copies_and_one_that_writes_the_opposite_does_not():
+    config = replace(ONE_LAYER, vocab_size=8, width=16, heads=2, norm="rmsnorm", bias=False, positions="none")
+    model = build_model(config, seed=0)
+    attention = model.decoder.blocks[0].attention
+    with torch.no_grad():
+        model.embedding.weight.copy_(torch.eye(8, 16))
+        attention.value.weight.copy_(torch.eye(8, 16).repeat(2, 1))
+        attention.output.weight.copy_(torch.cat((torch.eye(16, 8), -torch.eye(16, 8)), dim=1))
+    assert copying_scores(model)[0].tolist() == pytest.approx([1.0, -1.0])
+
+
+def induction_model(entries=20, length=40):
+    """Two attention-only layers written by hand. The stream has a part each for token, position and previous token.
+
+    Head 0.0 attends to the position before and notes its token; head 1.0 attends to where the noted token is the one
+    that is read now: an induction head (Elhage et al. 2021). Head 0.1 attends to the same token, itself included; head
+    1.1 attends to everything alike.
+    """
+    width = 2 * entries + length
+    config = ModelConfig(
+        vocab_size=entries, context_length=length, layers=2, width=2 * width, heads=2, mlp=False, bias=False,
+        positions="learned", norm="rmsnorm",
+    )  # fmt: skip
+    model = build_model(config, seed=0)
+    tokens, positions, noted = (
+        slice(0, entries),
+        slice(entries, entries + length),
+        slice(entries + length, width),
+    )
+    sharp = 40.0
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.endswith("norm.weight"):
+                parameter.zero_()
+        model.embedding.weight[:, tokens] = torch.eye(entries)
+        model.decoder.positional.learned.weight[:, positions] = torch.eye(length)
+        first, second = (block.attention for block in model.decoder.blocks)
+        heads = slice(0, width), slice(width, 2 * width)
+        part = torch.eye(width, 2 * width)
+        first.key.weight[heads[0]] = part
+        first.query.weight[heads[0]][positions, positions] = sharp * torch.eye(length).roll(-1, 0)
+        first.value.weight[heads[0]] = part
+        first.output.weight[noted, tokens] = torch.eye(entries)
+        first.query.weight[heads[1]][tokens, tokens] = sharp * torch.eye(entries)
+        first.key.weight[heads[1]] = part
+        second.query.weight[heads[0]][noted, tokens] = sharp * torch.eye(entries)
+        second.key.weight[heads[0]] = part
+    return model
+
+
+def test_an_induction_head_is_found():
+    scores = head_scores(induction_model(), torch.Generator().manual_seed(0), length=16, sequences=4)
+    assert scores.previous[0, 0] > 0.99
+    # The first position has none before it and notes itself: its repetition attends half to it.
+    assert scores.induction[1, 0].item() == pytest.approx(1 - 0.5 / 16, abs=1e-3)
+    assert scores.duplicate[0, 1].item() == pytest.approx(0.5, abs=1e-3)  # the other half on itself
+    assert scores.induction[0].max() < 0.1
+    assert scores.previous[1].max() < 0.2
+
+
+def test_a_head_that_attends_to_everything_scores_one_over_what_it_sees():
+    scores = head_scores(induction_model(), torch.Generator().manual_seed(0), length=16, sequences=1)
+    seen = [1 / (t + 1) for t in range(32)]
+    assert scores.previous[1, 1].item() == pytest.approx(sum(seen[1:]) / 31)
+    assert scores.duplicate[1, 1].item() == pytest.approx(sum(seen[16:]) / 16)
+    assert scores.induction[1, 1].item() == pytest.approx(sum(seen[16:]) / 16)
+
+
+def test_scores_depend_on_the_generator_alone_and_keep_to_the_tokens_given():
+    model = randomised(TINY)
+    read = []
+    model.embedding.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
+    first, second = (
+        head_scores(model, torch.Generator().manual_seed(3), length=12, ids=torch.tensor([2, 3, 5, 7, 11]))
+        for _ in range(2)
+    )
+    assert torch.equal(first.induction, second.induction)
+    assert set(read[0].unique().tolist()) == {2, 3, 5, 7, 11}
+    assert torch.equal(read[0][:, :12], read[0][:, 12:])
+    with pytest.raises(ValueError, match="context_length"):
+        head_scores(model, torch.Generator(), length=13)
+
+
+@pytest.mark.parametrize("options", [*OPTIONS.values(), {"architecture": "encoder"}], ids=str)
+def test_maps_are_distributions_over_what_a_position_sees(options):
+    config = replace(TINY, **options)
+    maps = attention_maps(randomised(config), some_ids(config)).own
+    assert maps.shape == (2, 2, 4, 11, 11)
+    torch.testing.assert_close(maps.sum(dim=-1), torch.ones_like(maps[..., 0]))
+    future = maps.triu(diagonal=1)
+    assert bool(future.any()) == (config.architecture == "encoder")
+
+
+@pytest.mark.parametrize("options", [*OPTIONS.values(), {"architecture": "encoder"}], ids=str)
+def test_recording_computes_what_the_model_computes(options):
+    config = replace(TINY, **options)
+    model, ids = randomised(config), some_ids(config)
+    with torch.no_grad():
+        torch.testing.assert_close(recorded(model, model.stack, ids)[0], model(ids))
+
+
+def test_looking_inside_leaves_the_model_as_it_was():
+    model = build_model(replace(ONE_LAYER, dropout=0.5), seed=0).train()
+    ids = some_ids(ONE_LAYER)
+    torch.manual_seed(0)
+    before = model(ids)
+    once, again = attention_maps(model, ids).own, attention_maps(model, ids).own
+    assert torch.equal(once, again)  # without dropout
+    decompose_logits(model, ids)
+    torch.manual_seed(0)
+    assert torch.equal(model(ids), before)
+    assert model.training
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+PEERS = {
+    "gpt2": {"positions": "learned", "activation": "gelu_tanh"},
+    "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "kv_heads": 2},
+    "bert": {"architecture": "encoder", "positions": "learned", "norm_position": "post"},
+    "t5": {
+        "architecture": "encoder-decoder",
+        "decoder_layers": 3,
+        "positions": "relative",
+        "norm": "rmsnorm",
+        "activation": "relu",
+        "bias": False,
+        "scaled_attention": False,
+        "scaled_head": True,
+    },
+}
+
+
+@pytest.mark.parametrize("options", PEERS.values(), ids=PEERS)
+def test_maps_are_those_of_transformers(options):
+    config = replace(TINY, **options)
+    model, ids = randomised(config), some_ids(config)
+    peer = _in_transformers(model)
+    with torch.no_grad():
+        if config.architecture == "encoder-decoder":
+            source = some_ids(config, (2, 7))
+            maps = attention_maps(model, ids, source)
+            theirs = peer(input_ids=source, decoder_input_ids=ids, output_attentions=True)
+            pairs = (
+                (maps.own, theirs.decoder_attentions),
+                (maps.encoder, theirs.encoder_attentions),
+                (maps.cross, theirs.cross_attentions),
+            )
+        else:
+            pairs = ((attention_maps(model, ids).own, peer(ids, output_attentions=True).attentions),)
+    for ours, attentions in pairs:
+        torch.testing.assert_close(ours, torch.stack(attentions), rtol=1e-5, atol=1e-6)
+
+
+def _in_transformers(model):
+    """The same weights there, in float64, with the attention that gives its weights away."""
+    transformers = pytest.importorskip("transformers")
+    from lm.exchange import to_hugging_face
+
+    settings, tensors = to_hugging_face(model.config, model.state_dict())
+    auto = {"decoder": "CausalLM", "encoder": "MaskedLM", "encoder-decoder": "Seq2SeqLM"}[model.config.architecture]
+    config = transformers.AutoConfig.for_model(**settings)
+    peer = getattr(transformers, f"AutoModelFor{auto}").from_config(config, attn_implementation="eager").double()
+    peer.load_state_dict(tensors, strict=False)
+    return peer.eval()
+
+
+def test_an_encoder_decoder_has_three_kinds_of_maps():
+    config = replace(TINY, architecture="encoder-decoder", layers=1, decoder_layers=2)
+    model, ids, source = randomised(config), some_ids(config, (2, 5)), some_ids(config, (2, 7))
+    maps = attention_maps(model, ids, source)
+    assert maps.own.shape == (2, 2, 4, 5, 5)
+    assert maps.encoder.shape == (1, 2, 4, 7, 7)
+    assert maps.cross.shape == (2, 2, 4, 5, 7)
+    torch.testing.assert_close(maps.cross.sum(dim=-1), torch.ones(2, 2, 4, 5, dtype=torch.float64))
+
+
+def test_what_has_no_circuit_is_refused_by_name():
+    model = build_model(TINY, seed=0)
+    with pytest.raises(ValueError, match=r"model\.layers is 2"):
+        decompose_logits(model, some_ids(TINY))
+    with pytest.raises(ValueError, match="from 0 to 1 and a head from 0 to 3"):
+        qk_circuit(model, 2, 0)
+    with pytest.raises(ValueError, match="distance is 24"):
+        qk_circuit(model, 0, 0, distance=24)
+    with pytest.raises(ValueError, match="qk_norm"):
+        qk_circuit(build_model(replace(TINY, qk_norm=True), seed=0), 0, 0)
+    with pytest.raises(ValueError, match="nonlinear head"):
+        copying_scores(build_model(replace(TINY, architecture="encoder"), seed=0))
+    with pytest.raises(ValueError, match="a source was given"):
+        attention_maps(model, some_ids(TINY), some_ids(TINY))
+    with pytest.raises(ValueError, match="a source was not given"):
+        head_scores(build_model(replace(TINY, architecture="encoder-decoder"), seed=0), torch.Generator(), length=4)
+    capped = build_model(replace(ONE_LAYER, soft_cap=math.e), seed=0)
+    with pytest.raises(ValueError, match="soft_cap"):
+        decompose_logits(capped, some_ids(TINY))

@@ -1,0 +1,233 @@
+"""What models cost: as published, as built, and as counted by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lm.config import ModelConfig
+from lm.counting import (
+    count_parameters,
+    flops_per_token,
+    matrix_parameters,
+    model_without_memory,
+    non_embedding_parameters,
+    parameter_table,
+)
+from lm.memory import activation_bytes, cache_bytes, cache_bytes_per_token, training_bytes
+from lm.model import build_model
+from lm.presets import PRESETS, preset
+
+SMALL = ModelConfig(vocab_size=99, context_length=64, layers=3, width=48, heads=4)
+BOTH = replace(SMALL, architecture="encoder-decoder", layers=2, decoder_layers=3)
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "bert-base": 109_514_298,  # with the masked head, without the pooler
+    "bert-large": 335_174_458,
+    "t5-small": 60_506_624,
+    "t5-base": 222_903_552,
+    "gpt3-175b": 174_604_259_328,
+    "llama": 6_738_415_616,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_have_the_published_number_of_parameters(name):
+    assert parameter_table(model_without_memory(preset(name)))["total"] == PUBLISHED[name]
+
+
+def test_gpt3_without_biases_and_norms():
+    """V d + L d + 12 N d^2."""
+    assert matrix_parameters(model_without_memory(preset("gpt3-175b"))) == 174_588_899_328
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "model"),
+    [
+        ("gpt2", "GPT2Config", "GPT2LMHeadModel"),
+        ("bert-base", "BertConfig", "BertForMaskedLM"),
+        ("t5-small", "T5Config", "T5ForConditionalGeneration"),
+        ("llama", "LlamaConfig", "LlamaForCausalLM"),
+    ],
+)
+def test_presets_are_as_large_as_the_models_of_transformers(name, config, model):
+    """Whose configurations are by default those of these models."""
+    transformers = pytest.importorskip("transformers")
+    with torch.device("meta"):
+        peer = getattr(transformers, model)(getattr(transformers, config)())
+    assert count_parameters(model_without_memory(preset(name))) == count_parameters(peer)
+
+
+def test_gpt2_by_component():
+    table = parameter_table(model_without_memory(preset("gpt2")))
+    assert table == {
+        "embedding": 50257 * 768,
+        "positions": 1024 * 768,
+        "attention": 12 * 4 * (768 * 768 + 768),
+        "mlp": 12 * (2 * 768 * 3072 + 3072 + 768),
+        "norms": 25 * 2 * 768,
+        "head": 0,  # tied
+        "total": 124_439_808,
+    }
+    assert non_embedding_parameters(model_without_memory(preset("gpt2"))) == 124_439_808 - (50257 + 1024) * 768
+
+
+def test_bert_by_component():
+    table = parameter_table(model_without_memory(preset("bert-base")))
+    assert table["embedding"] == (30522 + 2) * 768  # token types too
+    assert table["head"] == 768 * 768 + 768 + 2 * 768 + 30522
+
+
+def test_t5_by_component():
+    """Cross-attention is attention; one relative bias a stack is positions."""
+    table = parameter_table(model_without_memory(preset("t5-small")))
+    assert table["embedding"] == 32128 * 512
+    assert table["positions"] == 2 * 32 * 8
+    assert table["attention"] == (6 + 2 * 6) * 4 * 512 * 512
+    assert table["norms"] == (6 * 2 + 6 * 3 + 2) * 512
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tied_head": False},
+        {"mlp": False, "kv_heads": 2, "qk_norm": True},
+        {"norm": "rmsnorm", "activation": "swiglu", "bias": False},
+        {"architecture": "encoder", "token_types": 3, "norm_position": "post"},
+        {"architecture": "encoder-decoder", "decoder_layers": 2, "positions": "relative"},
+        {"value_embeddings": 2, "embedding_skips": True},
+        *({"positions": positions} for positions in ("learned", "sinusoidal", "none")),
+    ],
+    ids=str,
+)
+def test_the_table_adds_up_to_the_built_model(options):
+    config = replace(SMALL, **options)
+    table = parameter_table(model_without_memory(config))
+    built = sum(parameter.numel() for parameter in build_model(config, seed=0).parameters())
+    assert table.pop("total") == sum(table.values()) == built
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3-8b", "bert-base", "t5-small", "transformer-base"])
+def test_an_output_matrix_of_its_own_is_the_only_difference_of_untying(name):
+    config = preset(name)
+    tied, untied = (
+        parameter_table(model_without_memory(replace(config, tied_head=choice))) for choice in (True, False)
+    )
+    matrix = config.vocab_size * config.width
+    assert untied == {**tied, "head": tied["head"] + matrix, "total": tied["total"] + matrix}
+
+
+def test_flops_per_token_follow_the_definition():
+    matrices = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50257 * 768
+    assert flops_per_token(model_without_memory(preset("gpt2"))) == 6 * matrices + 12 * 12 * 768 * 1024
+    stack, head = 12 * (4 * 768 * 768 + 2 * 768 * 3072), 768 * 768 + 30522 * 768
+    expected = 6 * (stack + 0.15 * head) + 12 * 12 * 768 * 128
+    assert flops_per_token(model_without_memory(preset("bert-base")), length=128) == pytest.approx(expected)
+
+
+def test_a_window_costs_what_it_sees_and_grouped_heads_save_their_matrices():
+    whole = flops_per_token(model_without_memory(SMALL))
+    windowed = flops_per_token(model_without_memory(replace(SMALL, window=16)))
+    assert whole - windowed == 12 * 3 * 48 * (64 - 16)
+    grouped = flops_per_token(model_without_memory(replace(SMALL, kv_heads=1)))
+    assert whole - grouped == 6 * 3 * 2 * 48 * (48 - 12)
+    encoder = replace(SMALL, architecture="encoder")
+    both_ways = flops_per_token(model_without_memory(replace(encoder, window=16)))
+    assert flops_per_token(model_without_memory(encoder)) - both_ways == pytest.approx(12 * 3 * 48 * (64 - 31))
+
+
+@given(target=st.integers(1, 64), source=st.integers(1, 64))
+def test_flops_of_an_encoder_decoder_are_the_mean_over_both_texts(target, source):
+    model = model_without_memory(BOTH)
+    mlp, projection = 2 * 48 * 192, 48 * 48
+    encoder = source * 2 * (6 * (4 * projection + mlp) + 12 * 48 * source)
+    decoder = target * 3 * (6 * (4 * projection + mlp) + 12 * 48 * target)
+    cross = 3 * (6 * projection * (2 * target + 2 * source) + 12 * 48 * source * target)
+    head = target * 6 * 99 * 48
+    counted = flops_per_token(model, length=target, source_length=source)
+    assert counted == pytest.approx((encoder + decoder + cross + head) / (source + target))
+
+
+@pytest.mark.parametrize("options", [{}, {"architecture": "encoder"}, {"kv_heads": 2, "activation": "swiglu"}], ids=str)
+def test_forward_flops_are_those_that_torch_counts(options):
+    """A third of the whole: the forward pass, with attention written out."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = replace(SMALL, attention="reference", **options)
+    model = model_without_memory(config).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.logits(model(torch.zeros(1, 64, dtype=torch.int64, device="meta")))
+    assert counter.get_total_flops() == pytest.approx(flops_per_token(model, selected=1.0) * 64 / 3)
+
+
+def test_training_takes_sixteen_bytes_a_weight_with_adamw():
+    bytes_of = training_bytes(model_without_memory(preset("gpt2")))
+    assert bytes_of == {"weights": 497_759_232, "gradients": 497_759_232, "moments": 995_518_464}
+    assert training_bytes(model_without_memory(SMALL), moments=1)["moments"] == 4 * PARAMETERS
+
+
+PARAMETERS = count_parameters(model_without_memory(SMALL))
+
+
+def test_a_cache_holds_keys_and_values_of_every_layer():
+    gpt2 = model_without_memory(preset("gpt2"))
+    assert cache_bytes_per_token(gpt2, torch.float32) == 2 * 12 * 768 * 4
+    assert cache_bytes(gpt2, torch.bfloat16, 1024) == 2 * 12 * 768 * 2 * 1024
+    grouped = model_without_memory(preset("llama3-8b"))
+    assert cache_bytes_per_token(grouped, torch.bfloat16) == 2 * 32 * 8 * 128 * 2
+    windowed = model_without_memory(replace(SMALL, window=16))
+    assert cache_bytes(windowed, torch.float32, 64) == cache_bytes(windowed, torch.float32, 16)
+    assert cache_bytes(model_without_memory(preset("bert-base")), torch.float32, 512) == 0
+    both = model_without_memory(BOTH)
+    assert cache_bytes(both, torch.float32, 10, source_length=20) == 2 * 3 * 48 * 4 * (10 + 20)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "kv_heads": 2},
+        {"architecture": "encoder", "positions": "learned"},
+        {"norm_position": "post"},
+        {"architecture": "encoder-decoder"},
+    ],
+    ids=str,
+)
+def test_the_estimate_of_activations_is_what_autograd_keeps_with_fused_attention(options):
+    config = replace(SMALL, attention="sdpa", **options)
+    model = build_model(config, seed=0)
+    kept = [_kept_for_backward(model, batch) for batch in (1, 2)]
+    assert activation_bytes(config, torch.float32) == pytest.approx(kept[1] - kept[0], rel=0.03)
+
+
+def _kept_for_backward(model, batch):
+    """Bytes of distinct tensors, weights left out."""
+    ids = torch.zeros(batch, 64, dtype=torch.int64)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        both = model.config.architecture == "encoder-decoder"
+        hidden = model(ids, ids if both else None)
+        loss = model.loss(hidden.flatten(0, 1), ids.flatten())
+    assert loss.requires_grad
+    return sum(size for size, _ in kept.values())
+
+
+def test_every_preset_can_be_counted():
+    for name, config in PRESETS.items():
+        model = model_without_memory(config)
+        assert non_embedding_parameters(model) < parameter_table(model)["total"], name
+        assert flops_per_token(model) > 0

@@ -1,0 +1,64 @@
+"""Every parameter starts as the table in lm/initialization.py says."""
+
+import math
+
+import pytest
+
+from lm.config import ModelConfig
+from lm.model import build_model
+
+SHAPE = {"vocab_size": 600, "context_length": 128, "layers": 8, "width": 128, "heads": 4}
+DECODER = ModelConfig(**SHAPE, activation="swiglu", qk_norm=True, tied_head=False)
+ENCODER = ModelConfig(**SHAPE, architecture="encoder", positions="learned", token_types=200)
+BOTH = ModelConfig(**SHAPE, architecture="encoder-decoder", positions="relative", decoder_layers=3)
+
+
+def check(key, parameter, deviation):
+    """`parameter` looks drawn from a distribution of that standard deviation around 0."""
+    slack = 5 * deviation / math.sqrt(2 * parameter.numel())  # standard error: std / sqrt(2n) for a normal one
+    assert parameter.std().item() == pytest.approx(deviation, abs=slack), key
+    assert abs(parameter.mean().item()) < 5 * deviation / math.sqrt(parameter.numel()), key
+
+
+def drawn(model):
+    """(name, parameter) of all that is drawn at random, after checking what is not."""
+    for key, parameter in model.named_parameters():
+        if key.endswith("bias"):
+            assert parameter.count_nonzero() == 0, key
+        elif key.endswith("norm.weight"):
+            assert (parameter == 1).all(), key
+        else:
+            yield key, parameter
+
+
+@pytest.mark.parametrize("config", [DECODER, ENCODER, BOTH], ids=lambda config: config.architecture)
+def test_gpt2_draws_with_a_small_deviation_and_smaller_where_the_residual_stream_is_written(config):
+    for key, parameter in drawn(build_model(config, seed=0)):
+        deviation = 0.02
+        if key.endswith(("attention.output.weight", "mlp.down.weight")):
+            both = config.architecture == "encoder-decoder" and key.startswith("decoder")
+            deviation /= math.sqrt(3 * 3 if both else 2 * 8)
+        check(key, parameter, deviation)
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder-decoder"])
+def test_xavier_keeps_variances_in_both_directions(architecture):
+    config = ModelConfig(**SHAPE, architecture=architecture, initialization="xavier", positions="sinusoidal")
+    for key, parameter in drawn(build_model(config, seed=0)):
+        if key == "embedding.weight":
+            check(key, parameter, 128**-0.5)
+            continue
+        limit = math.sqrt(6 / sum(parameter.shape))
+        assert parameter.abs().max() <= limit, key
+        check(key, parameter, limit / math.sqrt(3))
+
+
+def test_zero_projections_make_every_block_the_identity_at_first():
+    config = ModelConfig(**SHAPE, zero_projections=True, embedding_skips=True, value_embeddings=2)
+    model = build_model(config, seed=0)
+    for block in model.stack.blocks:
+        assert block.attention.output.weight.count_nonzero() == block.mlp.down.weight.count_nonzero() == 0
+    assert (model.stack.residual_scales == 1).all()
+    assert (model.stack.embedding_scales == 0).all()
+    scales = [block.attention.value_scale for block in model.stack.blocks]
+    assert [None if scale is None else scale.item() for scale in scales] == [0.5, 0.5, None, None, None, None, 0.5, 0.5]
