@@ -1,0 +1,107 @@
+"""Models to and from the formats of `transformers`: GPT-2, GPT-NeoX, Llama, BERT and T5.
+
+`to_hugging_face` and `from_hugging_face` turn (`ModelConfig`, our tensors) into (config.json, its tensors) and back.
+Files, tokenizers and command lines are the business of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lm.config import ModelConfig
+from lm.exchange.bert import BERT
+from lm.exchange.format import Entry, Format
+from lm.exchange.gpt2 import GPT2
+from lm.exchange.gpt_neox import GPT_NEOX
+from lm.exchange.llama import LLAMA
+from lm.exchange.t5 import T5
+from lm.model import LanguageModel
+
+FORMATS = (GPT2, GPT_NEOX, LLAMA, BERT, T5)
+
+
+def format_of(config: ModelConfig) -> Format:
+    """The format that expresses `config`.
+
+    Raises ValueError, naming what each format of that architecture would need instead, when none does.
+    """
+    answers = []
+    for candidate in FORMATS:
+        objections = candidate.objections(config)
+        if not objections:
+            return candidate
+        if config.architecture in candidate.expresses["architecture"]:
+            answers.append(f"{candidate.name} would need {', '.join(objections)}")
+    raise ValueError(f"no format of transformers that bytelm writes can express this model: {'; '.join(answers)}")
+
+
+def to_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """config.json and tensors of the format that expresses `config`, from the model's `state_dict`.
+
+    Raises ValueError as `format_of`.
+    """
+    chosen = format_of(config)
+    tensors = {entry.theirs: entry.pack(weights) for entry in chosen.entries(config)}
+    tensors |= {name: torch.zeros(shape) for name, shape in chosen.zeros(config).items()}
+    tensors |= {name: tensors[chosen.copies(config)[name]].clone() for name in chosen.written_copies(config)}
+    settings = {"architectures": [chosen.auto_class], "model_type": chosen.model_type}
+    return settings | chosen.settings(config), tensors
+
+
+def from_hugging_face(
+    settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The shape and the float32 `state_dict` of a model from config.json and its tensors.
+
+    Raises ValueError for another format, for a setting that means something else than what we have, and for tensors
+    that are missing, too many, or of another shape, by name.
+    """
+    given = {each.model_type: each for each in FORMATS}.get(settings.get("model_type"))
+    if given is None:
+        known = ", ".join(repr(each.model_type) for each in FORMATS)
+        raise ValueError(f"config.json has model_type = {settings.get('model_type')!r}: bytelm reads {known}")
+    if settings.get("quantization_config"):
+        raise ValueError("config.json has a quantization_config: take the model as it was before it was quantized")
+    settings = {**given.defaults, **settings}
+    given.check(settings)
+    tensors = given.canonical(tensors)
+    config = ModelConfig(**given.fields(settings, tensors))
+    objections = given.objections(config)
+    assert not objections, objections
+    return config, _weights(given, config, tensors)
+
+
+def _weights(given: Format, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors from the format's, all of which must be accounted for."""
+    with torch.device("meta"):
+        expected = LanguageModel(config).state_dict()
+    weights: dict[str, Tensor] = {}
+    entries = list(given.entries(config))
+    for entry in entries:
+        if entry.theirs not in tensors:
+            raise ValueError(f"the weights have no {entry.theirs}, which a {given.name} model has: take complete files")
+        weights |= _unpacked(given, entry, tensors[entry.theirs], expected)
+    zeros = given.zeros(config)
+    copies = given.copies(config)
+    for name in sorted(tensors.keys() - {entry.theirs for entry in entries}):
+        if name in zeros and not tensors[name].any():
+            continue
+        if name in copies and torch.equal(tensors[name], tensors[copies[name]]):
+            continue
+        raise ValueError(f"the weights have {name}, for which a {given.name} model with this config.json has no place")
+    assert weights.keys() == expected.keys()
+    return weights
+
+
+def _unpacked(given: Format, entry: Entry, tensor: Tensor, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    shape = tuple(entry.pack(expected).shape)
+    if tuple(tensor.shape) != shape:
+        raise ValueError(
+            f"{entry.theirs} has the shape {tuple(tensor.shape)}, but config.json makes it {shape}: they are of two "
+            "models"
+        )
+    return {name: part.float() for name, part in entry.unpack(tensor).items()}

@@ -1,0 +1,63 @@
+"""Rotary positions in config.json: a base, and how it is scaled for longer contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lm.config import ModelConfig
+from lm.positions import LLAMA3_HIGH, LLAMA3_LOW, YARN_FAST, YARN_SLOW
+
+# What these say by default is what ours do; anything else is another rotation.
+FIXED: dict[str, tuple[Any, ...]] = {
+    "low_freq_factor": (None, LLAMA3_LOW),
+    "high_freq_factor": (None, LLAMA3_HIGH),
+    "beta_fast": (None, YARN_FAST),
+    "beta_slow": (None, YARN_SLOW),
+    "truncate": (None, True),
+    "attention_factor": (None,),
+    "mscale": (None,),
+    "mscale_all_dim": (None,),
+    "partial_rotary_factor": (None, 1.0),
+}
+KINDS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
+
+
+def rope_scaling(config: ModelConfig) -> dict[str, Any] | None:
+    """The setting rope_scaling, which transformers reads since version 4."""
+    if config.rotary_scaling == "none":
+        return None
+    scaling: dict[str, Any] = {"rope_type": config.rotary_scaling, "factor": config.rotary_factor}
+    if config.rotary_scaling == "llama3":
+        scaling |= {"low_freq_factor": LLAMA3_LOW, "high_freq_factor": LLAMA3_HIGH}
+    if config.rotary_scaling != "linear":
+        scaling["original_max_position_embeddings"] = config.rotary_original_length
+    return scaling
+
+
+def rotary_fields(settings: Mapping[str, Any], base: float, share: float | None = None) -> dict[str, Any]:
+    """The rotary fields of `ModelConfig` from a config.json of transformers 4 (rope_scaling) or 5 (rope_parameters).
+
+    `base` and `share`, of the components that are rotated: as its other settings say. ValueError for a kind of scaling,
+    or a constant of one, that ours is not.
+    """
+    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"config.json has rope_scaling = {rope!r}, but it must be an object")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in KINDS:
+        raise ValueError(f"config.json has rope_type = {kind!r}, which is not supported: known are {', '.join(KINDS)}")
+    for name, allowed in FIXED.items():
+        value = rope.get(name, share if name == "partial_rotary_factor" else None)
+        if value not in allowed:
+            raise ValueError(
+                f"config.json has {name} = {value!r} of rotary positions: only {allowed[-1]!r} is supported"
+            )
+    fields = {"positions": "rotary", "rotary_base": float(rope.get("rope_theta") or base)}
+    if kind == "default":
+        return fields
+    fields |= {"rotary_scaling": KINDS[kind], "rotary_factor": float(rope.get("factor") or 1.0)}
+    if kind != "linear":
+        original = rope.get("original_max_position_embeddings") or settings["max_position_embeddings"]
+        fields["rotary_original_length"] = int(original)
+    return fields

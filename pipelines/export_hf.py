@@ -1,0 +1,116 @@
+"""`bytelm export-hf`: a trained model and its tokenizer as a folder that `transformers` opens."""
+
+from pathlib import Path
+from typing import Any
+
+from pipelines.arguments import RunFolder, parse
+from pipelines.files import read_json, whole_folder, write_json
+
+
+def export_hf(run: RunFolder, *, out: Path) -> Path:
+    """Write the model and the tokenizer of a run as a folder that transformers opens, and return it.
+
+    AutoModelForCausalLM opens a decoder, AutoModelForMaskedLM an encoder, AutoModelForSeq2SeqLM an encoder-decoder,
+    AutoTokenizer the tokenizer. Weights are float32. Raises ValueError, naming the fields, for a shape that no format
+    of transformers can express.
+
+    Args:
+        out: Folder to make.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    from lm.exchange import format_of, to_hugging_face
+    from pipelines.display import quantity, say
+    from pipelines.loading import load_trained
+    from pipelines.training.run import Run
+
+    if out.exists():
+        raise ValueError(f"{out} exists already: choose another --out")
+    this = Run(run)
+    tok = this.tokenizer()
+    config = this.recipe.model
+    chosen = format_of(config)
+    model = load_trained(this, device="cpu").model
+    settings, tensors = to_hugging_face(config, model.state_dict())
+    ids = special_ids(config.architecture, tok.special_tokens)
+    with whole_folder(out, replaceable=lambda folder: False) as partial:
+        write_json(partial / "config.json", settings | ids)
+        if config.architecture != "encoder":
+            write_json(partial / "generation_config.json", {name: i for name, i in ids.items() if i is not None})
+        try:
+            save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(f"{out} could not be written: {error}") from None
+        _write_tokenizer(partial, tok, config)
+    parameters = sum(p.numel() for p in model.parameters())
+    say(f"{out}: {quantity(parameters, '')} parameters in the format of {chosen.name} ({chosen.auto_class})")
+    return out
+
+
+def special_ids(architecture: str, special: dict[str, int]) -> dict[str, int | None]:
+    """The ids that config.json names; None for a token that the tokenizer has not, lest a default stand in for it."""
+    from tokenizer import END_OF_TEXT, PAD
+
+    end, pad = special.get(END_OF_TEXT), special.get(PAD)
+    if architecture == "encoder":
+        return {"pad_token_id": pad}
+    # A document begins after the end of another, so the end is what generation begins with, too.
+    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
+    return {**ids, "decoder_start_token_id": end} if architecture == "encoder-decoder" else ids
+
+
+def _write_tokenizer(folder: Path, tok: Any, config: Any) -> None:
+    """tokenizer.json, and beside it what transformers wants to know that it does not say."""
+    from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP
+
+    tok.save(folder)
+    roles = {"pad_token": PAD}
+    if config.architecture == "encoder":
+        roles |= {"cls_token": CLS, "sep_token": SEP, "mask_token": MASK}
+    else:
+        roles |= {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+    special = tok.special_tokens
+    roles = {role: token for role, token in roles.items() if token in special}
+    inputs = ["input_ids", "attention_mask"]
+    if config.token_types:
+        inputs.insert(1, "token_type_ids")
+    named = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.context_length,
+        "model_input_names": inputs,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(folder / "tokenizer_config.json", named | roles)
+    write_json(folder / "special_tokens_map.json", roles)
+    if config.architecture != "decoder":
+        edges = (CLS, SEP) if config.architecture == "encoder" else ("", END_OF_TEXT)
+        _add_template(folder / "tokenizer.json", *(name if name in special else "" for name in edges), special)
+
+
+def _add_template(path: Path, first: str, last: str, special: dict[str, int]) -> None:
+    """Have the tokenizer.json put special tokens around a text as the model saw them in training: `first` before it and
+    `last` after it, and after the second of two. A template that it has already stays."""
+
+    def token(name: str, kind: int) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": name, "type_id": kind}}] if name else []
+
+    def text(name: str, kind: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    content = read_json(path, "export the run again")
+    if content["post_processor"] is not None:
+        return
+    single = [*token(first, 0), text("A", 0), *token(last, 0)]
+    named = [name for name in (first, last) if name]
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, text("B", 1), *token(last, 1)],
+        "special_tokens": {name: {"id": name, "ids": [special[name]], "tokens": [name]} for name in named},
+    }
+    write_json(path, content)
+
+
+def main(arguments: list[str]) -> None:
+    parse(export_hf, arguments, "export-hf")

@@ -1,0 +1,159 @@
+"""`bytelm export-onnx`: a trained model as an ONNX file, for runtimes that know no Python."""
+
+import logging
+import tempfile
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pipelines.arguments import RunFolder, parse
+
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+TOLERANCE = 1e-4
+CHECKED = ((1, 1), (3, 5))  # batch and length; and one sequence as long as the context
+
+
+def export_onnx(run: RunFolder, *, out: Path) -> Path:
+    """Write the model of a run as an ONNX file, compare it with the model in onnxruntime, and return its path.
+
+    Inputs, int64, of any batch and length up to the context: `input_ids`; of an encoder also `attention_mask`, 0 at
+    padding, and `token_type_ids` where it has them; of an encoder-decoder the source's `input_ids` and `attention_mask`
+    and the target's `decoder_input_ids`. Output: `logits` (batch, length, vocabulary), float32. A model above 2 GB has
+    its weights in a second file beside it, named FILE.onnx.data.
+
+    Raises ValueError where a package is missing, and where a logit differs by more than 1e-4 of the largest.
+
+    Args:
+        out: File to write, such as model.onnx.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"export-onnx needs the package {missing[0]}: pip install 'bytelm[onnx]'")
+    if out.exists():
+        raise ValueError(f"{out} exists already: choose another --out")
+    from dataclasses import replace
+
+    from lm.model import LanguageModel
+    from pipelines.display import say
+    from pipelines.loading import load_trained
+    from pipelines.training.run import Run
+
+    this = Run(run)
+    _check(this.recipe.model)
+    # The formulas as they are: fused kernels have no counterpart that every runtime knows.
+    model = LanguageModel(replace(this.recipe.model, attention="reference"))
+    model.load_state_dict(load_trained(this, device="cpu").model.state_dict())
+    model.eval()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+        written = Path(folder) / out.name
+        _write(model, written)
+        difference = _largest_difference(model, written)
+        if not difference <= TOLERANCE:
+            raise ValueError(
+                f"{out} was not written: its logits in onnxruntime differ by {difference:.2g} of the largest from the "
+                "model's, which another version of torch or onnxscript may change"
+            )
+        # The weights, if they are apart, before the file that names them.
+        for path in sorted(Path(folder).iterdir(), reverse=True):
+            path.replace(out.parent / path.name)
+    say(f"{out}: its logits in onnxruntime differ by at most {difference:.2g} of the largest from the model's")
+    return out
+
+
+def _check(config: Any) -> None:
+    """ValueError for a model whose trace would hold for one length alone."""
+    if config.context_length < 4 or config.window == config.context_length - 1:
+        raise ValueError(
+            f"model.context_length is {config.context_length} and model.window {config.window}: export-onnx needs a "
+            "context of at least 4, and a window that is not one less"
+        )
+
+
+def _write(model: Any, path: Path) -> None:
+    import torch
+
+    # A mask that hides nothing would be left out of the trace: the whole context shows all that it ever hides.
+    inputs = _inputs(model.config, 2, model.config.context_length)
+    axes = {name: {0: "batch", 1: "target_length" if name == "decoder_input_ids" else "length"} for name in inputs}
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        # The exporter warns of itself: of what of torch it uses that will change.
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            _reader(model),
+            kwargs=inputs,
+            input_names=list(inputs),
+            output_names=["logits"],
+            dynamic_shapes=axes,
+            dynamo=True,
+            verbose=False,
+        )
+        program.save(path)
+
+
+def _reader(model: Any) -> Any:
+    """The model as a function of the inputs' names, to logits."""
+    import torch
+
+    class Reader(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(
+            self,
+            input_ids: torch.Tensor,
+            attention_mask: torch.Tensor | None = None,
+            token_type_ids: torch.Tensor | None = None,
+            decoder_input_ids: torch.Tensor | None = None,
+        ) -> torch.Tensor:
+            present = None if attention_mask is None else attention_mask.bool()
+            if decoder_input_ids is None:
+                hidden = self.model(input_ids, present=present, types=token_type_ids)
+            else:
+                hidden = self.model(decoder_input_ids, input_ids, source_present=present)
+            return self.model.logits(hidden)
+
+    return Reader().eval()
+
+
+def _inputs(config: Any, batch: int, length: int) -> dict[str, Any]:
+    """Random inputs of the model; the last row ends in padding, where it may."""
+    import torch
+
+    generator = torch.Generator().manual_seed(batch)
+    inputs = {"input_ids": torch.randint(config.vocab_size, (batch, length), generator=generator)}
+    if config.architecture != "decoder":
+        inputs["attention_mask"] = torch.ones(batch, length, dtype=torch.int64)
+        inputs["attention_mask"][-1, length // 2 + 1 :] = 0
+    if config.architecture == "encoder" and config.token_types:
+        inputs["token_type_ids"] = torch.randint(config.token_types, (batch, length), generator=generator)
+    if config.architecture == "encoder-decoder":
+        target = (batch, max(1, length - 2))
+        inputs["decoder_input_ids"] = torch.randint(config.vocab_size, target, generator=generator)
+    return inputs
+
+
+def _largest_difference(model: Any, path: Path) -> float:
+    """Between logits of the model and of the file in onnxruntime, over a few shapes; as a share of the largest logit,
+    or absolute where that is below 1."""
+    import onnxruntime
+    import torch
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    reader, largest = _reader(model), 0.0
+    context = model.config.context_length
+    for batch, length in (*CHECKED, (1, context)):
+        inputs = _inputs(model.config, batch, min(length, context))
+        with torch.inference_mode():
+            expected = reader(**inputs)
+        (got,) = session.run(["logits"], {name: value.numpy() for name, value in inputs.items()})
+        difference = (torch.from_numpy(got) - expected).abs().max() / expected.abs().max().clamp(min=1)
+        largest = max(largest, float(difference))
+    return largest
+
+
+def main(arguments: list[str]) -> None:
+    parse(export_onnx, arguments, "export-onnx")

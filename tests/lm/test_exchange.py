@@ -1,0 +1,247 @@
+"""Models travel to the formats of `transformers` and back without losing anything, or are refused by name."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from lm.config import ModelConfig
+from lm.exchange import FORMATS, format_of, from_hugging_face, to_hugging_face
+from lm.model import LanguageModel
+from lm.presets import PRESETS, preset
+
+transformers = pytest.importorskip("transformers")
+
+VOCAB = 97
+SMALL = {"vocab_size": VOCAB, "layers": 2, "width": 24, "heads": 4, "context_length": 30}
+RMS = {"norm": "rmsnorm", "bias": False}
+BERT = {"architecture": "encoder", "positions": "learned", "norm_position": "post", "norm_eps": 1e-12}
+T5 = {"architecture": "encoder-decoder", "positions": "relative", "scaled_attention": False, **RMS}
+LONGER = {"rotary_factor": 4.0, "rotary_original_length": 8}
+CASES = {
+    "gpt2": {"positions": "learned", "activation": "gelu_tanh"},
+    "gpt2 untied": {"positions": "learned", "activation": "relu2", "tied_head": False},
+    "gpt-neox": {"tied_head": False},
+    "gpt-neox without biases": {"bias": False, "rotary_base": 500.0},
+    "llama": {"activation": "swiglu", "kv_heads": 2, "tied_head": False, **RMS},
+    "llama with biases": {"activation": "swiglu", "norm": "rmsnorm", "mlp_width": 40},
+    "llama linear": {"activation": "swiglu", "rotary_scaling": "linear", "rotary_factor": 2.0, **RMS},
+    "llama llama3": {"activation": "swiglu", "rotary_scaling": "llama3", **LONGER, **RMS},
+    "llama yarn": {"activation": "swiglu", "rotary_scaling": "yarn", **LONGER, **RMS},
+    "bert": BERT,
+    "bert with token types": {**BERT, "token_types": 3},
+    "t5": {**T5, "activation": "relu", "scaled_head": True, "decoder_layers": 1},
+    "t5 1.1": {**T5, "activation": "geglu", "tied_head": False, "relative_buckets": 8, "relative_distance": 20},
+    "t5 tied without the division": {**T5, "activation": "swiglu"},
+}
+AUTO = {
+    "decoder": transformers.AutoModelForCausalLM,
+    "encoder": transformers.AutoModelForMaskedLM,
+    "encoder-decoder": transformers.AutoModelForSeq2SeqLM,
+}
+
+
+def random_model(config, seed=0):
+    """Every parameter drawn, norms and biases included."""
+    model = LanguageModel(config)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0.1, 0.4, generator=generator)
+    return model.eval()
+
+
+def read_folder(folder):
+    return json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+
+
+def assert_same_weights(got, expected):
+    assert got.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.equal(got[name], weight), name
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_an_exported_model_opens_in_transformers_and_what_that_saves_comes_back(name, tmp_path):
+    ours = random_model(ModelConfig(**SMALL, **CASES[name]))
+    config, tensors = to_hugging_face(ours.config, ours.state_dict())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "bos_token_id": 0, "eos_token_id": 0}))
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    peer, loading = AUTO[ours.config.architecture].from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(loading.values()), loading
+
+    source, ids = torch.randint(VOCAB, (2, 30)), torch.randint(VOCAB, (2, 25))
+    if ours.config.architecture == "encoder-decoder":
+        expected, got = ours.logits(ours(ids, source)), peer(input_ids=source, decoder_input_ids=ids).logits
+    else:
+        expected, got = ours.logits(ours(ids)), peer(ids).logits
+    assert expected.std() > 0.1
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+    peer.save_pretrained(tmp_path / "saved")
+    back, weights = from_hugging_face(*read_folder(tmp_path / "saved"))
+    assert_same_weights(weights, ours.state_dict())
+    again = LanguageModel(back).eval()
+    again.load_state_dict(weights)
+    same = again.logits(again(ids, source) if back.architecture == "encoder-decoder" else again(ids))
+    torch.testing.assert_close(same, expected)
+
+
+@st.composite
+def configurations(draw):
+    heads = draw(st.sampled_from([1, 2, 4]))
+    kind = draw(st.sampled_from(sorted(CASES)))
+    groups = {"kv_heads": draw(st.sampled_from([0, 1, heads]))} if kind.startswith("llama") else {}
+    shape = {
+        "vocab_size": draw(st.integers(1, 20)),
+        "layers": draw(st.integers(1, 3)),
+        "heads": heads,
+        "width": heads * 2 * draw(st.integers(1, 4)),
+        "mlp_width": draw(st.integers(0, 20)),
+        "context_length": draw(st.integers(1, 20)),
+        "norm_eps": draw(st.sampled_from([1e-12, 1e-5, 1e-3])),
+    }
+    return ModelConfig(**{**CASES[kind], **shape, **groups})
+
+
+@settings(max_examples=60, deadline=None)
+@given(config=configurations(), seed=st.integers(0, 1000))
+def test_there_and_back_is_the_identity(config, seed):
+    model = random_model(config, seed)
+    settings, tensors = to_hugging_face(config, model.state_dict())
+    back, weights = from_hugging_face(json.loads(json.dumps(settings)), tensors)
+    assert_same_weights(weights, model.state_dict())
+    filled = {"kv_heads": config.key_value_heads, "mlp_width": config.hidden_width}
+    if config.architecture == "encoder-decoder":
+        filled["decoder_layers"] = config.decoder_layers or config.layers
+    assert replace(back, **filled) == replace(config, **filled)
+
+
+@pytest.mark.parametrize(
+    ("preset_name", "format_name"),
+    [("gpt2", "GPT-2"), ("gpt2-xl", "GPT-2"), ("llama", "Llama"), ("bert-large", "BERT"), ("t5-base", "T5")],
+)
+def test_published_shapes_have_their_own_format(preset_name, format_name):
+    assert format_of(preset(preset_name)).name == format_name
+
+
+def test_the_published_settings_of_gpt2_are_those_of_transformers():
+    settings = format_of(preset("gpt2")).settings(preset("gpt2"))
+    published = transformers.GPT2Config().to_dict()
+    for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "activation_function"):
+        assert settings[name] == published[name]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"positions": "learned", "soft_cap": 30.0}, ["GPT-2 would need model.soft_cap = 0.0, not 30.0"]),
+        ({"positions": "learned", "scaled_attention": False}, ["GPT-2 would need model.scaled_attention = True"]),
+        ({"positions": "learned", "window": 8}, ["model.window = 0, not 8"]),
+        ({"positions": "learned", "bias": False}, ["GPT-2 would need model.bias = True, not False"]),
+        ({"positions": "learned", "norm": "rmsnorm"}, ["GPT-2 would need model.norm = 'layernorm', not 'rmsnorm'"]),
+        ({"positions": "learned", "kv_heads": 2}, ["GPT-2 would need model.kv_heads = 0, not 2"]),
+        ({"activation": "swiglu", "qk_norm": True, **RMS}, ["Llama would need model.qk_norm = False, not True"]),
+        ({"activation": "swiglu", "value_embeddings": 1, **RMS}, ["Llama would need model.value_embeddings = 0"]),
+        ({"activation": "swiglu", "norm_position": "post", **RMS}, ["Llama would need model.norm_position = 'pre'"]),
+        ({"architecture": "encoder"}, ["BERT would need model.positions = 'learned', not 'rotary'"]),
+        ({**BERT, "activation": "relu"}, ["BERT would need model.activation = 'gelu', not 'relu'"]),
+        ({**BERT, "tied_head": False}, ["BERT would need model.tied_head = True, not False"]),
+        ({**T5, "scaled_attention": True}, ["T5 would need model.scaled_attention = False, not True"]),
+        ({**T5, "scaled_head": True, "tied_head": False}, ["T5 would need model.scaled_head = False where the head"]),
+        ({"mlp": False}, ["model.mlp = True, not False"]),
+    ],
+)
+def test_what_a_format_cannot_express_is_refused_by_name(config, words):
+    with pytest.raises(ValueError, match="no format of transformers") as refusal:
+        format_of(ModelConfig(**SMALL, **config))
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_every_preset_has_a_format_or_is_refused_by_name():
+    for name in PRESETS:
+        config = replace(preset(name), vocab_size=preset(name).vocab_size or VOCAB)
+        try:
+            assert format_of(config) in FORMATS
+        except ValueError as refusal:
+            assert "would need model." in str(refusal)
+
+
+def exported(name="gpt2", **changes):
+    model = random_model(ModelConfig(**{**SMALL, **CASES[name], **changes}))
+    return to_hugging_face(model.config, model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("gpt2", {"model_type": "mamba"}, "model_type = 'mamba'"),
+        ("gpt2", {"model_type": None}, "model_type = None"),
+        ("gpt2", {"activation_function": "tanh"}, "activation_function = 'tanh'"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
+        ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights = False"),
+        ("gpt2", {"n_embd": "24"}, "n_embd = '24', but it must be of type int"),
+        ("gpt2", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ("gpt2", {"tie_word_embeddings": False}, "the weights have no lm_head.weight"),
+        ("gpt2", {"n_layer": 3}, "the weights have no transformer.h.2.ln_1.weight"),
+        ("gpt2", {"n_layer": 1}, "the weights have transformer.h.1."),
+        ("gpt2", {"n_positions": 31}, r"wpe.weight has the shape \(30, 24\), but config.json makes it \(31, 24\)"),
+        ("gpt2", {"n_head": 5}, "model.heads"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ("llama", {"head_dim": 32}, "head_dim = 32"),
+        ("llama", {"mlp_bias": True}, "mlp_bias = True"),
+        ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "beta_fast": 16}}, "beta_fast = 16"),
+        ("llama", {"rope_scaling": "yarn"}, "rope_scaling = 'yarn', but it must be an object"),
+        ("gpt-neox", {"use_parallel_residual": True}, "use_parallel_residual = True"),
+        ("gpt-neox", {"rotary_pct": 0.25}, "partial_rotary_factor = 0.25"),
+        ("gpt-neox", {"attention_bias": False}, "the weights have gpt_neox.final_layer_norm.bias"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
+        ("bert", {"is_decoder": True}, "is_decoder = True"),
+        ("t5", {"d_kv": 64}, "d_kv = 64"),
+        ("t5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj = 'gated-relu'"),
+    ],
+)
+def test_another_configuration_than_ours_is_refused_by_name(name, change, words):
+    settings, tensors = exported(name)
+    with pytest.raises(ValueError, match=words):
+        from_hugging_face({**settings, **change}, tensors)
+
+
+def test_a_file_of_the_bare_model_is_read_too():
+    settings, tensors = exported("gpt2")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    bare["h.0.attn.bias"] = torch.ones(30, 30)  # a mask that old files hold
+    config, weights = from_hugging_face(settings, bare)
+    assert config == from_hugging_face(settings, tensors)[0]
+    assert_same_weights(weights, from_hugging_face(settings, tensors)[1])
+
+
+def test_an_old_bert_with_a_pooler_is_read_too():
+    settings, tensors = exported("bert")
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in tensors.items()}
+    old = {name.replace("LayerNorm.bias", "LayerNorm.beta"): tensor for name, tensor in old.items()}
+    old |= {"bert.pooler.dense.weight": torch.ones(24, 24), "cls.seq_relationship.bias": torch.ones(2)}
+    assert_same_weights(from_hugging_face(settings, old)[1], from_hugging_face(settings, tensors)[1])
+
+
+def test_half_precision_becomes_float32():
+    settings, tensors = exported("llama")
+    _, weights = from_hugging_face(settings, {name: tensor.bfloat16() for name, tensor in tensors.items()})
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+
+
+def test_settings_that_are_left_out_have_the_defaults_of_transformers():
+    in_rope = {"rope_theta": "rope_theta", "rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}
+    for each in FORMATS:
+        peer = transformers.AutoConfig.for_model(each.model_type).to_dict()
+        rope = peer.get("rope_parameters") or {}
+        for name, value in each.defaults.items():
+            # transformers 4 has them beside the others.
+            theirs = rope.get(in_rope.get(name), peer.get(name))
+            assert theirs == value or theirs is None or value is None, (each.name, name)

@@ -1,0 +1,323 @@
+"""Runs go to `transformers` and ONNX and come back, by the command line, with the same logits and ids."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pipelines.evaluate import evaluate
+from pipelines.export_hf import export_hf
+from pipelines.export_onnx import export_onnx
+from pipelines.generate import generate
+from pipelines.import_hf import import_hf
+from pipelines.loading import load_trained
+from pipelines.report import report
+from pipelines.training.run import Run
+from tokenizer import CLS, END_OF_TEXT, SEP
+
+transformers = pytest.importorskip("transformers")
+
+TEXTS = ("import os\n\n\ndef main() -> int:\n    return 0\n", "naïve — 漢字 🙂\r\n\t x", "  ", "<|endoftext|x")
+AUTO = {
+    "gpt2": transformers.AutoModelForCausalLM,
+    "llama": transformers.AutoModelForCausalLM,
+    "gpt_neox": transformers.AutoModelForCausalLM,
+    "bert": transformers.AutoModelForMaskedLM,
+    "t5": transformers.AutoModelForSeq2SeqLM,
+}
+SHAPE = {
+    "max_position_embeddings": 34,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
+SHAPES = {
+    "gpt2": {"n_positions": 34, "n_embd": 32, "n_layer": 2, "n_head": 4},
+    "llama": {**SHAPE, "num_key_value_heads": 2},
+    "bert": SHAPE,
+    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+}
+
+
+def save_peer(folder, kind, tokenizer_folder, entries=512, **options):
+    """A random model of `transformers` and a tokenizer, as a folder of the hub has them."""
+    torch.manual_seed(1)
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 0}
+    config = transformers.AutoConfig.for_model(kind, vocab_size=entries, **SHAPES[kind], **ids)
+    peer = AUTO[kind].from_config(config).eval()
+    with torch.no_grad():
+        for parameter in peer.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    peer.save_pretrained(folder, **options)
+    shutil.copy(tokenizer_folder / "tokenizer.json", folder)
+    return peer
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory, tokenizer_folder):
+    """Of each kind such a folder, the model, and the run that was imported from it."""
+    made = {}
+
+    def get(kind):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("peers") / kind
+            peer = save_peer(folder, kind, tokenizer_folder)
+            made[kind] = folder, peer, import_hf(str(folder), out=folder.with_name("run"))
+        return made[kind]
+
+    return get
+
+
+@torch.no_grad()
+def logits(model, ids, source):
+    """Of our model, or of one of `transformers`."""
+    if isinstance(model, transformers.PreTrainedModel):
+        if model.config.is_encoder_decoder:
+            return model(input_ids=source, decoder_input_ids=ids).logits
+        return model(ids).logits
+    return model.logits(model(ids, source) if model.config.architecture == "encoder-decoder" else model(ids))
+
+
+def assert_same_logits(*models):
+    generator = torch.Generator().manual_seed(2)
+    ids, source = (torch.randint(512, (2, length), generator=generator) for length in (34, 30))
+    first, *others = (logits(model, ids, source) for model in models)
+    for other in others:
+        torch.testing.assert_close(other, first, atol=1e-4, rtol=1e-4)
+
+
+def our_model(run):
+    return load_trained(Run(run), device="cpu").model
+
+
+@pytest.mark.parametrize("kind", list(SHAPES))
+def test_a_model_of_transformers_becomes_a_run_and_goes_back(kind, peers, tmp_path):
+    _, peer, run = peers(kind)
+    out = export_hf(run, out=tmp_path / "out")
+    assert_same_logits(peer, our_model(run), AUTO[kind].from_pretrained(out).eval())
+    again = import_hf(str(out), out=tmp_path / "again")
+    for name, weight in our_model(run).state_dict().items():
+        assert torch.equal(our_model(again).state_dict()[name], weight)
+    assert Run(again).recipe.model == Run(run).recipe.model
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"), [("llama", [], []), ("bert", [CLS], [SEP]), ("t5", [], [END_OF_TEXT])]
+)
+def test_the_exported_tokenizer_gives_the_ids_that_the_model_was_trained_on(kind, before, after, peers, tmp_path):
+    _, _, run = peers(kind)
+    ours = Run(run).tokenizer()
+    theirs = transformers.AutoTokenizer.from_pretrained(export_hf(run, out=tmp_path / "out"))
+    special = ours.special_tokens
+    for text in TEXTS:
+        expected = [*(special[t] for t in before), *ours.encode_ordinary(text), *(special[t] for t in after)]
+        assert theirs(text)["input_ids"] == expected
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode_ordinary(text)
+        assert theirs.decode(expected, skip_special_tokens=True) == text
+    assert theirs.pad_token == "<|pad|>"
+    assert theirs.model_max_length == Run(run).recipe.model.context_length
+
+
+def test_a_trained_decoder_opens_in_transformers(bytelm, trained_gpt, tmp_path):
+    done = bytelm("export-hf", trained_gpt, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "GPTNeoXForCausalLM" in done.stdout
+    peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    ours = our_model(trained_gpt)
+    ids = torch.randint(512, (2, 32))
+    torch.testing.assert_close(peer(ids).logits, ours.logits(ours(ids)), atol=1e-4, rtol=1e-4)
+
+    tok = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    prompt = tok("<|endoftext|>import ", return_tensors="pt")
+    written = peer.generate(**prompt, max_new_tokens=12, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    expected = generate(trained_gpt, prompt="import ", tokens=12, greedy=True, device="cpu")
+    assert tok.decode(written, skip_special_tokens=True) == expected
+
+
+def test_an_imported_run_is_evaluated_generated_from_and_reported(bytelm, peers, dataset_folder, tmp_path):
+    folder, peer, _ = peers("gpt2")
+    done = bytelm("import-hf", folder, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    refused = bytelm("evaluate", "run")
+    assert refused.returncode == 1
+    assert "run was imported and has no dataset" in refused.stderr
+
+    numbers = evaluate(tmp_path / "run", data=dataset_folder, device="cpu")["splits"]["validation"]
+    import datasets
+
+    rows = datasets.load_from_disk(str(dataset_folder))["validation"].with_format("torch")["input_ids"][:]
+    stream = torch.as_tensor(rows).long().flatten()
+    blocks = [stream[start : start + 35] for start in range(0, len(stream) - 1, 34)]
+    with torch.no_grad():
+        nats = [
+            torch.nn.functional.cross_entropy(peer(block[None, :-1]).logits[0], block[1:], reduction="sum")
+            for block in blocks
+        ]
+    assert numbers["cross_entropy"] == pytest.approx(float(sum(nats)) / (len(stream) - 1), rel=1e-5)
+
+    assert generate(tmp_path / "run", prompt="import ", tokens=5, device="cpu") is not None
+    assert "imported_from" in report([tmp_path / "run"], out=tmp_path / "page.html").read_text()
+
+
+def test_a_model_in_shards_is_imported(tmp_path, tokenizer_folder):
+    peer = save_peer(tmp_path / "shards", "gpt2", tokenizer_folder, max_shard_size="50KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    assert_same_logits(peer, our_model(import_hf(str(tmp_path / "shards"), out=tmp_path / "run")))
+
+
+def test_a_vocabulary_padded_beyond_the_tokenizer_is_imported(tmp_path, tokenizer_folder, dataset_folder):
+    save_peer(tmp_path / "padded", "llama", tokenizer_folder, entries=576)
+    run = import_hf(str(tmp_path / "padded"), out=tmp_path / "run")
+    assert evaluate(run, data=dataset_folder, device="cpu")["splits"]["validation"]["perplexity"] > 1
+
+
+def spoil_config(folder):
+    (folder / "config.json").write_text("{")
+
+
+def without_config(folder):
+    (folder / "config.json").unlink()
+
+
+def without_tokenizer(folder):
+    (folder / "tokenizer.json").unlink()
+
+
+def with_word_pieces(folder):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["type"] = "WordPiece"
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def as_pickle(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def cut_weights(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def index_elsewhere(folder):
+    (folder / "model.safetensors").rename(folder.parent / "elsewhere.safetensors")
+    index = {"weight_map": {"transformer.wte.weight": "../elsewhere.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def without_a_shard(folder):
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {"transformer.wte.weight": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def with_few_entries(folder):
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "vocab_size": 300}))
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.wte.weight"] = weights["transformer.wte.weight"][:300].clone()
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (spoil_config, ["config.json is damaged"]),
+        (without_config, ["config.json is missing"]),
+        (without_tokenizer, ["has no tokenizer.json"]),
+        (with_word_pieces, ["tokenizer.json", "WordPiece", "not supported"]),
+        (as_pickle, ["pytorch_model.bin is a pickle", "save_pretrained"]),
+        (cut_weights, ["model.safetensors is damaged"]),
+        (index_elsewhere, ["model.safetensors.index.json is damaged"]),
+        (without_a_shard, ["model-00001-of-00001.safetensors is missing"]),
+        (with_few_entries, ["the tokenizer has 512 entries, but the model only 300"]),
+    ],
+)
+def test_a_folder_that_cannot_be_imported_leaves_nothing_behind(spoil, words, peers, tmp_path):
+    folder = shutil.copytree(peers("gpt2")[0], tmp_path / "model")
+    spoil(folder)
+    with pytest.raises((ValueError, OSError)) as refusal:
+        import_hf(str(folder), out=tmp_path / "run")
+    for word in words:
+        assert word in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_transformers_cannot_express_is_refused_by_name(bytelm, trained_bert, tmp_path):
+    done = bytelm("export-hf", trained_bert, "--out", "out")
+    assert done.returncode == 1
+    assert "BERT would need model.positions = 'learned', not 'rotary'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("export", [export_hf, export_onnx])
+def test_what_is_there_is_not_replaced(export, peers, tmp_path):
+    _, _, run = peers("gpt2")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match="exists already"):
+        export(run, out=tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_missing_folder_and_a_hub_that_is_out_of_reach_are_named(bytelm):
+    for source, words in (("nowhere", "is not a folder"), ("hub:nobody/nothing", "cannot be fetched from the hub")):
+        done = bytelm("import-hf", source, "--out", "run")
+        assert done.returncode == 1
+        assert f"{source} {words}" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def onnx_inputs(kind, batch, length):
+    generator = torch.Generator().manual_seed(length)
+    inputs = {"input_ids": torch.randint(512, (batch, length), generator=generator)}
+    if kind in ("bert", "t5"):
+        inputs["attention_mask"] = torch.ones(batch, length, dtype=torch.int64)
+        inputs["attention_mask"][0, (length + 1) // 2 :] = 0
+    if kind == "bert":
+        inputs["token_type_ids"] = torch.randint(2, (batch, length), generator=generator)
+    if kind == "t5":
+        inputs["decoder_input_ids"] = torch.randint(512, (batch, length + 3), generator=generator)
+    return inputs
+
+
+@pytest.mark.parametrize(
+    "kind", ["gpt2", pytest.param("bert", marks=pytest.mark.slow), pytest.param("t5", marks=pytest.mark.slow)]
+)
+def test_an_onnx_file_gives_the_logits_of_the_same_model_in_transformers(kind, peers, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    _, peer, run = peers(kind)
+    export_onnx(run, out=tmp_path / "new" / "model.onnx")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.onnx"]
+    session = onnxruntime.InferenceSession(tmp_path / "new" / "model.onnx")
+    for batch, length in ((1, 1), (3, 7), (2, 30)):
+        inputs = onnx_inputs(kind, batch, length)
+        (got,) = session.run(["logits"], {name: value.numpy() for name, value in inputs.items()})
+        with torch.no_grad():
+            expected = peer(**inputs).logits
+        shown = inputs["attention_mask"].bool() if kind == "bert" else slice(None)
+        torch.testing.assert_close(torch.from_numpy(got)[shown], expected[shown], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_an_onnx_file_keeps_a_window_that_short_texts_do_not_reach(trained_gpt, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    run = shutil.copytree(trained_gpt, tmp_path / "run")
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace("window = 0", "window = 9"))
+    session = onnxruntime.InferenceSession(export_onnx(run, out=tmp_path / "model.onnx"))
+    for length in (3, 9, 10, 32):
+        ids = torch.randint(512, (2, length))
+        (got,) = session.run(["logits"], {"input_ids": ids.numpy()})
+        ours = our_model(run)
+        torch.testing.assert_close(torch.from_numpy(got), logits(ours, ids, None), atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(logits(ours, ids, None), logits(our_model(trained_gpt), ids, None))
+
+
+def test_a_missing_package_is_named(monkeypatch, peers, tmp_path):
+    monkeypatch.setattr("pipelines.export_onnx.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'bytelm\[onnx\]'"):
+        export_onnx(peers("gpt2")[2], out=tmp_path / "model.onnx")
