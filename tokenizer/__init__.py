@@ -2,7 +2,7 @@
 
 from tokenizer.patterns import NAMES as PATTERN_NAMES
 from tokenizer.patterns import Pattern, resolve_pattern
-from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP
+from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP, sentinels
 from tokenizer.tokenizer import Tokenizer
 
 TYPE_CHECKING = False
@@ -22,6 +22,7 @@ __all__ = [
     "Tokenizer",
     "count_pretokens",
     "resolve_pattern",
+    "sentinels",
 ]
 
 

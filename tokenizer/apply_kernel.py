@@ -41,6 +41,7 @@ class Merges(NamedTuple):
     # rank << 32 | merged id. NOTHING marks what is empty, and as a value a pair that does not merge.
     pairs: np.ndarray
     of_bytes: np.ndarray  # uint64 (65536,): what `pairs` has for two single bytes, by their values
+    joined: np.ndarray  # bool (65536,): whether a token may have two bytes side by side, by their values
 
 
 class Tokens(NamedTuple):

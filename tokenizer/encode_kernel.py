@@ -15,6 +15,8 @@ from tokenizer.apply_kernel import (
     SCAN_LIMIT,
     SCRATCH,
     SCRATCH_RECORD,
+    Merges,
+    Tokens,
     find_long,
     find_short,
     heap_begin,
@@ -45,6 +47,8 @@ OUT, DOCUMENT, SCANNED, POSITION, START, FIRST, LAST, NEEDED = range(8)
 DONE, MORE, GROW, LONG = range(4)  # what `encode` returns
 NO_ID = LOW_HALF  # marks the places of a row of `Caches.small` that hold no id
 BATCH = 512
+BATCHES = 64  # in a turn; a pretoken may be of any number of pieces
+CUT = 5  # pretokens of this many bytes and more are taken apart; if they are ASCII, only from SHORT on
 LARGE = 64  # pretokens of this many bytes and more are not cached
 SMALL_ROW = 4
 LARGE_ROW = 16
@@ -65,6 +69,7 @@ class Caches(NamedTuple):
 # arrays would take longer to hand over than a short text to encode.
 BATCH_RECORD = np.dtype(
     [
+        ("ends", np.int64, BATCH),  # of pieces
         ("lengths", np.int64, BATCH),  # in bytes
         ("low", np.uint64, BATCH),  # the two words of a pretoken as `pack` gives them; of a large one the last word
         ("high", np.uint64, BATCH),
@@ -81,29 +86,49 @@ BATCH_RECORD = np.dtype(
 )
 
 
+@inlined
+def _piece_end(data, start, end, joined):
+    """Where the first piece of data[start:end] ends: between two bytes that no token has side by side, where no merge
+    ever reaches across. The pieces are merged as the whole is, and return more often."""
+    limit = min(end, start + SCRATCH + 1)
+    i = start + 1
+    while i < limit and joined[np.int64(data[i - 1]) << 8 | np.int64(data[i])]:
+        i += 1
+    return end if i == limit else i
+
+
 @internal
-def _pack(data, start, ends, n, caches, batch):
-    """Pack and hash n pretokens; the number of the first that is too long, or too near the end of the data to load."""
+def _pack(data, start, ends, joined, caches, batch):
+    """Fill a batch with pretokens, long ones in pieces, packed and hashed.
+
+    Returns how many there are, and the number of the pretoken that the next belongs to. It stops at one that is too
+    long, or too near the end of the data to load, whose end and length it leaves in the batch.
+    """
     small_mask = np.uint64(len(caches.small) - 2 * SMALL_ROW)
     large_mask = np.uint64(len(caches.large) - 2 * LARGE_ROW)
     safe = len(data) - 16
-    safe_words = len(data) - LARGE
-    for k in range(n):
-        length = ends[k] - start
+    pretoken = 0
+    k = 0
+    while k < BATCH and pretoken < len(ends):
+        end = whole_end = ends[pretoken]
+        length = end - start
+        # Joined by `&` and `|` because that is one branch, hardly ever taken in English.
+        if (length >= CUT) & (data[end - 1] >= 0x80) | (length >= SHORT):
+            end = _piece_end(data, start, end, joined)
+            length = end - start
+        batch.ends[k] = end
         batch.lengths[k] = length
         if length < SHORT:
-            if start > safe:
-                return k
-            low, high = pack(data, start, length)
+            low, high = pack(data, start, length) if start <= safe else pack_slowly(data, start, length)
             row = mix(low, high) >> np.uint64(20) & small_mask
             prefetch(caches.small, row)
             batch.low[k] = low
             batch.high[k] = high
             batch.rows[k] = row
         else:
-            if length >= LARGE or start > safe_words:
-                return k
             words = (length + 7) >> 3
+            if length >= LARGE or start + 8 * words > len(data):
+                break
             h = np.uint64(length)
             for w in range(words - 1):
                 h = (h ^ load_8(data, start + 8 * w)) * HASH_2
@@ -116,12 +141,14 @@ def _pack(data, start, ends, n, caches, batch):
                 last_word |= np.uint64(length) << np.uint64(56)
             batch.low[k] = last_word
             batch.rows[k] = row
-        start = ends[k]
-    return n
+        pretoken += np.int64(end == whole_end)
+        start = end
+        k += 1
+    return k, pretoken
 
 
 @internal
-def _look_up(data, ends, n, caches, tokens, batch):
+def _look_up(data, n, caches, tokens, batch):
     """Find the ids of pretokens in the caches. Those that are not there are listed in `missing`.
 
     Returns how many those are, and how much of `found` is used.
@@ -148,7 +175,7 @@ def _look_up(data, ends, n, caches, tokens, batch):
                 misses += 1
         else:
             count = _find_large(
-                data, ends[k] - batch.lengths[k], batch.lengths[k], batch.low[k], row, large, found, used
+                data, batch.ends[k] - batch.lengths[k], batch.lengths[k], batch.low[k], row, large, found, used
             )
             if count:
                 batch.places[k] = used
@@ -201,7 +228,7 @@ def _find_small_in_large(low, high, large, found, used):
 
 
 @internal
-def _find_or_merge(data, ends, misses, used, merges, tokens, large, batch):
+def _find_or_merge(data, misses, used, merges, tokens, large, batch):
     """Find the missing pretokens among the tokens, and merge the others."""
     n = 0
     for m in range(misses):
@@ -213,7 +240,7 @@ def _find_or_merge(data, ends, misses, used, merges, tokens, large, batch):
             if token < 0:
                 count = _find_small_in_large(batch.low[k], batch.high[k], large, batch.found, used)
         else:
-            token = find_long(data, ends[k] - length, ends[k], tokens)
+            token = find_long(data, batch.ends[k] - length, batch.ends[k], tokens)
         if token >= 0:
             batch.found[used] = token
             count = 1
@@ -223,7 +250,7 @@ def _find_or_merge(data, ends, misses, used, merges, tokens, large, batch):
             used += count
         else:
             batch.merging[n] = k
-            batch.items[n, 0] = ends[k] - length
+            batch.items[n, 0] = batch.ends[k] - length
             batch.items[n, 1] = length
             n += 1
     merge_short(data, batch.items, n, merges, batch.scratch.lanes, batch.found, used, batch.spans)
@@ -248,7 +275,7 @@ def _find_or_merge_one(data, start, length, used, merges, tokens, batch):
 
 
 @internal
-def _write(ends, n, caches, batch, offsets, out, id_offsets, state):
+def _write(n, caches, batch, offsets, out, id_offsets, state):
     """Write the ids of a batch in the order of the text, and where documents end."""
     small = caches.small
     at = state[OUT]
@@ -271,7 +298,7 @@ def _write(ends, n, caches, batch, offsets, out, id_offsets, state):
             for i in range(count):
                 out[at + i] = batch.found[batch.places[k] + i]
             at += count
-        while ends[k] == document_end:
+        while batch.ends[k] == document_end:
             document += 1
             id_offsets[document] = at
             document_end = offsets[document + 1] if document < documents else np.int64(-1)
@@ -280,7 +307,7 @@ def _write(ends, n, caches, batch, offsets, out, id_offsets, state):
 
 
 @internal
-def _remember(data, ends, misses, packed, caches, batch):
+def _remember(data, misses, packed, caches, batch):
     """Put what was missing of the first `packed` into the caches, where its ids fit."""
     small = caches.small
     large = caches.large
@@ -318,7 +345,7 @@ def _remember(data, ends, misses, packed, caches, batch):
             else:
                 last = ((length + 7) >> 3) - 1
                 for w in range(last):
-                    large[row + np.uint64(w)] = load_8(data, ends[k] - length + 8 * w)
+                    large[row + np.uint64(w)] = load_8(data, batch.ends[k] - length + 8 * w)
                 large[row + np.uint64(last)] = batch.low[k]
                 large[row + np.uint64(7)] |= np.uint64(length) << np.uint64(56)
             for w in range(n):
@@ -332,62 +359,77 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
 
     Whole pretokens are looked up in `tokens` before they are merged. Ids go to `out` (uint32, room for one a
     byte and three more) from state[OUT] on; id_offsets[d] is where those of document d begin. Returns the index of the
-    first pretoken not encoded because it is longer than SCRATCH, else len(ends).
+    first pretoken not encoded, and whether that is because a piece of it is longer than SCRATCH.
     """
-    while first < len(ends):
-        wanted = min(BATCH, len(ends) - first)
-        batch_ends = ends[first : first + wanted]
-        n = _pack(data, start, batch_ends, wanted, caches, batch)
-        misses, used = _look_up(data, batch_ends, n, caches, tokens, batch)
+    stopped = False
+    for _ in range(BATCHES):
+        if first == len(ends):
+            break
+        n, pretokens = _pack(data, start, ends[first:], merges.joined, caches, batch)
+        misses, used = _look_up(data, n, caches, tokens, batch)
+        first += pretokens
         ready = n
-        if n < wanted and batch.lengths[n] <= SCRATCH:
+        stopped = n < BATCH and first < len(ends)
+        if stopped and batch.lengths[n] <= SCRATCH:
             # One that the caches do not take; the next batch begins behind it.
             ready += 1
+            stopped = False
+            end = batch.ends[n]
             length = batch.lengths[n]
+            first += np.int64(end == ends[first])
             if length <= SCAN_LIMIT:
-                if length < SHORT:
-                    batch.low[n], batch.high[n] = pack_slowly(data, batch_ends[n] - length, length)
                 batch.missing[misses] = n
                 misses += 1
             else:
                 batch.places[n] = used
-                used = _find_or_merge_one(data, batch_ends[n] - length, length, used, merges, tokens, batch)
+                used = _find_or_merge_one(data, end - length, length, used, merges, tokens, batch)
                 batch.counts[n] = used - batch.places[n]
         if misses:
-            _find_or_merge(data, batch_ends, misses, used, merges, tokens, caches.large, batch)
-        _write(batch_ends, ready, caches, batch, offsets, out, id_offsets, state)
+            _find_or_merge(data, misses, used, merges, tokens, caches.large, batch)
+        _write(ready, caches, batch, offsets, out, id_offsets, state)
         if misses:
-            _remember(data, batch_ends, misses, n, caches, batch)
-        first += ready
-        if ready == n < wanted:
+            _remember(data, misses, n, caches, batch)
+        if ready:
+            start = state[START] = batch.ends[ready - 1]
+        if stopped:
             break
-        start = ends[first - 1]
-    return first
+    return first, stopped
 
 
 @kernel
-def encode(data, offsets, automaton, ends, merges, tokens, caches, scratch, out, id_offsets, state, chunks):
+def encode(
+    data, offsets, out, id_offsets, state, ends, scratch, chunks,
+    actions, loops, byte_classes, code_point_classes, fold, ascii_rules,
+    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, small, large,
+):  # fmt: skip
     """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
 
-    automaton: what `scan` takes of a pattern. ends: int64 scratch memory; what it holds from state[FIRST] to
-    state[LAST] is encoded before anything is scanned. Ids go to `out` (uint32) from state[OUT] on; id_offsets[d] is
-    where those of document d begin. Returns DONE; MORE when there is more to do; GROW when `out` must have
-    state[NEEDED] places more; LONG when the pretoken that ends at ends[state[FIRST]] has more bytes than SCRATCH.
+    Ids go to `out` (uint32) from state[OUT] on; id_offsets[d] is where those of document d begin. ends: int64 scratch
+    memory; what it holds from state[FIRST] to state[LAST] is encoded before anything is scanned. scratch: one
+    BATCH_RECORD. Then come what `scan` takes of a pattern, `Merges`, `Tokens` and `Caches`, all array by array, because
+    numba takes longer to take tuples apart than a short text takes to be encoded.
+
+    Returns DONE; MORE when there is more to do; GROW when `out` must have state[NEEDED] places more; LONG when of the
+    pretoken that ends at ends[state[FIRST]] a piece of more bytes than SCRATCH begins at state[START].
     """
+    merges = Merges(byte_ids, pairs, of_bytes, joined)
+    tokens = Tokens(short, long, blob, token_offsets)
+    caches = Caches(small, large)
     for _ in range(chunks):
         if state[FIRST] == state[LAST]:
             if state[SCANNED] == len(offsets) - 1:
                 return DONE
             state[FIRST] = 0
             state[LAST], state[SCANNED], state[POSITION] = scan(
-                data, offsets, state[SCANNED], state[POSITION], ends, *automaton
-            )
+                data, offsets, state[SCANNED], state[POSITION], ends,
+                actions, loops, byte_classes, code_point_classes, fold, ascii_rules,
+            )  # fmt: skip
             if state[LAST] == 0:
                 continue
         state[NEEDED] = ends[state[LAST] - 1] - state[START] + 4  # an id a byte, and what is written beyond
         if state[OUT] + state[NEEDED] > len(out):
             return GROW
-        state[FIRST] = _encode(
+        state[FIRST], stopped = _encode(
             data,
             offsets,
             state[START],
@@ -401,8 +443,6 @@ def encode(data, offsets, automaton, ends, merges, tokens, caches, scratch, out,
             id_offsets,
             state,
         )
-        if state[FIRST] > 0:
-            state[START] = ends[state[FIRST] - 1]
-        if state[FIRST] < state[LAST]:
+        if stopped:
             return LONG
     return MORE

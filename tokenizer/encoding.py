@@ -19,6 +19,7 @@ from tokenizer.workers import share_out
 SMALL_CACHE = 1 << 19  # rows of 32 bytes
 LARGE_CACHE = 1 << 16  # rows of 128 bytes
 SMALL_TEXT = 1 << 16  # bytes up to which there is an id's room for every byte from the start
+BYTE = np.dtype(np.uint8)
 CHUNKS_PER_CALL = 8  # of CHUNK pretokens, some milliseconds, between looks at Ctrl-C
 WORK_PER_CALL = 1_000_000  # heap steps on one long pretoken, about 0.2 s, between looks at Ctrl-C
 
@@ -46,15 +47,28 @@ def token_table(tokens: list[bytes | None]) -> kernel.Tokens:
     return table
 
 
-def merge_table(listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, room: int = 0) -> kernel.Merges:
+def merge_table(
+    listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, joined: np.ndarray, room: int = 0
+) -> kernel.Merges:
     """Merges, int32 (n, 3), found by their pair, with their ranks. ValueError where a pair is repeated."""
     pairs = aligned(2 * _capacity(len(listed) + room), kernel.NOTHING)
     repeated = kernel.insert_pairs(pairs, np.ascontiguousarray(listed), ranks.astype(np.int64))
     if repeated >= 0:
         raise ValueError(f"merge {repeated} joins a pair that an earlier merge joins")
-    table = kernel.Merges(byte_ids, pairs, np.empty(65536, dtype=np.uint64))
+    table = kernel.Merges(byte_ids, pairs, np.empty(65536, dtype=np.uint64), joined)
     kernel.fill_byte_pairs(table)
     return table
+
+
+def bytes_joined(table: kernel.Tokens) -> np.ndarray:
+    """Which two bytes stand side by side in any token: bool (65536,), by their values."""
+    joined = np.zeros(65536, dtype=np.bool_)
+    both = table.blob[:-1].astype(np.uint16) << 8 | table.blob[1:]
+    same_token = np.ones(len(both), dtype=np.bool_)
+    ends = table.offsets[1:-1]
+    same_token[ends[(ends > 0) & (ends < len(table.blob))] - 1] = False
+    joined[both[same_token]] = True
+    return joined
 
 
 def _pairs_by_bytes(table: kernel.Tokens) -> np.ndarray:
@@ -93,7 +107,8 @@ def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.nd
     """
     table = token_table(tokens)
     none = np.empty((0, 3), dtype=np.int32)
-    parts = _merge_tokens(table, merge_table(none, none[:, 2], byte_ids, room=len(tokens)), learn=True)
+    merges = merge_table(none, none[:, 2], byte_ids, bytes_joined(table), room=len(tokens))
+    parts = _merge_tokens(table, merges, learn=True)
     merged = np.flatnonzero(np.diff(table.offsets) > 1)
     if (parts[merged, 0] != 2).any():
         return None
@@ -102,7 +117,8 @@ def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.nd
 
 def all_tokens_reachable(tokens: list[bytes | None], merges: np.ndarray, byte_ids: np.ndarray) -> bool:
     """Whether the merges make every token out of its own bytes, so that looking it up whole changes nothing."""
-    parts = _merge_tokens(token_table(tokens), merge_table(merges, np.arange(len(merges)), byte_ids))
+    table = token_table(tokens)
+    parts = _merge_tokens(table, merge_table(merges, np.arange(len(merges)), byte_ids, bytes_joined(table)))
     return all(parts[i, 0] == 1 and parts[i, 1] == i for i, token in enumerate(tokens) if token is not None)
 
 
@@ -121,7 +137,11 @@ class EncodingTables:
         else:
             listed = vocabulary.merges
             ranks, made_by = np.arange(len(listed)), np.ascontiguousarray(listed[:, 2])
-        self.merges = merge_table(listed, ranks, byte_ids)
+        # Only where a token is found whole because merging makes it may a part of a pretoken be looked up as a whole.
+        joined = bytes_joined(self.tokens)
+        if vocabulary.semantics != BY_MERGES:
+            joined.fill(True)
+        self.merges = merge_table(listed, ranks, byte_ids, joined)
         # The id that each rank makes, or None where merges may rank before those that make their parts.
         self.made_by = made_by if long_kernel.monotone(listed, ranks, len(tokens)) else None
         if vocabulary.semantics == BY_MERGES:
@@ -142,12 +162,17 @@ class Encoder:
             cache.fill(0)  # so that the system hands the memory out now and not while a text waits
         self.batch = np.zeros(1, dtype=encode_kernel.BATCH_RECORD)
         self.ends = np.empty(CHUNK, dtype=np.int64)
+        automaton = NO_AUTOMATON if tables.automaton is None else tables.automaton
+        self._tables = (*automaton, *tables.merges, *tables.tokens, *self.caches)
         # For a short text, which is encoded in less time than it takes to make these.
         self._offsets = np.zeros(2, dtype=np.int64)
         self._id_offsets = np.zeros(2, dtype=np.int64)
         self._state = np.zeros(8, dtype=np.int64)
         self._out = np.empty(SMALL_TEXT + 4, dtype=np.uint32)
-        self._ids = memoryview(self._out)
+        self._ids, self._size = memoryview(self._out), memoryview(self._offsets)
+        self._reached = memoryview(self._state)
+        self._fixed = (self._offsets, self._out, self._id_offsets, self._state, self.ends, self.batch)
+        self._fixed += (CHUNKS_PER_CALL, *self._tables)
 
     def encode(self, block: Block, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
@@ -158,41 +183,31 @@ class Encoder:
         while state[encode_kernel.DOCUMENT] < len(block.offsets) - 1 and block.offsets[state[1] + 1] == start:
             state[encode_kernel.DOCUMENT] += 1  # empty documents at the very beginning
         if self.tables.automaton is not None:
-            out = self._run(block, self.tables.automaton, self.ends, out, id_offsets, state, check)
+            out = self._run(block, self.ends, out, id_offsets, state, check)
         else:
             state[encode_kernel.SCANNED] = len(block.offsets) - 1
             for ends in pretoken_ends(block, self.tables.pattern):
                 state[encode_kernel.FIRST], state[encode_kernel.LAST] = 0, len(ends)
-                out = self._run(block, NO_AUTOMATON, ends, out, id_offsets, state, check)
+                out = self._run(block, ends, out, id_offsets, state, check)
         return out[: state[encode_kernel.OUT]], id_offsets
 
     def encode_to_list(self, text: bytes) -> list[int]:
         """The ids of one text."""
         if not 0 < len(text) <= SMALL_TEXT or self.tables.automaton is None:
             return memoryview(self.encode(single_block(text))[0]).tolist()  # faster than the array's own
-        block = Block(np.frombuffer(text, dtype=np.uint8), self._offsets)
-        self._offsets[1] = len(text)
+        self._size[1] = len(text)
         self._state.fill(0)
-        self._run(block, self.tables.automaton, self.ends, self._out, self._id_offsets, self._state, lambda: None)
-        return self._ids[: self._state[encode_kernel.OUT]].tolist()
+        data = np.frombuffer(text, dtype=BYTE)
+        if encode_kernel.encode(data, *self._fixed) != encode_kernel.DONE:
+            block = Block(data, self._offsets)
+            self._run(block, self.ends, self._out, self._id_offsets, self._state, lambda: None)
+        return self._ids[: self._reached[encode_kernel.OUT]].tolist()
 
-    def _run(self, block: Block, automaton, ends, out, id_offsets, state, check) -> np.ndarray:
+    def _run(self, block: Block, ends, out, id_offsets, state, check) -> np.ndarray:
         """Call the kernel until it is done; `out`, or what it has become."""
-        tables = self.tables
         while True:
             outcome = encode_kernel.encode(
-                block.data,
-                block.offsets,
-                automaton,
-                ends,
-                tables.merges,
-                tables.tokens,
-                self.caches,
-                self.batch,
-                out,
-                id_offsets,
-                state,
-                CHUNKS_PER_CALL,
+                block.data, block.offsets, out, id_offsets, state, ends, self.batch, CHUNKS_PER_CALL, *self._tables
             )
             if outcome == encode_kernel.DONE:
                 return out

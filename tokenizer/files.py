@@ -15,20 +15,13 @@ from io import BytesIO
 from operator import lt
 from pathlib import Path
 
-from tokenizer.hugging_face import (
-    LARGEST_ID,
-    build_vocabulary,
-    is_id,
-    largest_size,
-    parse_added_tokens,
-    parse_tokenizer_json,
-    tokenizer_json,
-)
+from tokenizer.hugging_face import parse_added_tokens, parse_tokenizer_json, tokenizer_json
+from tokenizer.json_files import parse_json, read_bytes, read_json, read_text
 from tokenizer.patterns import Pattern, resolve_pattern
+from tokenizer.records import Record
 from tokenizer.special import END_OF_TEXT, check_special_tokens
+from tokenizer.spelled_vocabulary import LARGEST_ID, build_vocabulary, is_id, largest_size
 from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
-
-LARGEST_FILE = 1 << 29  # bytes; the largest published vocabularies have about 35 MB
 
 # Merges, and the file beside them that gives every token its id.
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
@@ -69,7 +62,7 @@ def load_vocabulary(
         if path.suffix == ".json":
             if (pattern, special_tokens, normalizer) != (None, None, None):
                 raise ValueError("says its own pattern, special tokens and normalizer; load it without")
-            return parse_tokenizer_json(_read_json(path))
+            return _load_tokenizer_json(path)
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
@@ -110,49 +103,19 @@ def _in_folder(folder: Path) -> Path:
     raise FileNotFoundError(f"the folder {folder} has no {', '.join(others)} or {last}")
 
 
-def _read(path: Path) -> bytes:
-    size = path.stat().st_size
-    if size > LARGEST_FILE:
-        raise ValueError(f"has {size} bytes, more than the {LARGEST_FILE} that a vocabulary may have")
-    return path.read_bytes()
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return _read(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8 at byte {error.start}") from None
-
-
-def _read_json(path: Path):
-    def constant(name: str):
-        raise ValueError(f"has the number {name}, which is not JSON")
-
-    try:
-        return json.loads(_read_text(path), object_pairs_hook=_distinct, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON ({error.msg} at line {error.lineno}); the file may be truncated") from None
-    except ValueError as error:
-        if "integer string conversion" in str(error):
-            raise ValueError("has a number with thousands of digits") from None
-        raise
-
-
-def _distinct(items: list[tuple[str, object]]) -> dict:
-    """An object of a JSON file, in which no name may stand twice."""
-    found = dict(items)
-    if len(found) < len(items):
-        seen = set()
-        for name, _ in items:
-            if name in seen:
-                raise ValueError(f"has the name {name[:80]!r} twice in one object")
-            seen.add(name)
-    return found
+def _load_tokenizer_json(path: Path) -> Vocabulary:
+    content = read_bytes(path)
+    record = Record(content)
+    vocabulary = record.read()
+    if vocabulary is None:
+        vocabulary = parse_tokenizer_json(parse_json(content))
+        record.write(vocabulary)
+    return vocabulary
 
 
 def _load_ranks(path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
     """tiktoken's format: lines of a token in base64 and its rank, which is its id."""
-    content = _read(path)
+    content = read_bytes(path)
     if path.suffix != ".tiktoken" and not _RANK_LINE.match(content, 0, 8192):
         raise ValueError(
             "is neither a tokenizer.json, nor vocab.bpe or merges.txt, nor tiktoken's ranks in base64"
@@ -228,7 +191,7 @@ def _load_merges(path: Path, ids_path: Path, pattern, special_tokens, normalizer
     if not path.is_file() or not ids_path.is_file():
         missing = ids_path if path.is_file() else path
         raise ValueError(f"needs {missing.name} beside it")
-    merges = _read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
+    merges = read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
     if merges[0].startswith("#version") or merges == [""]:
         del merges[0]
     ids = _beside(ids_path)
@@ -258,7 +221,7 @@ def _beside(path: Path, otherwise=None):
     if otherwise is not None and not path.is_file():
         return otherwise
     try:
-        found = _read_json(path)
+        found = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path.name} {error}") from None
     if not isinstance(found, dict):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 
 import numba
 import numpy as np
@@ -34,13 +37,40 @@ HASH_2 = np.uint64(0x6A09E667F3BCC909)
 HASH_3 = np.uint64(0xBB67AE8584CAA73B)
 
 # Kernels count no references to arrays, which they neither make nor keep: that takes longer than the work of a loop.
-# `internal` and `inlined` are what only kernels call: without the code that takes Python's objects apart, which takes
-# long to compile.
-kernel = numba.njit(nogil=True, cache=True, _nrt=False)
-internal = numba.njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-inlined = numba.njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
+_OPTIONS = {"nogil": True, "_nrt": False}
+# Without the code that takes Python's objects apart, which takes long to compile.
+_INTERNAL = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def kernel(function: Callable):
+    """What Python calls."""
+    return _by_types_alone(numba.njit(**_OPTIONS, cache=True)(function))
+
+
+def internal(function: Callable):
+    """What only kernels call."""
+    return _by_types_alone(numba.njit(**_INTERNAL)(function))
+
+
+def inlined(function: Callable):
+    """The same, for what is small and called in inner loops."""
+    return _by_types_alone(numba.njit(**_INTERNAL, forceinline=True)(function))
+
+
+def _by_types_alone(dispatcher):
+    """Keep kernels from compiling a function once more for each constant that they call it with."""
+    template_of = dispatcher.get_call_template
+
+    def get_call_template(args, kws):
+        return template_of(tuple(map(types.unliteral, args)), {name: types.unliteral(kws[name]) for name in kws})
+
+    dispatcher.get_call_template = get_call_template
+    return dispatcher
+
 
 SHORT = 16  # pretokens below this many bytes are packed into two words
+
+HUGE_PAGE = 1 << 21  # bytes
 
 ONE = np.uint64(1)
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -203,9 +233,21 @@ def hash_bytes(data, start, end):
 
 
 def aligned(words: int, fill: int) -> np.ndarray:
-    """uint64 (words,) that begins at a cache line, so that rows that fit in one do not lie across two."""
-    memory = np.zeros(words + 8, dtype=np.uint64)
-    first = -(memory.ctypes.data // 8) % 8
+    """uint64 (words,) that begins at a cache line, so that rows that fit in one do not lie across two.
+
+    A large one lies in huge pages where the system has them: looking up where the pages of a table are, which is read
+    here and there, takes as long as reading it.
+    """
+    boundary = 64
+    if 8 * words >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        boundary = HUGE_PAGE
+        pages = mmap.mmap(-1, 8 * words + boundary, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # a system without
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        memory = np.frombuffer(pages, dtype=np.uint64)
+    else:
+        memory = np.zeros(words + boundary // 8, dtype=np.uint64)
+    first = -memory.ctypes.data % boundary // 8
     array = memory[first : first + words]
     if fill:
         array.fill(fill)

@@ -10,7 +10,7 @@ text takes linear time. All of it is bytes and numbers: importing this module lo
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections import namedtuple
 from functools import cache, cached_property, partial
 
 from tokenizer import unicode_classes
@@ -64,16 +64,18 @@ STATES = 16  # rows of the table
 ASCII_GPT2, ASCII_CL100K, ASCII_QWEN2, ASCII_O200K = range(4)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Automaton:
-    """What the scanner runs, as plain bytes."""
+# Named tuples and no dataclasses: these take longer to import than a short text to encode.
+_Tables = namedtuple("_Tables", ["actions", "loops", "byte_classes", "of_unicode", "fold_contractions", "ascii_rules"])
 
-    actions: bytes  # (STATES * CLASSES,), the action in a state on a class at state * CLASSES + class
-    loops: bytes  # (STATES,): the first class in its rules on which a state stays and marks nothing, or 255
-    byte_classes: bytes  # (256,): class of each ASCII byte, MULTIBYTE from 0x80
-    of_unicode: bytes  # (256,): the scanner class of each Unicode class
-    fold_contractions: bool  # 'S as well as 's, and the long s
-    ascii_rules: int  # which rules of `ascii_kernel` say the same of ASCII text
+
+class Automaton(_Tables):
+    """What the scanner runs, as plain bytes.
+
+    actions: (STATES * CLASSES,), the action in a state on a class at state * CLASSES + class. loops: (STATES,), the
+    first class in its rules on which a state stays and marks nothing, or 255. byte_classes: (256,), the class of each
+    ASCII byte, MULTIBYTE from 0x80. of_unicode: (256,), the scanner class of each Unicode class. fold_contractions:
+    'S as well as 's, and the long s. ascii_rules: which rules of `ascii_kernel` say the same of ASCII text.
+    """
 
     @cached_property
     def code_point_classes(self) -> bytes:
@@ -82,12 +84,9 @@ class Automaton:
         return b"".join([self.byte_classes[:0x80], table[0x80:0xD800], bytes([END]) * 0x800, table[0xE000:]])
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """A split pattern. `regex` is the canonical spelling, which goes into tokenizer.json and fingerprints."""
-
-    regex: str
-    name: str | None = None
+class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
+    """A split pattern. `regex` is the canonical spelling, which goes into tokenizer.json and fingerprints; `name` is
+    that of the scanner, None where there is none."""
 
     @cached_property
     def automaton(self) -> Automaton | None:

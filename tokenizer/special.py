@@ -12,6 +12,11 @@ SEP = "<|sep|>"
 DEFAULT_SPECIAL_TOKENS = (END_OF_TEXT, PAD, MASK, CLS, SEP)
 
 
+def sentinels(count: int) -> tuple[str, ...]:
+    """The special tokens that stand for the spans that span corruption takes out: <|sentinel_0|>, <|sentinel_1|>..."""
+    return tuple(f"<|sentinel_{number}|>" for number in range(count))
+
+
 def check_special_tokens(special_tokens: Sequence[str]) -> tuple[str, ...]:
     """Return them as a tuple; ValueError for a single string, an empty or repeated spelling."""
     if isinstance(special_tokens, str):

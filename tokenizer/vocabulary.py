@@ -6,7 +6,7 @@ It holds what the file says as plain Python data, which is all that a short text
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from tokenizer.byte_level import spell, unspell_all
@@ -23,6 +23,27 @@ BY_RANKS = "whole pretoken, then ranks"  # tiktoken: any two neighbours whose by
 
 
 LONGEST_RANKED_TOKEN = 4096  # bytes, in a vocabulary by ranks
+
+
+class CutPairs:
+    """Pairs of tokens, as the tokens that merging them makes and the lengths of the left ones."""
+
+    def __init__(self, wholes: list[str], lengths: Sequence[int]):
+        self._wholes = wholes
+        self._lengths = lengths
+
+    def __reduce__(self):
+        return CutPairs, (self._wholes, list(self._lengths))
+
+    def __len__(self) -> int:
+        return len(self._wholes)
+
+    def __getitem__(self, number: int) -> tuple[str, str]:
+        whole, length = self._wholes[number], self._lengths[number]
+        return whole[:length], whole[length:]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return map(self.__getitem__, range(len(self)))
 
 
 class Vocabulary:
@@ -45,7 +66,7 @@ class Vocabulary:
         special_tokens: dict[str, int],
         pattern: Pattern,
         rule: str = BY_MERGES,
-        pairs: Sequence[Sequence] | None = None,
+        pairs: Sequence[Sequence] | CutPairs | None = None,
         first_merged: int | None = None,
         spelled: bool = False,
         normalizer: str | None = None,

@@ -1,5 +1,6 @@
 """Material for the tokenizer's tests: real text, generators of hard text, and a slow, obvious reference of training."""
 
+import os
 import random
 import sysconfig
 from collections import Counter
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 import regex
+
+# Files are to be read, not what was kept of them when they were read before.
+os.environ["BYTELM_CACHE"] = ""
 
 
 @pytest.fixture(scope="session")

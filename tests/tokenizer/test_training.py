@@ -36,7 +36,7 @@ def merges_of_tokenizers(texts, vocab_size, pattern, special_tokens=(), **option
 
 
 def vocabulary_of(peer):
-    from tokenizer.hugging_face import unspell
+    from tokenizer.byte_level import unspell
 
     special = set(peer.get_added_tokens_decoder())
     by_id = sorted(peer.get_vocab().items(), key=lambda item: item[1])

@@ -1,0 +1,65 @@
+"""JSON files, read strictly: no name twice in an object, no numbers that JSON does not have, a bounded size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LARGEST_FILE = 1 << 29  # bytes; the largest published vocabularies have about 35 MB
+
+
+def read_bytes(path: Path) -> bytes:
+    """A vocabulary file's content; ValueError where it is too large for one."""
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise ValueError(f"has {size} bytes, more than the {LARGEST_FILE} that a vocabulary may have")
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """The same as text; ValueError where it is not UTF-8."""
+    return _decoded(read_bytes(path))
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 at byte {error.start}") from None
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file says. ValueError says what is wrong with it, without its name."""
+    return parse_json(read_bytes(path))
+
+
+def parse_json(content: bytes) -> Any:
+    """The same of a file's content."""
+
+    def constant(name: str):
+        raise ValueError(f"has the number {name}, which is not JSON")
+
+    try:
+        return json.loads(_decoded(content), object_pairs_hook=_distinct, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not JSON ({error.msg} at line {error.lineno}); the file may be truncated") from None
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            raise ValueError("has a number with thousands of digits") from None
+        raise
+
+
+def _distinct(items: list[tuple[str, object]]) -> dict:
+    """An object of a JSON file, in which no name may stand twice."""
+    found = dict(items)
+    if len(found) < len(items):
+        seen = set()
+        for name, _ in items:
+            if name in seen:
+                raise ValueError(f"has the name {name[:80]!r} twice in one object")
+            seen.add(name)
+    return found
