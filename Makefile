@@ -55,7 +55,7 @@ lint: .venv/.ready-test
 	@touch $@
 
 # The newest versions that pass the tests become the pinned ones.
-constraints: .venv/.ready-test
+constraints: .venv/.ready-test .venv/.ready-bench
 	@{ echo "# Versions that the tests pass with; made by make constraints."; \
 	   $(PIP) freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
 	@mv constraints.new constraints.txt

@@ -29,8 +29,12 @@ def installed_version(peer: str) -> str | None:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """What tells libraries that take no argument for it how many threads to use; nothing is fetched or left behind."""
+    """What tells libraries that take no argument for it how many threads to use; nothing is fetched or left behind.
+
+    Byte code is kept of sources that pip did not install, as pip keeps it of those that it did.
+    """
     return {
+        "PYTHONDONTWRITEBYTECODE": "",
         "RAYON_NUM_THREADS": str(threads),
         "FASTOKENS_BPE_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false",

@@ -23,6 +23,12 @@ print(Tokenizer.load(ranks, pattern="cl100k").encode(text), flush=True)
 from tokenizer import Tokenizer
 print(Tokenizer.load(json).encode(text), flush=True)
 """,
+    (OURS, "tokenizer.json that was not read before"): """
+import os
+os.environ["BYTELM_CACHE"] = ""
+from tokenizer import Tokenizer
+print(Tokenizer.load(json).encode(text), flush=True)
+""",
     ("tiktoken", ".tiktoken"): """
 import tiktoken
 from tiktoken.load import load_tiktoken_bpe
