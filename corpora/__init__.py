@@ -3,6 +3,7 @@
 from corpora.cards import Card, list_cards, load_card
 from corpora.corpus import Corpus, open_corpus
 from corpora.documents import Dropped
+from corpora.pairs import PairCorpus, PairTexts, open_pairs
 from corpora.summary import CorpusSummary, summarize
 
 __all__ = [
@@ -10,8 +11,11 @@ __all__ = [
     "Corpus",
     "CorpusSummary",
     "Dropped",
+    "PairCorpus",
+    "PairTexts",
     "list_cards",
     "load_card",
     "open_corpus",
+    "open_pairs",
     "summarize",
 ]

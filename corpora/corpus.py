@@ -200,11 +200,40 @@ def open_corpus(
         FileNotFoundError: nothing there; the sentence names the nearest cards
         ValueError: empty, no text column, unknown format, not UTF-8 (also raised later, during a pass)
     """
+    if invalid not in INVALID_POLICIES:
+        raise ValueError(f'invalid="{invalid}" is none of {", ".join(INVALID_POLICIES)}')
+    opened = _open_all(specs, text_column)
+    cards = [one.card for one in opened if one.card]
+    return Corpus(
+        _joined(opened),
+        name=_joined_name(opened),
+        description="; ".join(card.description for card in cards if card.description),
+        licence="; ".join(dict.fromkeys(card.licence for card in cards if card.licence)),
+        split=split,
+        invalid=invalid,
+        synthetic=opened[0].synthetic if len(opened) == 1 else None,
+    )
+
+
+def open_reader(specs: str | Sequence[str], text_column: str | None = None) -> tuple[Reader, str]:
+    """One column of the corpus that `specs` name, unsplit and uncleaned, and the corpus's name."""
+    opened = _open_all(specs, text_column)
+    return _joined(opened), _joined_name(opened)
+
+
+def _joined(opened: Sequence[_Opened]) -> Reader:
+    return opened[0].reader if len(opened) == 1 else Several(one.reader for one in opened)
+
+
+def _joined_name(opened: Sequence[_Opened]) -> str:
+    name = "+".join(one.name for one in opened)
+    return name if len(name) <= 60 else name[:57] + "..."
+
+
+def _open_all(specs: str | Sequence[str], text_column: str | None) -> list[_Opened]:
     specs = [specs] if isinstance(specs, str) else [str(spec) for spec in specs]
     if not specs:
         raise ValueError("no corpus was given: name a card, a file, a folder, a glob or hub:owner/name")
-    if invalid not in INVALID_POLICIES:
-        raise ValueError(f'invalid="{invalid}" is none of {", ".join(INVALID_POLICIES)}')
     opened, paths = [], []
     for spec in specs:
         one = _open_named(spec, text_column)
@@ -219,17 +248,7 @@ def open_corpus(
         files = without_repeats([file for spec in paths for file in _find(spec)])
         name = "+".join(Path(spec).name or spec for spec in paths)
         opened[opened.index(None)] = _Opened(reader=Files(files, text_column), name=name)
-    cards = [one.card for one in opened if one.card]
-    name = "+".join(one.name for one in opened)
-    return Corpus(
-        opened[0].reader if len(opened) == 1 else Several(one.reader for one in opened),
-        name=name if len(name) <= 60 else name[:57] + "...",
-        description="; ".join(card.description for card in cards if card.description),
-        licence="; ".join(dict.fromkeys(card.licence for card in cards if card.licence)),
-        split=split,
-        invalid=invalid,
-        synthetic=opened[0].synthetic if len(opened) == 1 else None,
-    )
+    return opened
 
 
 def _open_named(spec: str, text_column: str | None) -> _Opened | None:

@@ -66,15 +66,19 @@ class HashRouter:
         """`documents`, large_binary without nulls, as (split, documents)."""
         if not len(documents):
             return
-        offsets, data = text_buffer(documents)
-        view, ends, blake2b = memoryview(data), offsets.tolist(), hashlib.blake2b
-        digests = b"".join(blake2b(view[start:end], digest_size=8).digest() for start, end in pairwise(ends))
-        chosen = np.frombuffer(digests, dtype=">u8") < self._limit
+        chosen = self.chosen(documents)
         for split, mask in ((TRAIN, ~chosen), (VALIDATION, chosen)):
             if mask.all():
                 yield split, documents
             elif mask.any():
                 yield split, documents.filter(pa.array(mask))
+
+    def chosen(self, documents: pa.Array) -> np.ndarray:
+        """bool (N,): which of the documents, large_binary without nulls, are for validation."""
+        offsets, data = text_buffer(documents)
+        view, ends, blake2b = memoryview(data), offsets.tolist(), hashlib.blake2b
+        digests = b"".join(blake2b(view[start:end], digest_size=8).digest() for start, end in pairwise(ends))
+        return np.frombuffer(digests, dtype=">u8") < self._limit
 
 
 class TailRouter:

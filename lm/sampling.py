@@ -65,7 +65,8 @@ def repetition_penalty(logits: Tensor, ids: Tensor, penalty: float, present: Ten
 
 def greedy(logits: Tensor) -> Tensor:
     """The most likely id, the first of equals: (..., V) to (...) int64."""
-    return logits.argmax(dim=-1)
+    wide = torch.promote_types(logits.dtype, torch.float32)  # the search in bfloat16 takes four times as long
+    return logits.to(wide).argmax(dim=-1)
 
 
 def draw(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:

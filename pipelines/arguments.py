@@ -32,6 +32,13 @@ TextColumn = Annotated[
     str | None,
     tyro.conf.arg(metavar="NAME", help="The column of tables and JSON lines that holds the text."),
 ]
+PairColumns = Annotated[
+    tuple[str, str] | None,
+    tyro.conf.arg(
+        metavar="SOURCE TARGET",
+        help="Two columns of tables or JSON lines that hold pairs of texts, such as: --pairs en de.",
+    ),
+]
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="Where to compute.")]
 Dtype = Annotated[
@@ -54,6 +61,14 @@ def parse_count(text: str) -> int:
         if numerator % denominator == 0:
             return numerator // denominator
     raise ValueError(f"{text!r} is not a whole number such as 4096, 300k, 2.5M or 2G")
+
+
+def refuse_with_pairs(*, invalid: str, text_column: str | None) -> None:
+    """ValueError for an option that says something about single texts, where --pairs reads two columns."""
+    if text_column is not None:
+        raise ValueError("--text-column names one column and --pairs two: leave the first out")
+    if invalid != "error":
+        raise ValueError(f"--invalid {invalid} is for single texts: with --pairs convert what is not UTF-8 beforehand")
 
 
 def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, **options: Any) -> T:

@@ -112,28 +112,14 @@ class _SplitWriter:
             if whole:
                 self._write(tokens[:whole])
         self.close()
-        path = self.folder / DATA_FILE
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        info = {"citation": "", "description": "", "features": self._features, "homepage": "", "license": ""}
-        state = {
-            "_data_files": [{"filename": DATA_FILE}],
-            "_fingerprint": digest[:16],
-            "_format_columns": None,
-            "_format_kwargs": {},
-            "_format_type": None,
-            "_output_all_columns": False,
-            "_split": self.folder.name,
-        }
-        write_json(self.folder / "dataset_info.json", info)
-        write_json(self.folder / "state.json", state)
+        file_bytes, digest = write_beside(self.folder, self._features)
         return SplitSummary(
             documents=self.documents,
             bytes=self.bytes,
             encoded_tokens=self.encoded_tokens,
             tokens=self.blocks * self.context_length,
             blocks=self.blocks,
-            file_bytes=path.stat().st_size,
+            file_bytes=file_bytes,
             file_sha256=digest,
             documents_sha256=self.fingerprint.hexdigest(),
         )
@@ -143,6 +129,26 @@ class _SplitWriter:
         if not self._file.closed:
             self._writer.close()
             self._file.close()
+
+
+def write_beside(folder: Path, features: dict[str, Any]) -> tuple[int, str]:
+    """Write the two files that `datasets` wants beside a split's data file; return the latter's size and SHA-256."""
+    path = folder / DATA_FILE
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
+    state = {
+        "_data_files": [{"filename": DATA_FILE}],
+        "_fingerprint": digest[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": folder.name,
+    }
+    write_json(folder / "dataset_info.json", info)
+    write_json(folder / "state.json", state)
+    return path.stat().st_size, digest
 
 
 def write_blocks(
@@ -172,7 +178,7 @@ def write_blocks(
     writers: dict[str, _SplitWriter] = {}
     done = 0
     try:
-        for split, batch in _read_ahead(corpus.routed_batches()):
+        for split, batch in read_ahead(corpus.routed_batches()):
             if split not in writers:
                 writers[split] = _SplitWriter(folder / split, context_length, dtype)
             writer = writers[split]
@@ -254,7 +260,7 @@ def _refuse_short_splits(summaries: dict[str, SplitSummary], corpus: Corpus, con
             )
 
 
-def _read_ahead(items: Iterable[Any], depth: int = 2) -> Iterator[Any]:
+def read_ahead(items: Iterable[Any], depth: int = 2) -> Iterator[Any]:
     """`items`, read by a thread that stays `depth` ahead, so that reading and encoding overlap."""
     ready: queue.Queue = queue.Queue(depth)
     stopped = threading.Event()

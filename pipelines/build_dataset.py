@@ -1,13 +1,22 @@
-"""`bytelm build-dataset`: a corpus and a tokenizer to a folder of token blocks."""
+"""`bytelm build-dataset`: a corpus and a tokenizer to a folder of token blocks, or of pairs."""
 
 from pathlib import Path
 from typing import Any
 
-from corpora import open_corpus
-from pipelines.arguments import CorpusNames, InvalidPolicy, SplitRule, TextColumn, parse
+from corpora import open_corpus, open_pairs
+from pipelines.arguments import (
+    CorpusNames,
+    InvalidPolicy,
+    PairColumns,
+    SplitRule,
+    TextColumn,
+    parse,
+    refuse_with_pairs,
+)
 from pipelines.blocks import write_blocks
 from pipelines.display import Bar, say, say_left_out, table
 from pipelines.files import whole_folder
+from pipelines.pairs import write_pairs
 from tokenizer import Tokenizer
 
 # Blocks are Arrow lists of a fixed size, whose length has 31 bits; a batch of them must fit the memory.
@@ -18,8 +27,9 @@ def build_dataset(
     corpus: CorpusNames,
     *,
     tokenizer: Path,
-    context_length: int,
     out: Path,
+    context_length: int | None = None,
+    pairs: PairColumns = None,
     split: SplitRule = None,
     invalid: InvalidPolicy = "error",
     text_column: TextColumn = None,
@@ -27,20 +37,20 @@ def build_dataset(
     threads: int | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Encode a corpus into blocks of token ids, and return what dataset.json says.
+    """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return what dataset.json
+    says.
 
     The folder opens with datasets.load_from_disk. It appears whole or not at all.
 
     Args:
         tokenizer: Folder of the tokenizer, or its tokenizer.json.
-        context_length: Tokens of a block.
         out: Folder to make.
+        context_length: Tokens of a block; pairs keep lengths of their own.
         separator: Whether <|endoftext|> stands before every document.
         threads: Threads that encode; all cores by default.
         overwrite: Whether a dataset that is there already is replaced.
     """
-    if not 2 <= context_length <= LONGEST_CONTEXT:
-        raise ValueError(f"--context-length is {context_length:,}, but must be from 2 to {LONGEST_CONTEXT:,} tokens")
+    _check(context_length, pairs, separator)
 
     def replaceable(there: Path) -> bool:
         return overwrite and (there / "dataset.json").is_file()
@@ -48,15 +58,34 @@ def build_dataset(
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
     tok = Tokenizer.load(tokenizer)
-    source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
+    if pairs:
+        refuse_with_pairs(invalid=invalid, text_column=text_column)
+        source = open_pairs(corpus, pairs, split)
+    else:
+        source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
     with whole_folder(out, replaceable) as partial, Bar("encoding", source.text_bytes_estimate, "B") as bar:
-        info = write_blocks(
-            source, tok, context_length, partial, separator=separator, threads=threads, progress=bar.update
-        )
+        if pairs:
+            info = write_pairs(source, tok, partial, threads=threads, progress=bar.update)
+        else:
+            info = write_blocks(
+                source, tok, context_length, partial, separator=separator, threads=threads, progress=bar.update
+            )
         # A run needs the tokenizer that its dataset was built with: they stay together.
         tok.save(partial)
-    _summarize(out, info)
+    (_summarize_pairs if pairs else _summarize)(out, info)
+    say_left_out(info["corpus"]["dropped"])
     return info
+
+
+def _check(context_length: int | None, pairs: tuple[str, str] | None, separator: bool) -> None:
+    if pairs and context_length is not None:
+        raise ValueError("--context-length is for blocks: leave it out, since pairs keep lengths of their own")
+    if pairs and not separator:
+        raise ValueError("--no-separator is for blocks: leave it out, since pairs have no separators")
+    if not pairs and context_length is None:
+        raise ValueError("--context-length is missing: give the tokens of a block, such as 256 (or --pairs for pairs)")
+    if not pairs and not 2 <= context_length <= LONGEST_CONTEXT:
+        raise ValueError(f"--context-length is {context_length:,}, but must be from 2 to {LONGEST_CONTEXT:,} tokens")
 
 
 def _summarize(out: Path, info: dict[str, Any]) -> None:
@@ -73,7 +102,24 @@ def _summarize(out: Path, info: dict[str, Any]) -> None:
     ]
     table(("split", "documents", "bytes", "tokens", "blocks", "bytes/token"), rows)
     say(f"{out}: blocks of {info['context_length']} tokens, split by {info['corpus']['split_rule']}")
-    say_left_out(info["corpus"]["dropped"])
+
+
+def _summarize_pairs(out: Path, info: dict[str, Any]) -> None:
+    sides = dict(zip(("source", "target"), info["corpus"]["columns"], strict=True))
+    rows = [
+        (
+            name,
+            f"{s['pairs']:,}",
+            column,
+            f"{s[f'{side}_tokens']:,}",
+            f"{s[f'longest_{side}']:,}",
+            f"{s[f'{side}_bytes'] / max(1, s[f'{side}_tokens']):.3f}",
+        )
+        for name, s in info["splits"].items()
+        for side, column in sides.items()
+    ]
+    table(("split", "pairs", "column", "tokens", "longest", "bytes/token"), rows)
+    say(f"{out}: pairs, split by {info['corpus']['split_rule']}")
 
 
 def main(arguments: list[str]) -> None:

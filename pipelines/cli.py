@@ -15,7 +15,13 @@ VERBS = {
     "pretrain": "train a model of a recipe on a dataset",
     "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
     "generate": "continue a prompt with a trained decoder, or fill a trained encoder's masks",
+    "params": "count a model's parameters, FLOPs and memory before it is built",
+    "finetune": "make a classifier of a trained encoder and labelled texts",
+    "classify": "label texts with such a classifier",
     "report": "write a self-contained HTML page about one run or several",
+    "export-hf": "write a run as a folder that transformers opens",
+    "import-hf": "make a run of a folder that transformers wrote, or of a model of the hub",
+    "export-onnx": "write a run's model as an ONNX file",
 }
 
 

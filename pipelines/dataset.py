@@ -14,6 +14,11 @@ import pyarrow as pa
 from pipelines.files import read_json
 
 DATA_FILE = "data-00000-of-00001.arrow"
+REMEDY = "build the dataset again with bytelm build-dataset"
+_OTHER_KIND = {
+    "blocks": "build one with --context-length, or choose a recipe whose objective is sequence-pairs",
+    "pairs": "build one with --pairs, or choose a recipe with another objective",
+}
 
 
 class TokenStream:
@@ -69,7 +74,7 @@ class TokenDataset:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.info = _read_info(self.folder)
+        self.info = read_info(self.folder, "blocks", ("context_length",), ("bytes", "encoded_tokens"))
         self.context_length: int = self.info["context_length"]
         self.vocab_size: int = self.info["tokenizer"]["vocab_size"]
         self.tokenizer_fingerprint: str = self.info["tokenizer"]["fingerprint"]
@@ -90,43 +95,58 @@ class TokenDataset:
         return self.info["splits"][split]["bytes"] / max(1, self.info["splits"][split]["encoded_tokens"])
 
     def _open(self, name: str, split: dict[str, Any]) -> TokenStream:
-        path = self.folder / name / DATA_FILE
-        remedy = "build the dataset again with bytelm build-dataset"
-        if not path.is_file():
-            raise ValueError(f"{path} is missing: {remedy}")
-        size = path.stat().st_size
-        if size != split["file_bytes"]:
-            raise ValueError(f"{path} is truncated or altered: {size} bytes instead of {split['file_bytes']}; {remedy}")
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != split["file_sha256"]:
-            raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {remedy}")
-        table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+        table = verified_table(self.folder / name / DATA_FILE, split)
         width = table.schema.field("input_ids").type.list_size
         if width != self.context_length:
             raise ValueError(
-                f"{self.folder / 'dataset.json'} is damaged: {path} has blocks of {width} tokens; {remedy}"
+                f"{self.folder / 'dataset.json'} is damaged: the split {name} has blocks of {width} tokens; {REMEDY}"
             )
         views = [chunk.flatten().to_numpy(zero_copy_only=True) for chunk in table.column("input_ids").chunks]
         return TokenStream(views, self.context_length)
 
 
-def _read_info(folder: Path) -> dict[str, Any]:
-    """dataset.json, with the fields that reading depends on checked."""
+def verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
+    """The memory-mapped table of a split, whose size and SHA-256 are those of its entry in dataset.json."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: {REMEDY}")
+    size = path.stat().st_size
+    if size != split["file_bytes"]:
+        raise ValueError(f"{path} is truncated or altered: {size} bytes instead of {split['file_bytes']}; {REMEDY}")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != split["file_sha256"]:
+        raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {REMEDY}")
+    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+
+
+def dataset_kind(folder: Path) -> str:
+    """What the dataset in `folder` holds: "blocks" or "pairs"."""
+    return _info_of(folder).get("kind", "blocks")
+
+
+def _info_of(folder: Path) -> dict[str, Any]:
     if not (folder / "dataset.json").is_file():
         raise ValueError(f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)")
-    remedy = "build the dataset again with bytelm build-dataset"
-    info = read_json(folder / "dataset.json", remedy)
+    return read_json(folder / "dataset.json", REMEDY)
+
+
+def read_info(folder: Path, kind: str, counted: tuple[str, ...], of_split: tuple[str, ...]) -> dict[str, Any]:
+    """dataset.json of a dataset of that kind, with the fields that reading depends on checked: `counted` and, of
+    every split, `of_split` are positive numbers."""
+    info = _info_of(folder)
+    there = info.get("kind", "blocks")
+    if there != kind:
+        raise ValueError(f"{folder} holds {there}, and this needs {kind}: {_OTHER_KIND[kind]}")
     try:
-        numbers = [info["context_length"], info["tokenizer"]["vocab_size"]]
+        numbers = [info["tokenizer"]["vocab_size"], *(info[field] for field in counted)]
         texts = [info["tokenizer"]["fingerprint"], info["corpus"]["name"], info["corpus"]["split_rule"]]
         for name, split in info["splits"].items():
-            numbers += [split[field] for field in ("bytes", "encoded_tokens", "file_bytes")]
+            numbers += [split[field] for field in ("file_bytes", *of_split)]
             texts += [name, split["file_sha256"]]
         sound = all(type(number) is int and number > 0 for number in numbers)
         sound = sound and all(isinstance(text, str) for text in texts)
     except (KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
-        raise ValueError(f"{folder / 'dataset.json'} is damaged: {remedy}")
+        raise ValueError(f"{folder / 'dataset.json'} is damaged: {REMEDY}")
     return info

@@ -1,104 +1,218 @@
-"""`bytelm generate`: a prompt, continued by a trained decoder, or its masks filled by a trained encoder."""
+"""`bytelm generate`: prompts continued by a trained decoder, sources answered by an encoder-decoder, masks filled by an
+encoder."""
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import tyro
 
 from pipelines.arguments import Device, Dtype, RunFolder, parse
 
+BEAMS = 4
+
 
 def generate(
     run: RunFolder,
     *,
-    prompt: str = "",
+    prompt: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")] = (),
     tokens: int = 200,
     temperature: float = 0.8,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
     greedy: bool = False,
+    beams: int | None = None,
     seed: int = 0,
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> str | list[dict[str, Any]]:
-    """Continue a prompt with a decoder, or fill the <|mask|>s in it with an encoder.
+) -> Any:
+    """Continue prompts with a decoder, write a target for sources with an encoder-decoder, or fill the <|mask|>s in a
+    text with an encoder.
 
-    Returns the new text, or for each mask its guesses: `position` (in tokens), `tokens`, `probabilities`.
+    Returns the new text, a list of them where several prompts were given, or for each mask its guesses: `position` (in
+    tokens), `tokens`, `probabilities`.
 
     Args:
-        prompt: The text to go on from; an encoder's has <|mask|> where a token is wanted.
-        tokens: Most tokens to write; a decoder also stops at the end of the text.
+        prompt: The text to go on from, or the source; an encoder's has <|mask|> where a token is wanted. Given several
+            times, all are continued together.
+        tokens: Most tokens to write; each text also stops at its end.
         temperature: Below 1 sharper, above 1 more varied.
         top_k: Draw from the so many likeliest tokens.
         top_p: Draw from the fewest tokens that have so much probability together.
+        min_p: Draw from the tokens that are at least so probable beside the likeliest.
+        repetition_penalty: Above 1, what was said becomes less likely.
         greedy: Always take the likeliest token.
+        beams: An encoder-decoder looks for the likeliest text among so many that grow side by side; 0: it draws, as a
+            decoder does. Left out, 4, or with --greedy 0.
         seed: The same seed draws the same text.
         as_json: Whether to print JSON.
     """
-    if not greedy and not 0.01 <= temperature <= 100:
-        raise ValueError(
-            f"--temperature is {temperature}, but must be from 0.01 to 100 (--greedy takes the likeliest token)"
-        )
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"--top-k is {top_k}, but must be at least 1")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"--top-p is {top_p}, but must be above 0 and at most 1")
-    if tokens < 1:
-        raise ValueError(f"--tokens is {tokens}, but must be at least 1")
+    filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
+    _check_settings(tokens, temperature, greedy, beams, filters)
     from pipelines.loading import load_trained
     from pipelines.training.run import Run
 
     this = Run(run)
     model = load_trained(this, device, dtype).model
-    if this.recipe.objective == "masked-token":
-        return _fill(model, this.tokenizer(), prompt, as_json)
-    sampling = {"temperature_value": 0.0 if greedy else temperature, "k": top_k, "p": top_p}
-    return _continue(model, this.tokenizer(), prompt, tokens, sampling, seed, as_json)
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt) or [""]
+    tok = this.tokenizer()
+    architecture = model.config.architecture
+    if beams and architecture != "encoder-decoder":
+        raise ValueError(f"--beams is for an encoder-decoder, and this run trained a model that is a {architecture}")
+    if architecture == "encoder":
+        if len(prompts) > 1:
+            raise ValueError(f"an encoder fills the masks of one text, and --prompt was given {len(prompts)} times")
+        return _fill(model, tok, prompts[0], as_json)
+    if architecture == "encoder-decoder" and (beams or (beams is None and not greedy)):
+        return _shown(prompts, _searched(model, tok, prompts, tokens, beams or BEAMS), as_json, after_prompt=False)
+    sampler = _sampler(model, temperature=0.0 if greedy else temperature, seed=seed, **filters)
+    steps = _stream(model, tok, prompts, tokens, sampler, repetition_penalty)
+    return _shown(prompts, _texts(tok, steps, len(prompts)), as_json, after_prompt=architecture == "decoder")
 
 
-def _continue(
-    model: Any, tok: Any, prompt: str, tokens: int, sampling: dict[str, Any], seed: int, as_json: bool
-) -> str:
-    import codecs
+def _check_settings(
+    tokens: int, temperature: float, greedy: bool, beams: int | None, filters: dict[str, float | None]
+) -> None:
+    if not greedy and not 0.01 <= temperature <= 100:
+        raise ValueError(
+            f"--temperature is {temperature}, but must be from 0.01 to 100 (--greedy takes the likeliest token)"
+        )
+    if filters["top_k"] is not None and filters["top_k"] < 1:
+        raise ValueError(f"--top-k is {filters['top_k']}, but must be at least 1")
+    for name in ("top_p", "min_p"):
+        value = filters[name]
+        if value is not None and not 0 < value <= 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be above 0 and at most 1")
+    if not 0.01 <= filters["repetition_penalty"] <= 100:
+        raise ValueError(
+            f"--repetition-penalty is {filters['repetition_penalty']}, but must be from 0.01 to 100 (1 for none)"
+        )
+    if tokens < 1:
+        raise ValueError(f"--tokens is {tokens}, but must be at least 1")
+    if beams is not None and beams < 0:
+        raise ValueError(f"--beams is {beams}, but must be at least 1, or 0 to draw")
+
+
+def _sampler(
+    model: Any,
+    *,
+    temperature: float,
+    seed: int,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    repetition_penalty: float,
+) -> Any:
     from functools import partial
 
     import torch
 
-    from lm.generation import stream
     from lm.sampling import choose
+
+    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+    return partial(choose, temperature_value=temperature, k=top_k, p=top_p, smallest_share=min_p, generator=generator)
+
+
+def _stream(
+    model: Any, tok: Any, prompts: Sequence[str], tokens: int, sampler: Any, repetition_penalty: float
+) -> Iterator[Sequence[int]]:
+    """The next id of each text, step by step."""
+    import torch
+
+    from lm.generation import stream
+    from lm.reading import pad_left
     from tokenizer import END_OF_TEXT
 
     device = next(model.parameters()).device
     end = tok.special_tokens.get(END_OF_TEXT)
-    # A document begins after the end of another: so does a prompt.
-    ids = ([] if end is None else [end]) + tok.encode(prompt, disallowed_special=())
-    if not ids:
-        raise ValueError("--prompt is empty, and the tokenizer has no <|endoftext|> to start from: give a prompt")
-    sampler = partial(choose, generator=torch.Generator(device).manual_seed(seed), **sampling)
-    new = stream(
+    options: dict[str, Any] = {"sampler": sampler, "repetition_penalty": repetition_penalty}
+    options["stop_ids"] = [] if end is None else [end]
+    if model.config.architecture == "encoder-decoder":
+        options["source"], options["source_present"] = _sources(tok, prompts, device)
+        ids, present = torch.full((len(prompts), 1), end, device=device), None
+        tokens = min(tokens, model.config.context_length)
+    else:
+        # A document begins after the end of another: so does a prompt.
+        rows = [([] if end is None else [end]) + tok.encode(text, disallowed_special=()) for text in prompts]
+        if not all(rows):
+            raise ValueError("--prompt is empty, and the tokenizer has no <|endoftext|> to start from: give a prompt")
+        ids, present = pad_left(rows, device)
+    for step in stream(model, ids, tokens, present=present, **options):
+        yield step.tolist()
+
+
+def _searched(model: Any, tok: Any, prompts: Sequence[str], tokens: int, beams: int) -> Iterator[list[str]]:
+    """The likeliest target of each source, whole."""
+    from lm.beam import beam_search
+    from tokenizer import END_OF_TEXT
+
+    source, present = _sources(tok, prompts, next(model.parameters()).device)
+    end = tok.special_tokens[END_OF_TEXT]
+    found = beam_search(
         model,
-        torch.tensor([ids], device=device),
-        tokens,
-        sampler=sampler,
-        stop_ids=[] if end is None else [end],
+        source,
+        start_id=end,
+        end_id=end,
+        max_new_tokens=min(tokens, model.config.context_length),
+        beams=beams,
+        source_present=present,
     )
-    # A token may end in the middle of a character: it appears once the rest is there.
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    pieces = []
-    if not as_json:
-        print(prompt, end="", flush=True)
-    for step in new:
-        token = int(step[0])
-        if token == end:
-            break
-        pieces.append(decoder.decode(tok.decode_bytes([token])))
-        if not as_json:
-            print(pieces[-1], end="", flush=True)
-    pieces.append(decoder.decode(b"", final=True))
-    text = "".join(pieces)
-    print(json.dumps({"prompt": prompt, "text": text}) if as_json else pieces[-1])
-    return text
+    best = [hypotheses[0].ids for hypotheses in found]
+    yield [tok.decode([token for token in ids if token != end]) for ids in best]
+
+
+def _sources(tok: Any, prompts: Sequence[str], device: Any) -> tuple[Any, Any]:
+    """Texts as an encoder-decoder was trained to read them, with their ends: ids and which are there, (B, S)."""
+    from lm.reading import pad_right
+    from tokenizer import END_OF_TEXT, sentinels
+
+    special = tok.special_tokens
+    # A source of span corruption has sentinels where a span is wanted.
+    allowed = set(sentinels(len(special))) & set(special)
+    rows = [[*tok.encode(t, allowed_special=allowed, disallowed_special=()), special[END_OF_TEXT]] for t in prompts]
+    return pad_right(rows, device)
+
+
+def _texts(tok: Any, steps: Iterable[Sequence[int]], count: int) -> Iterator[list[str]]:
+    """What each step adds to each text: a token may end in the middle of a character, which appears once the rest is
+    there."""
+    import codecs
+
+    from tokenizer import END_OF_TEXT
+
+    end = tok.special_tokens.get(END_OF_TEXT)
+    decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(count)]
+    ended = [False] * count
+    for step in steps:
+        ended = [before or token == end for before, token in zip(ended, step, strict=True)]
+        yield [
+            "" if over else decoder.decode(tok.decode_bytes([token]))
+            for over, decoder, token in zip(ended, decoders, step, strict=True)
+        ]
+    yield [decoder.decode(b"", final=True) for decoder in decoders]
+
+
+def _shown(prompts: Sequence[str], steps: Iterator[list[str]], as_json: bool, after_prompt: bool) -> str | list[str]:
+    """Print texts, a single one as it grows, and return them."""
+    single = len(prompts) == 1
+    if single and not as_json:
+        print(prompts[0] if after_prompt else "", end="", flush=True)
+    texts = [""] * len(prompts)
+    for pieces in steps:
+        texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+        if single and not as_json:
+            print(pieces[0], end="", flush=True)
+    pairs = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
+    if as_json:
+        print(json.dumps(pairs[0] if single else pairs))
+    elif single:
+        print()
+    else:
+        print("\n\n".join((pair["prompt"] if after_prompt else "") + pair["text"] for pair in pairs))
+    return texts[0] if single else texts
 
 
 def _fill(model: Any, tok: Any, prompt: str, as_json: bool) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ class Subject:
     evaluation: dict[str, Any] | None
     samples: list[dict[str, str]]
     parameters: int
+    inside: Any = None  # a `pipelines.inside.Inside`, which imports torch
 
     @property
     def tokens_seen(self) -> int:
@@ -84,15 +85,20 @@ def _figure() -> tuple[Any, Any]:
     return figure, axes
 
 
-def _svg(figure: Any) -> str:
-    out = io.StringIO()
-    # Without a date and with fixed ids, the same run gives the same page.
+def draw_svg(figure: Any, text: str = "path") -> str:
+    """`figure` as an <svg>; `text` is "path" for outlines of letters, "none" for the reader's own fonts, which have
+    more letters than the one that comes with matplotlib."""
+    import warnings
+
     import matplotlib
 
-    with matplotlib.rc_context({"svg.hashsalt": "bytelm", "svg.fonttype": "path"}):
+    out = io.StringIO()
+    # Without a date and with fixed ids, the same run gives the same page.
+    with matplotlib.rc_context({"svg.hashsalt": "bytelm", "svg.fonttype": text}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(out, format="svg", metadata={"Date": None})
-    text = out.getvalue()
-    return text[text.index("<svg") :]
+    svg = out.getvalue()
+    return svg[svg.index("<svg") :]
 
 
 def _draw_loss(subjects: Sequence[Subject]) -> str:
@@ -150,7 +156,7 @@ def _draw_bits_per_byte(subjects: Sequence[Subject]) -> str:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("bits per byte")
-    return _svg(figure)
+    return draw_svg(figure)
 
 
 def _draw_reliability(subjects: Sequence[Subject]) -> str:
@@ -176,4 +182,4 @@ def _finish(figure: Any, axes: Any, x: str, y: str) -> str:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False, fontsize="small")
-    return _svg(figure)
+    return draw_svg(figure)

@@ -20,15 +20,14 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
     import torch
 
     from lm.model import build_model
-    from pipelines.dataset import TokenDataset
     from pipelines.display import quantity, say
-    from pipelines.training.loader import Loader, make_objective
+    from pipelines.training.data import open_dataset, open_training_data
     from pipelines.training.loop import Trainer, summary
     from pipelines.training.machine import choose_machine
     from pipelines.training.run import Run, locked, open_or_create, with_machine
     from tokenizer import Tokenizer
 
-    dataset = TokenDataset(data)
+    dataset = open_dataset(data, recipe.objective)
     tok = Tokenizer.load(data)
     if tok.fingerprint != dataset.tokenizer_fingerprint:
         raise ValueError(
@@ -36,7 +35,7 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
             f"({tok.fingerprint[:16]} instead of {dataset.tokenizer_fingerprint[:16]}): build the dataset again"
         )
     recipe = fit_to_data(recipe, dataset)
-    objective = make_objective(recipe.objective, dataset.context_length, tok)
+    training_data = open_training_data(recipe, dataset, tok)
     # A run that is there has decided what "auto" is; one that cannot be built is refused before anything is written.
     decided = Run(out).recipe.train if (out / "config.toml").exists() else recipe.train
     asked = [(getattr(recipe.train, name), getattr(decided, name)) for name in ("device", "dtype")]
@@ -52,8 +51,7 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
     with locked(out):
         run = open_or_create(out, with_machine(recipe, machine.device.type, machine.dtype_name), facts, tok)
         recipe = run.recipe
-        loader = Loader(dataset.split("train"), objective, recipe.train.sampling, recipe.train.seed)
-        trainer = Trainer(run, model, loader, dataset.split("validation"), objective, recipe.train)
+        trainer = Trainer(run, model, training_data, recipe.train)
         parameters = sum(p.numel() for p in model.parameters())
         say(
             f"{run.name}: {quantity(parameters, '')} parameters, {trainer.steps:,} steps of "
@@ -75,7 +73,14 @@ def fit_to_data(recipe: Recipe, dataset: Any) -> Recipe:
             f"model.vocab_size is {model.vocab_size}, but the dataset's tokenizer has {dataset.vocab_size} entries: "
             "leave it out, or build the dataset with another tokenizer"
         )
-    around = 0 if model.architecture == "decoder" else 2
+    if recipe.objective != "sequence-pairs":
+        _check_context(recipe, dataset)
+    return replace(recipe, model=replace(model, vocab_size=dataset.vocab_size))
+
+
+def _check_context(recipe: Recipe, dataset: Any) -> None:
+    model = recipe.model
+    around = 2 if recipe.objective == "masked-token" else 0
     if model.context_length != dataset.context_length + around:
         fitting = model.context_length - around
         raise ValueError(
@@ -83,7 +88,6 @@ def fit_to_data(recipe: Recipe, dataset: Any) -> Recipe:
             f"tokens{' (and the encoder reads two more)' if around else ''}: build the dataset with --context-length "
             f"{fitting}, or give --model.context-length {dataset.context_length + around}"
         )
-    return replace(recipe, model=replace(model, vocab_size=dataset.vocab_size))
 
 
 def main(arguments: list[str]) -> int:

@@ -18,23 +18,36 @@ from pipelines.files import write_whole
 from pipelines.training.config import TrainConfig
 
 RECIPES = Path(__file__).with_name("recipes")
+_ARCHITECTURES = {
+    "next-token": "decoder",
+    "masked-token": "encoder",
+    "span-corruption": "encoder-decoder",
+    "sequence-pairs": "encoder-decoder",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A model, its objective and its training."""
 
-    objective: Literal["next-token", "masked-token"] = "next-token"
-    """What the model learns: the next token (decoder) or masked tokens (encoder)."""
+    objective: Literal["next-token", "masked-token", "span-corruption", "sequence-pairs"] = "next-token"
+    """What the model learns: the next token (decoder), masked tokens (encoder), spans taken out of a text, or the
+    targets of pairs (encoder-decoder)."""
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        needed = {"next-token": "decoder", "masked-token": "encoder"}[self.objective]
+        needed = _ARCHITECTURES[self.objective]
         if self.model.architecture != needed:
             raise ValueError(
                 f"objective {self.objective!r} needs model.architecture = {needed!r}, "
                 f"but it is {self.model.architecture!r}"
+            )
+        if needed == "encoder-decoder" and self.model.document_mask:
+            raise ValueError("model.document_mask is for decoders and encoders: leave it out of an encoder-decoder")
+        if self.objective == "sequence-pairs" and self.train.sampling != "permutation":
+            raise ValueError(
+                f"train.sampling is {self.train.sampling!r}, but pairs have no stream to crop: use 'permutation'"
             )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.arguments import parse
+from pipelines.evaluate import NOT_NUMBERS
 from pipelines.files import write_whole
 from pipelines.plots import Subject, plots
 from pipelines.training.run import Run
@@ -19,6 +20,7 @@ def report(
     *,
     out: Path | None = None,
     samples: bool = True,
+    inside: bool = True,
 ) -> Path:
     """Write a self-contained HTML page about one run or several; return its path.
 
@@ -26,10 +28,11 @@ def report(
         runs: Folders of runs.
         out: File to write; by default report.html in the folder of the first run.
         samples: Whether the models write samples for the page.
+        inside: Whether the page looks inside the models: attention, circuits of heads, the embedding.
     """
     if not runs:
         raise ValueError("name at least one run folder")
-    subjects = [subject(Path(folder), samples) for folder in runs]
+    subjects = [subject(Path(folder), samples, inside) for folder in runs]
     path = out or Path(runs[0]) / "report.html"
     write_page(subjects, path)
     from pipelines.display import say
@@ -38,20 +41,25 @@ def report(
     return path
 
 
-def subject(folder: Path, samples: bool = True) -> Subject:
+def subject(folder: Path, samples: bool = True, inside: bool = True) -> Subject:
     """All that the page tells of the run in `folder`."""
+    from pipelines.inside import look_inside
     from pipelines.loading import load_trained
     from pipelines.samples import samples_of
 
     run = Run(folder)
     model = load_trained(run).model
     texts = samples_of(run, model) if samples else []
-    return Subject(run, run.metrics(), run.evaluation(), texts, sum(p.numel() for p in model.parameters()))
+    parameters = sum(p.numel() for p in model.parameters())
+    within = look_inside(run, model) if inside else None
+    return Subject(run, run.metrics(), run.evaluation(), texts, parameters, within)
 
 
 def write_page(subjects: Sequence[Subject], path: Path) -> None:
     """Write the page; it appears whole or not at all."""
     import jinja2
+
+    from pipelines.pictures import pictures
 
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
@@ -64,6 +72,13 @@ def write_page(subjects: Sequence[Subject], path: Path) -> None:
         ],
         numbers=_all_numbers(subjects),
         samples=[(each.run.name, each.samples) for each in subjects if each.samples],
+        translations=[
+            (each.run.name, split, numbers)
+            for each in subjects
+            for split, numbers in (each.evaluation or {}).get("splits", {}).items()
+            if "examples" in numbers
+        ],
+        insides=[(each.run.name, each.inside, pictures(each.inside)) for each in subjects if each.inside],
     )
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the file to write with --out")
@@ -87,6 +102,7 @@ def _summary(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
         row("cross-entropy, bits per token", number("cross_entropy_bits")),
         row("perplexity", number("perplexity", 2)),
         row("bits per byte", number("bits_per_byte")),
+        row("BLEU", number("bleu", 1)),
         row("accuracy", number("accuracy")),
         row("unigram, bits per token", number("unigram_cross_entropy_bits")),
         row("bigram, bits per token", number("bigram_cross_entropy_bits")),
@@ -96,7 +112,7 @@ def _summary(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
 
 def _all_numbers(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
     """Every number of evaluation.json: (name, a cell for each run)."""
-    names = dict.fromkeys(key for each in subjects for key in each.numbers if key not in ("curves", "compressors"))
+    names = dict.fromkeys(key for each in subjects for key in each.numbers if key not in NOT_NUMBERS)
     return [(name, [_cell(each.numbers.get(name)) for each in subjects]) for name in names]
 
 

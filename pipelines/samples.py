@@ -1,21 +1,27 @@
-"""What a trained model writes: continuations by a decoder, filled masks by an encoder."""
+"""What a trained model writes: a decoder continues, an encoder fills masks, an encoder-decoder answers."""
 
 from typing import Any
 
 import numpy as np
 import torch
 
+from lm.beam import beam_search
 from lm.generation import fill_masks, generate
 from lm.model import LanguageModel
-from pipelines.dataset import TokenDataset
+from lm.objectives import span_corruption
+from lm.reading import pad_right
+from pipelines.dataset import TokenDataset, TokenStream
+from pipelines.pairs import PairDataset
 from pipelines.training.run import Run
-from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer
+from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
 
 PROMPT_TOKENS = 48
 NEW_TOKENS = 160
 EXCERPT_TOKENS = 56
 # Every so many tokens of an excerpt one is masked.
 MASK_EVERY = 9
+# Sources that a model of pairs answers.
+ANSWERS = 4
 
 
 def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, Any]]:
@@ -24,10 +30,15 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, 
     The given text is from the validation split of the run's dataset; without it only free samples are made.
     """
     tok = run.tokenizer()
+    if run.recipe.objective == "sequence-pairs":
+        return _answered(run, model, tok, seed)
     # An encoder's block is two shorter than what it reads.
-    excerpt = _validation_excerpt(run, tok, min(EXCERPT_TOKENS, run.recipe.model.context_length - 2), seed)
+    length = min(EXCERPT_TOKENS, run.recipe.model.context_length - 2)
+    excerpt = validation_excerpt(validation_stream(run, tok), tok, length, seed)
     if run.recipe.objective == "masked-token":
         return [_filled(model, tok, excerpt)] if len(excerpt) else []
+    if run.recipe.objective == "span-corruption":
+        return [_restored(model, tok, excerpt, seed)] if len(excerpt) else []
     samples = []
     if len(excerpt):
         samples.append(_continued(model, tok, excerpt[:PROMPT_TOKENS], "validation text, continued", seed))
@@ -37,15 +48,19 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, 
     return samples
 
 
-def _validation_excerpt(run: Run, tok: Tokenizer, length: int, seed: int) -> np.ndarray:
-    """Tokens of the validation split without a document's boundary in them; empty where there are none, and where the
-    dataset is gone or was built again with another tokenizer."""
+def validation_stream(run: Run, tok: Tokenizer) -> TokenStream | None:
+    """The validation split of the run's dataset; None where that is gone or was built again with another tokenizer."""
     try:
         dataset = TokenDataset(run.data)
         stream = dataset.split("validation")
     except ValueError:
-        return np.empty(0, np.int64)
-    if dataset.tokenizer_fingerprint != tok.fingerprint:
+        return None
+    return stream if dataset.tokenizer_fingerprint == tok.fingerprint else None
+
+
+def validation_excerpt(stream: TokenStream | None, tok: Tokenizer, length: int, seed: int) -> np.ndarray:
+    """Tokens of the stream without a document's boundary in them; empty where there are none."""
+    if stream is None:
         return np.empty(0, np.int64)
     generator = np.random.default_rng(seed)
     special = sorted(tok.special_tokens.values())
@@ -94,3 +109,50 @@ def _filled(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray) -> dict[s
         "before": before,
         "text": "\n".join(lines),
     }
+
+
+def _restored(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray, seed: int) -> dict[str, Any]:
+    special = tok.special_tokens
+    end = special[END_OF_TEXT]
+    sentinel_ids = [special[name] for name in sentinels(len(excerpt)) if name in special]
+    source, _, target, _ = span_corruption(
+        excerpt, np.random.default_rng(seed), sentinel_ids=sentinel_ids, start_id=end, end_id=end
+    )
+    found = _found(model, [source], end)[0]
+    return {
+        "title": "validation text with spans taken out, and what was put there (hidden spans, then guesses)",
+        "before": tok.decode(source[:-1].tolist()),
+        "text": f"\n\n{tok.decode(target[:-1].tolist())}\n{tok.decode(found)}",
+    }
+
+
+def _answered(run: Run, model: LanguageModel, tok: Tokenizer, seed: int) -> list[dict[str, Any]]:
+    """Targets found for sources of the validation split; none where the dataset is gone or of another tokenizer."""
+    try:
+        dataset = PairDataset(run.data)
+        pairs = dataset.split("validation")
+    except ValueError:
+        return []
+    if dataset.tokenizer_fingerprint != tok.fingerprint or len(pairs) == 0:
+        return []
+    rows = np.random.default_rng(seed).choice(len(pairs), size=min(ANSWERS, len(pairs)), replace=False).tolist()
+    end = tok.special_tokens[END_OF_TEXT]
+    longest = run.recipe.model.context_length - 1
+    found = _found(model, [np.append(pairs.sources[row][:longest], end) for row in rows], end)
+    return [
+        {
+            "title": "a source of the validation split, and what was found (its target, then ours)",
+            "before": tok.decode(pairs.sources[row].tolist()),
+            "text": f"\n\n{tok.decode(pairs.targets[row].tolist())}\n{tok.decode(ids)}",
+        }
+        for row, ids in zip(rows, found, strict=True)
+    ]
+
+
+def _found(model: LanguageModel, sources: list[np.ndarray], end: int) -> list[list[int]]:
+    """The likeliest target of each source, by beam search, without its end."""
+    device = next(model.parameters()).device
+    source, present = pad_right(sources, device)
+    length = model.config.context_length
+    found = beam_search(model, source, start_id=end, end_id=end, max_new_tokens=length, source_present=present)
+    return [[token for token in hypotheses[0].ids if token != end] for hypotheses in found]

@@ -2,7 +2,7 @@
 
 Decoders read the stream in windows of their context length, `stride` apart, and each token is scored once, in the
 first window that predicts it: chunked when the stride is the window, sliding when it is shorter. Encoders read blocks
-with the masks of seed 0, epoch 0.
+with the masks of seed 0, epoch 0, encoder-decoders with its spans, or each pair of a dataset of pairs.
 """
 
 import math
@@ -17,32 +17,44 @@ from corpora.synthetic import source_from_description
 from lm.baselines import Bigram, Unigram
 from lm.metrics import PredictionAccumulator, divergences, kl_from_source
 from lm.model import LanguageModel
-from pipelines.dataset import TokenDataset, TokenStream
+from pipelines.dataset import TokenStream
 from pipelines.display import Bar
-from pipelines.training.loader import MaskedToken, NextToken, validation_batch
+from pipelines.pairs import Lists, Pairs
+from pipelines.training.data import Dataset, hidden_states
+from pipelines.training.loader import (
+    Batch,
+    MaskedToken,
+    NextToken,
+    SpanCorruption,
+    StreamObjective,
+    validation_batch,
+)
+from pipelines.training.pair_loader import SequencePairs
 from tokenizer import Tokenizer
 
 # Rows whose logits are held at once, and windows that go through the model at once.
 ROWS = 512
 WINDOWS = 16
 PSEUDO_POSITIONS = 2048
+SPAN_BLOCKS = 2048
 
 
 @dataclass(frozen=True)
 class Windows:
-    """A few windows of a split: inputs and targets (B, P) int64, `scored` (B, P) bool, and `indices` (B, P) int64,
-    where in the stream each target stands."""
+    """A few windows of a split: a batch with inputs and targets (B, P), `scored` (B, P) bool, `previous` (B, P) int64,
+    the token before each target or -1 where nothing precedes it, and `indices` (B, P) int64, where in the stream each
+    target stands; None where the targets are no stretch of a stream."""
 
-    inputs: np.ndarray
-    targets: np.ndarray
+    batch: Batch
     scored: np.ndarray
-    indices: np.ndarray
+    previous: np.ndarray
+    indices: np.ndarray | None = None
 
 
-def decoder_windows(stream: TokenStream, window: int, stride: int, min_context: int = 1) -> Iterator[Windows]:
+def decoder_windows(stream: TokenStream, objective: NextToken, stride: int, min_context: int = 1) -> Iterator[Windows]:
     """The windows of a decoder. Positions with fewer than `min_context` tokens before them in their window are left
     out; `min_context` 1 leaves out none but the stream's first token, which nothing precedes."""
-    objective = NextToken(window)
+    window = objective.length
     # The last window is the first whose targets reach the end of the stream.
     count = 1 + max(0, math.ceil((stream.tokens - 1 - window) / stride))
     columns = np.arange(window)
@@ -52,7 +64,7 @@ def decoder_windows(stream: TokenStream, window: int, stride: int, min_context: 
         indices = starts[:, None] + 1 + columns
         already = np.where(starts > 0, starts - stride + window, 0)
         scored = (batch.weights > 0) & (indices > already[:, None]) & (columns + 1 >= min_context)
-        yield Windows(batch.inputs, batch.targets, scored, indices)
+        yield Windows(batch, scored, batch.inputs, indices)
 
 
 def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Windows]:
@@ -60,37 +72,53 @@ def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Win
     columns = np.arange(objective.positions) - 1
     for first in range(0, stream.blocks, WINDOWS):
         batch = validation_batch(stream, objective, first, WINDOWS)
-        numbers = np.arange(first, first + len(batch.inputs))
-        indices = numbers[:, None] * objective.length + columns
-        yield Windows(batch.inputs, batch.targets, batch.weights > 0, indices)
+        starts = np.arange(first, first + len(batch.inputs)) * objective.length
+        previous = np.roll(batch.targets, 1, axis=1)
+        previous[:, 1] = [int(stream.read(start - 1, 1)[0]) if start else -1 for start in starts.tolist()]
+        yield Windows(batch, batch.weights > 0, previous, starts[:, None] + columns)
+
+
+def span_windows(stream: TokenStream, objective: SpanCorruption) -> Iterator[Windows]:
+    """The blocks of an encoder-decoder, scored at what was taken out and at the sentinels before it."""
+    for first in range(0, stream.blocks, WINDOWS):
+        batch = validation_batch(stream, objective, first, WINDOWS)
+        yield Windows(batch, batch.weights > 0, batch.inputs)
+
+
+def pair_windows(pairs: Pairs, objective: SequencePairs) -> Iterator[Windows]:
+    """All pairs, scored at every token of the target and its end."""
+    for first in range(0, len(pairs), WINDOWS):
+        batch = objective.batch(pairs, np.arange(first, min(first + WINDOWS, len(pairs))))
+        yield Windows(batch, batch.weights > 0, batch.inputs)
 
 
 @torch.no_grad()
 def score(
     model: LanguageModel,
     windows: Iterator[Windows],
-    stream: TokenStream,
     tokenizer: Tokenizer,
     baselines: tuple[Unigram, Bigram],
     *,
     window: int,
     other: LanguageModel | None = None,
-    synthetic: dict[str, Any] | None = None,
+    truth: "Truth | None" = None,
     bar: Bar,
 ) -> dict[str, Any]:
     """The numbers of evaluation.json for one split (see `pipelines.evaluate`), from the model's predictions."""
     device = next(model.parameters()).device
-    lengths = torch.tensor(tokenizer.token_byte_lengths)
-    accumulator = PredictionAccumulator(tokenizer.vocab_size, lengths, window)
+    # An imported model may have more entries than its tokenizer; they are never targets.
+    lengths = torch.zeros(model.config.vocab_size, dtype=torch.int32)
+    lengths[: tokenizer.vocab_size] = torch.tensor(tokenizer.token_byte_lengths)
+    accumulator = PredictionAccumulator(len(lengths), lengths, window)
     baseline_nats, unigram_hits = {"unigram": 0.0, "bigram": 0.0}, 0
     likeliest = int(baselines[0].counts.argmax())
     against = [0.0, 0.0, 0.0]
-    truth = _Truth(synthetic, tokenizer) if synthetic else None
     done = 0
-    for batch in windows:
-        inputs = torch.from_numpy(batch.inputs).to(device)
-        rows, columns = np.nonzero(batch.scored)
-        hidden, other_hidden = model(inputs), other(inputs) if other else None
+    for each in windows:
+        batch = each.batch
+        rows, columns = np.nonzero(each.scored)
+        hidden = hidden_states(model, batch, device)
+        other_hidden = hidden_states(other, batch, device) if other else None
         for start in range(0, len(rows), ROWS):
             part = slice(start, start + ROWS)
             where = torch.from_numpy(rows[part]).to(device), torch.from_numpy(columns[part]).to(device)
@@ -101,9 +129,10 @@ def score(
                 rows_of = divergences(logits, other.logits(other_hidden[where]).float())
                 against = [total + float(values.double().sum()) for total, values in zip(against, rows_of, strict=True)]
             if truth is not None:
-                truth.update(logits, stream, batch.indices[rows[part], columns[part]])
-        _add_baselines(baseline_nats, baselines, stream, batch.indices[rows, columns])
-        unigram_hits += int((batch.targets[rows, columns] == likeliest).sum())
+                truth.update(logits, each.indices[rows[part], columns[part]])
+        targets = batch.targets[rows, columns]
+        _add_baselines(baseline_nats, baselines, each.previous[rows, columns], targets)
+        unigram_hits += int((targets == likeliest).sum())
         done += len(rows)
         bar.update(done)
     result = accumulator.result()
@@ -119,28 +148,23 @@ def score(
 
 
 def _add_baselines(
-    nats: dict[str, float], baselines: tuple[Unigram, Bigram], stream: TokenStream, indices: np.ndarray
+    nats: dict[str, float], baselines: tuple[Unigram, Bigram], previous: np.ndarray, targets: np.ndarray
 ) -> None:
-    if not len(indices):
-        return
     unigram, bigram = baselines
-    first = max(0, int(indices.min()) - 1)
-    tokens = stream.read(first, int(indices.max()) + 1 - first).astype(np.int64)
-    targets = tokens[indices - first]
     each = unigram.nats(targets)
     nats["unigram"] += math.fsum(each)
-    # Nothing precedes the stream's first token: the unigram predicts it.
-    preceded = indices > 0
-    each[preceded] = bigram.nats(tokens[indices[preceded] - 1 - first], targets[preceded])
+    preceded = previous >= 0  # what nothing precedes, the unigram predicts
+    each[preceded] = bigram.nats(previous[preceded], targets[preceded])
     nats["bigram"] += math.fsum(each)
 
 
-class _Truth:
+class Truth:
     """The mean divergence of a model's predictions from a synthetic source's own, in bits, over the scored positions
     whose context is known: those with `order` symbols before them. A separator between documents cuts the context;
     without one (--no-separator) the first symbols of a document count as if they followed the one before."""
 
-    def __init__(self, description: dict[str, Any], tokenizer: Tokenizer) -> None:
+    def __init__(self, description: dict[str, Any], stream: TokenStream, tokenizer: Tokenizer) -> None:
+        self.stream = stream
         self.source = source_from_description(description)
         self.symbol_of = np.full(tokenizer.vocab_size, -1, np.int64)
         symbols = {bytes([byte]): number for number, byte in enumerate(self.source.alphabet)}
@@ -151,10 +175,10 @@ class _Truth:
         self.token_of = np.array([np.flatnonzero(self.symbol_of == s)[0] for s in range(len(symbols))])
         self.bits, self.rows = 0.0, 0
 
-    def update(self, logits: torch.Tensor, stream: TokenStream, indices: np.ndarray) -> None:
+    def update(self, logits: torch.Tensor, indices: np.ndarray) -> None:
         order = self.source.order
         first = max(0, int(indices.min()) - order)
-        symbols = self.symbol_of[stream.read(first, int(indices.max()) + 1 - first)]
+        symbols = self.symbol_of[self.stream.read(first, int(indices.max()) + 1 - first)]
         reached = np.flatnonzero(indices >= order)
         contexts = symbols[indices[reached, None] - first + np.arange(-order, 0)]
         known = (contexts >= 0).all(axis=1) & (symbols[indices[reached] - first] >= 0)
@@ -196,7 +220,7 @@ def pseudo_perplexity(
         numbers, columns = np.divmod(chosen[start : start + WINDOWS], objective.length)
         batch = objective.alone(stream.gather(numbers * objective.length, objective.length), columns)
         rows, places = (torch.from_numpy(part).to(device) for part in np.nonzero(batch.weights))
-        logits = model.logits(model(torch.from_numpy(batch.inputs).to(device))[rows, places]).float()
+        logits = model.logits(hidden_states(model, batch, device)[rows, places]).float()
         targets = torch.from_numpy(batch.targets).to(device)[rows, places]
         total += float(torch.nn.functional.cross_entropy(logits, targets, reduction="none").double().sum())
         bar.update(min(start + WINDOWS, size))
@@ -208,8 +232,29 @@ def pseudo_perplexity(
     }
 
 
-def fit_baselines(dataset: TokenDataset) -> tuple[Unigram, Bigram]:
-    """The add-one unigram and the Witten-Bell bigram of the training split."""
-    chunks = dataset.split("train").chunks()
+def fit_baselines(dataset: Dataset, objective: StreamObjective | SequencePairs) -> tuple[Unigram, Bigram]:
+    """The add-one unigram and the Witten-Bell bigram of what is predicted on the training split: its tokens, or the
+    targets of an encoder-decoder one after the other (of span corruption, of its first `SPAN_BLOCKS` blocks)."""
+    train = dataset.split("train")
+    if isinstance(objective, SequencePairs):
+        chunks = _ended(train.targets, objective.end_id)
+    elif isinstance(objective, SpanCorruption):
+        chunks = _span_targets(train, objective)
+    else:
+        chunks = train.chunks()
     unigram = Unigram.fit(chunks, dataset.vocab_size)
     return unigram, Bigram.fit(chunks, unigram)
+
+
+def _ended(lists: Lists, end_id: int) -> list[np.ndarray]:
+    """Every list and its end, joined, after an end that nothing precedes."""
+    first = np.concatenate(([0], np.cumsum(lists.lengths)))
+    return [np.insert(np.concatenate(lists.chunks()).astype(np.int64), first, end_id)]
+
+
+def _span_targets(stream: TokenStream, objective: SpanCorruption) -> list[np.ndarray]:
+    last = min(SPAN_BLOCKS, stream.blocks)
+    batches = (
+        validation_batch(stream, objective, first, min(WINDOWS, last - first)) for first in range(0, last, WINDOWS)
+    )
+    return [np.concatenate([batch.targets.ravel() for batch in batches])]

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tyro
 
-from corpora import Corpus, open_corpus
+from corpora import Corpus, PairTexts, open_corpus, open_pairs
 from corpora.splits import parse_rule
-from pipelines.arguments import CorpusNames, InvalidPolicy, SplitRule, TextColumn, parse
+from pipelines.arguments import CorpusNames, InvalidPolicy, PairColumns, SplitRule, TextColumn, parse, refuse_with_pairs
 from pipelines.display import Bar, duration, quantity, say, table, visible
 from tokenizer import (
     DEFAULT_SPECIAL_TOKENS,
@@ -25,6 +25,7 @@ from tokenizer import (
     count_pretokens,
     resolve_pattern,
 )
+from tokenizer import sentinels as sentinel_tokens
 
 # Held-out text that the summary is measured on.
 SAMPLE_BYTES = 4_000_000
@@ -45,9 +46,11 @@ def train_tokenizer(
     max_token_length: int | None = None,
     byte_order: Literal["gpt2", "raw"] = "gpt2",
     special_tokens: tuple[str, ...] = DEFAULT_SPECIAL_TOKENS,
+    sentinels: int = 0,
     split: SplitRule = None,
     invalid: InvalidPolicy = "error",
     text_column: TextColumn = None,
+    pairs: PairColumns = None,
     memory: int | None = None,
     spill_folder: Path | None = None,
     min_count: int = 1,
@@ -68,6 +71,8 @@ def train_tokenizer(
         max_token_length: Longest token in bytes.
         byte_order: Which byte has which id, and so how ties fall: gpt2 (as in Hugging Face) or raw.
         special_tokens: Entries before all others; give the option without a value for none.
+        sentinels: How many special tokens <|sentinel_0|> and so on come after these: span corruption needs one for
+            each span that it takes out.
         memory: Bytes that counting and merging may take, as 2G. Counts that do not fit are spilled to disk; merging
             says beforehand what it needs.
         spill_folder: Where to; by default the folder that the output is in.
@@ -88,6 +93,9 @@ def train_tokenizer(
         )
     if save_counts and save_counts.exists() and not overwrite:
         raise ValueError(f"{save_counts} exists already: choose another --save-counts, or replace it with --overwrite")
+    if sentinels < 0:
+        raise ValueError(f"--sentinels is {sentinels}, but must not be negative")
+    special_tokens = (*special_tokens, *sentinel_tokens(sentinels))
     smallest = 256 + len(special_tokens)
     if vocab_size < smallest:
         raise ValueError(
@@ -101,7 +109,12 @@ def train_tokenizer(
     if not corpus and not counts:
         raise ValueError("no corpus was given: name one, or counts saved before with --counts")
     others = dict(_load_other(spec) for spec in compare)
-    source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column) if corpus else None
+    source = None
+    if pairs and corpus:
+        refuse_with_pairs(invalid=invalid, text_column=text_column)
+        source = PairTexts(open_pairs(corpus, pairs, split))
+    elif corpus:
+        source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
     held_out = HeldOut()
     if spill_folder is None:  # a system's folder for temporary files is often held in memory
         spill_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
@@ -186,7 +199,7 @@ class HeldOut:
         self.texts: list[pa.Array] = []
         self.bytes = 0
 
-    def apart_from_training(self, corpus: Corpus) -> Iterator[pa.RecordBatch]:
+    def apart_from_training(self, corpus: Corpus | PairTexts) -> Iterator[pa.RecordBatch]:
         """The training split, in one pass that also finds the held-out text."""
         for split, batch in corpus.routed_batches():
             if split == "train":
@@ -194,7 +207,7 @@ class HeldOut:
             elif split == "validation":
                 self._add(batch)
 
-    def take(self, corpus: Corpus) -> None:
+    def take(self, corpus: Corpus | PairTexts) -> None:
         """Only the held-out text."""
         for batch in corpus.batches("validation"):
             self._add(batch)
@@ -210,7 +223,7 @@ class HeldOut:
             self.bytes = int(ends[wanted - 1])
 
 
-def _training_bytes(corpus: Corpus) -> int | None:
+def _training_bytes(corpus: Corpus | PairTexts) -> int | None:
     """About how many bytes of text are trained on."""
     estimate = corpus.text_bytes_estimate
     return estimate and round(estimate * (1 - parse_rule(corpus.split_rule).fraction))

@@ -1,25 +1,67 @@
 """Checkpoints: folders that appear whole or not at all, carry checksums, and are read without unpickling anything.
 
-`checkpoints/step-NNNNNNN/` holds model.safetensors, optimizer.safetensors (moments by parameter name),
-rng.safetensors, state.json (step, blocks consumed, seconds) and checksums.json (SHA-256 of each of these).
+`checkpoints/step-NNNNNNN/` holds model.safetensors, optimizer.safetensors (state by parameter name), rng.safetensors,
+where weights are averaged average.safetensors, state.json (step, blocks consumed, seconds, ...) and checksums.json
+(SHA-256 of each of these).
 """
 
 import hashlib
 import json
 import os
 import shutil
+import threading
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save
 
+from lm.averaging import WeightAverage
+from lm.optimizers import Optimizers
 from pipelines.files import naming
 
 CHECKSUMS = "checksums.json"
-FILES = ("model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json")
+MODEL, OPTIMIZER, RNG, AVERAGE, STATE = (
+    "model.safetensors",
+    "optimizer.safetensors",
+    "rng.safetensors",
+    "average.safetensors",
+    "state.json",
+)
+
+
+class DamagedCheckpointError(ValueError):
+    """A checkpoint with a file that is missing, truncated or altered; the message names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """Which checkpoints stay: the newest `last`; with `best` the one of the lowest validation loss; and the first one
+    past each multiple of `every_tokens`, where that is not 0."""
+
+    last: int = 1
+    best: bool = False
+    every_tokens: int = 0
+
+    def kept(self, run: Path) -> set[Path]:
+        """The folders that stay. One whose state.json cannot be read counts as neither best nor a multiple."""
+        folders = checkpoint_folders(run)
+        kept = set(folders[-self.last :])
+        if not (self.best or self.every_tokens):
+            return kept
+        states = {folder: state for folder in folders if (state := _readable_state(folder))}
+        losses = {f: s["validation_loss"] for f, s in states.items() if s.get("validation_loss") is not None}
+        if self.best and losses:
+            kept.add(min(losses, key=losses.__getitem__))
+        reached = 0
+        for folder, state in states.items():
+            if self.every_tokens and state.get("tokens", 0) // self.every_tokens > reached:
+                reached = state["tokens"] // self.every_tokens
+                kept.add(folder)
+        return kept
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
@@ -36,94 +78,159 @@ def latest_checkpoint(run: Path) -> Path:
     return folders[-1]
 
 
-def save_checkpoint(
-    run: Path,
-    step: int,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    state: Mapping[str, Any],
-    keep: int,
+def take_snapshot(
+    model: torch.nn.Module, optimizers: Optimizers | None = None, average: WeightAverage | None = None
+) -> dict[str, dict[str, torch.Tensor]]:
+    """File name to tensors, copied to the CPU: training may go on while they are written. Without `optimizers` the
+    state of ones that have not begun."""
+    files = {MODEL: model.state_dict(), OPTIMIZER: _optimizer_state(model, optimizers), RNG: _rng_state()}
+    if average is not None:
+        files[AVERAGE] = average.weights
+    return {name: {key: _copied(value) for key, value in tensors.items()} for name, tensors in files.items()}
+
+
+def write_checkpoint(
+    run: Path, snapshot: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any], keep: Keep
 ) -> Path:
-    """Write the checkpoint of `step`, then remove all but the newest `keep`.
+    """Write the checkpoint of `state["step"]`, then remove those that `keep` does not name.
 
     An error while writing (a full disk, say) leaves the earlier checkpoints as they were and nothing half-written.
     """
-    folder = run / "checkpoints" / f"step-{step:07d}"
-    partial = folder.with_name(f"partial-{step:07d}")
+    folder = run / "checkpoints" / f"step-{state['step']:07d}"
+    partial = folder.with_name(f"partial-{state['step']:07d}")
     for leftover in folder.parent.glob("partial-*"):  # of a process that was killed while saving
         shutil.rmtree(leftover)
     try:
         partial.mkdir(parents=True)
-        save_file(model.state_dict(), partial / "model.safetensors")
-        save_file(_moments(model, optimizer), partial / "optimizer.safetensors")
-        save_file(_rng_state(), partial / "rng.safetensors")
-        (partial / "state.json").write_text(json.dumps({"step": step, **state}) + "\n", encoding="utf-8")
-        checksums = {name: _sha256((partial / name).read_bytes()) for name in FILES}
-        (partial / CHECKSUMS).write_text(json.dumps(checksums, indent=2) + "\n", encoding="utf-8")
-        for path in (*partial.iterdir(), partial):
-            _sync(path)
+        checksums = {}
+        for name, tensors in snapshot.items():
+            checksums[name] = _write(partial / name, save(dict(tensors)))
+        checksums[STATE] = _write(partial / STATE, (json.dumps(state, allow_nan=False) + "\n").encode())
+        _write(partial / CHECKSUMS, (json.dumps(checksums, indent=2) + "\n").encode())
+        _sync(partial)
         if folder.exists():
             shutil.rmtree(folder)
         partial.rename(folder)
         _sync(folder.parent)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, SafetensorError):
-            raise OSError(f"the checkpoint of step {step} could not be written to {folder}: {error}") from None
         if isinstance(error, OSError):
             raise naming(error, folder) from None
         raise
-    for old in checkpoint_folders(run)[:-keep]:
-        shutil.rmtree(old)
+    kept = keep.kept(run)
+    for old in checkpoint_folders(run):
+        if old not in kept:
+            shutil.rmtree(old)
     return folder
 
 
-def read_checkpoint(folder: Path, *names: str) -> dict[str, bytes]:
-    """The named files of a checkpoint, verified against its checksums.
+class CheckpointWriter:
+    """Writes checkpoints in a thread of its own, one at a time, while training goes on."""
 
-    Raises ValueError that names the file when one is missing, truncated or altered.
+    def __init__(self, run: Path, keep: Keep) -> None:
+        self.run, self.keep = run, keep
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def write(self, snapshot: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
+        """Begin to write; first waits for the one before, and raises what went wrong there."""
+        self.wait()
+        self._thread = threading.Thread(target=self._write, args=(snapshot, state), name="checkpoint")
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what went wrong in the background, if something did; does not wait."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def wait(self) -> None:
+        """Wait until what was begun is on disk; raise what went wrong."""
+        self.join()
+        self.check()
+
+    def join(self) -> None:
+        """Wait until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _write(self, snapshot: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
+        try:
+            write_checkpoint(self.run, snapshot, state, self.keep)
+        except BaseException as error:  # it belongs to the training thread, which asks with `check`
+            self._error = error
+
+
+def read_checkpoint(folder: Path, *names: str) -> dict[str, bytes]:
+    """The named files of a checkpoint, verified against its checksums; an average that it lacks is left out.
+
+    Raises DamagedCheckpointError, naming the file, when one is missing, truncated or altered.
     """
-    remedy = f"remove {folder} to go on from the checkpoint before it"
     try:
         checksums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
-        expected = {name: checksums[name] for name in names}
+        expected = {name: checksums[name] for name in names if name != AVERAGE or name in checksums}
     except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(f"{folder / CHECKSUMS} is missing or damaged: {remedy}") from None
+        raise DamagedCheckpointError(f"{folder / CHECKSUMS} is missing or damaged") from None
     contents = {}
-    for name in names:
+    for name, checksum in expected.items():
         try:
             contents[name] = (folder / name).read_bytes()
         except FileNotFoundError:
-            raise ValueError(f"{folder / name} is missing: {remedy}") from None
-        if _sha256(contents[name]) != expected[name]:
-            raise ValueError(f"{folder / name} is truncated or altered (its SHA-256 is another): {remedy}")
+            raise DamagedCheckpointError(f"{folder / name} is missing") from None
+        if hashlib.sha256(contents[name]).hexdigest() != checksum:
+            raise DamagedCheckpointError(f"{folder / name} is truncated or altered (its SHA-256 is another)")
     return contents
 
 
-def load_model(folder: Path, model: torch.nn.Module) -> None:
-    """Put the weights of a checkpoint into `model`; ValueError when they are of another model."""
-    contents = read_checkpoint(folder, "model.safetensors")
-    _put_weights(folder, model, contents["model.safetensors"])
+def newest_whole(run: Path, *names: str) -> tuple[Path, dict[str, bytes]]:
+    """The newest checkpoint of a run whose named files are whole, and these files; damaged ones are skipped with a
+    warning that names the file. ValueError when none is whole, or there is none."""
+    damaged = ""
+    while True:
+        folders = checkpoint_folders(run)
+        for folder in reversed(folders):
+            try:
+                return folder, read_checkpoint(folder, *names)
+            except DamagedCheckpointError as error:
+                if folder.exists():  # else a training that goes on has removed it since
+                    damaged = str(error)
+                    warnings.warn(f"{damaged}: {folder.name} is skipped", stacklevel=2)
+        if checkpoint_folders(run) == folders:
+            break
+    if damaged:
+        raise ValueError(f"{damaged}, and no other checkpoint of {run} is whole: restore one, or train in a new folder")
+    raise ValueError(f"{run} has no checkpoint: bytelm pretrain makes one")
 
 
-def resume(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Put model, optimizer and random generators into the state of a checkpoint; return its state.json."""
-    contents = read_checkpoint(folder, *FILES)
-    _put_weights(folder, model, contents["model.safetensors"])
-    moments = load(contents["optimizer.safetensors"])
-    for name, parameter in model.named_parameters():
-        prefix = f"{name}/"
-        mine = {key.removeprefix(prefix): value for key, value in moments.items() if key.startswith(prefix)}
-        optimizer.state[parameter] = {
-            # AdamW counts its steps on the CPU unless fused on a GPU; the moments live where the weights do.
-            key: value if value.dim() == 0 and parameter.device.type == "cpu" else value.to(parameter.device)
-            for key, value in mine.items()
-        }
-    generators = load(contents["rng.safetensors"])
+def load_model(run: Path, model: torch.nn.Module, averaged: bool = True) -> Path:
+    """Put the weights of a run's newest whole checkpoint into `model`, averaged ones where there are and `averaged`;
+    return its folder. ValueError when they are of another model."""
+    folder, contents = newest_whole(run, MODEL, AVERAGE)
+    _put_weights(folder, model, contents[MODEL])
+    if averaged and AVERAGE in contents:
+        model.load_state_dict(load(contents[AVERAGE]), strict=False)
+    return folder
+
+
+def resume(
+    run: Path, model: torch.nn.Module, optimizers: Optimizers, average: WeightAverage | None = None
+) -> dict[str, Any]:
+    """Put model, optimizers, average and random generators into the state of a run's newest whole checkpoint; return
+    its state.json. ValueError when it is of another model."""
+    folder, contents = newest_whole(run, MODEL, OPTIMIZER, RNG, AVERAGE, STATE)
+    _put_weights(folder, model, contents[MODEL])
+    _put_optimizer_state(model, optimizers, load(contents[OPTIMIZER]))
+    state = json.loads(contents[STATE])
+    if average is not None and AVERAGE in contents:
+        for name, weights in load(contents[AVERAGE]).items():
+            average.weights[name].copy_(weights)
+        average.steps = state["step"]
+    generators = load(contents[RNG])
     torch.set_rng_state(generators["cpu"])
     if "cuda" in generators and torch.cuda.is_available():
         torch.cuda.set_rng_state(generators["cuda"])
-    return json.loads(contents["state.json"])
+    return state
 
 
 def _put_weights(folder: Path, model: torch.nn.Module, contents: bytes) -> None:
@@ -138,11 +245,25 @@ def _put_weights(folder: Path, model: torch.nn.Module, contents: bytes) -> None:
     model.load_state_dict(weights)
 
 
-def _moments(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+def _put_optimizer_state(model: torch.nn.Module, optimizers: Optimizers, saved: dict[str, torch.Tensor]) -> None:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for parameter, state in optimizers.state():
+        prefix = f"{names[id(parameter)]}/"
+        mine = {key.removeprefix(prefix): value for key, value in saved.items() if key.startswith(prefix)}
+        state.clear()
+        state |= {
+            # AdamW counts its steps on the CPU unless fused on a GPU; the moments live where the weights do.
+            key: value if value.dim() == 0 and parameter.device.type == "cpu" else value.to(parameter.device)
+            for key, value in mine.items()
+        }
+
+
+def _optimizer_state(model: torch.nn.Module, optimizers: Optimizers | None) -> dict[str, torch.Tensor]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
-        f"{name}/{key}": torch.as_tensor(value)
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
+        f"{names[id(parameter)]}/{key}": torch.as_tensor(value)
+        for parameter, state in (optimizers.state() if optimizers else ())
+        for key, value in state.items()
     }
 
 
@@ -153,12 +274,30 @@ def _rng_state() -> dict[str, torch.Tensor]:
     return state
 
 
-def _sha256(contents: bytes) -> str:
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
+
+
+def _readable_state(folder: Path) -> dict[str, Any] | None:
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def _write(path: Path, contents: bytes) -> str:
+    """Write a file through to the disk; its SHA-256."""
+    with path.open("wb") as file:
+        file.write(contents)
+        file.flush()
+        os.fsync(file.fileno())
     return hashlib.sha256(contents).hexdigest()
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

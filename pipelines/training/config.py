@@ -15,22 +15,35 @@ class TrainConfig:
     tokens: int = 10_000_000
     """Tokens to train on in all."""
     batch_tokens: int = 16_384
-    """Tokens of one optimizer step; rounded to whole blocks."""
+    """Tokens of one optimizer step, rounded to whole blocks; of pairs, the most of both sides with their padding."""
     micro_batch: int = 16
-    """Blocks that go through the model at once; the batch is accumulated from them."""
+    """Blocks or pairs that go through the model at once; the batch is accumulated from them."""
     sampling: Literal["permutation", "crops"] = "permutation"
     """Blocks in an order drawn by (seed, epoch), each once an epoch; or crops at random offsets of the stream."""
     lr: float = 1e-3
     """Peak learning rate."""
+    schedule: Literal["cosine", "trapezoid", "inverse_sqrt"] = "cosine"
+    """How the learning rate goes after its warm-up: half a cosine; constant, then a line; or 1 / sqrt(step)."""
     min_lr_ratio: float = 0.1
-    """The learning rate at the end, as a share of the peak."""
+    """The learning rate at the end, as a share of the peak; inverse_sqrt has none."""
     warmup_tokens: int = 500_000
-    """Tokens of linear warm-up before the cosine decay."""
+    """Tokens of linear warm-up before it."""
+    decay_share: float = 0.5
+    """The share of the training in which a trapezoid falls."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """adamw for all parameters, or muon for the matrices of the blocks and adamw for the others."""
+    muon_lr: float = 0.0
+    """Peak learning rate of Muon; 0: lr. Its updates are as large as AdamW's."""
+    muon_momentum: float = 0.95
     weight_decay: float = 0.1
     """Decoupled weight decay of matrices; vectors (biases, norms) are never decayed."""
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
+    label_smoothing: float = 0.0
+    """Probability that the training targets give to all entries alike; the validation loss has none."""
+    z_loss: float = 0.0
+    """Factor of the squared log-sum-exp of the logits in the training loss, such as 1e-4; validation has none."""
     grad_clip: float = 1.0
     """Largest L2 norm of the whole gradient; 0 for none."""
     seed: int = 0
@@ -48,6 +61,12 @@ class TrainConfig:
     """Tokens between two checkpoints."""
     keep_checkpoints: int = 2
     """How many of the latest checkpoints are kept."""
+    keep_best: bool = False
+    """Whether the checkpoint of the lowest validation loss is kept too."""
+    keep_every_tokens: int = 0
+    """Also kept for good: the first checkpoint past each multiple of so many tokens; 0: none."""
+    average: float = 0.0
+    """Decay of an exponential average of the weights, which validation and evaluation then use; 0: none."""
     log_every_steps: int = 10
     """Optimizer steps between two lines of metrics.jsonl."""
 
@@ -59,13 +78,14 @@ class TrainConfig:
         for name in positive.split():
             if not getattr(self, name) > 0:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must be above 0")
-        for name in ["warmup_tokens", "weight_decay", "grad_clip", "seed"]:
+        for name in ["warmup_tokens", "weight_decay", "grad_clip", "muon_lr", "seed", "keep_every_tokens", "z_loss"]:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must not be negative")
         if self.seed >= 2**63:
             raise ValueError(f"train.seed is {self.seed}, but must be below 2^63")
-        for name in ("beta1", "beta2"):
+        for name in ("beta1", "beta2", "muon_momentum", "average", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must be in [0, 1)")
-        if not 0 <= self.min_lr_ratio <= 1:
-            raise ValueError(f"train.min_lr_ratio is {self.min_lr_ratio}, but must be in [0, 1]")
+        for name in ("min_lr_ratio", "decay_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"train.{name} is {getattr(self, name)}, but must be in [0, 1]")

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
-from lm.objectives import masked_token, next_token
+from lm.objectives import lengths_of_span_corruption, masked_token, next_token, span_corruption
 from pipelines.dataset import TokenStream
-from tokenizer import CLS, MASK, SEP, Tokenizer
+from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,19 @@ class Batch:
     inputs: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
+    source: np.ndarray | None = None
+    """(B, S) int64: what an encoder reads for a decoder."""
+    source_present: np.ndarray | None = None
+    """(B, S) bool: False where the source is padding; None where it has none."""
+    segments: np.ndarray | None = None
+    """(B, P) int64: the document of each position, where documents must not see each other."""
 
     def split(self, size: int) -> Iterable["Batch"]:
         """Micro-batches of at most `size` rows."""
         for start in range(0, len(self.inputs), size):
             rows = slice(start, start + size)
-            yield Batch(self.inputs[rows], self.targets[rows], self.weights[rows])
+            parts = vars(self).items()
+            yield Batch(**{name: None if part is None else part[rows] for name, part in parts})
 
 
 class Objective(Protocol):
@@ -45,8 +52,10 @@ class NextToken:
     """The decoder's objective: T inputs, each followed by its target. The last token of the stream has no successor:
     its target has weight 0."""
 
-    def __init__(self, context_length: int) -> None:
+    def __init__(self, context_length: int, separator: int | None = None) -> None:
+        """`separator`: the id before which a document ends, where documents must not see each other."""
         self.length = self.positions = context_length
+        self._separator = separator
 
     def batch(self, stream: TokenStream, starts: np.ndarray, draws: Iterable[tuple[int, int, int]]) -> Batch:
         blocks = np.zeros((len(starts), self.length + 1), np.int64)
@@ -56,21 +65,16 @@ class NextToken:
             blocks[row, : len(tokens)] = tokens
             weights_of_padding[row, len(tokens) - 1 :] = 0
         inputs, targets, weights = next_token(blocks)
-        return Batch(inputs, targets, weights * weights_of_padding)
+        return Batch(inputs, targets, weights * weights_of_padding, segments=segments_of(inputs, self._separator))
 
 
 class MaskedToken:
     """The encoder's objective: `<|cls|>`, the T tokens of a block with some of them masked, `<|sep|>`."""
 
-    def __init__(self, context_length: int, tokenizer: Tokenizer) -> None:
-        for name in (MASK, CLS, SEP):
-            if name not in tokenizer.special_tokens:
-                raise ValueError(
-                    f"the objective 'masked-token' needs the special token {name}, which the tokenizer lacks: "
-                    "train one that has it"
-                )
-        special = tokenizer.special_tokens
+    def __init__(self, context_length: int, tokenizer: Tokenizer, separator: int | None = None) -> None:
+        special = required("masked-token", (MASK, CLS, SEP), tokenizer)
         self.length, self.positions = context_length, context_length + 2
+        self._separator = separator
         self._ids = {"mask_id": special[MASK], "cls_id": special[CLS], "sep_id": special[SEP]}
         self._ids |= {"special_ids": np.array(sorted(special.values())), "vocab_size": tokenizer.vocab_size}
 
@@ -80,7 +84,8 @@ class MaskedToken:
             masked_token(block, np.random.default_rng(draw), **self._ids)
             for block, draw in zip(blocks, draws, strict=True)
         ]
-        return Batch(*(np.stack(part) for part in zip(*rows, strict=True)))
+        inputs, targets, weights = (np.stack(part) for part in zip(*rows, strict=True))
+        return Batch(inputs, targets, weights, segments=segments_of(targets, self._separator))
 
     def alone(self, blocks: np.ndarray, columns: np.ndarray) -> Batch:
         """Each block (B, T) with only position `columns` (B,) masked, and it the only target."""
@@ -90,14 +95,63 @@ class MaskedToken:
         inputs, weights = targets.copy(), np.zeros(targets.shape, np.float32)
         inputs[rows, columns + 1] = self._ids["mask_id"]
         weights[rows, columns + 1] = 1
-        return Batch(inputs, targets, weights)
+        return Batch(inputs, targets, weights, segments=segments_of(targets, self._separator))
 
 
-def make_objective(name: str, context_length: int, tokenizer: Tokenizer) -> NextToken | MaskedToken:
-    """The objective of a recipe for blocks of `context_length` tokens."""
+class SpanCorruption:
+    """T5's objective: the encoder reads the T tokens of a block with some spans of them taken out, and
+    `<|endoftext|>`; the decoder says what was taken out, after the sentinel of each span, and `<|endoftext|>`."""
+
+    def __init__(self, context_length: int, tokenizer: Tokenizer) -> None:
+        source, self.positions = lengths_of_span_corruption(context_length, end=True)
+        spans = (source + self.positions - context_length - 2) // 2  # each adds a sentinel to both, as do the ends
+        special = required("span-corruption", (END_OF_TEXT, *sentinels(spans)), tokenizer, "--sentinels 100")
+        self.length = context_length
+        end = special[END_OF_TEXT]
+        self._ids = {"sentinel_ids": [special[name] for name in sentinels(spans)], "start_id": end, "end_id": end}
+
+    def batch(self, stream: TokenStream, starts: np.ndarray, draws: Iterable[tuple[int, int, int]]) -> Batch:
+        blocks = stream.gather(starts, self.length)
+        rows = [
+            span_corruption(block, np.random.default_rng(draw), **self._ids)
+            for block, draw in zip(blocks, draws, strict=True)
+        ]
+        source, inputs, targets, weights = (np.stack(part) for part in zip(*rows, strict=True))
+        return Batch(inputs, targets, weights, source)
+
+
+StreamObjective = NextToken | MaskedToken | SpanCorruption
+
+
+def make_objective(
+    name: str, context_length: int, tokenizer: Tokenizer, document_mask: bool = False
+) -> StreamObjective:
+    """The objective of a recipe for blocks of `context_length` tokens; with `document_mask` its batches number the
+    documents, so that they do not see each other."""
+    separator = required("document_mask", (END_OF_TEXT,), tokenizer)[END_OF_TEXT] if document_mask else None
     if name == "next-token":
-        return NextToken(context_length)
-    return MaskedToken(context_length, tokenizer)
+        return NextToken(context_length, separator)
+    if name == "masked-token":
+        return MaskedToken(context_length, tokenizer, separator)
+    return SpanCorruption(context_length, tokenizer)
+
+
+def required(
+    objective: str, names: Iterable[str], tokenizer: Tokenizer, remedy: str = "--special-tokens"
+) -> dict[str, int]:
+    """The special tokens of `tokenizer`; ValueError when it lacks one of `names`, which `objective` needs."""
+    for name in names:
+        if name not in tokenizer.special_tokens:
+            raise ValueError(
+                f"{objective} needs the special token {name}, which the tokenizer lacks: train one that has it "
+                f"(bytelm train-tokenizer {remedy})"
+            )
+    return tokenizer.special_tokens
+
+
+def segments_of(ids: np.ndarray, separator: int | None) -> np.ndarray | None:
+    """The number within its row of each position's document, which a separator begins: (B, P) to (B, P) int64."""
+    return None if separator is None else np.cumsum(ids == separator, axis=1)
 
 
 class Loader:

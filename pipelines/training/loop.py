@@ -5,19 +5,20 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
+from lm.averaging import WeightAverage
 from lm.model import LanguageModel
-from lm.optimizers import build_adamw
-from lm.schedules import warmup_cosine
-from pipelines.dataset import TokenStream
+from lm.optimizers import OptimizerSettings, build_optimizers
+from lm.schedules import multiplier
 from pipelines.display import Bar, quantity, say
-from pipelines.training.checkpoints import checkpoint_folders, resume, save_checkpoint
+from pipelines.training.checkpoints import CheckpointWriter, Keep, checkpoint_folders, resume, take_snapshot
 from pipelines.training.config import TrainConfig
-from pipelines.training.loader import Batch, Loader, Objective, validation_batch
+from pipelines.training.data import TrainingData, hidden_states
+from pipelines.training.loader import Batch
 from pipelines.training.run import MetricsLog, Run
 
 
@@ -27,11 +28,13 @@ class Progress:
 
     step: int = 0
     consumed: int = 0
-    """Blocks that the run has trained on."""
+    """Blocks or pairs that the run has trained on."""
     seconds: float = 0.0
     """Spent training; validation, checkpoints and what happened between two processes are left out."""
     unlogged: list[float] = field(default_factory=list)
     """The losses (nats) of the steps since the last line of metrics.jsonl, which reports their mean."""
+    validation_loss: float | None = None
+    """The last one measured, in nats per target."""
     signal: int = 0
     """The signal that asked the run to save and leave, or 0."""
 
@@ -47,24 +50,25 @@ class Trainer:
         self,
         run: Run | None,
         model: LanguageModel,
-        loader: Loader,
-        validation: TokenStream,
-        objective: Objective,
+        data: TrainingData,
         config: TrainConfig,
     ) -> None:
-        self.run, self.model, self.loader, self.config = run, model, loader, config
-        self.validation, self.objective = validation, objective
+        self.run, self.model, self.data, self.config = run, model, data, config
         self.device = next(model.parameters()).device
-        self.optimizer = build_adamw(
-            model,
-            config.lr,
+        settings = OptimizerSettings(
+            kind=config.optimizer,
+            lr=config.lr,
             weight_decay=config.weight_decay,
-            betas=(config.beta1, config.beta2),
+            beta1=config.beta1,
+            beta2=config.beta2,
             eps=config.eps,
+            muon_lr=config.muon_lr,
+            muon_momentum=config.muon_momentum,
         )
+        self.optimizers = build_optimizers(model, settings, compiled=config.compile)
+        self.average = WeightAverage(model, config.average) if config.average else None
         self.forward = torch.compile(model) if config.compile else model
-        self.batch_blocks = max(1, round(config.batch_tokens / objective.length))
-        self.step_tokens = self.batch_blocks * objective.length
+        self.step_tokens = data.step_tokens
         self.steps = math.ceil(config.tokens / self.step_tokens)
         self.at = Progress()
         self.saved_step: int | None = None
@@ -73,14 +77,19 @@ class Trainer:
         """Go on from the newest checkpoint, if there is one, to the end."""
         folders = checkpoint_folders(self.run.folder)
         if folders:
-            state = resume(folders[-1], self.model, self.optimizer)
-            self.at = Progress(state["step"], state["consumed"], state["seconds"], state["unlogged"])
+            state = resume(self.run.folder, self.model, self.optimizers, self.average)
+            names = ("step", "consumed", "seconds", "unlogged", "validation_loss")
+            self.at = Progress(**{name: state[name] for name in names})
             self.saved_step = self.at.step
             say(f"resuming from step {self.at.step:,} of {self.steps:,}")
         else:
             torch.manual_seed(self.config.seed)
         # Without a checkpoint even the validation before the first step is measured again.
         self.log = MetricsLog(self.run.folder, self.at.step if folders else -1)
+        keep = Keep(
+            last=self.config.keep_checkpoints, best=self.config.keep_best, every_tokens=self.config.keep_every_tokens
+        )
+        self.writer = CheckpointWriter(self.run.folder, keep)
         try:
             with _signals(self.at), Bar(self.run.name, self.steps * self.step_tokens, "tok") as bar:
                 bar.begin_at(self.at.step * self.step_tokens)
@@ -89,7 +98,9 @@ class Trainer:
                 self._loop(bar)
                 if self.at.signal and self.saved_step != self.at.step:
                     self._checkpoint()
+                self.writer.wait()
         finally:
+            self.writer.join()
             gc.unfreeze()
             self.log.close()
         return self.at
@@ -98,6 +109,7 @@ class Trainer:
         logged, logged_step = time.perf_counter(), self.at.step
         while self.at.step < self.steps and not self.at.signal:
             loss, grad_norm, lr = self.step()
+            self.writer.check()
             self.at.unlogged.append(loss)
             tokens = self.at.step * self.step_tokens
             bar.update(tokens, note=f"loss {loss:.3f}")
@@ -119,15 +131,16 @@ class Trainer:
 
     def _set_learning_rate(self) -> float:
         warmup = math.ceil(self.config.warmup_tokens / self.step_tokens)
-        lr = self.config.lr * warmup_cosine(
+        lr = multiplier(
+            self.config.schedule,
             self.at.step,
             warmup_steps=min(warmup, self.steps - 1),
             total_steps=self.steps,
             final=self.config.min_lr_ratio,
+            decay_share=self.config.decay_share,
         )
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        return lr
+        self.optimizers.schedule(lr)
+        return lr * self.config.lr
 
     def step(self) -> tuple[float, float, float]:
         """One optimizer step on the next batch: the mean loss in nats per target, the gradient's norm, the learning
@@ -135,11 +148,12 @@ class Trainer:
         started = time.perf_counter()
         self.model.train()
         lr = self._set_learning_rate()
-        batch = self.loader.batch(self.at.consumed, self.batch_blocks)
+        batch = self.data.step(self.at.consumed)
         weight = float(batch.weights.sum())
         total = 0.0
         for micro in batch.split(self.config.micro_batch):
-            loss = self._nats(micro) / max(1.0, weight)
+            smoothing = {"label_smoothing": self.config.label_smoothing, "z_loss": self.config.z_loss}
+            loss = self._nats(micro, **smoothing) / max(1.0, weight)
             loss.backward()
             total += loss.detach()
         limit = self.config.grad_clip or math.inf
@@ -151,35 +165,34 @@ class Trainer:
                 f"learning rate of {lr:.3g}: try a lower --train.lr, a longer --train.warmup-tokens or --train.dtype "
                 "float32; checkpoints made before are as they were"
             )
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizers.step()
+        self.optimizers.zero_grad()
+        if self.average is not None:
+            self.average.update(self.model)
         self.at.step += 1
-        self.at.consumed += self.batch_blocks
+        self.at.consumed += len(batch.inputs)
         self.at.seconds += time.perf_counter() - started
         return loss, norm, lr
 
-    def _nats(self, batch: Batch) -> torch.Tensor:
+    def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
         """The sum of nats over the targets of a micro-batch."""
-        inputs = torch.from_numpy(batch.inputs).to(self.device, non_blocking=True)
-        hidden = self.forward(inputs).flatten(0, 1)
-        targets, weights = (
-            torch.from_numpy(batch.targets).flatten(),
-            torch.from_numpy(batch.weights).flatten(),
-        )
-        if self.objective.positions != self.objective.length:
-            # The masked objective predicts 15 % of the positions: the head is computed on these alone.
+        hidden = hidden_states(self.forward, batch, self.device).flatten(0, 1)
+        targets, weights = torch.from_numpy(batch.targets).flatten(), torch.from_numpy(batch.weights).flatten()
+        if not batch.weights.all():
+            # The masked objective predicts 15 % of the positions, and padding is no target: the head is spared them.
             rows = weights.nonzero().squeeze(1)
             hidden, targets, weights = hidden[rows.to(self.device)], targets[rows], weights[rows]
-        return self.model.loss(hidden, targets.to(self.device), weights.to(self.device))
+        return self.model.loss(hidden, targets.to(self.device), weights.to(self.device), **smoothing)
 
     @torch.no_grad()
     def _validate(self) -> None:
+        with self.average.applied(self.model) if self.average else nullcontext():
+            self._measure_validation_loss()
+
+    def _measure_validation_loss(self) -> None:
         self.model.eval()
-        blocks = max(1, self.config.validation_tokens // self.objective.length)
         nats = weight = 0.0
-        for first in range(0, min(blocks, self.validation.blocks), self.config.micro_batch):
-            size = min(self.config.micro_batch, blocks - first)
-            batch = validation_batch(self.validation, self.objective, first, size)
+        for batch in self.data.validation(self.config.validation_tokens, self.config.micro_batch):
             nats += float(self._nats(batch))
             weight += float(batch.weights.sum())
         if not math.isfinite(nats):
@@ -187,12 +200,20 @@ class Trainer:
                 f"the validation loss after step {self.at.step} is not finite: try a lower --train.lr; "
                 "checkpoints made before are as they were"
             )
-        self._record("validation", nats / max(1.0, weight))
+        self.at.validation_loss = nats / max(1.0, weight)
+        self._record("validation", self.at.validation_loss)
 
     def _checkpoint(self) -> None:
         self.log.sync()
-        state = {"consumed": self.at.consumed, "seconds": self.at.seconds, "unlogged": self.at.unlogged}
-        save_checkpoint(self.run.folder, self.at.step, self.model, self.optimizer, state, self.config.keep_checkpoints)
+        state = {
+            "step": self.at.step,
+            "tokens": self.at.step * self.step_tokens,
+            "consumed": self.at.consumed,
+            "seconds": self.at.seconds,
+            "unlogged": list(self.at.unlogged),  # written while training goes on
+            "validation_loss": self.at.validation_loss,
+        }
+        self.writer.write(take_snapshot(self.model, self.optimizers, self.average), state)
         self.saved_step = self.at.step
 
     def _record(self, split: str, loss: float, **more: float) -> None:

@@ -8,7 +8,7 @@ from lm.model import build_model
 from pipelines.dataset import TokenDataset
 from pipelines.display import quantity, say
 from pipelines.recipe import Recipe
-from pipelines.training.loader import Loader, make_objective
+from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import choose_machine
 from tokenizer import Tokenizer
@@ -22,9 +22,8 @@ def measure_tokens_per_second(recipe: Recipe, dataset: TokenDataset) -> float:
     machine = choose_machine(recipe.train.device, recipe.train.dtype)
     model = build_model(recipe.model, recipe.train.seed).to(machine.device)
     model.compute_dtype = machine.dtype
-    objective = make_objective(recipe.objective, dataset.context_length, Tokenizer.load(dataset.folder))
-    loader = Loader(dataset.split("train"), objective, recipe.train.sampling, recipe.train.seed)
-    trainer = Trainer(None, model, loader, dataset.split("validation"), objective, recipe.train)
+    data = open_training_data(recipe, dataset, Tokenizer.load(dataset.folder))
+    trainer = Trainer(None, model, data, recipe.train)
     for _ in range(WARM_UP_STEPS):
         trainer.step()
     _finish(machine.device)

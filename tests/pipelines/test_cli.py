@@ -45,6 +45,9 @@ def test_help_imports_no_verb():
         "evaluate",
         "generate",
         "report",
+        "export-hf",
+        "import-hf",
+        "export-onnx",
     ],
 )
 def test_every_verb_explains_itself_without_torch(verb):

@@ -318,22 +318,86 @@ def test_an_objective_without_its_special_token_is_refused_by_name(tmp_path, tex
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
-def test_a_damaged_checkpoint_is_named_with_the_remedy(
+def test_a_damaged_checkpoint_is_skipped_by_name_and_the_run_ends_the_same(
     file, damage, tmp_path, small_recipe, dataset_folder, trained_gpt
 ):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    path = latest_checkpoint(out) / file
+    hurt(latest_checkpoint(out) / file, damage)
+    with pytest.warns(UserWarning, match=rf"step-0000050/{file} is .*: step-0000050 is skipped"):
+        assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
+    assert_same_run(out, trained_gpt)
+
+
+def hurt(path, damage):
     data = bytearray(path.read_bytes())
+    data[-1] ^= 1
     if damage == "missing":
         path.unlink()
     else:
-        data[-1] ^= 1
         path.write_bytes(data[: len(data) - (damage == "truncated")])
-    with pytest.raises(ValueError, match=rf"step-0000050/{file} is .*remove .*step-0000050"):
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused_rather_than_begun_again(
+    tmp_path, small_recipe, dataset_folder, trained_gpt
+):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    for folder in checkpoint_folders(out):
+        hurt(folder / "model.safetensors", "altered")
+    before = sorted(path.name for path in out.rglob("*"))
+    with (
+        pytest.warns(UserWarning, match="is skipped"),
+        pytest.raises(ValueError, match=r"step-0000040/model.safetensors .* no other checkpoint .* is whole"),
+    ):
         pretrain(small_recipe, data=dataset_folder, out=out)
-    shutil.rmtree(latest_checkpoint(out))
-    assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
-    assert_same_run(out, trained_gpt)
+    assert sorted(path.name for path in out.rglob("*")) == before
+
+
+def test_the_best_checkpoint_and_milestones_are_kept(tmp_path, small_recipe, dataset_folder):
+    """A rate that is too high at first and falls to nothing: the best is not the last one."""
+    train = replace(
+        small_recipe.train, keep_checkpoints=1, keep_best=True, keep_every_tokens=6000, checkpoint_every_tokens=2560
+    )
+    out = tmp_path / "gpt"
+    assert pretrain(replace(small_recipe, train=train), data=dataset_folder, out=out) == 0
+    tokens = {json.loads((folder / "state.json").read_text())["tokens"] for folder in checkpoint_folders(out)}
+    losses = {line["tokens"]: line["loss"] for line in metrics_of(out) if line["split"] == "validation"}
+    written = {count: loss for count, loss in losses.items() if count and count % 2560 == 0}
+    assert tokens == {7680, 12800, min(written, key=written.get)}
+
+
+def test_an_average_of_the_weights_is_validated_saved_loaded_and_resumed(tmp_path, small_recipe, dataset_folder):
+    from pipelines.loading import load_trained
+
+    recipe = replace(small_recipe, train=replace(small_recipe.train, average=0.9))
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert pretrain(recipe, data=dataset_folder, out=whole) == 0
+    process = start(recipe, dataset_folder, stopped, tmp_path)
+    wait_for_step(stopped, 15, process)
+    process.kill()
+    process.wait()
+    assert pretrain(recipe, data=dataset_folder, out=stopped) == 0
+    assert_same_run(stopped, whole)
+    averages = [load_file(latest_checkpoint(out) / "average.safetensors") for out in (whole, stopped)]
+    loaded = load_trained(Run(whole)).model.state_dict()
+    for name, weights in averages[0].items():
+        assert torch.equal(weights, averages[1][name]), name
+        assert torch.equal(weights, loaded[name]), name
+    assert any(not torch.equal(loaded[name], weights) for name, weights in weights_of(whole).items())
+
+
+def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder):
+    train = replace(small_recipe.train, optimizer="muon", schedule="trapezoid", muon_lr=0.004)
+    recipe = replace(small_recipe, train=train)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert pretrain(recipe, data=dataset_folder, out=whole) == 0
+    validation = [line["loss"] for line in metrics_of(whole) if line["split"] == "validation"]
+    assert validation[-1] < validation[0] - 0.3
+    process = start(recipe, dataset_folder, stopped, tmp_path)
+    wait_for_step(stopped, 15, process)
+    process.kill()
+    process.wait()
+    assert pretrain(recipe, data=dataset_folder, out=stopped) == 0
+    assert_same_run(stopped, whole)
 
 
 def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
@@ -355,7 +419,7 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
     assert done.returncode == 1
     assert done.stderr.startswith("bytelm pretrain: ")
     assert "Traceback" not in done.stderr
-    assert "step 60" in done.stderr
+    assert "step-0000060" in done.stderr
     after = weights_of(out)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert {path.name for path in (out / "checkpoints").iterdir()} == {"step-0000040", "step-0000050"}

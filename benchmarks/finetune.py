@@ -1,0 +1,246 @@
+"""Is pretraining worth it? Which of 60 books a passage is from, by an encoder pretrained on other passages of them.
+
+    python -m benchmarks.finetune --books books.jsonl.xz [--minutes 10] [--quick]
+
+Everything is made from the books alone: passages are cut (benchmarks/passages.py), a vocabulary of 8,192 entries is
+trained on the unlabelled rest, and an encoder is pretrained on it. That encoder and the same one with random weights
+are fine-tuned with learning rates of their own, chosen on a fifth of the training passages, which are then given back.
+"""
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
+from pipelines.build_dataset import build_dataset
+from pipelines.finetune import finetune
+from pipelines.pretrain import pretrain
+from pipelines.recipe import Recipe, load_recipe
+from pipelines.train_tokenizer import train_tokenizer
+from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.training.run import Run
+
+RESULTS = Path(__file__).parent / "results" / "finetune"
+VOCABULARY = 8192
+CONTEXT = 320  # tokens: 99 % of the passages have fewer
+CHOOSING = 4  # passages a book that learning rates are chosen on
+SPEED_TOKENS = 300_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Fine-tune a pretrained encoder to tell books apart, beside the same one from scratch."""
+
+    books: Path
+    """A .jsonl.xz of books: title, text."""
+    minutes: float = 10.0
+    """Of pretraining, without validation and checkpoints; the tokens that fit are measured first."""
+    tokens: int = 0
+    """Tokens to pretrain on instead, if above 0."""
+    layers: int = 2
+    width: int = 128
+    heads: int = 2
+    pretraining_lr: float = 1e-3
+    batch_tokens: int = 1024
+    epochs: int = 20
+    """Of fine-tuning, for both."""
+    lrs: tuple[float, ...] = (5e-4, 1e-3, 2e-3, 4e-3)
+    """Learning rates of fine-tuning that both choose from."""
+    seed: int = 0
+    """Of the passages, the weights and the order."""
+    folder: Path | None = None
+    """Where all is made, and what is there already is used again; a temporary folder by default."""
+    out: Path = RESULTS
+    """Folder of the result."""
+    quick: bool = False
+    """A few books and a minute of everything: whether it runs."""
+
+
+def main(options: Options) -> None:
+    """Make what is missing, fine-tune, and write books.json and books.md."""
+    if options.quick:
+        options = replace(options, tokens=100_000, epochs=2, lrs=(1e-3, 2e-3))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        books = read_books(options.books)
+        trial = cut_passages(dict(list(books.items())[:6]) if options.quick else books, options.seed)
+        trial.write(folder)
+        _choosing(trial).write(_made(folder / "choosing"))
+        run = _pretrained(folder, options)
+        chosen = {start: _best_lr(run, folder, options, start == "scratch") for start in ("pretrained", "scratch")}
+        result = _result(options, trial, run, chosen)
+        for start, (lr, _) in chosen.items():
+            result[start] |= _finetuned(run, folder, folder / start, lr, options, start == "scratch")
+    result["command"] = " ".join(["python -m benchmarks.finetune", *sys.argv[1:]])
+    _made(options.out)
+    (options.out / "books.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (options.out / "books.md").write_text(markdown(result), encoding="utf-8")
+    print(markdown(result))
+
+
+def _choosing(trial: Trial) -> Trial:
+    """The training passages alone, the last 4 of each book held out."""
+    places: dict[str, int] = {}
+    parts: tuple[list, list] = ([], [])
+    for row in trial.train:
+        place = places[row["label"]] = places.get(row["label"], 0) + 1
+        parts[place > A_BOOK - CHOOSING].append(row)
+    return Trial(*parts, rest=[])
+
+
+def _pretrained(folder: Path, options: Options) -> Path:
+    """The run of an encoder that has read the rest of the books."""
+    rest = [str(folder / "rest.jsonl")]
+    tok, data, run = folder / "tokenizer", folder / "data", folder / "run"
+    if not tok.exists():
+        train_tokenizer(rest, vocab_size=VOCABULARY, out=tok)
+    if not data.exists():
+        build_dataset(rest, tokenizer=tok, context_length=CONTEXT, out=data)
+    if run.exists():
+        tokens = Run(run).recipe.train.tokens
+    else:
+        tokens = options.tokens or _affordable_tokens(data, folder / "speed", options)
+    if pretrain(_recipe(options, tokens), data=data, out=run):
+        raise SystemExit("pretraining was interrupted: the same command with the same --folder goes on")
+    return run
+
+
+def _affordable_tokens(data: Path, run: Path, options: Options) -> int:
+    """How many tokens the encoder is pretrained on in the minutes given, from a short run of its own."""
+    pretrain(_recipe(options, SPEED_TOKENS), data=data, out=run)
+    lines = [line for line in Run(run).metrics() if line["split"] == "train"]
+    tokens, seconds = (lines[-1][name] - lines[0][name] for name in ("tokens", "time_s"))
+    return round(60 * options.minutes * tokens / seconds)
+
+
+def _recipe(options: Options, tokens: int) -> Recipe:
+    recipe = load_recipe("bert-tiny")
+    shape = {"layers": options.layers, "width": options.width, "heads": options.heads, "context_length": CONTEXT + 2}
+    train = {
+        "tokens": tokens,
+        "lr": options.pretraining_lr,
+        "batch_tokens": options.batch_tokens,
+        "warmup_tokens": tokens // 50,
+        "validate_every_tokens": max(1, tokens // 10),
+        "checkpoint_every_tokens": max(1, tokens // 3),
+        "seed": options.seed,
+    }
+    return replace(recipe, model=replace(recipe.model, **shape), train=replace(recipe.train, **train))
+
+
+def _best_lr(run: Path, folder: Path, options: Options, scratch: bool) -> tuple[float, list[dict[str, float]]]:
+    """The learning rate with the highest accuracy on what is held out of training, and all that were tried."""
+    tried = []
+    for lr in options.lrs:
+        numbers = _finetuned(run, folder / "choosing", folder / "trial", lr, options, scratch)
+        tried.append({"lr": lr, "accuracy": numbers["accuracy"], "cross_entropy": numbers["cross_entropy"]})
+    return max(tried, key=lambda numbers: (numbers["accuracy"], -numbers["cross_entropy"]))["lr"], tried
+
+
+def _finetuned(run: Path, texts: Path, out: Path, lr: float, options: Options, scratch: bool) -> dict[str, Any]:
+    started = time.perf_counter()
+    result = finetune(
+        run,
+        data=texts / "train.jsonl",
+        test=texts / "test.jsonl",
+        out=out,
+        from_scratch=scratch,
+        compare_scratch=False,
+        settings=FinetuneConfig(epochs=options.epochs, lr=lr, seed=options.seed),
+    )
+    return result | {"seconds": round(time.perf_counter() - started, 1)}
+
+
+def _result(options: Options, trial: Trial, run: Path, chosen: dict[str, tuple[float, list]]) -> dict[str, Any]:
+    lines = Run(run).metrics()
+    validation = [line for line in lines if line["split"] == "validation"]
+    shown = {name: value for name, value in asdict(options).items() if name not in ("books", "folder", "out")}
+    return {
+        "options": shown,
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "threads": torch.get_num_threads(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "passages": {name: len(getattr(trial, name)) for name in ("train", "test")},
+        "unlabelled_characters": sum(len(row["text"]) for row in trial.rest),
+        "pretraining": {
+            "tokens": validation[-1]["tokens"],
+            "seconds": validation[-1]["time_s"],
+            "validation_loss": [(line["tokens"], line["loss"]) for line in validation],
+        },
+        **{start: {"lr": lr, "lrs_tried": tried} for start, (lr, tried) in chosen.items()},
+    }
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The result as a page."""
+    pretrained, scratch, machine = result["pretrained"], result["scratch"], result["machine"]
+    labels, before = pretrained["labels"], result["pretraining"]
+    rows = {
+        f"pretrained, fine-tuned at {pretrained['lr']:g}": pretrained,
+        f"the same from scratch at {scratch['lr']:g}": scratch,
+        "naive Bayes over the tokens": pretrained["naive_bayes"],
+        "chance": {"accuracy": 1 / labels},
+    }
+    options, passages = result["options"], result["passages"]
+    return "\n".join(
+        [
+            "# Which book is a passage from?",
+            "",
+            f"`{result['command']}` on {machine['processor']}, {machine['threads']} threads of {machine['cores']} "
+            f"cores; Python {machine['python']}, PyTorch {machine['torch']}.",
+            "",
+            f"{labels} books; passages of {CHARACTERS:,} characters, {A_BOOK} a book to train on "
+            f"({passages['train']:,}) and as many to be tested on, fewer of the shortest books ({passages['test']:,}). "
+            f"An encoder of {options['layers']} layers of width {options['width']} was pretrained on "
+            f"{before['tokens']:,} tokens of the other {result['unlabelled_characters'] / 1e6:.1f} M characters, "
+            f"in {before['seconds'] / 60:.1f} minutes, to {before['validation_loss'][-1][1]:.3f} nats a masked token. "
+            f"Both models were fine-tuned for {options['epochs']} epochs, at the learning rate that was best for each "
+            f"on {CHOOSING} training passages a book.",
+            "",
+            "| | accuracy | standard error | macro F1 | cross-entropy (nats) |",
+            "|---|---|---|---|---|",
+            *(_row(name, numbers) for name, numbers in rows.items()),
+            "",
+            "Learning rates tried, and the accuracy on the passages that they were chosen on:",
+            "",
+            "| | " + " | ".join(f"{tried['lr']:g}" for tried in pretrained["lrs_tried"]) + " |",
+            "|---" * (1 + len(pretrained["lrs_tried"])) + "|",
+            *(
+                f"| {name} | " + " | ".join(f"{t['accuracy']:.1%}" for t in numbers["lrs_tried"]) + " |"
+                for name, numbers in (("pretrained", pretrained), ("from scratch", scratch))
+            ),
+            "",
+        ]
+    )
+
+
+def _row(name: str, numbers: dict[str, float]) -> str:
+    if "macro_f1" not in numbers:
+        return f"| {name} | {numbers['accuracy']:.1%} | | | |"
+    return (
+        f"| {name} | {numbers['accuracy']:.1%} | {numbers['standard_error']:.1%} | {numbers['macro_f1']:.3f} | "
+        f"{numbers['cross_entropy']:.3f} |"
+    )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, prog="python -m benchmarks.finetune", description=__doc__))

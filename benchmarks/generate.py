@@ -1,0 +1,256 @@
+"""Generation beside `transformers` with its cache: the same weights, prompts and dtype, chosen greedily.
+
+    python -m benchmarks.generate [--tokens 256] [--rounds 5] [--threads 2] [--device cpu]
+
+Contestants take turns in one process, a whole text each turn. In float32 both must say the same ids before a time
+counts; in bfloat16 roundings differ, and how many ids agree is recorded. Results go to `benchmarks/results/generate/`.
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import tyro
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.generation.streamers import BaseStreamer
+
+from lm.config import ModelConfig
+from lm.exchange import to_hugging_face
+from lm.generation import stream
+from lm.inference import prepare
+from lm.model import LanguageModel, build_model
+
+RESULTS = Path(__file__).parent / "results" / "generate"
+SHAPE = ModelConfig(
+    vocab_size=8192,
+    context_length=512,
+    layers=6,
+    width=384,
+    heads=6,
+    positions="learned",
+    activation="gelu_tanh",
+)
+TARGETS = {("cpu", "float32"): 1.3, ("cpu", "bfloat16"): 2.0, ("cuda", "float32"): 2.0, ("cuda", "bfloat16"): 2.0}
+SPREAD = 0.05  # added to the initial weights, so that what is said depends on what is read
+OURS, PEER = "bytelm", "transformers"
+
+Turn = Callable[[], tuple[list[float], Tensor]]
+"""Generates a text: seconds of each token, and the new ids (B, N)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Measure generation beside transformers."""
+
+    tokens: int = 256
+    """New tokens a text."""
+    prompt: int = 32
+    """Tokens of a prompt."""
+    batches: tuple[int, ...] = (1, 16)
+    """Prompts at once."""
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    rounds: int = 5
+    """Turns of each contestant."""
+    threads: int = 2
+    device: str = "cpu"
+    out: Path = RESULTS
+    """Folder of the results."""
+
+
+class _Clock(BaseStreamer):
+    """What transformers calls with the prompt, and then with each step's ids."""
+
+    def __init__(self) -> None:
+        self.times = []
+
+    def put(self, value: Tensor) -> None:
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        pass
+
+
+def main(arguments: list[str]) -> None:
+    options = tyro.cli(Options, args=arguments, prog="python -m benchmarks.generate")
+    torch.set_num_threads(options.threads)
+    model = lively_model()
+    bandwidth = read_bandwidth(options.device)
+    cases = []
+    with torch.inference_mode():
+        for dtype in options.dtypes:
+            for batch in options.batches:
+                cases.append(measure(model, options, getattr(torch, dtype), batch, bandwidth))
+                print(line(cases[-1]), flush=True)
+    result = {
+        "command": f"python -m benchmarks.generate {' '.join(arguments)}".strip(),
+        "device": device_facts(options),
+        "read_gb_per_s": bandwidth / 1e9,
+        "versions": {name: version(name) for name in ("torch", "transformers")},
+        "model": asdict(SHAPE),
+        "cases": cases,
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"{options.device}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (options.out / f"{options.device}.md").write_text(markdown(result))
+
+
+@torch.no_grad()
+def lively_model() -> LanguageModel:
+    model = build_model(SHAPE, seed=0)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * SPREAD)
+    return model
+
+
+def measure(model: LanguageModel, options: Options, dtype: torch.dtype, batch: int, bandwidth: float) -> dict:
+    """Alternating turns of both contestants, after one of each that does not count."""
+    generator = torch.Generator().manual_seed(batch)
+    ids = torch.randint(0, SHAPE.vocab_size, (batch, options.prompt), generator=generator).to(options.device)
+    turns = {OURS: ours(model, ids, options, dtype), PEER: peer(model, ids, options, dtype)}
+    said = {name: turn()[1] for name, turn in turns.items()}
+    seconds: dict[str, list[list[float]]] = {name: [] for name in turns}
+    for _ in range(options.rounds):
+        for name, turn in turns.items():
+            seconds[name].append(turn()[0])
+    weights = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
+    agreement = (said[OURS] == said[PEER]).float().mean().item()
+    rates = {name: rate(runs, batch) for name, runs in seconds.items()}
+    name = str(dtype).removeprefix("torch.")
+    ratio = rates[OURS]["best"] / rates[PEER]["best"]
+    return {
+        "dtype": name,
+        "batch": batch,
+        "tokens_per_s": rates,
+        "ratio": ratio,
+        "target": TARGETS[options.device, name],
+        "counts": agreement == 1.0 or dtype == torch.bfloat16,
+        "same_ids": agreement,
+        "floor_tokens_per_s": batch * bandwidth / weights,
+        "weight_bytes": weights,
+    }
+
+
+def ours(model: LanguageModel, ids: Tensor, options: Options, dtype: torch.dtype) -> Turn:
+    model = model.to(options.device)
+    model.compute_dtype = dtype
+    ready = prepare(model, len(ids))
+
+    def turn() -> tuple[list[float], Tensor]:
+        chosen, times = [], [time.perf_counter()]
+        for step in stream(ready, ids, options.tokens):
+            chosen.append(step.cpu())
+            times.append(time.perf_counter())
+        return between(times), torch.stack(chosen, dim=-1)
+
+    return turn
+
+
+def peer(model: LanguageModel, ids: Tensor, options: Options, dtype: torch.dtype) -> Turn:
+    settings, tensors = to_hugging_face(model.config, model.state_dict())
+    theirs = GPT2LMHeadModel(GPT2Config(**settings))
+    theirs.load_state_dict(tensors, strict=False)
+    theirs = theirs.to(options.device, dtype).eval()
+    fixed = {"max_new_tokens": options.tokens, "min_new_tokens": options.tokens, "do_sample": False, "use_cache": True}
+    theirs.generation_config.eos_token_id = theirs.generation_config.pad_token_id = None
+
+    def turn() -> tuple[list[float], Tensor]:
+        clock, start = _Clock(), time.perf_counter()
+        whole = theirs.generate(ids, attention_mask=torch.ones_like(ids), streamer=clock, **fixed)
+        # the first is the prompt, which it puts before it reads it
+        return between([start, *clock.times[1:]]), whole[:, ids.shape[1] :].cpu()
+
+    return turn
+
+
+def between(times: list[float]) -> list[float]:
+    return [after - before for before, after in pairwise(times)]
+
+
+def rate(runs: list[list[float]], batch: int) -> dict[str, float]:
+    """Tokens/s. best: each token's least time of all rounds, which other work on the machine touches least."""
+    tokens = len(runs[0]) * batch
+    return {
+        "best": tokens / sum(min(times) for times in zip(*runs, strict=True)),
+        "fastest_run": tokens / min(sum(run) for run in runs),
+        "median_run": tokens / statistics.median(sum(run) for run in runs),
+    }
+
+
+def read_bandwidth(device: str) -> float:
+    """Bytes/s at which all threads together add up 256 MB."""
+    block = torch.ones(2**26, device=device)
+    best = float("inf")
+    for _ in range(20):
+        start = time.perf_counter()
+        block.sum().item()
+        best = min(best, time.perf_counter() - start)
+    return block.numel() * block.itemsize / best
+
+
+def device_facts(options: Options) -> dict:
+    if options.device != "cpu":
+        return {"processor": torch.cuda.get_device_name(), "threads": options.threads}
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [entry.split(":")[1].strip() for entry in lines if entry.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "threads": options.threads,
+        "python": platform.python_version(),
+    }
+
+
+def line(case: dict) -> str:
+    rates = {name: f"{values['best']:,.0f}" for name, values in case["tokens_per_s"].items()}
+    return f"{case['dtype']} x {case['batch']}: {rates} tokens/s, {case['ratio']:.2f} x, ids {case['same_ids']:.1%}"
+
+
+def markdown(result: dict) -> str:
+    device = result["device"]
+    return "\n".join([*_introduction(result, device), *_table(result["cases"])]) + "\n"
+
+
+def _introduction(result: dict, device: dict) -> Iterator[str]:
+    yield from ("# Generation beside transformers", "")
+    yield f"`{result['command']}` on {device['processor']}, {device['threads']} threads; " + ", ".join(
+        f"{name} {number}" for name, number in result["versions"].items()
+    )
+    yield ""
+    yield (
+        "Both have the same weights (GPT-2's architecture, 6 layers of 384, 8,192 entries), read the same prompts, "
+        "keep a KV cache and choose greedily; preparing the model is left out, reading the prompt is not. They take "
+        "turns. Tokens/s are of the least time that each token took in any round, in brackets of the median run. The "
+        f"floor is what reading every weight once a step would take at {result['read_gb_per_s']:.0f} GB/s."
+    )
+    yield ""
+
+
+def _table(cases: list[dict]) -> Iterator[str]:
+    yield "| dtype | batch | bytelm | transformers | ratio | target | | floor | same ids |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for case in cases:
+        ours, theirs = (
+            f"{case['tokens_per_s'][name]['best']:,.0f} ({case['tokens_per_s'][name]['median_run']:,.0f})"
+            for name in (OURS, PEER)
+        )
+        met = "met" if case["ratio"] >= case["target"] and case["counts"] else "**missed**"
+        yield (
+            f"| {case['dtype']} | {case['batch']} | {ours} | {theirs} | {case['ratio']:.2f} | {case['target']} | {met} "
+            f"| {case['floor_tokens_per_s']:,.0f} | {case['same_ids']:.1%} |"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,129 @@
+"""Texts that each have a label, from JSON lines or a Parquet table."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from corpora.compression import stream_pieces
+from corpora.files import file_format
+from corpora.splits import HashRouter
+
+Label = str | int
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Texts and, in the same order, the label of each."""
+
+    texts: list[str]
+    labels: list[Label]
+    empty: int = 0
+    """Rows that were left out since their text is empty or null."""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def distinct_labels(self) -> list[Label]:
+        """Every label once: numbers in their order, then words in theirs."""
+        return sorted(set(self.labels), key=lambda label: (isinstance(label, str), label))
+
+    def hold_out(self, fraction: float) -> tuple["LabelledTexts", "LabelledTexts"]:
+        """(training, held-out) rows, by the hash of the text as corpora are split, so that duplicates fall together.
+
+        Texts of a label that would have none left to train on are not held out.
+        """
+        held_out = HashRouter(fraction).chosen(pa.array([text.encode() for text in self.texts], pa.large_binary()))
+        trained = {label for label, chosen in zip(self.labels, held_out, strict=True) if not chosen}
+        needed = {text for text, label in zip(self.texts, self.labels, strict=True) if label not in trained}
+        held_out &= np.array([text not in needed for text in self.texts])
+        return self._rows(~held_out, self.empty), self._rows(held_out, 0)
+
+    def _rows(self, chosen: np.ndarray, empty: int) -> "LabelledTexts":
+        rows = np.flatnonzero(chosen)
+        return LabelledTexts([self.texts[i] for i in rows], [self.labels[i] for i in rows], empty)
+
+
+def read_labelled(path: Path, text_field: str = "text", label_field: str = "label") -> LabelledTexts:
+    """The texts and labels (strings or whole numbers) of a .jsonl, also .gz, .xz or .zst, or a .parquet file.
+
+    Raises ValueError, naming file and row, for a field that is missing or of another type, and for a file of another
+    kind or without any text.
+    """
+    kind = file_format(path)
+    if kind == ".jsonl":
+        rows = _json_rows(path)
+    elif kind == ".parquet":
+        rows = _parquet_rows(path, {text_field, label_field})
+    else:
+        raise ValueError(f"{path} is no file of labelled texts: give a .jsonl (also .gz, .xz, .zst) or a .parquet")
+    texts, labels, empty = [], [], 0
+    for place, row in rows:
+        text = _field(row, text_field, place, (str, type(None)), "a text", "--text-field")
+        if not text:
+            empty += 1
+            continue
+        texts.append(_encodable(text, text_field, place))
+        labels.append(_field(row, label_field, place, (str, int), "a string or a whole number", "--label-field"))
+    if not texts:
+        raise ValueError(f"{path} holds no text ({empty} empty rows): give one with a text and a label a row")
+    return LabelledTexts(texts, labels, empty)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where, object) of each line that is not blank."""
+    for number, line in enumerate(_lines(path), 1):
+        place = f"line {number} of {path}"
+        try:
+            row = json.loads(line) if line.strip() else {}
+        except ValueError as error:
+            raise ValueError(f"{place} is not JSON ({str(error).split(': line ')[0].lower()}): mend it") from None
+        if not isinstance(row, dict):
+            raise ValueError(f'{place} is no JSON object: each line should be like {{"text": "...", "label": "..."}}')
+        if line.strip():
+            yield place, row
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    rest = b""
+    for piece in stream_pieces(path):
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def _parquet_rows(path: Path, wanted: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except pa.ArrowException as error:
+        raise ValueError(f"{path} is not a readable parquet file ({error}): fetch or write it again") from None
+    with file:
+        # A column that is not there is missed in the first row, and by then the others' names are of use.
+        columns = file.schema_arrow.names
+        batches = file.iter_batches(columns=columns if wanted - set(columns) else sorted(wanted))
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+            yield f"row {number} of {path}", row
+
+
+def _field(row: dict[str, Any], field: str, place: str, kinds: tuple[type, ...], wanted: str, option: str) -> Any:
+    if field not in row:
+        raise ValueError(f'{place} has no field "{field}": it has {", ".join(row) or "none"}; choose with {option}')
+    value = row[field]
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise ValueError(f'"{field}" in {place} is {value!r:.60}, not {wanted}: mend it, or choose with {option}')
+    return value
+
+
+def _encodable(text: str, field: str, place: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f'"{field}" in {place} has a lone surrogate, which UTF-8 has no bytes for: mend it') from None
+    return text

@@ -1,0 +1,96 @@
+"""A fine-tuned classifier and its folder.
+
+config.toml (`model`, `finetune`, `run`: where it comes from), labels.json (a list, in the order of the logits),
+tokenizer.json, model.safetensors, and evaluation.json.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from corpora.labelled import Label
+from lm.classification import Classifier
+from lm.config import ModelConfig
+from pipelines.files import write_json, write_whole
+from pipelines.recipe import read_toml
+from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.training.finetuning import encode_texts, predict_logits
+from pipelines.training.machine import choose_machine
+from tokenizer import Tokenizer
+
+WEIGHTS, LABELS = "model.safetensors", "labels.json"
+
+
+@dataclass(frozen=True)
+class TextClassifier:
+    """A trained model with what it takes to ask it about texts."""
+
+    model: Classifier
+    tokenizer: Tokenizer
+    labels: list[Label]
+    config: FinetuneConfig
+
+    def predict(self, texts: Sequence[str]) -> tuple[list[Label], np.ndarray]:
+        """The likeliest label of each of N texts, and the probabilities (N, L) float64 of all `labels`, in their order.
+
+        A text longer than the model reads is cut at its end.
+        """
+        probabilities = torch.softmax(self.logits(texts).double(), dim=-1)
+        return [self.labels[i] for i in probabilities.argmax(dim=-1).tolist()], probabilities.numpy()
+
+    def logits(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> torch.Tensor:
+        """(N, L) float32 on the CPU."""
+        rows, _ = encode_texts(self.tokenizer, texts, self.model.config.context_length)
+        return predict_logits(self.model, rows, progress)
+
+    def save(self, folder: Path, run: dict[str, Any], evaluation: dict[str, Any]) -> None:
+        """Write the files of a classifier into `folder`, which is there; `run`: facts of where it comes from."""
+        self.tokenizer.save(folder)
+        save_file({name: value.cpu().contiguous() for name, value in self.model.state_dict().items()}, folder / WEIGHTS)
+        tables = {"model": asdict(self.model.config), "finetune": asdict(self.config), "run": run}
+        write_whole(folder / "config.toml", tomli_w.dumps(tables))
+        write_whole(folder / LABELS, json.dumps(self.labels, ensure_ascii=False, indent=2) + "\n")
+        write_json(folder / "evaluation.json", evaluation)
+
+
+def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "float32") -> TextClassifier:
+    """The classifier that `bytelm finetune` wrote into `folder`, ready to `predict`:
+
+        labels, probabilities = load_classifier("my-classifier").predict(["a text", "another"])
+
+    Raises ValueError, naming the file, for a folder that holds none or a damaged one.
+    """
+    folder = Path(folder)
+    if not holds_classifier(folder):
+        raise ValueError(f"{folder} holds no classifier (bytelm finetune makes one): give the folder of its --out")
+    model_config, config = _configs(folder / "config.toml")
+    labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
+    model = Classifier(model_config, len(labels), config.pooling)
+    try:
+        model.load_state_dict(load_file(folder / WEIGHTS))
+    except (SafetensorError, RuntimeError):
+        raise ValueError(f"{folder / WEIGHTS} is damaged or of another model: run bytelm finetune again") from None
+    machine = choose_machine(device, dtype)
+    model.body.compute_dtype = machine.dtype
+    return TextClassifier(model.to(machine.device).eval(), Tokenizer.load(folder), labels, config)
+
+
+def holds_classifier(folder: Path) -> bool:
+    """Whether the folder has the files of a classifier."""
+    return all((folder / name).is_file() for name in ("config.toml", LABELS, WEIGHTS))
+
+
+def _configs(path: Path) -> tuple[ModelConfig, FinetuneConfig]:
+    tables = read_toml(path)
+    try:
+        return ModelConfig(**tables["model"]), FinetuneConfig(**tables["finetune"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}): run bytelm finetune again") from None

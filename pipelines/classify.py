@@ -1,0 +1,61 @@
+"""`bytelm classify`: the labels that a fine-tuned classifier gives to texts."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from pipelines.arguments import Device, Dtype, parse
+
+
+def classify(
+    classifier: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")],
+    text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = (),
+    *,
+    top: int = 3,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> list[dict[str, Any]]:
+    """Say which labels texts most likely have: for each a `label`, its `probability` and the likeliest `labels`.
+
+    Args:
+        classifier: Folder that bytelm finetune wrote.
+        text: The texts; without any, each line of standard input is one.
+        top: How many labels to show of each.
+        device: Where to compute.
+        dtype: Of activations and matrix products.
+        as_json: Whether to print a JSON object a text, one a line.
+    """
+    if top < 1:
+        raise ValueError(f"--top is {top}, but must be at least 1")
+    texts = list(text) or [line.rstrip("\n") for line in sys.stdin]
+    if not texts:
+        raise ValueError("there is no text: give one or several, or lines on standard input")
+    from pipelines.classifier import load_classifier
+
+    model = load_classifier(classifier, device, dtype)
+    results = []
+    for label, probabilities in zip(*model.predict(texts), strict=True):
+        likeliest = (-probabilities).argsort(kind="stable")[:top].tolist()  # of equals the first, as in predict
+        ranked = [{"label": model.labels[i], "probability": float(probabilities[i])} for i in likeliest]
+        results.append({"label": label, "probability": float(probabilities.max()), "labels": ranked})
+    _show(texts, results, as_json)
+    return results
+
+
+def _show(texts: list[str], results: list[dict[str, Any]], as_json: bool) -> None:
+    from pipelines.display import say
+
+    for text, result in zip(texts, results, strict=True):
+        if as_json:
+            print(json.dumps(result, ensure_ascii=False))
+        else:
+            ranked = ", ".join(f"{label['label']} {label['probability']:.0%}" for label in result["labels"])
+            say(f"{ranked}: {' '.join(text.split())[:60]}")
+
+
+def main(arguments: list[str]) -> None:
+    parse(classify, arguments, "classify")

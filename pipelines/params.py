@@ -1,0 +1,161 @@
+"""`bytelm params`: what a model costs before it is built: parameters, FLOPs, memory."""
+
+import json
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from lm.config import ModelConfig
+from pipelines.arguments import parse
+from pipelines.recipe import load_recipe, recipe_names
+
+COMPONENTS = ("embedding", "positions", "attention", "mlp", "norms", "head", "total")
+
+
+def params(
+    model: ModelConfig,
+    *,
+    dtype: Literal["float32", "bfloat16"] = "bfloat16",
+    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> dict[str, Any]:
+    """Print and return what a model costs; every field of its shape can be given here.
+
+    Returns `parameters` by component, `parameters_tied` and `parameters_untied` likewise, `non_embedding`,
+    `biases_and_norms`, `flops_per_token` of training, `training_bytes` (`weights`, `gradients`, AdamW's `moments`, and
+    an estimate of the `activations` of one sequence), `cache_bytes_per_token`, `cache_bytes` of a full context and
+    `generation_bytes`, weights and that cache.
+
+    Args:
+        dtype: Of activations, and of weights and cache in generation; in training weights are float32.
+        as_json: Whether to print JSON.
+    """
+    if not model.vocab_size:
+        raise ValueError("model.vocab_size is 0: a recipe takes it from a dataset; give --model.vocab-size 50257, say")
+    costs = count(model, dtype)
+    if as_json:
+        print(json.dumps(costs))
+    else:
+        _print(model, dtype, costs)
+    return costs
+
+
+def count(model: ModelConfig, dtype: str) -> dict[str, Any]:
+    """The numbers that `params` returns."""
+    import torch
+
+    from lm.counting import (
+        flops_per_token,
+        matrix_parameters,
+        model_without_memory,
+        non_embedding_parameters,
+        parameter_table,
+    )
+    from lm.memory import activation_bytes, cache_bytes, cache_bytes_per_token, training_bytes
+
+    kind = getattr(torch, dtype)
+    built = model_without_memory(model)
+    table = parameter_table(built)
+    other = parameter_table(model_without_memory(replace(model, tied_head=not model.tied_head)))
+    tied, untied = (table, other) if model.tied_head else (other, table)
+    length = model.context_length
+    cache = cache_bytes(built, kind, length, source_length=length)
+    return {
+        "parameters": table,
+        "parameters_tied": tied,
+        "parameters_untied": untied,
+        "non_embedding": non_embedding_parameters(built),
+        "biases_and_norms": table["total"] - matrix_parameters(built),
+        "flops_per_token": flops_per_token(built),
+        "training_bytes": {**training_bytes(built), "activations": activation_bytes(model, kind)},
+        "cache_bytes_per_token": cache_bytes_per_token(built, kind),
+        "cache_bytes": cache,
+        "generation_bytes": kind.itemsize * table["total"] + cache,
+        "dtype": dtype,
+    }
+
+
+def shape_named(name: str) -> ModelConfig:
+    """The shape of a preset, of a run's folder, or of a recipe, by name or in a TOML file.
+
+    Raises ValueError, with the nearest name, when there is none.
+    """
+    from lm.presets import PRESETS
+
+    if name in PRESETS:
+        return PRESETS[name]
+    if (Path(name) / "config.toml").is_file():
+        return load_recipe(Path(name) / "config.toml").model
+    if name in recipe_names() or Path(name).is_file():
+        return load_recipe(name).model
+    known = [*PRESETS, *(recipe for recipe in recipe_names() if recipe not in PRESETS)]
+    nearest = get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    raise ValueError(f"there is no model {name!r}: {hint}give {', '.join(known)}, a .toml file or a run's folder")
+
+
+def _print(model: ModelConfig, dtype: str, costs: dict[str, Any]) -> None:
+    from pipelines.display import quantity, say, table
+
+    say(_shape(model))
+    marks = (" (as it is)", "") if model.tied_head else ("", " (as it is)")
+    columns = ("component", f"tied{marks[0]}", f"untied{marks[1]}")
+    tables = costs["parameters_tied"], costs["parameters_untied"]
+    table(columns, [(name, *(f"{each[name]:,}" for each in tables)) for name in COMPONENTS])
+    say(
+        f"{costs['non_embedding']:,} without embeddings, positions and output matrix; "
+        f"{costs['biases_and_norms']:,} are biases and norms"
+    )
+    training, length = costs["training_bytes"], f"{model.context_length:,}"
+    say(f"FLOPs per token, forward and backward: {quantity(costs['flops_per_token'], 'FLOP')}")
+    say(
+        f"training: {quantity(training['weights'], 'B')} weights, {quantity(training['gradients'], 'B')} gradients, "
+        f"{quantity(training['moments'], 'B')} AdamW's moments (float32), and about "
+        f"{quantity(training['activations'], 'B')} of activations a sequence of {length} ({dtype})"
+    )
+    if costs["cache_bytes_per_token"]:
+        both = " and as long a source" if model.architecture == "encoder-decoder" else ""
+        say(
+            f"generation: {quantity(costs['cache_bytes_per_token'], 'B')} of KV cache a token, "
+            f"{quantity(costs['cache_bytes'], 'B')} for {length}{both}; with the weights "
+            f"{quantity(costs['generation_bytes'], 'B')} ({dtype})"
+        )
+
+
+def _shape(model: ModelConfig) -> str:
+    layers = f"{model.layers}"
+    if model.architecture == "encoder-decoder":
+        layers += f" + {model.decoder_layers or model.layers}"
+    heads = f"{model.heads} heads of {model.head_width}"
+    if model.key_value_heads != model.heads:
+        heads += f" ({model.key_value_heads} of keys and values)"
+    return (
+        f"{model.architecture}: {layers} layers of width {model.width}, {heads}, context {model.context_length:,}, "
+        f"vocabulary {model.vocab_size:,}"
+    )
+
+
+def main(arguments: list[str]) -> None:
+    shape, rest = ModelConfig(), arguments
+    if arguments and not arguments[0].startswith("-"):
+        shape, rest = shape_named(arguments[0]), arguments[1:]
+    elif not {"-h", "--help"} & set(arguments):
+        raise ValueError("name a model first: a preset such as gpt2, a recipe, a .toml file or a run's folder")
+
+    def command(
+        model: ModelConfig = shape,
+        *,
+        dtype: Literal["float32", "bfloat16"] = "bfloat16",
+        as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    ) -> None:
+        """Print what a model costs: parameters by component, FLOPs per token, memory of training and generation.
+
+        Args:
+            dtype: Of activations, and of weights and cache in generation; in training weights are float32.
+            as_json: Whether to print JSON.
+        """
+        params(model, dtype=dtype, as_json=as_json)
+
+    parse(command, rest, f"params {arguments[0] if rest is not arguments else 'MODEL'}")

@@ -1,0 +1,106 @@
+"""What a run trains on and is validated on, whatever its objective: batches by position."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from pipelines.dataset import TokenDataset
+from pipelines.display import say
+from pipelines.pairs import PairDataset
+from pipelines.recipe import Recipe
+from pipelines.training.config import TrainConfig
+from pipelines.training.loader import Batch, Loader, StreamObjective, make_objective, validation_batch
+from pipelines.training.pair_loader import PairLoader, SequencePairs
+from tokenizer import Tokenizer
+
+Dataset = TokenDataset | PairDataset
+
+
+class TrainingData(Protocol):
+    """Where the trainer's batches come from."""
+
+    step_tokens: int
+    """Tokens of one optimizer step; of pairs about the mean, since lengths differ."""
+
+    def step(self, consumed: int) -> Batch:
+        """The batch of the step after the first `consumed` examples (blocks or pairs) of the run."""
+
+    def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
+        """About the first `tokens` of the validation split, at most `rows` examples at a time."""
+
+
+class BlockData:
+    """Blocks of a token stream."""
+
+    def __init__(self, dataset: TokenDataset, objective: StreamObjective, config: TrainConfig) -> None:
+        self.objective, self._validation = objective, dataset.split("validation")
+        self.loader = Loader(dataset.split("train"), objective, config.sampling, config.seed)
+        self._blocks = max(1, round(config.batch_tokens / objective.length))
+        self.step_tokens = self._blocks * objective.length
+
+    def step(self, consumed: int) -> Batch:
+        return self.loader.batch(consumed, self._blocks)
+
+    def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
+        blocks = min(max(1, tokens // self.objective.length), self._validation.blocks)
+        for first in range(0, blocks, rows):
+            yield validation_batch(self._validation, self.objective, first, min(rows, blocks - first))
+
+
+class PairData:
+    """Pairs of a source and a target."""
+
+    def __init__(self, dataset: PairDataset, objective: SequencePairs, config: TrainConfig) -> None:
+        self.objective, self._validation = objective, dataset.split("validation")
+        train = dataset.split("train")
+        self.loader = PairLoader(train, objective, config.batch_tokens, config.seed)
+        self.step_tokens = max(1, round(self.loader.mean_tokens()))
+        cut = objective.cut(train)
+        if cut:
+            say(
+                f"{cut:,} of {len(train):,} pairs are longer than {objective.positions} tokens, their end included: cut"
+            )
+
+    def step(self, consumed: int) -> Batch:
+        return self.loader.batch(consumed)
+
+    def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
+        ends = np.cumsum(sum(self.objective.lengths(self._validation)))
+        pairs = min(len(ends), int(np.searchsorted(ends, tokens)) + 1)
+        for first in range(0, pairs, rows):
+            yield self.objective.batch(self._validation, np.arange(first, min(first + rows, pairs)))
+
+
+def open_dataset(folder: Path, objective: str) -> Dataset:
+    """The dataset in `folder`; ValueError when it is not of the kind that the objective needs."""
+    return PairDataset(folder) if objective == "sequence-pairs" else TokenDataset(folder)
+
+
+def make_any_objective(recipe: Recipe, length: int, tokenizer: Tokenizer) -> StreamObjective | SequencePairs:
+    """The objective of `recipe` for blocks of `length` tokens, or for pairs of at most that length; ValueError when the
+    tokenizer lacks a special token that it needs."""
+    if recipe.objective == "sequence-pairs":
+        return SequencePairs(length, tokenizer)
+    return make_objective(recipe.objective, length, tokenizer, recipe.model.document_mask)
+
+
+def open_training_data(recipe: Recipe, dataset: Dataset, tokenizer: Tokenizer) -> TrainingData:
+    """What `recipe` trains on, which must be of the kind that its objective needs."""
+    if isinstance(dataset, PairDataset):
+        return PairData(dataset, make_any_objective(recipe, recipe.model.context_length, tokenizer), recipe.train)
+    return BlockData(dataset, make_any_objective(recipe, dataset.context_length, tokenizer), recipe.train)
+
+
+def hidden_states(model: Callable[..., torch.Tensor], batch: Batch, device: torch.device) -> torch.Tensor:
+    """What `model` makes of a batch: (B, P, width)."""
+
+    def there(part: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(part).to(device, non_blocking=True)
+
+    masks = {"segments": batch.segments, "source_present": batch.source_present}
+    named = {name: there(part) for name, part in masks.items() if part is not None}
+    sources = [] if batch.source is None else [there(batch.source)]
+    return model(there(batch.inputs), *sources, **named)

@@ -1,0 +1,91 @@
+"""Labelled texts: the formats they come in, what is refused, and how some are held out."""
+
+import gzip
+import json
+import lzma
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpora.labelled import LabelledTexts, read_labelled
+
+ROWS = [{"text": "naïve\n", "label": "b"}, {"text": "", "label": "b"}, {"text": "two", "label": "a", "more": [1]}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("a.jsonl", LINES),
+        ("a.jsonl.gz", gzip.compress(LINES)),
+        ("a.jsonl.xz", lzma.compress(LINES)),
+        ("a.jsonl.zst", zstandard.compress(LINES)),
+        ("without-the-last-line-end.jsonl", LINES[:-1]),
+        ("with-blank-lines.jsonl", b"\xef\xbb\xbf" + LINES.replace(b"\n", b"\r\n\r\n")),
+    ],
+)
+def test_json_lines_are_read_compressed_or_not(tmp_path, name, contents):
+    (tmp_path / name).write_bytes(contents)
+    assert read_labelled(tmp_path / name) == LabelledTexts(["naïve\n", "two"], ["b", "a"], empty=1)
+
+
+def test_parquet_has_the_same_texts_and_any_kind_of_whole_number(tmp_path):
+    columns = {
+        "review": pa.array(["good", None, "bad"], pa.large_string()),
+        "stars": pa.array([5, 3, 1], pa.int8()),
+        "kind": pa.array(["x", "y", "x"]).dictionary_encode(),
+    }
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert read_labelled(tmp_path / "a.parquet", "review", "stars") == LabelledTexts(["good", "bad"], [5, 1], empty=1)
+    assert read_labelled(tmp_path / "a.parquet", "review", "kind").labels == ["x", "x"]
+    with pytest.raises(ValueError, match=r'a.parquet has no field "text": it has review, stars, kind'):
+        read_labelled(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ('{"text": "a", "label": 1}\n{"text": "b"}\n', 'line 2 of .* has no field "label": it has text; .* --label-f'),
+        ('{"words": "a", "label": 1}\n', 'line 1 of .* has no field "text": it has words, label; .* --text-field'),
+        ('{"text": ["a"], "label": 1}\n', r"\"text\" in line 1 of .* is \['a'\], not a text"),
+        ('{"text": "a", "label": 0.5}\n', '"label" in line 1 of .* is 0.5, not a string or a whole number'),
+        ('{"text": "a", "label": null}\n', '"label" in line 1 of .* is None, not a string'),
+        ('{"text": "a", "label": true}\n', '"label" in line 1 of .* is True, not a string'),
+        ('{"text": "\\ud800", "label": 1}\n', '"text" in line 1 of .* has a lone surrogate'),
+        ('{"text": "a", "label": 1}\n{"text"\n', "line 2 of .* is not JSON"),
+        ("[1]\n", "line 1 of .* is no JSON object"),
+        ("", r"holds no text \(0 empty rows\)"),
+        ('{"text": "", "label": 1}\n', r"holds no text \(1 empty rows\)"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, contents, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(contents, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_labelled(path)
+
+
+def test_files_of_other_kinds_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"a.csv is no file of labelled texts: give a .jsonl"):
+        read_labelled(tmp_path / "a.csv")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match=r"a.parquet is not a readable parquet file"):
+        read_labelled(tmp_path / "a.parquet")
+
+
+@given(st.lists(st.tuples(st.text(min_size=1), st.sampled_from(["a", "b", 3])), min_size=1), st.floats(0.01, 0.99))
+def test_no_text_is_held_out_and_trained_on_and_no_label_is_only_held_out(rows, fraction):
+    both = LabelledTexts([text for text, _ in rows], [label for _, label in rows])
+    train, test = both.hold_out(fraction)
+    divided = [*zip(train.texts, train.labels, strict=True), *zip(test.texts, test.labels, strict=True)]
+    assert sorted(divided, key=repr) == sorted(rows, key=repr)
+    assert not set(train.texts) & set(test.texts)
+    assert set(train.labels) == set(both.labels)
+
+
+def test_labels_are_in_order():
+    assert LabelledTexts(["x"] * 5, ["b", 10, 9, "a", 9]).distinct_labels() == [9, 10, "a", "b"]

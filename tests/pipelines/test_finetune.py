@@ -1,0 +1,187 @@
+"""Classifiers made of a trained encoder: what they learn, what is said of them, and what is refused."""
+
+import json
+import math
+import shutil
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from corpora.labelled import read_labelled
+from pipelines.classifier import load_classifier
+from pipelines.finetune import finetune
+from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.training.run import Run
+
+MODULES = ("argparse", "calendar", "decimal")
+SETTINGS = FinetuneConfig(epochs=4, lr=3e-3, batch_size=8, device="cpu", dtype="float32")
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def passages(tmp_path_factory, text_folder):
+    """Which of three modules 60 characters are from: 90 to train on and 60 to test, numbered labels."""
+    folder = tmp_path_factory.mktemp("passages")
+    sources = [sorted(text_folder.glob("*.txt"))[i].read_text() for i in (0, 20, 40)]
+    rows = [(source[60 * i : 60 * (i + 1)], label) for i in range(50) for label, source in enumerate(sources)]
+    return write(folder / "train.jsonl", rows[:90]), write(folder / "test.jsonl", rows[90:])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, trained_bert, passages):
+    """(folder, evaluation) of a classifier."""
+    folder = tmp_path_factory.mktemp("classifiers") / "modules"
+    return folder, finetune(trained_bert, data=passages[0], test=passages[1], out=folder, settings=SETTINGS)
+
+
+def test_a_classifier_says_again_what_its_evaluation_counts(made, passages):
+    folder, result = made
+    test = read_labelled(passages[1])
+    labels, probabilities = load_classifier(folder).predict(test.texts)
+    right = sum(label == said for label, said in zip(test.labels, labels, strict=True))
+    assert result["accuracy"] == pytest.approx(right / len(test))
+    own = probabilities[np.arange(len(test)), test.labels]
+    assert result["cross_entropy"] == pytest.approx(-np.log(own).mean(), rel=1e-5)
+    assert result["cross_entropy_bits"] == pytest.approx(result["cross_entropy"] / math.log(2))
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    mistakes = Counter(pair for pair in zip(test.labels, labels, strict=True) if pair[0] != pair[1])
+    assert {(c["label"], c["predicted"]): c["times"] for c in result["confusions"]} == mistakes
+
+
+def test_a_classifier_learns_what_it_is_taught(tmp_path, trained_bert):
+    rows = [(f"{word} {i} {word} = {i}", word) for i in range(40) for word in ("import", "return")]
+    result = finetune(
+        trained_bert, data=write(tmp_path / "rows.jsonl", rows), out=tmp_path / "out", settings=SETTINGS, held_out=0.3
+    )
+    assert result["accuracy"] > 0.95
+    assert result["macro_f1"] > 0.95
+    assert load_classifier(tmp_path / "out").predict(["return 99", "import 99"])[0] == ["return", "import"]
+
+
+def test_baselines_and_the_same_model_from_scratch_stand_beside_it(made, tmp_path, trained_bert, passages):
+    _, result = made
+    assert result["most_frequent"]["accuracy"] == pytest.approx(1 / 3)
+    assert result["most_frequent"]["cross_entropy"] == pytest.approx(math.log(3))
+    assert 0 <= result["naive_bayes"]["accuracy"] <= 1
+    scratch = finetune(
+        trained_bert, data=passages[0], test=passages[1], out=tmp_path / "s", from_scratch=True, settings=SETTINGS
+    )
+    assert result["scratch"] == {name: scratch[name] for name in result["scratch"]}
+    assert scratch["scratch"] is None and scratch["checkpoint"] is None
+
+
+def test_the_folder_has_everything_to_use_it(made, tmp_path, trained_bert):
+    folder, result = made
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.toml",
+        "evaluation.json",
+        "labels.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    assert json.loads((folder / "evaluation.json").read_text()) == result
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    assert load_classifier(moved).tokenizer.fingerprint == Run(trained_bert).tokenizer().fingerprint
+
+
+def test_the_same_seed_makes_the_same_classifier(made, tmp_path, trained_bert, passages):
+    weights = [(made[0] / "model.safetensors").read_bytes()]
+    for name, seed in (("again", 0), ("other", 1)):
+        settings = replace(SETTINGS, seed=seed)
+        out = tmp_path / name
+        finetune(trained_bert, data=passages[0], test=passages[1], out=out, settings=settings, compare_scratch=False)
+        weights.append((out / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_texts_beyond_the_context_are_cut_and_counted(tmp_path, trained_bert):
+    rows = [("a" if i % 2 else "a b c " * 100, i % 2) for i in range(8)]
+    data = write(tmp_path / "rows.jsonl", rows)
+    settings = replace(SETTINGS, epochs=1)
+    result = finetune(trained_bert, data=data, test=data, out=tmp_path / "out", settings=settings)
+    assert result["cut"] == {"train": 4, "test": 4}
+    assert result["cut_to"] == 32
+    classifier = load_classifier(tmp_path / "out")
+    long = torch.from_numpy(classifier.predict(["a b c " * 100])[1])
+    longer = torch.from_numpy(classifier.predict(["a b c " * 200])[1])
+    assert torch.equal(long, longer)
+
+
+def test_classify_ranks_labels_for_arguments_and_for_lines(made, bytelm, passages):
+    folder, _ = made
+    texts = [text.replace("\n", " ") for text in read_labelled(passages[1]).texts[:3]]
+    labels, probabilities = load_classifier(folder).predict(texts)
+    given = bytelm("classify", folder, *texts, "--json", "--top", "2")
+    piped = bytelm("classify", folder, "--json", "--top", "2", input="".join(text + "\n" for text in texts))
+    assert given.stdout == piped.stdout
+    results = [json.loads(line) for line in given.stdout.splitlines()]
+    assert [result["label"] for result in results] == labels
+    for result, row in zip(results, probabilities, strict=True):
+        assert [label["probability"] for label in result["labels"]] == pytest.approx(sorted(row)[:-3:-1])
+    assert f"{labels[0]} {probabilities[0].max():.0%}" in bytelm("classify", folder, texts[0]).stdout
+
+
+def refused(rows, run, tmp_path, match, **options):
+    with pytest.raises(ValueError, match=match):
+        finetune(run, data=write(tmp_path / "rows.jsonl", rows), out=tmp_path / "out", settings=SETTINGS, **options)
+    assert sorted(path.name for path in tmp_path.iterdir() if "test" not in path.name) == ["rows.jsonl"]
+
+
+def test_what_teaches_nothing_is_refused_by_name(tmp_path, trained_bert, trained_gpt):
+    two = [("a", "x"), ("b", "y")]
+    refused(two, trained_gpt, tmp_path, "has a model of architecture 'decoder'")
+    refused([("a", "x"), ("b", "x")], trained_bert, tmp_path, "all texts of .* have the label 'x'")
+    refused(
+        two, trained_bert, tmp_path, "no text of .*rows.jsonl is held out: raise --held-out from 1e-09", held_out=1e-9
+    )
+    refused(two, trained_bert, tmp_path, "--held-out is 1.5", held_out=1.5)
+    test = write(tmp_path / "test.jsonl", [("a", "z")])
+    refused(two, trained_bert, tmp_path, "test.jsonl has the label 'z', which no text of", test=test)
+    refused(two, trained_bert, tmp_path, 'has no field "body"', text_field="body")
+
+
+def test_a_folder_that_is_no_classifier_is_left_alone(tmp_path, trained_bert, passages):
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(ValueError, match="exists already: choose another --out"):
+        finetune(trained_bert, data=passages[0], out=tmp_path, settings=SETTINGS)
+    with pytest.raises(ValueError, match="holds no classifier"):
+        load_classifier(tmp_path)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_damaged_files_are_named(made, tmp_path):
+    folder = shutil.copytree(made[0], tmp_path / "copy")
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(ValueError, match=r"model.safetensors is damaged"):
+        load_classifier(folder)
+    config = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(config.replace("heads =", "hands ="))
+    with pytest.raises(ValueError, match=r"config.toml is damaged"):
+        load_classifier(folder)
+
+
+@pytest.mark.parametrize(
+    "options", [{"epochs": 0}, {"lr": 0.0}, {"batch_size": 0}, {"dropout": 1.0}, {"warmup": -0.1}, {"grad_clip": -1.0}]
+)
+def test_settings_that_make_no_sense_are_named(options):
+    with pytest.raises(ValueError, match="--" + next(iter(options)).replace("_", "-")):
+        FinetuneConfig(**options)
+
+
+def test_the_command_prints_a_table_for_people(bytelm, tmp_path, trained_bert, passages):
+    done = bytelm(
+        "finetune", trained_bert, "--data", passages[0], "--test", passages[1], "--out", tmp_path / "out",
+        "--epochs", "1", "--dtype", "float32", "--pooling", "first",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for words in ("90 texts to train on, 60 to test on, 3 labels", "accuracy", "the same from scratch", "naive Bayes"):
+        assert words in done.stdout
+    assert load_classifier(tmp_path / "out").config.pooling == "first"

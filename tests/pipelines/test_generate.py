@@ -1,0 +1,115 @@
+"""`bytelm generate` with several prompts, penalties, and an encoder-decoder."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pipelines.generate import generate
+from pipelines.loading import load_trained
+from pipelines.samples import samples_of
+from pipelines.training.run import Run
+
+
+@pytest.fixture(scope="module")
+def trained_t5(tmp_path_factory, small_recipe, text_folder):
+    """The run folder of a small encoder-decoder for span corruption."""
+    from pipelines.build_dataset import build_dataset
+    from pipelines.pretrain import pretrain
+    from pipelines.train_tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("t5")
+    train_tokenizer([str(text_folder)], vocab_size=512, sentinels=20, out=folder / "tok")
+    build_dataset([str(text_folder)], tokenizer=folder / "tok", context_length=32, out=folder / "data")
+    model = replace(
+        small_recipe.model, architecture="encoder-decoder", positions="relative", norm="rmsnorm", bias=False
+    )
+    recipe = replace(small_recipe, objective="span-corruption", model=model)
+    assert pretrain(recipe, data=folder / "data", out=folder / "run") == 0
+    return folder / "run"
+
+
+def test_prompts_given_together_go_on_as_each_alone(trained_gpt, capsys):
+    prompts = ["import ", "def main(arguments):", "x"]
+    together = generate(trained_gpt, prompt=prompts, greedy=True, tokens=12)
+    printed = capsys.readouterr().out
+    for prompt, text in zip(prompts, together, strict=True):
+        assert generate(trained_gpt, prompt=prompt, greedy=True, tokens=12) == text
+        assert prompt + text in printed
+
+
+def test_several_prompts_are_a_list_in_json(trained_gpt, bytelm):
+    done = bytelm("generate", trained_gpt, "--prompt", "a", "--prompt", "b", "--tokens", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [answer["prompt"] for answer in json.loads(done.stdout)] == ["a", "b"]
+
+
+def test_a_penalty_and_min_p_change_what_is_said(trained_gpt, capsys):
+    plain = generate(trained_gpt, prompt="import os\n" * 3, greedy=True, tokens=25)
+    penalised = generate(trained_gpt, prompt="import os\n" * 3, greedy=True, tokens=25, repetition_penalty=5.0)
+    assert plain != penalised
+    # so near to 1 nothing but the likeliest is left
+    assert generate(trained_gpt, prompt="import os\n" * 3, min_p=1.0, tokens=25) == plain
+
+
+def test_an_encoder_decoder_answers_sources_with_their_sentinels(trained_t5, capsys):
+    sources = ["import <|sentinel_0|>\nfrom x", "def <|sentinel_0|>(a, b):"]
+    searched = generate(trained_t5, prompt=sources, tokens=20)
+    assert len(searched) == 2
+    assert all("<|sentinel_0|>" in text for text in searched)
+    assert generate(trained_t5, prompt=sources[0], tokens=20) == searched[0]
+    assert generate(trained_t5, prompt=sources[0], tokens=20, beams=1) == generate(
+        trained_t5, prompt=sources[0], tokens=20, greedy=True
+    )
+    drawn = [generate(trained_t5, prompt=sources[0], tokens=20, beams=0, seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_samples_of_an_encoder_decoder_show_what_was_hidden_and_what_was_guessed(trained_t5):
+    run = Run(trained_t5)
+    (sample,) = samples_of(run, load_trained(run).model)
+    assert "<|sentinel_0|>" in sample["before"]
+    hidden = sample["text"].strip().splitlines()[0]
+    assert hidden.startswith("<|sentinel_0|>")
+
+
+def test_samples_of_a_model_of_pairs_show_source_target_and_answer(tmp_path, small_recipe):
+    from pipelines.build_dataset import build_dataset
+    from pipelines.pretrain import pretrain
+    from pipelines.train_tokenizer import train_tokenizer
+
+    pairs = [{"en": f"the number {i}", "de": f"die Zahl {i}"} for i in range(400)]
+    for split, chosen in (("train", pairs[:-20]), ("validation", pairs[-20:])):
+        lines = "".join(json.dumps(pair) + "\n" for pair in chosen)
+        (tmp_path / f"numbers.{split}.jsonl").write_text(lines)
+    corpus = [str(tmp_path / "numbers.*.jsonl")]
+    train_tokenizer(corpus, pairs=("en", "de"), vocab_size=270, out=tmp_path / "tok")
+    build_dataset(corpus, pairs=("en", "de"), tokenizer=tmp_path / "tok", out=tmp_path / "data")
+    model = replace(small_recipe.model, architecture="encoder-decoder")
+    recipe = replace(small_recipe, objective="sequence-pairs", model=model)
+    assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run") == 0
+    run = Run(tmp_path / "run")
+    samples = samples_of(run, load_trained(run).model)
+    assert len(samples) == 4
+    for sample in samples:
+        target = sample["text"].strip().splitlines()[0]
+        assert target == sample["before"].replace("the number", "die Zahl")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"min_p": 0.0}, "--min-p is 0.0"),
+        ({"repetition_penalty": 0.0}, "--repetition-penalty is 0.0"),
+        ({"beams": -1}, "--beams is -1"),
+        ({"beams": 3}, "--beams is for an encoder-decoder, and this run trained a model that is a decoder"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(trained_gpt, options, words):
+    with pytest.raises(ValueError, match=words):
+        generate(trained_gpt, prompt="x", **options)
+
+
+def test_an_encoder_takes_one_text(trained_bert):
+    with pytest.raises(ValueError, match="given 2 times"):
+        generate(trained_bert, prompt=["<|mask|>", "a <|mask|>"])

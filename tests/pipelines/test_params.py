@@ -1,0 +1,63 @@
+"""`bytelm params`: what a person is told that a model costs."""
+
+import json
+
+import pytest
+
+from pipelines.cli import main
+from pipelines.params import shape_named
+
+
+def costs_of(capsys, *arguments):
+    assert main(["params", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_table_has_the_published_numbers(capsys):
+    assert main(["params", "gpt2"]) == 0
+    shown = capsys.readouterr().out
+    for number in ("124,439,808", "163,037,184", "38,597,376", "85,056,000", "854 MFLOP", "36.9 kB"):
+        assert number in shown
+
+
+def test_the_largest_gpt3_counts_without_its_memory(capsys):
+    costs = costs_of(capsys, "gpt3-175b")
+    assert costs["parameters"]["total"] == 174_604_259_328
+    assert costs["parameters"]["total"] - costs["biases_and_norms"] == 174_588_899_328
+    assert costs["parameters_untied"]["head"] == 50257 * 12288
+
+
+def test_every_field_of_the_shape_can_be_given(capsys):
+    costs = costs_of(capsys, "gpt2", "--model.kv-heads", "4", "--model.context-length", "2k", "--dtype", "float32")
+    assert costs["cache_bytes_per_token"] == 2 * 12 * 4 * 64 * 4
+    assert costs["parameters"]["positions"] == 2000 * 768
+
+
+def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
+    from pipelines.loading import load_trained
+    from pipelines.training.run import Run
+
+    model = load_trained(Run(trained_gpt)).model
+    costs = costs_of(capsys, str(trained_gpt))
+    assert costs["parameters"]["total"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_recipe_needs_a_vocabulary(capsys, tmp_path):
+    assert main(["params", "gpt-tiny"]) == 1
+    assert "--model.vocab-size" in capsys.readouterr().err
+    assert costs_of(capsys, "gpt-tiny", "--model.vocab-size", "512")["parameters"]["embedding"] == 512 * 128
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("[model]\nvocab_size = 100\nwidth = 32\nlayers = 1\n")
+    assert costs_of(capsys, str(recipe))["parameters"]["embedding"] == 3200
+
+
+def test_a_name_that_nothing_has_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'gpt2-xl'"):
+        shape_named("gpt2xl")
+    with pytest.raises(ValueError, match="did you mean 'gpt-tiny'"):
+        shape_named("gpt-tin")
+
+
+def test_without_a_name_it_says_what_to_name(capsys):
+    assert main(["params"]) == 1
+    assert "name a model first" in capsys.readouterr().err

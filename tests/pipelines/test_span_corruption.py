@@ -1,0 +1,192 @@
+"""Span corruption from text to an evaluated encoder-decoder, and document masks and smoothing on the way."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.build_dataset import build_dataset
+from pipelines.dataset import TokenDataset, TokenStream
+from pipelines.evaluate import evaluate
+from pipelines.loading import load_trained
+from pipelines.pretrain import pretrain
+from pipelines.recipe import load_recipe
+from pipelines.train_tokenizer import train_tokenizer
+from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption, segments_of, validation_batch
+from pipelines.training.run import Run
+from tokenizer import Tokenizer, sentinels
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, text_folder):
+    folder = tmp_path_factory.mktemp("spans")
+    train_tokenizer([str(text_folder)], vocab_size=512, sentinels=4, out=folder / "tok")
+    build_dataset([str(text_folder)], tokenizer=folder / "tok", context_length=48, out=folder / "data")
+    return folder / "data"
+
+
+@pytest.fixture(scope="module")
+def recipe(small_recipe):
+    t5 = load_recipe("t5-tiny")
+    model = replace(t5.model, layers=1, width=32, heads=2, context_length=48)
+    return replace(t5, model=model, train=replace(small_recipe.train, tokens=9600))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, recipe, data):
+    folder = tmp_path_factory.mktemp("span-runs") / "t5"
+    assert pretrain(recipe, data=data, out=folder) == 0
+    return folder
+
+
+def metrics_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_source_and_target_together_are_the_block(data):
+    tok, stream = Tokenizer.load(data), TokenDataset(data).split("train")
+    objective = SpanCorruption(48, tok)
+    batch = validation_batch(stream, objective, 0, 6)
+    marks, end = {tok.special_tokens[name] for name in sentinels(4)}, tok.special_tokens["<|endoftext|>"]
+    for row in range(6):
+        source, target = batch.source[row].tolist(), batch.targets[row].tolist()
+        assert source.pop() == target.pop() == end
+        spans, told = {}, None
+        for token in target:
+            if token in marks and token not in spans:
+                told = spans.setdefault(token, [])
+            else:
+                told.append(token)
+        whole = [piece for token in source for piece in spans.get(token, [token])]
+        assert whole == stream.read(48 * row, 48).tolist()
+        assert batch.inputs[row].tolist() == [end, *batch.targets[row, :-1].tolist()]
+
+
+def test_spans_change_with_the_epoch_but_not_in_validation(data):
+    stream, objective = TokenDataset(data).split("validation"), SpanCorruption(48, Tokenizer.load(data))
+    first, again = (validation_batch(stream, objective, 0, 8) for _ in range(2))
+    assert np.array_equal(first.source, again.source)
+    later = objective.batch(stream, np.arange(8) * 48, [(0, 1, block) for block in range(8)])
+    assert later.source.shape == first.source.shape
+    assert not np.array_equal(first.source, later.source)
+
+
+def test_it_learns_and_is_evaluated(run):
+    validation = [line["loss"] for line in metrics_of(run) if line["split"] == "validation"]
+    assert validation[-1] < validation[0] - 0.3
+    numbers = evaluate(run, device="cpu")["splits"]["validation"]
+    assert numbers["bits_per_byte"] is None
+    assert "pseudo_perplexity" not in numbers
+    dataset = TokenDataset(Run(run).data)
+    objective = SpanCorruption(48, Tokenizer.load(run))
+    assert numbers["tokens"] == dataset.split("validation").blocks * objective.positions
+    assert 0 < numbers["bigram_cross_entropy_bits"] < numbers["unigram_cross_entropy_bits"]
+    with pytest.raises(ValueError, match="was trained on span-corruption: it reads whole blocks"):
+        evaluate(run, stride=8)
+
+
+def test_a_tokenizer_without_sentinels_is_refused_with_the_remedy(tmp_path, recipe, dataset_folder):
+    short = replace(recipe, model=replace(recipe.model, context_length=32))
+    with pytest.raises(ValueError, match=r"needs the special token <\|sentinel_0\|>.*--sentinels 100"):
+        pretrain(short, data=dataset_folder, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_documents_are_numbered_by_their_separators():
+    ids = np.array([[5, 0, 6, 7, 0, 0, 8], [0, 1, 2, 3, 4, 5, 6]])
+    assert segments_of(ids, 0).tolist() == [[0, 1, 1, 1, 2, 3, 3], [1] * 7]
+    assert segments_of(ids, None) is None
+
+
+def test_a_document_mask_hides_other_documents_in_training_and_evaluation(tmp_path, small_recipe, tokenizer_folder):
+    """Behind its own separator a document is predicted as if the one before it were not there."""
+    tok = Tokenizer.load(tokenizer_folder)
+    end = tok.special_tokens["<|endoftext|>"]
+    documents = [[end, *np.random.default_rng(n).integers(300, 512, 15).tolist()] for n in range(4)]
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for n, document in enumerate(documents * 8):
+        (texts / f"{n:02d}.txt").write_bytes(tok.decode_bytes(document[1:]) + b"%d" % n)
+    build_dataset([str(texts)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data")
+    recipe = replace(
+        small_recipe,
+        model=replace(small_recipe.model, document_mask=True, dropout=0.0),
+        train=replace(small_recipe.train, tokens=512, validate_every_tokens=256),
+    )
+    pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
+    numbers = evaluate(tmp_path / "run", splits=("train",), stride=16)["splits"]["train"]
+    assert numbers["document_mask"] is True
+    model = load_trained(Run(tmp_path / "run")).model
+    stream = TokenDataset(tmp_path / "data").split("validation")
+    ids = stream.read(0, 32).astype(np.int64)
+    second = int(np.flatnonzero(ids == end)[1])
+    objective = NextToken(32, end)
+    batch = objective.batch(stream, np.array([0]), [])
+    with torch.no_grad():
+        whole = model(torch.from_numpy(batch.inputs), segments=torch.from_numpy(batch.segments))[0, second:]
+        changed = torch.from_numpy(batch.inputs).clone()
+        changed[0, :second] = 300
+        again = model(changed, segments=torch.from_numpy(batch.segments))[0, second:]
+    assert torch.equal(whole, again)
+    plain = evaluate_without_mask(tmp_path, recipe)
+    assert plain["cross_entropy"] != numbers["cross_entropy"]
+
+
+def evaluate_without_mask(tmp_path, recipe):
+    """The same weights, whose documents see each other."""
+    import shutil
+
+    from pipelines.recipe import save_config
+
+    copy = shutil.copytree(tmp_path / "run", tmp_path / "plain")
+    this = Run(copy)
+    unmasked = replace(this.recipe, model=replace(this.recipe.model, document_mask=False))
+    save_config(copy / "config.toml", unmasked, this.facts)
+    return evaluate(copy, splits=("train",), stride=16)["splits"]["train"]
+
+
+def test_a_masked_model_numbers_documents_by_what_was_there(dataset_folder, tokenizer_folder):
+    tok, stream = Tokenizer.load(tokenizer_folder), TokenDataset(dataset_folder).split("validation")
+    end = tok.special_tokens["<|endoftext|>"]
+    batch = validation_batch(stream, MaskedToken(32, tok, end), 0, 16)
+    assert batch.segments.shape == batch.inputs.shape
+    assert (np.diff(batch.segments, axis=1) == (batch.targets[:, 1:] == end)).all()
+
+
+def test_a_document_mask_without_a_separator_is_refused(tmp_path, text_folder, small_recipe):
+    train_tokenizer([str(text_folder)], vocab_size=300, out=tmp_path / "tok", special_tokens=())
+    build_dataset(
+        [str(text_folder)], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data", separator=False
+    )
+    recipe = replace(small_recipe, model=replace(small_recipe.model, document_mask=True))
+    with pytest.raises(ValueError, match=r"document_mask needs the special token <\|endoftext\|>"):
+        pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
+
+
+def test_smoothing_is_in_the_training_loss_alone(tmp_path, small_recipe, dataset_folder):
+    """At the start the validation loss is that of the plain recipe; the first training losses are not."""
+    losses = {}
+    for name, changes in {"plain": {}, "smoothed": {"label_smoothing": 0.2}, "z": {"z_loss": 0.1}}.items():
+        train = replace(small_recipe.train, tokens=512, log_every_steps=1, **changes)
+        pretrain(replace(small_recipe, train=train), data=dataset_folder, out=tmp_path / name)
+        lines = metrics_of(tmp_path / name)
+        losses[name] = {
+            split: next(x["loss"] for x in lines if x["split"] == split) for split in ("train", "validation")
+        }
+    for name in ("smoothed", "z"):
+        assert losses[name]["validation"] == losses["plain"]["validation"]
+        assert losses[name]["train"] != losses["plain"]["train"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("label_smoothing", 1.0), ("label_smoothing", -0.1), ("z_loss", -1.0)])
+def test_smoothing_out_of_range_is_refused_by_name(small_recipe, field, value):
+    with pytest.raises(ValueError, match=f"train.{field} is {value}"):
+        replace(small_recipe.train, **{field: value})
+
+
+def test_a_stream_of_one_block_still_makes_a_batch():
+    tok = Tokenizer.train(["abc"], vocab_size=265, special_tokens=("<|endoftext|>", *sentinels(4)))
+    stream = TokenStream([np.arange(100, 148, dtype=np.uint16)], 48)
+    assert len(validation_batch(stream, SpanCorruption(48, tok), 0, 16).inputs) == 1
