@@ -21,7 +21,8 @@ class PairCorpus:
     Attributes:
         name: a short name
         columns: the two columns, source and target
-        split_rule: "own" or "hash:0.05", by the source's bytes, so that one source is never in two splits
+        split_rule: "own" or "hash:0.05", by the source's bytes, so that one source is never in two splits; own splits
+            without validation have it cut from train in that way
         split_names: the splits, "train" first
         dropped: what the pass that began last has left out so far; a pair with an empty side is an empty document
         text_bytes_estimate: about how many bytes of text, for progress; None where that is not cheaply known
@@ -33,17 +34,20 @@ class PairCorpus:
         self.dropped = Dropped()
         self.text_bytes_estimate = readers[0].bytes_estimate
         own = readers[0].own_splits
-        rule = parse_rule(split) if split else OWN if TRAIN in own and VALIDATION in own else HASH
+        rule = parse_rule(split) if split else OWN if TRAIN in own and len(own) > 1 else HASH
         if rule.kind == "tail":
             raise ValueError(f'the split "{rule}" cuts a text, and {name} has pairs: use own or hash:0.05')
-        if rule == OWN and not {TRAIN, VALIDATION} <= set(own):
+        if rule == OWN and TRAIN not in own:
             raise ValueError(
-                f"{name} has no own splits train and validation ({', '.join(own) or 'no file is named so'}): "
+                f"{name} has no own splits ({', '.join(own) or 'nothing in it is named train'}): "
                 "leave --split out, or give hash:0.05"
             )
         self.split_rule = str(rule)
         self.split_names = tuple(dict.fromkeys((TRAIN, VALIDATION, *(own if rule == OWN else ()))))
-        self._router = None if rule == OWN else HashRouter(rule.fraction)
+        # Own splits without validation have it cut from train.
+        self._cut_all = rule != OWN
+        cut = rule if self._cut_all else HASH
+        self._router = None if rule == OWN and VALIDATION in own else HashRouter(cut.fraction)
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """One pass: (split, batch of `PAIR_SCHEMA`), in corpus order within each split."""
@@ -54,7 +58,7 @@ class PairCorpus:
             pairs = pa.RecordBatch.from_arrays(
                 [side.filter(kept).cast(pa.large_string()) for side in (sources, targets)], schema=PAIR_SCHEMA
             )
-            if self._router is None:
+            if self._router is None or not (self._cut_all or split == TRAIN):
                 yield split, pairs
             else:
                 yield from self._by_source(pairs)

@@ -18,6 +18,7 @@ VERBS = {
     "params": "count a model's parameters, FLOPs and memory before it is built",
     "finetune": "make a classifier of a trained encoder and labelled texts",
     "classify": "label texts with such a classifier",
+    "runs": "list the runs in a folder: how far they got and what came of it",
     "report": "write a self-contained HTML page about one run or several",
     "export-hf": "write a run as a folder that transformers opens",
     "import-hf": "make a run of a folder that transformers wrote, or of a model of the hub",

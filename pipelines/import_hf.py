@@ -114,7 +114,15 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, sou
     }
     tok.save(folder)
     save_config(folder / "config.toml", recipe, facts)
-    state = {"step": 0, "tokens": 0, "consumed": 0, "seconds": 0.0, "unlogged": [], "validation_loss": None}
+    state = {
+        "step": 0,
+        "tokens": 0,
+        "consumed": 0,
+        "seconds": 0.0,
+        "unlogged": [],
+        "validation_loss": None,
+        "watch": [],
+    }
     write_checkpoint(folder, take_snapshot(model), state, Keep())
 
 

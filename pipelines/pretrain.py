@@ -23,7 +23,7 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
     from pipelines.display import quantity, say
     from pipelines.training.data import open_dataset, open_training_data
     from pipelines.training.loop import Trainer, summary
-    from pipelines.training.machine import choose_machine
+    from pipelines.training.machine import choose_machine, with_peaks
     from pipelines.training.run import Run, locked, open_or_create, with_machine
     from tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
     with locked(out):
         run = open_or_create(out, with_machine(recipe, machine.device.type, machine.dtype_name), facts, tok)
         recipe = run.recipe
-        trainer = Trainer(run, model, training_data, recipe.train)
+        trainer = Trainer(run, model, training_data, recipe.train, with_peaks(machine))
         parameters = sum(p.numel() for p in model.parameters())
         say(
             f"{run.name}: {quantity(parameters, '')} parameters, {trainer.steps:,} steps of "

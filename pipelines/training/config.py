@@ -67,6 +67,8 @@ class TrainConfig:
     """Also kept for good: the first checkpoint past each multiple of so many tokens; 0: none."""
     average: float = 0.0
     """Decay of an exponential average of the weights, which validation and evaluation then use; 0: none."""
+    nonfinite: Literal["stop", "skip"] = "stop"
+    """What happens at a step whose loss or gradient is not finite: the run stops, or goes on without that step."""
     log_every_steps: int = 10
     """Optimizer steps between two lines of metrics.jsonl."""
 

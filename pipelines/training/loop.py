@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lm.averaging import WeightAverage
+from lm.counting import flops_per_token
 from lm.model import LanguageModel
 from lm.optimizers import OptimizerSettings, build_optimizers
 from lm.schedules import multiplier
@@ -19,7 +20,12 @@ from pipelines.training.checkpoints import CheckpointWriter, Keep, checkpoint_fo
 from pipelines.training.config import TrainConfig
 from pipelines.training.data import TrainingData, hidden_states
 from pipelines.training.loader import Batch
+from pipelines.training.machine import Machine
+from pipelines.training.prefetch import Prefetcher
 from pipelines.training.run import MetricsLog, Run
+from pipelines.training.watch import LossWatch, memory_bytes, utilisation
+
+MOST_SKIPPED = 10  # steps in a row that are not finite, after which a run stops even if it skips
 
 
 @dataclass
@@ -35,6 +41,9 @@ class Progress:
     """The losses (nats) of the steps since the last line of metrics.jsonl, which reports their mean."""
     validation_loss: float | None = None
     """The last one measured, in nats per target."""
+    watch: LossWatch = field(default_factory=LossWatch)
+    skipped: int = 0
+    """Steps in a row whose loss or gradient was not finite."""
     signal: int = 0
     """The signal that asked the run to save and leave, or 0."""
 
@@ -52,8 +61,11 @@ class Trainer:
         model: LanguageModel,
         data: TrainingData,
         config: TrainConfig,
+        machine: Machine | None = None,
     ) -> None:
-        self.run, self.model, self.data, self.config = run, model, data, config
+        self.run, self.model, self.data, self.config, self.machine = run, model, data, config, machine
+        self.batches = Prefetcher(data)
+        self.flops = flops_per_token(model)
         self.device = next(model.parameters()).device
         settings = OptimizerSettings(
             kind=config.optimizer,
@@ -79,7 +91,7 @@ class Trainer:
         if folders:
             state = resume(self.run.folder, self.model, self.optimizers, self.average)
             names = ("step", "consumed", "seconds", "unlogged", "validation_loss")
-            self.at = Progress(**{name: state[name] for name in names})
+            self.at = Progress(**{name: state[name] for name in names}, watch=LossWatch(*state["watch"]))
             self.saved_step = self.at.step
             say(f"resuming from step {self.at.step:,} of {self.steps:,}")
         else:
@@ -101,6 +113,7 @@ class Trainer:
                 self.writer.wait()
         finally:
             self.writer.join()
+            self.batches.close()
             gc.unfreeze()
             self.log.close()
         return self.at
@@ -108,26 +121,49 @@ class Trainer:
     def _loop(self, bar: Bar) -> None:
         logged, logged_step = time.perf_counter(), self.at.step
         while self.at.step < self.steps and not self.at.signal:
-            loss, grad_norm, lr = self.step()
+            loss, norm, lr = self.step()
             self.writer.check()
-            self.at.unlogged.append(loss)
-            tokens = self.at.step * self.step_tokens
-            bar.update(tokens, note=f"loss {loss:.3f}")
+            if self.at.skipped == 0:
+                grad_norm = norm
+                self._watch(loss)
+            bar.update(self.at.step * self.step_tokens, note=f"loss {self.at.watch.smoothed():.3f}, lr {lr:.2g}")
             if self.at.step == 1:
                 # What start-up left behind lives as long as the run: the collector need not look at it again.
                 gc.collect()
                 gc.freeze()
             last = self.at.step == self.steps
-            if last or self.at.step % self.config.log_every_steps == 0:
+            if self.at.unlogged and (last or self.at.step % self.config.log_every_steps == 0):
                 rate = (self.at.step - logged_step) * self.step_tokens / (time.perf_counter() - logged)
-                mean = math.fsum(self.at.unlogged) / len(self.at.unlogged)
-                self._record("train", mean, lr=lr, grad_norm=grad_norm, tokens_per_s=round(rate, 1))
-                self.at.unlogged = []
+                self._log_training(grad_norm, lr, rate)
                 logged, logged_step = time.perf_counter(), self.at.step
             if last or self._due(self.config.validate_every_tokens):
                 logged += self._timed(self._validate)
             if last or self._due(self.config.checkpoint_every_tokens):
                 logged += self._timed(self._checkpoint)
+
+    def _watch(self, loss: float) -> None:
+        self.at.unlogged.append(loss)
+        smoothed = self.at.watch.smoothed()
+        if self.at.watch.update(self.at.step, loss):
+            say(f"step {self.at.step:,}: the loss jumped to {loss:.3f}, from about {smoothed:.3f}")
+
+    def _log_training(self, grad_norm: float, lr: float, rate: float) -> None:
+        """A line of metrics.jsonl on the steps since the last."""
+        more = {"spikes": self.at.watch.spikes} if self.at.watch.spikes else {}
+        if self.machine is not None:
+            more |= utilisation(rate, self.flops, self.machine)
+        self._record(
+            "train",
+            math.fsum(self.at.unlogged) / len(self.at.unlogged),
+            smoothed_loss=self.at.watch.smoothed(),
+            lr=lr,
+            grad_norm=grad_norm,
+            tokens_per_s=round(rate, 1),
+            data_wait_s=round(self.batches.waited, 3),
+            memory_bytes=memory_bytes(self.device),
+            **more,
+        )
+        self.at.unlogged, self.at.watch.spikes = [], []
 
     def _set_learning_rate(self) -> float:
         warmup = math.ceil(self.config.warmup_tokens / self.step_tokens)
@@ -144,11 +180,11 @@ class Trainer:
 
     def step(self) -> tuple[float, float, float]:
         """One optimizer step on the next batch: the mean loss in nats per target, the gradient's norm, the learning
-        rate. Raises FloatingPointError when one of the first two is not finite; the weights are then unchanged."""
+        rate. Where one of the first two is not finite the weights stay; FloatingPointError, unless the recipe skips."""
         started = time.perf_counter()
         self.model.train()
         lr = self._set_learning_rate()
-        batch = self.data.step(self.at.consumed)
+        batch = self.batches.step(self.at.consumed)
         weight = float(batch.weights.sum())
         total = 0.0
         for micro in batch.split(self.config.micro_batch):
@@ -159,20 +195,32 @@ class Trainer:
         limit = self.config.grad_clip or math.inf
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         loss = float(total)
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise FloatingPointError(
-                f"the {'gradient' if math.isfinite(loss) else 'loss'} of step {self.at.step + 1} is not finite, at a "
-                f"learning rate of {lr:.3g}: try a lower --train.lr, a longer --train.warmup-tokens or --train.dtype "
-                "float32; checkpoints made before are as they were"
-            )
-        self.optimizers.step()
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if finite:
+            self.optimizers.step()
         self.optimizers.zero_grad()
-        if self.average is not None:
+        if finite and self.average is not None:
             self.average.update(self.model)
+        self._count_skipped(finite, math.isfinite(loss), lr)
         self.at.step += 1
         self.at.consumed += len(batch.inputs)
         self.at.seconds += time.perf_counter() - started
         return loss, norm, lr
+
+    def _count_skipped(self, finite: bool, loss_finite: bool, lr: float) -> None:
+        if finite:
+            self.at.skipped = 0
+            return
+        self.at.skipped += 1
+        what = f"the {'gradient' if loss_finite else 'loss'} of step {self.at.step + 1} is not finite"
+        if self.config.nonfinite == "skip" and self.at.skipped <= MOST_SKIPPED:
+            say(f"{what}: skipped")
+            return
+        in_a_row = f" (nor were those of the {MOST_SKIPPED} steps before)" if self.at.skipped > 1 else ""
+        raise FloatingPointError(
+            f"{what}{in_a_row}, at a learning rate of {lr:.3g}: try a lower --train.lr, a longer "
+            "--train.warmup-tokens or --train.dtype float32; checkpoints made before are as they were"
+        )
 
     def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
         """The sum of nats over the targets of a micro-batch."""
@@ -212,6 +260,7 @@ class Trainer:
             "seconds": self.at.seconds,
             "unlogged": list(self.at.unlogged),  # written while training goes on
             "validation_loss": self.at.validation_loss,
+            "watch": self.at.watch.as_list(),
         }
         self.writer.write(take_snapshot(self.model, self.optimizers, self.average), state)
         self.saved_step = self.at.step

@@ -2,9 +2,28 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+
+# Dense operations a second of the matrix units in bfloat16 (float16 where there is no bfloat16), by the makers' data
+# sheets, under the names that the devices give themselves.
+TABULATED = {
+    "B200": 2250e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+    "V100": 125e12,
+    "T4": 65e12,
+}
 
 # bf16 must be this much faster than float32 before its rounding is worth it.
 WORTHWHILE = 1.3
@@ -17,6 +36,10 @@ class Machine:
     device: torch.device
     dtype: torch.dtype
     why: str
+    peak_flops: float | None = None
+    """Floating-point operations a second that its maker tabulates, dense, for the dtype; None where not known."""
+    measured_flops: float | None = None
+    """What a large matrix product reaches on it."""
 
     @property
     def dtype_name(self) -> str:
@@ -44,13 +67,28 @@ def choose_machine(device: str = "auto", dtype: str = "auto") -> Machine:
     return Machine(chosen, best, f"{_describe(chosen)}, {why}")
 
 
-def matmul_flops(dtype: torch.dtype, size: int = 512, repeats: int = 5) -> float:
-    """Floating-point operations a second of a `size`-cubed matrix product on the CPU: the best of `repeats`."""
-    a, b = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
+def with_peaks(machine: Machine) -> Machine:
+    """`machine` with what its matrix products are said and seen to reach: some milliseconds of work."""
+    on_gpu = machine.device.type == "cuda"
+    name = torch.cuda.get_device_name(machine.device) if on_gpu else ""
+    tabulated = next((flops for part, flops in TABULATED.items() if part in name), None)
+    if machine.dtype == torch.float32:
+        tabulated = None  # what tables say of it leaves out tensor cores, or means tf32
+    size = 8192 if on_gpu else 1024
+    return replace(
+        machine, peak_flops=tabulated, measured_flops=matmul_flops(machine.dtype, size, device=machine.device)
+    )
+
+
+def matmul_flops(dtype: torch.dtype, size: int = 512, repeats: int = 5, device: torch.device | str = "cpu") -> float:
+    """Floating-point operations a second of a `size`-cubed matrix product: the best of `repeats`."""
+    a, b = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
     best = float("inf")
     for _ in range(repeats):
         started = time.perf_counter()
         a @ b
+        if a.device.type == "cuda":
+            torch.cuda.synchronize(a.device)
         best = min(best, time.perf_counter() - started)
     return 2 * size**3 / best
 

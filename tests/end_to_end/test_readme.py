@@ -1,5 +1,6 @@
 """Every command and every piece of Python in the README works as it stands there."""
 
+import json
 import re
 import shlex
 import shutil
@@ -17,10 +18,17 @@ PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory, text_folder):
-    """A folder with the newcomer's own text in it."""
+    """A folder with the newcomer's own texts, pairs and labels in it."""
     folder = tmp_path_factory.mktemp("newcomer")
     shutil.copytree(text_folder, folder / "my-text")
     (folder / "my-text" / "story.txt").write_text("It was a dark and stormy night.\n" * 200)
+    numbers = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    pairs = [{"en": f"{a} and {b} books", "de": f"{b} {a} buch"} for a in numbers for b in numbers]
+    (folder / "my-pairs").mkdir()
+    for split, part in (("train", pairs[:80]), ("validation", pairs[80:90]), ("test", pairs[90:])):
+        (folder / "my-pairs" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, part)))
+    labelled = [{"text": pair[language], "label": language} for pair in pairs for language in pair]
+    (folder / "my-labels.jsonl").write_text("\n".join(map(json.dumps, labelled)))
     return folder
 
 

@@ -131,6 +131,18 @@ def test_pairs_without_own_splits_are_divided_by_their_source(tmp_path):
     assert 15 <= len(sources["validation"]) <= 50
 
 
+def test_own_splits_without_validation_have_it_cut_from_train_alone(tmp_path):
+    train, test = ([(f"{split} {i}", "x") for i in range(200)] for split in ("train", "test"))
+    write_jsonl(tmp_path / "x.train.jsonl", train)
+    write_jsonl(tmp_path / "x.test.jsonl", test)
+    found = {"train": [], "validation": [], "test": []}
+    for split, batch in open_pairs([str(tmp_path)], ("en", "de")).routed_batches():
+        found[split] += [tuple(row.values()) for row in batch.to_pylist()]
+    assert found["test"] == test
+    assert sorted(found["train"] + found["validation"]) == sorted(train)
+    assert 2 <= len(found["validation"]) <= 25
+
+
 def test_pairs_with_an_empty_side_are_left_out_and_counted(tmp_path):
     rows = [{"en": "a", "de": "b"}, {"en": "", "de": "c"}, {"en": "d"}, {"en": "e", "de": None}, {"en": "f", "de": "g"}]
     (tmp_path / "x.train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

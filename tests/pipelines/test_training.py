@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from pipelines.training.loader import Loader, MaskedToken, NextToken, validation
 from pipelines.training.run import Run, locked
 from tokenizer import Tokenizer
 
+OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memory_bytes")
+
 
 def weights_of(run):
     return load_file(latest_checkpoint(run) / "model.safetensors")
@@ -32,7 +35,7 @@ def weights_of(run):
 def metrics_of(run):
     """metrics.jsonl without what is a matter of time."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("tokens_per_s", "time_s")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in OF_TIME} for line in lines]
 
 
 def assert_same_run(one, other):
@@ -264,6 +267,83 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_p
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
     saved = weights_of(tmp_path / "run")
     assert all(torch.isfinite(value).all() for value in saved.values())
+
+
+def test_steps_that_are_not_finite_are_skipped_where_the_recipe_says_so(
+    tmp_path, small_recipe, dataset_folder, monkeypatch, capsys
+):
+    from pipelines.training.loop import Trainer
+
+    nats = Trainer._nats
+
+    def poisoned(self, batch, **smoothing):
+        bad = self.model.training and self.at.step in (3, 4, 20)
+        return nats(self, batch, **smoothing) * (math.nan if bad else 1.0)
+
+    monkeypatch.setattr(Trainer, "_nats", poisoned)
+    recipe = replace(small_recipe, train=replace(small_recipe.train, nonfinite="skip"))
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run") == 0
+    said = capsys.readouterr().out
+    assert all(f"the loss of step {step} is not finite: skipped" in said for step in (4, 5, 21))
+    assert all(weight.isfinite().all() for weight in weights_of(tmp_path / "run").values())
+    assert all(math.isfinite(line["loss"]) for line in metrics_of(tmp_path / "run"))
+    with pytest.raises(FloatingPointError, match="of step 4 is not finite, at a learning rate"):
+        pretrain(small_recipe, data=dataset_folder, out=tmp_path / "stopped")
+
+
+def test_a_run_that_skips_forever_stops(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    from pipelines.training.loop import Trainer
+
+    nats = Trainer._nats
+    monkeypatch.setattr(
+        Trainer, "_nats", lambda self, *a, **k: nats(self, *a, **k) * (math.nan if self.model.training else 1.0)
+    )
+    recipe = replace(small_recipe, train=replace(small_recipe.train, nonfinite="skip"))
+    with pytest.raises(FloatingPointError, match=r"step 11 is not finite \(nor were those of the 10 steps before\)"):
+        pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
+
+
+def test_the_log_tells_how_the_machine_is_used(trained_gpt):
+    lines = [json.loads(line) for line in (trained_gpt / "metrics.jsonl").read_text().splitlines()]
+    train = [line for line in lines if line["split"] == "train"]
+    assert all(0 < line["mfu_measured"] < 1 for line in train)
+    assert all(line["memory_bytes"] > 50e6 for line in train)
+    assert all(line["data_wait_s"] <= line["time_s"] for line in train)
+    assert train[-1]["smoothed_loss"] == pytest.approx(
+        sum(0.98 ** (len(train) - 1 - i) * line["loss"] for i, line in enumerate(train))
+        / sum(0.98 ** (len(train) - 1 - i) for i in range(len(train))),
+        rel=0.02,
+    )
+
+
+def test_a_loss_that_jumps_is_a_spike_and_ordinary_noise_is_none():
+    from pipelines.training.watch import LossWatch
+
+    generator = np.random.default_rng(0)
+    watch = LossWatch()
+    assert not any(watch.update(step, 4.0 + 0.1 * generator.standard_normal()) for step in range(500))
+    assert watch.smoothed() == pytest.approx(4.0, abs=0.05)
+    again = LossWatch(*watch.as_list())
+    assert watch.update(500, 6.0) and again.update(500, 6.0)
+    assert watch.spikes == [500]
+
+
+def test_batches_made_ahead_are_those_made_when_asked_for():
+    from pipelines.training.prefetch import Prefetcher
+
+    class Data:
+        step_tokens = 1
+
+        def step(self, consumed):
+            return SimpleNamespace(inputs=range(1 + consumed % 3), number=consumed)
+
+    batches, consumed = Prefetcher(Data()), 5
+    for _ in range(20):
+        batch = batches.step(consumed)
+        assert batch.number == consumed
+        consumed += len(batch.inputs)
+    assert batches.step(2).number == 2  # somewhere else, as after resuming
+    batches.close()
 
 
 def test_a_run_in_use_is_refused(tmp_path, small_recipe, dataset_folder):

@@ -1,0 +1,106 @@
+"""`bytelm runs`: the runs under a folder, how far each got and what came of it."""
+
+import fcntl
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from pipelines.arguments import parse
+from pipelines.training.run import Run
+
+DEPTH = 4  # folders below those that are named
+
+
+def runs(
+    folders: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = (Path(),),
+    *,
+    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> list[dict[str, Any]]:
+    """List the runs in these folders and below: objective, progress, loss, and whether one is training right now.
+
+    `state` is training, finished, stopped (the same command goes on), or damaged. Losses are in nats per target.
+
+    Args:
+        folders: Where to look; by default here.
+        as_json: Whether to print JSON instead of a table.
+    """
+    found = [describe(folder) for root in folders for folder in _run_folders(root)]
+    found.sort(key=lambda run: -run["changed"])
+    if as_json:
+        print(json.dumps(found))
+    elif found:
+        _show(found)
+    else:
+        from pipelines.display import say
+
+        say(f"there are no runs in {', '.join(map(str, folders))}: bytelm pretrain makes one")
+    return found
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """What `bytelm runs` tells of one run."""
+    facts: dict[str, Any] = {"run": str(folder), "changed": (folder / "config.toml").stat().st_mtime}
+    try:
+        run = Run(folder)
+        metrics = run.metrics()
+    except ValueError as error:
+        return facts | {"state": "damaged", "why": str(error)}
+    last = {line["split"]: line for line in metrics}
+    tokens = max((line["tokens"] for line in metrics), default=0)
+    done = tokens >= run.recipe.train.tokens
+    log = folder / "metrics.jsonl"
+    return facts | {
+        "state": "training" if _is_locked(folder / ".lock") else "finished" if done else "stopped",
+        "objective": run.recipe.objective,
+        "tokens": tokens,
+        "of": run.recipe.train.tokens,
+        "loss": last.get("train", {}).get("loss"),
+        "validation_loss": last.get("validation", {}).get("loss"),
+        "tokens_per_s": last.get("train", {}).get("tokens_per_s"),
+        "changed": log.stat().st_mtime if log.exists() else facts["changed"],
+    }
+
+
+def _run_folders(root: Path) -> list[Path]:
+    """Folders with a config.toml, `root` itself included, at most DEPTH below it."""
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder: name one that has runs in it")
+    patterns = ["/".join(["*"] * depth + ["config.toml"]) for depth in range(DEPTH + 1)]
+    folders = {path.parent for pattern in patterns for path in root.glob(pattern)}
+    return sorted(folder for folder in folders if (folder / "tokenizer.json").exists())
+
+
+def _is_locked(lock: Path) -> bool:
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _show(found: Sequence[dict[str, Any]]) -> None:
+    from pipelines.display import duration, quantity, table
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    rows = []
+    for run in found:
+        if run["state"] == "damaged":
+            rows.append((run["run"], run["state"], "-", "-", "-", "-"))
+            continue
+        trained = f"{quantity(run['tokens'], 'tok')}, {min(1.0, run['tokens'] / run['of']):.0%}"
+        ago = duration(max(0.0, time.time() - run["changed"]))
+        rows.append((run["run"], run["state"], trained, number(run["loss"]), number(run["validation_loss"]), ago))
+    table(("run", "state", "trained", "loss", "validation", "ago"), rows)
+
+
+def main(arguments: list[str]) -> None:
+    parse(runs, arguments, "runs")

@@ -1,0 +1,35 @@
+"""Batches made ahead, while the model is busy with the one before."""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from pipelines.training.data import TrainingData
+from pipelines.training.loader import Batch
+
+
+class Prefetcher:
+    """Gives the batches of `data` in order; `waited` counts the seconds that the trainer had to wait for them."""
+
+    def __init__(self, data: TrainingData) -> None:
+        self._data = data
+        self._pool = ThreadPoolExecutor(1, "batches")
+        self._next: tuple[int, Future[Batch]] | None = None
+        self.waited = 0.0
+
+    def step(self, consumed: int) -> Batch:
+        """The batch after the first `consumed` examples; the one after it is begun."""
+        started = time.perf_counter()
+        if self._next is None or self._next[0] != consumed:
+            self._begin(consumed)
+        batch = self._next[1].result()
+        self.waited += time.perf_counter() - started
+        self._begin(consumed + len(batch.inputs))
+        return batch
+
+    def close(self) -> None:
+        """Forget what was begun."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._next = None
+
+    def _begin(self, consumed: int) -> None:
+        self._next = consumed, self._pool.submit(self._data.step, consumed)

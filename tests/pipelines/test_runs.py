@@ -1,0 +1,40 @@
+"""`bytelm runs` tells what is there."""
+
+import json
+import shutil
+from dataclasses import replace
+
+from pipelines.pretrain import pretrain
+from pipelines.runs import runs
+from pipelines.training.run import locked
+
+
+def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, dataset_folder, capsys):
+    shutil.copytree(trained_gpt, tmp_path / "some" / "finished")
+    longer = replace(small_recipe, train=replace(small_recipe.train, tokens=2 * small_recipe.train.tokens))
+    stopped = tmp_path / "some" / "stopped"
+    assert pretrain(longer, data=dataset_folder, out=stopped) == 0
+    lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (stopped / "metrics.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    shutil.copytree(trained_gpt, tmp_path / "damaged")
+    (tmp_path / "damaged" / "config.toml").write_text("objective = 3")
+    capsys.readouterr()
+    with locked(stopped):
+        busy = {run["run"]: run["state"] for run in runs([tmp_path])}
+    found = {run["run"]: run for run in runs([tmp_path])}
+    table = capsys.readouterr().out
+    states = {str(tmp_path / name): state for name, state in (("some/finished", "finished"), ("damaged", "damaged"))}
+    assert busy == {**states, str(stopped): "training"}
+    assert {name: run["state"] for name, run in found.items()} == {**states, str(stopped): "stopped"}
+    finished = found[str(tmp_path / "some" / "finished")]
+    assert finished["tokens"] == finished["of"] == small_recipe.train.tokens
+    assert finished["validation_loss"] < finished["loss"] + 1
+    assert "objective" in found[str(tmp_path / "damaged")]["why"]
+    assert "12.8 ktok, 100%" in table
+
+
+def test_runs_speak_json_and_say_when_there_are_none(tmp_path, trained_gpt, capsys):
+    runs([trained_gpt], as_json=True)
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "finished"
+    assert runs([tmp_path]) == []
+    assert "there are no runs" in capsys.readouterr().out
