@@ -573,3 +573,34 @@ def test_no_gpu_is_a_clear_error(tmp_path, small_recipe, dataset_folder):
     with pytest.raises(ValueError, match="PyTorch sees no GPU"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, small_recipe, dataset_folder):
+    """Killed after random times, often while a checkpoint is being written, since every second step writes one."""
+    train = replace(
+        small_recipe.train, tokens=256 * 600, checkpoint_every_tokens=512, optimizer="muon", average=0.9, keep_best=True
+    )
+    recipe = replace(small_recipe, train=train)
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "whole") == 0
+    generator, kills, partial = np.random.default_rng(0), 0, 0
+    out = tmp_path / "killed"
+    while kills < 100:
+        process = start(recipe, dataset_folder, out, tmp_path)
+        before = len(checkpoint_folders(out)) and latest_checkpoint(out).name
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if len(checkpoint_folders(out)) and latest_checkpoint(out).name != before:
+                break
+            time.sleep(0.002)
+        time.sleep(generator.uniform(0.0, 0.25))
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.wait()
+        kills += 1
+        partial += any((out / "checkpoints").glob("partial-*"))
+    assert process.returncode == 0, process.stdout.read()
+    assert kills >= 24
+    assert partial >= 1  # it was killed while writing
+    assert_same_run(out, tmp_path / "whole")
