@@ -82,7 +82,8 @@ def main(options: Options) -> None:
         result = _result(options, trial, run, chosen)
         for start, (lr, _) in chosen.items():
             result[start] |= _finetuned(run, folder, folder / start, lr, options, start == "scratch")
-    result["command"] = " ".join(["python -m benchmarks.finetune", *sys.argv[1:]])
+    # Where files lie is this machine's business.
+    result["command"] = " ".join(["python -m benchmarks.finetune", *(Path(word).name for word in sys.argv[1:])])
     _made(options.out)
     (options.out / "books.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (options.out / "books.md").write_text(markdown(result), encoding="utf-8")
