@@ -115,7 +115,8 @@ def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
     held_out = dataset.info["splits"]["validation"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        pretrain(recipe, data=settings.data, out=out)
+        if pretrain(recipe, data=settings.data, out=out):
+            raise SystemExit("interrupted: the same command without the variants that are there goes on")
         lines = [line for line in Run(out).metrics() if line["split"] == "validation"]
     per_byte = held_out["tokens"] / held_out["bytes"] / math.log(2)
     sized = replace(recipe.model, vocab_size=dataset.vocab_size)

@@ -130,7 +130,7 @@ def _settle_invalid(
                 where = f"in row {row}, at byte {offset} of its text"
             raise ValueError(
                 f"{chunk.origin} is not UTF-8 {where} (0x{data[offset]:02x}): convert it, or say what to do with "
-                "such documents (--invalid replace, skip or bytes)"
+                "such documents (--invalid replace, skip or bytes, which --pairs does not take)"
             )
     return pa.concat_arrays(kept) if kept else pa.array([], pa.large_binary())
 

@@ -71,7 +71,9 @@ def choose_column(columns: list[str], origin: object, wanted: str | None) -> str
     if column in columns:
         return column
     there = ", ".join(columns) or "none"
-    raise ValueError(f'{origin} has no column "{column}": choose one of its columns ({there}) with --text-column')
+    raise ValueError(
+        f'{origin} has no column "{column}": choose one of its columns ({there}) with --text-column or --pairs'
+    )
 
 
 def _parse(lines: bytes, number: int, path: Path, column: str) -> Iterator[tuple[int, pa.Array]]:
@@ -121,7 +123,7 @@ def _parse_line(line: bytes, number: int, path: Path, column: str) -> pa.Array:
     if text is not None and not isinstance(text, str):
         raise ValueError(
             f'"{column}" in line {number} of {path} is a {_json_type(text)}, not a string: '
-            "mend the line, or choose another column with --text-column"
+            "mend the line, or choose another column with --text-column or --pairs"
         )
     return pa.array([None if text is None else _encode(text)], pa.large_binary())
 

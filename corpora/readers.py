@@ -178,7 +178,9 @@ def _as_text(documents: pa.Array, column: str, origin: str) -> pa.Array:
         return documents.cast(pa.large_binary())
     if any(is_text(kind) for is_text in _TEXT_TYPES):
         return documents
-    raise ValueError(f'column "{column}" of {origin} holds {kind}, not text: choose another with --text-column')
+    raise ValueError(
+        f'column "{column}" of {origin} holds {kind}, not text: choose another with --text-column or --pairs'
+    )
 
 
 _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -121,12 +122,20 @@ class ModelConfig:
             value = getattr(self, field)
             if value < 0:
                 raise ValueError(f"model.{field} is {value}: give at least 1, or 0 for {meaning}")
+        for field, most in _MOST.items():
+            value = getattr(self, field)
+            if value > most:
+                raise ValueError(f"model.{field} is {value}: give at most {most:,}")
 
     def _check_numbers(self) -> None:
         for field in ("dropout", "stochastic_depth"):
             value = getattr(self, field)
             if not 0.0 <= value < 1.0:
                 raise ValueError(f"model.{field} is {value}: give a probability from 0 to below 1")
+        for field in ("rotary_base", "rotary_factor", "norm_eps", "soft_cap"):
+            value = getattr(self, field)
+            if not math.isfinite(value):
+                raise ValueError(f"model.{field} is {value}: give a finite number")
         if not self.norm_eps > 0.0:
             raise ValueError(f"model.norm_eps is {self.norm_eps}: give a small positive number such as 1e-5")
         if not self.soft_cap >= 0.0:
@@ -229,6 +238,17 @@ _CHOICES = {
     "activation": Activation,
     "initialization": Initialization,
     "attention": AttentionBackend,
+}
+# Far above any model, and low enough that the bytes of a matrix are a 64-bit number.
+_MOST = {
+    "vocab_size": 10**8,
+    "context_length": 10**8,
+    "layers": 10**4,
+    "decoder_layers": 10**4,
+    "width": 10**8,
+    "mlp_width": 10**9,
+    "relative_buckets": 10**6,
+    "token_types": 10**6,
 }
 _ZERO_MEANS = {
     "vocab_size": "the tokenizer's size",

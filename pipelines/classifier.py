@@ -72,7 +72,7 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
     if not holds_classifier(folder):
         raise ValueError(f"{folder} holds no classifier (bytelm finetune makes one): give the folder of its --out")
     model_config, config = _configs(folder / "config.toml")
-    labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
+    labels = _labels(folder / LABELS)
     model = Classifier(model_config, len(labels), config.pooling)
     try:
         model.load_state_dict(load_file(folder / WEIGHTS))
@@ -86,6 +86,16 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
 def holds_classifier(folder: Path) -> bool:
     """Whether the folder has the files of a classifier."""
     return all((folder / name).is_file() for name in ("config.toml", LABELS, WEIGHTS))
+
+
+def _labels(path: Path) -> list[Label]:
+    try:
+        labels = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        labels = None
+    if not isinstance(labels, list) or not all(isinstance(label, str | int) for label in labels):
+        raise ValueError(f"{path} is damaged: run bytelm finetune again")
+    return labels
 
 
 def _configs(path: Path) -> tuple[ModelConfig, FinetuneConfig]:

@@ -14,7 +14,7 @@ VERBS = {
     "build-dataset": "encode a corpus into blocks of token ids",
     "pretrain": "train a model of a recipe on a dataset",
     "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
-    "generate": "continue a prompt with a trained decoder, or fill a trained encoder's masks",
+    "generate": "continue a prompt, answer a source, or fill masks with a trained model",
     "params": "count a model's parameters, FLOPs and memory before it is built",
     "finetune": "make a classifier of a trained encoder and labelled texts",
     "classify": "label texts with such a classifier",

@@ -119,21 +119,12 @@ def verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
     return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
 
-def dataset_kind(folder: Path) -> str:
-    """What the dataset in `folder` holds: "blocks" or "pairs"."""
-    return _info_of(folder).get("kind", "blocks")
-
-
-def _info_of(folder: Path) -> dict[str, Any]:
-    if not (folder / "dataset.json").is_file():
-        raise ValueError(f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)")
-    return read_json(folder / "dataset.json", REMEDY)
-
-
 def read_info(folder: Path, kind: str, counted: tuple[str, ...], of_split: tuple[str, ...]) -> dict[str, Any]:
     """dataset.json of a dataset of that kind, with the fields that reading depends on checked: `counted` and, of
     every split, `of_split` are positive numbers."""
-    info = _info_of(folder)
+    if not (folder / "dataset.json").is_file():
+        raise ValueError(f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)")
+    info = read_json(folder / "dataset.json", REMEDY)
     there = info.get("kind", "blocks")
     if there != kind:
         raise ValueError(f"{folder} holds {there}, and this needs {kind}: {_OTHER_KIND[kind]}")

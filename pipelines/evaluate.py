@@ -62,6 +62,10 @@ def evaluate(
         )
     if beams < 0:
         raise ValueError(f"--beams is {beams}, but must not be negative")
+    if not -100 <= length_penalty <= 100:
+        raise ValueError(
+            f"--length-penalty is {length_penalty}, but must be from -100 to 100 (1 for the mean of a token)"
+        )
     if compressors and this.recipe.objective == "sequence-pairs":
         raise ValueError(f"{run} was trained on pairs, and --compressors is about a text: leave it out")
     window, stride = _window(this, dataset, stride, min_context)

@@ -10,6 +10,7 @@ import tyro
 from pipelines.arguments import Device, Dtype, RunFolder, parse
 
 BEAMS = 4
+TEMPERATURE = 0.8
 
 
 def generate(
@@ -17,7 +18,7 @@ def generate(
     *,
     prompt: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")] = (),
     tokens: int = 200,
-    temperature: float = 0.8,
+    temperature: float = TEMPERATURE,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
@@ -46,12 +47,15 @@ def generate(
         repetition_penalty: Above 1, what was said becomes less likely.
         greedy: Always take the likeliest token.
         beams: An encoder-decoder looks for the likeliest text among so many that grow side by side; 0: it draws, as a
-            decoder does. Left out, 4, or with --greedy 0.
+            decoder does. Left out, 4, or 0 where another option says how to choose.
         seed: The same seed draws the same text.
         as_json: Whether to print JSON.
     """
     filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
-    _check_settings(tokens, temperature, greedy, beams, filters)
+    _check_settings(tokens, temperature, greedy, beams, seed, filters)
+    choosing = _choosing(temperature, greedy, filters)
+    if beams and choosing:
+        raise ValueError(f"--beams looks for the likeliest text, and {choosing[0]} chooses otherwise: leave one out")
     from pipelines.loading import load_trained
     from pipelines.training.run import Run
 
@@ -65,8 +69,10 @@ def generate(
     if architecture == "encoder":
         if len(prompts) > 1:
             raise ValueError(f"an encoder fills the masks of one text, and --prompt was given {len(prompts)} times")
+        if choosing:
+            raise ValueError(f"{choosing[0]} is for a model that writes, and this run trained an encoder: leave it out")
         return _fill(model, tok, prompts[0], as_json)
-    if architecture == "encoder-decoder" and (beams or (beams is None and not greedy)):
+    if architecture == "encoder-decoder" and (beams or (beams is None and not choosing)):
         return _shown(prompts, _searched(model, tok, prompts, tokens, beams or BEAMS), as_json, after_prompt=False)
     sampler = _sampler(model, temperature=0.0 if greedy else temperature, seed=seed, **filters)
     steps = _stream(model, tok, prompts, tokens, sampler, repetition_penalty)
@@ -74,7 +80,7 @@ def generate(
 
 
 def _check_settings(
-    tokens: int, temperature: float, greedy: bool, beams: int | None, filters: dict[str, float | None]
+    tokens: int, temperature: float, greedy: bool, beams: int | None, seed: int, filters: dict[str, float | None]
 ) -> None:
     if not greedy and not 0.01 <= temperature <= 100:
         raise ValueError(
@@ -94,6 +100,21 @@ def _check_settings(
         raise ValueError(f"--tokens is {tokens}, but must be at least 1")
     if beams is not None and beams < 0:
         raise ValueError(f"--beams is {beams}, but must be at least 1, or 0 to draw")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"--seed is {seed}, but must not be negative, and below 2^63")
+
+
+def _choosing(temperature: float, greedy: bool, filters: dict[str, float | None]) -> list[str]:
+    """The options given that say how the next token is chosen."""
+    given = {
+        "--greedy": greedy,
+        "--temperature": temperature != TEMPERATURE,
+        "--top-k": filters["top_k"] is not None,
+        "--top-p": filters["top_p"] is not None,
+        "--min-p": filters["min_p"] is not None,
+        "--repetition-penalty": filters["repetition_penalty"] != 1.0,
+    }
+    return [option for option, is_given in given.items() if is_given]
 
 
 def _sampler(
@@ -119,7 +140,7 @@ def _sampler(
 def _stream(
     model: Any, tok: Any, prompts: Sequence[str], tokens: int, sampler: Any, repetition_penalty: float
 ) -> Iterator[Sequence[int]]:
-    """The next id of each text, step by step."""
+    """The next id of each text, step by step. What is wrong with a prompt is said before the first."""
     import torch
 
     from lm.generation import stream
@@ -140,8 +161,7 @@ def _stream(
         if not all(rows):
             raise ValueError("--prompt is empty, and the tokenizer has no <|endoftext|> to start from: give a prompt")
         ids, present = pad_left(rows, device)
-    for step in stream(model, ids, tokens, present=present, **options):
-        yield step.tolist()
+    return (step.tolist() for step in stream(model, ids, tokens, present=present, **options))
 
 
 def _searched(model: Any, tok: Any, prompts: Sequence[str], tokens: int, beams: int) -> Iterator[list[str]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.arguments import parse
-from pipelines.training.run import Run
+from pipelines.training.run import Run, is_classifier
 
 DEPTH = 4  # folders below those that are named
 
@@ -22,7 +22,8 @@ def runs(
 ) -> list[dict[str, Any]]:
     """List the runs in these folders and below: objective, progress, loss, and whether one is training right now.
 
-    `state` is training, finished, stopped (the same command goes on), or damaged. Losses are in nats per target.
+    `state` is training, finished, stopped (the same command goes on), imported, or damaged (`why` says of what). Losses
+    are in nats per target. Classifiers of bytelm finetune are no runs.
 
     Args:
         folders: Where to look; by default here.
@@ -51,10 +52,9 @@ def describe(folder: Path) -> dict[str, Any]:
         return facts | {"state": "damaged", "why": str(error)}
     last = {line["split"]: line for line in metrics}
     tokens = max((line["tokens"] for line in metrics), default=0)
-    done = tokens >= run.recipe.train.tokens
     log = folder / "metrics.jsonl"
     return facts | {
-        "state": "training" if _is_locked(folder / ".lock") else "finished" if done else "stopped",
+        "state": "training" if _is_locked(folder / ".lock") else _state(run, tokens),
         "objective": run.recipe.objective,
         "tokens": tokens,
         "of": run.recipe.train.tokens,
@@ -65,13 +65,20 @@ def describe(folder: Path) -> dict[str, Any]:
     }
 
 
+def _state(run: Run, tokens: int) -> str:
+    """The state of a run that no process trains."""
+    if "imported_from" in run.facts:
+        return "imported"
+    return "finished" if tokens >= run.recipe.train.tokens else "stopped"
+
+
 def _run_folders(root: Path) -> list[Path]:
     """Folders with a config.toml, `root` itself included, at most DEPTH below it."""
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder: name one that has runs in it")
     patterns = ["/".join(["*"] * depth + ["config.toml"]) for depth in range(DEPTH + 1)]
     folders = {path.parent for pattern in patterns for path in root.glob(pattern)}
-    return sorted(folder for folder in folders if (folder / "tokenizer.json").exists())
+    return sorted(f for f in folders if (f / "tokenizer.json").exists() and not is_classifier(f))
 
 
 def _is_locked(lock: Path) -> bool:
@@ -86,7 +93,7 @@ def _is_locked(lock: Path) -> bool:
 
 
 def _show(found: Sequence[dict[str, Any]]) -> None:
-    from pipelines.display import duration, quantity, table
+    from pipelines.display import duration, quantity, say, table
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
@@ -100,6 +107,9 @@ def _show(found: Sequence[dict[str, Any]]) -> None:
         ago = duration(max(0.0, time.time() - run["changed"]))
         rows.append((run["run"], run["state"], trained, number(run["loss"]), number(run["validation_loss"]), ago))
     table(("run", "state", "trained", "loss", "validation", "ago"), rows)
+    for run in found:
+        if run["state"] == "damaged":
+            say(run["why"])
 
 
 def main(arguments: list[str]) -> None:

@@ -37,6 +37,8 @@ class FinetuneConfig:
         for name in ("weight_decay", "grad_clip", "seed"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}, but must not be negative")
+        if self.seed >= 2**63:
+            raise ValueError(f"--seed is {self.seed}, but must be below 2^63")
         for name in ("warmup", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"--{name} is {getattr(self, name)}: give a share from 0 to below 1")

@@ -24,6 +24,10 @@ class Run:
         path = self.folder / "config.toml"
         if not path.is_file():
             raise ValueError(f"{folder} is not a run: it has no config.toml (bytelm pretrain makes one)")
+        if is_classifier(self.folder):
+            raise ValueError(
+                f"{folder} is a classifier, not a run: bytelm classify asks it, bytelm finetune makes another"
+            )
         self.recipe: Recipe = load_recipe(path)
         self.facts: dict[str, Any] = read_toml(path).get("run", {})
         for name in ("data", "dataset_fingerprint", "tokenizer_fingerprint"):
@@ -55,6 +59,11 @@ class Run:
         if not isinstance(evaluation.get("splits"), dict):
             raise ValueError(f"{path} is damaged: run bytelm evaluate {self.folder} again")
         return evaluation
+
+
+def is_classifier(folder: Path) -> bool:
+    """Whether the folder is one that bytelm finetune wrote, which has a config.toml too."""
+    return (folder / "labels.json").is_file()
 
 
 def read_metrics(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -95,6 +104,8 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
     """
     if (folder / "config.toml").exists():
         run = Run(folder)
+        if "imported_from" in run.facts:
+            raise ValueError(f"{folder} was imported, and training does not go on from it: choose another --out")
         asked = _flat({**asdict(recipe), "dataset": facts["dataset_fingerprint"]})
         there = _flat({**asdict(run.recipe), "dataset": run.facts.get("dataset_fingerprint")})
         for name, value in asked.items():

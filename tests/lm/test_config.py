@@ -32,6 +32,9 @@ from lm.config import ModelConfig
         ({"decoder_layers": 2}, ["model.decoder_layers", "'decoder'", "model.layers"]),
         ({"layers": 4, "value_embeddings": 3}, ["model.value_embeddings", "3", "at most 2"]),
         ({"attention": "magic"}, ["model.attention", "'magic'", "sdpa"]),
+        ({"vocab_size": 10**20}, ["model.vocab_size", str(10**20), "at most 100,000,000"]),
+        ({"layers": 10**9}, ["model.layers", "at most 10,000"]),
+        ({"rotary_factor": float("inf")}, ["model.rotary_factor", "inf", "finite"]),
     ],
 )
 def test_impossible_shape_is_refused_by_field_value_and_remedy(fields, words):

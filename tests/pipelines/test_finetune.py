@@ -162,6 +162,9 @@ def test_damaged_files_are_named(made, tmp_path):
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(ValueError, match=r"model.safetensors is damaged"):
         load_classifier(folder)
+    (folder / "labels.json").write_text('["x",')
+    with pytest.raises(ValueError, match=r"labels.json is damaged"):
+        load_classifier(folder)
     config = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(config.replace("heads =", "hands ="))
     with pytest.raises(ValueError, match=r"config.toml is damaged"):
@@ -169,7 +172,16 @@ def test_damaged_files_are_named(made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"epochs": 0}, {"lr": 0.0}, {"batch_size": 0}, {"dropout": 1.0}, {"warmup": -0.1}, {"grad_clip": -1.0}]
+    "options",
+    [
+        {"epochs": 0},
+        {"lr": 0.0},
+        {"batch_size": 0},
+        {"dropout": 1.0},
+        {"warmup": -0.1},
+        {"grad_clip": -1.0},
+        {"seed": 2**63},
+    ],
 )
 def test_settings_that_make_no_sense_are_named(options):
     with pytest.raises(ValueError, match="--" + next(iter(options)).replace("_", "-")):

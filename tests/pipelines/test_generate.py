@@ -63,6 +63,8 @@ def test_an_encoder_decoder_answers_sources_with_their_sentinels(trained_t5, cap
     )
     drawn = [generate(trained_t5, prompt=sources[0], tokens=20, beams=0, seed=seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+    # an option that says how to draw is not lost on a search
+    assert generate(trained_t5, prompt=sources[0], tokens=20, top_k=500, seed=1) == drawn[0]
 
 
 def test_samples_of_an_encoder_decoder_show_what_was_hidden_and_what_was_guessed(trained_t5):
@@ -102,6 +104,8 @@ def test_samples_of_a_model_of_pairs_show_source_target_and_answer(tmp_path, sma
         ({"min_p": 0.0}, "--min-p is 0.0"),
         ({"repetition_penalty": 0.0}, "--repetition-penalty is 0.0"),
         ({"beams": -1}, "--beams is -1"),
+        ({"seed": 2**63}, f"--seed is {2**63}"),
+        ({"beams": 3, "top_k": 5}, "--beams looks for the likeliest text, and --top-k chooses otherwise"),
         ({"beams": 3}, "--beams is for an encoder-decoder, and this run trained a model that is a decoder"),
     ],
 )
@@ -113,3 +117,11 @@ def test_settings_that_make_no_sense_are_named(trained_gpt, options, words):
 def test_an_encoder_takes_one_text(trained_bert):
     with pytest.raises(ValueError, match="given 2 times"):
         generate(trained_bert, prompt=["<|mask|>", "a <|mask|>"])
+    with pytest.raises(ValueError, match="--greedy is for a model that writes"):
+        generate(trained_bert, prompt="<|mask|>", greedy=True)
+
+
+def test_nothing_is_printed_before_a_prompt_that_cannot_be_read(trained_gpt, capsys):
+    with pytest.raises(ValueError, match="lone surrogate"):
+        generate(trained_gpt, prompt="x\udcff")
+    assert capsys.readouterr().out == ""

@@ -4,9 +4,11 @@ import json
 import shutil
 from dataclasses import replace
 
+import pytest
+
 from pipelines.pretrain import pretrain
 from pipelines.runs import runs
-from pipelines.training.run import locked
+from pipelines.training.run import Run, locked
 
 
 def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, dataset_folder, capsys):
@@ -38,3 +40,21 @@ def test_runs_speak_json_and_say_when_there_are_none(tmp_path, trained_gpt, caps
     assert json.loads(capsys.readouterr().out)[0]["state"] == "finished"
     assert runs([tmp_path]) == []
     assert "there are no runs" in capsys.readouterr().out
+
+
+def test_a_classifier_is_no_run_and_an_imported_model_is_not_stopped(tmp_path, trained_gpt, capsys):
+    shutil.copytree(trained_gpt, tmp_path / "classifier")
+    (tmp_path / "classifier" / "labels.json").write_text("[]")
+    shutil.copytree(trained_gpt, tmp_path / "imported")
+    config = tmp_path / "imported" / "config.toml"
+    config.write_text(config.read_text() + 'imported_from = "somewhere"\n')
+    assert [(run["run"], run["state"]) for run in runs([tmp_path])] == [(str(tmp_path / "imported"), "imported")]
+    with pytest.raises(ValueError, match=r"classifier is a classifier.*bytelm classify"):
+        Run(tmp_path / "classifier")
+
+
+def test_a_damaged_run_says_why(tmp_path, trained_gpt, capsys):
+    shutil.copytree(trained_gpt, tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text("objective = 3")
+    runs([tmp_path])
+    assert "objective is 3" in capsys.readouterr().out
