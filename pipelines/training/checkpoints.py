@@ -203,12 +203,12 @@ def newest_whole(run: Path, *names: str) -> tuple[Path, dict[str, bytes]]:
     raise ValueError(f"{run} has no checkpoint: bytelm pretrain makes one")
 
 
-def load_model(run: Path, model: torch.nn.Module, averaged: bool = True) -> Path:
-    """Put the weights of a run's newest whole checkpoint into `model`, averaged ones where there are and `averaged`;
-    return its folder. ValueError when they are of another model."""
+def load_model(run: Path, model: torch.nn.Module) -> Path:
+    """Put the weights of a run's newest whole checkpoint into `model`, averaged ones where there are; return its
+    folder. ValueError when they are of another model."""
     folder, contents = newest_whole(run, MODEL, AVERAGE)
     _put_weights(folder, model, contents[MODEL])
-    if averaged and AVERAGE in contents:
+    if AVERAGE in contents:
         model.load_state_dict(load(contents[AVERAGE]), strict=False)
     return folder
 
@@ -225,7 +225,7 @@ def resume(
     if average is not None and AVERAGE in contents:
         for name, weights in load(contents[AVERAGE]).items():
             average.weights[name].copy_(weights)
-        average.steps = state["step"]
+        average.steps = state["averaged_steps"]
     generators = load(contents[RNG])
     torch.set_rng_state(generators["cpu"])
     if "cuda" in generators and torch.cuda.is_available():

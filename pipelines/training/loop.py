@@ -261,6 +261,7 @@ class Trainer:
             "unlogged": list(self.at.unlogged),  # written while training goes on
             "validation_loss": self.at.validation_loss,
             "watch": self.at.watch.as_list(),
+            "averaged_steps": self.average.steps if self.average else 0,  # fewer than steps where some were skipped
         }
         self.writer.write(take_snapshot(self.model, self.optimizers, self.average), state)
         self.saved_step = self.at.step
