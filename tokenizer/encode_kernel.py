@@ -1,7 +1,8 @@
 """From pretokens to ids, batch by batch: caches of recent pretokens in front of the merging in `apply_kernel`.
 
 What takes time is waiting for memory. So a batch goes through in steps, each of which asks for the
-cache lines that the next one reads: pack and hash; look up in the caches; merge what they do not have; write the ids.
+cache lines that the next one reads: pack and hash; look up in the caches, writing the ids and leaving gaps for what
+they do not have; merge that; close the gaps.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenizer.apply_kernel import (
-    LOW_HALF,
     SCAN_LIMIT,
     SCRATCH,
     SCRATCH_RECORD,
@@ -27,7 +27,9 @@ from tokenizer.apply_kernel import (
 )
 from tokenizer.kernel_tools import (
     ALL,
+    HASH_1,
     HASH_2,
+    ONE,
     SHORT,
     inlined,
     internal,
@@ -45,7 +47,7 @@ from tokenizer.scan_kernel import scan
 # encoded starts, its number in `ends` and that of the last; room needed in `out`.
 OUT, DOCUMENT, SCANNED, POSITION, START, FIRST, LAST, NEEDED = range(8)
 DONE, MORE, GROW, LONG = range(4)  # what `encode` returns
-NO_ID = LOW_HALF  # marks the places of a row of `Caches.small` that hold no id
+COUNT_BITS = 4  # of the second word of a row of `Caches.small`, its upper ones; a key has zeros there
 BATCH = 512
 BATCHES = 64  # in a turn; a pretoken may be of any number of pieces
 CUT = 5  # pretokens of this many bytes and more are taken apart; if they are ASCII, only from SHORT on
@@ -58,7 +60,8 @@ class Caches(NamedTuple):
     """Recent pretokens of one thread, in rows of words. A key has two rows side by side; a new one pushes the newer of
     the two to the older's place."""
 
-    small: np.ndarray  # uint64, rows of 4: up to 15 bytes as `pack` gives them, and up to 4 ids
+    # uint64, rows of 4: up to 15 bytes as `pack` gives them, the number of ids in the upper bits, and up to 4 ids
+    small: np.ndarray
     # uint64, rows of 16: up to 63 bytes, zero padded, their number in the top byte of word 7; up to 15 ids and their
     # number in the 16 halves of words 8 to 15. Also small pretokens that have more ids than `small` takes, packed;
     # their word 7 is 0.
@@ -70,13 +73,14 @@ class Caches(NamedTuple):
 BATCH_RECORD = np.dtype(
     [
         ("ends", np.int64, BATCH),  # of pieces
-        ("lengths", np.int64, BATCH),  # in bytes
-        ("low", np.uint64, BATCH),  # the two words of a pretoken as `pack` gives them; of a large one the last word
-        ("high", np.uint64, BATCH),
-        ("rows", np.uint64, BATCH),  # the first row of its key in its cache; from `_look_up` on, its own
-        ("counts", np.int64, BATCH),  # ids in `found`; 0 of those that are found in `Caches.small`
-        ("places", np.int64, BATCH),  # where in `found` they begin
+        ("low", np.uint64, BATCH),  # the two words of a pretoken as `pack` gives them; of a large one the last word,
+        ("high", np.uint64, BATCH),  # 0,
+        ("lengths", np.int64, BATCH),  # and its length in bytes
+        ("rows", np.uint64, BATCH),  # the first row of its key in its cache
+        ("written", np.int64, BATCH),  # where in `out` its ids begin, or a gap of as many places as it has bytes
         ("missing", np.int64, BATCH),  # which ones no cache has
+        ("counts", np.int64, BATCH),  # of these, how many ids are in `found`
+        ("places", np.int64, BATCH),  # and where they begin
         ("merging", np.int64, BATCH),  # which ones of these are merged
         ("items", np.int64, (BATCH, 2)),  # their starts and lengths
         ("spans", np.int64, (BATCH, 2)),  # and where in `found` the ids of these are, and how many
@@ -97,6 +101,13 @@ def _piece_end(data, start, end, joined):
     return end if i == limit else i
 
 
+@inlined
+def _row_in_small(low, high, small_mask):
+    """Where in `Caches.small` the two rows of a packed pretoken begin: the upper bits of a multilinear hash, to which
+    every bit of the key contributes."""
+    return low * HASH_1 + high * HASH_2 >> np.uint64(43) & small_mask
+
+
 @internal
 def _pack(data, start, ends, joined, caches, batch):
     """Fill a batch with pretokens, long ones in pieces, packed and hashed.
@@ -104,92 +115,114 @@ def _pack(data, start, ends, joined, caches, batch):
     Returns how many there are, and the number of the pretoken that the next belongs to. It stops at one that is too
     long, or too near the end of the data to load, whose end and length it leaves in the batch.
     """
-    small_mask = np.uint64(len(caches.small) - 2 * SMALL_ROW)
-    large_mask = np.uint64(len(caches.large) - 2 * LARGE_ROW)
+    small = caches.small
+    small_mask = np.uint64(len(small) - 2 * SMALL_ROW)
     safe = len(data) - 16
-    pretoken = 0
-    k = 0
-    while k < BATCH and pretoken < len(ends):
-        end = whole_end = ends[pretoken]
+    pretoken = np.uint64(0)
+    pretokens = np.uint64(len(ends))
+    k = np.uint64(0)
+    while k < BATCH and pretoken < pretokens:
+        end = ends[pretoken]
         length = end - start
         # Joined by `&` and `|` because that is one branch, hardly ever taken in English.
-        if (length >= CUT) & (data[end - 1] >= 0x80) | (length >= SHORT):
-            end = _piece_end(data, start, end, joined)
+        if (length >= CUT) & (data[np.uint64(end - 1)] >= 0x80) | (length >= SHORT) | (start > safe):
+            whole_end = end
+            end = _piece_end(data, start, end, joined) if length >= CUT else end
             length = end - start
-        batch.ends[k] = end
-        batch.lengths[k] = length
-        if length < SHORT:
-            low, high = pack(data, start, length) if start <= safe else pack_slowly(data, start, length)
-            row = mix(low, high) >> np.uint64(20) & small_mask
-            prefetch(caches.small, row)
+            if length >= SHORT:
+                batch.ends[k] = end
+                batch.high[k] = 0
+                batch.lengths[k] = length
+                if length >= LARGE or start + (length + 7 & ~7) > len(data):
+                    break
+                batch.low[k], batch.rows[k] = _pack_large(data, start, length, caches.large)
+            else:
+                low, high = pack(data, start, length) if start <= safe else pack_slowly(data, start, length)
+                row = _row_in_small(low, high, small_mask)
+                prefetch(small, row)
+                batch.ends[k] = end
+                batch.low[k] = low
+                batch.high[k] = high
+                batch.rows[k] = row
+            pretoken += np.uint64(end == whole_end)
+        else:
+            low, high = pack(data, start, length)
+            row = _row_in_small(low, high, small_mask)
+            prefetch(small, row)
+            batch.ends[k] = end
             batch.low[k] = low
             batch.high[k] = high
             batch.rows[k] = row
-        else:
-            words = (length + 7) >> 3
-            if length >= LARGE or start + 8 * words > len(data):
-                break
-            h = np.uint64(length)
-            for w in range(words - 1):
-                h = (h ^ load_8(data, start + 8 * w)) * HASH_2
-                h ^= h >> np.uint64(29)
-            last_word = load_8(data, start + 8 * (words - 1)) & ALL >> np.uint64(64 * words - 8 * length)
-            row = mix(h, last_word) >> np.uint64(20) & large_mask
-            prefetch(caches.large, row)
-            prefetch(caches.large, row + np.uint64(8))
-            if words == 8:
-                last_word |= np.uint64(length) << np.uint64(56)
-            batch.low[k] = last_word
-            batch.rows[k] = row
-        pretoken += np.int64(end == whole_end)
+            pretoken += ONE
         start = end
-        k += 1
-    return k, pretoken
-
-
-@internal
-def _look_up(data, n, caches, tokens, batch):
-    """Find the ids of pretokens in the caches. Those that are not there are listed in `missing`.
-
-    Returns how many those are, and how much of `found` is used.
-    """
-    small = caches.small
-    large = caches.large
-    found = batch.found
-    used = 0
-    misses = 0
-    for k in range(n):
-        row = batch.rows[k]
-        if batch.lengths[k] < SHORT:
-            low = batch.low[k]
-            high = batch.high[k]
-            # Which of the two rows it is cannot be predicted, so no branch depends on it.
-            in_first = (small[row] == low) & (small[row + np.uint64(1)] == high)
-            in_second = (small[row + np.uint64(4)] == low) & (small[row + np.uint64(5)] == high)
-            batch.rows[k] = row + np.uint64(SMALL_ROW) * np.uint64(in_second)
-            batch.counts[k] = 0
-            if not (in_first | in_second):
-                batch.rows[k] = row
-                prefetch(tokens.short, short_slot(low, high, tokens))
-                batch.missing[misses] = k
-                misses += 1
-        else:
-            count = _find_large(
-                data, batch.ends[k] - batch.lengths[k], batch.lengths[k], batch.low[k], row, large, found, used
-            )
-            if count:
-                batch.places[k] = used
-                batch.counts[k] = count
-                used += count
-            else:
-                batch.missing[misses] = k
-                misses += 1
-    return misses, used
+        k += ONE
+    return np.int64(k), np.int64(pretoken)
 
 
 @inlined
-def _find_large(data, start, length, low, first_row, large, found, used):
-    """Copy the ids of a large pretoken from its cache to found[used:]; how many, 0 where it is not there."""
+def _pack_large(data, start, length, large):
+    """The last word of a large pretoken, and the first of its two rows, for which it asks."""
+    words = (length + 7) >> 3
+    h = np.uint64(length)
+    for w in range(words - 1):
+        h = (h ^ load_8(data, start + 8 * w)) * HASH_2
+        h ^= h >> np.uint64(29)
+    last_word = load_8(data, start + 8 * (words - 1)) & ALL >> np.uint64(64 * words - 8 * length)
+    row = mix(h, last_word) >> np.uint64(20) & np.uint64(len(large) - 2 * LARGE_ROW)
+    prefetch(large, row)
+    prefetch(large, row + np.uint64(8))
+    if words == 8:
+        last_word |= np.uint64(length) << np.uint64(56)
+    return last_word, row
+
+
+@inlined
+def _length(batch, k):
+    high = batch.high[k]
+    return np.int64(high >> np.uint64(56)) if high else batch.lengths[k]
+
+
+@internal
+def _look_up(data, n, caches, tokens, batch, out, at):
+    """Write the ids of pretokens that the caches have to out[at:], each of the others leaving a gap of as many places
+    as it has bytes. Those are listed in `missing`.
+
+    Returns how many they are, and where in `out` it all ends.
+    """
+    small = caches.small
+    large = caches.large
+    misses = np.uint64(0)
+    for k in range(n):
+        row = batch.rows[k]
+        high = batch.high[k]
+        batch.written[k] = at
+        if high:
+            low = batch.low[k]
+            # Which of the two rows it is cannot be predicted, so no branch depends on it; nor on the number of ids.
+            first = (small[row] ^ low) | (small[row + ONE] ^ high) << np.uint64(COUNT_BITS)
+            second = (small[row + np.uint64(4)] ^ low) | (small[row + np.uint64(5)] ^ high) << np.uint64(COUNT_BITS)
+            if min(first, second) == 0:
+                row += np.uint64(SMALL_ROW) * np.uint64(first != 0)
+                store_8(out, at, small[row + np.uint64(2)])
+                store_8(out, at + 2, small[row + np.uint64(3)])
+                at += np.int64(small[row + ONE] >> np.uint64(64 - COUNT_BITS))
+                continue
+            prefetch(tokens.short, short_slot(low, high, tokens))
+        else:
+            length = batch.lengths[k]
+            count = _find_large(data, batch.ends[k] - length, length, batch.low[k], row, large, out, at)
+            if count:
+                at += count
+                continue
+        batch.missing[misses] = k
+        misses += ONE
+        at += _length(batch, k)
+    return np.int64(misses), at
+
+
+@inlined
+def _find_large(data, start, length, low, first_row, large, out, at):
+    """Copy the ids of a large pretoken from its cache to out[at:]; how many, 0 where it is not there."""
     last = np.uint64(((length + 7) >> 3) - 1)
     count = 0
     for way in range(2):
@@ -199,15 +232,16 @@ def _find_large(data, start, length, low, first_row, large, found, used):
             while w < last and large[row + w] == load_8(data, start + np.int64(w) * 8):
                 w += np.uint64(1)
             if w == last:
-                count = _copy_ids(large, row, found, used)
+                count = _copy_ids(large, row, out, at)
     return count
 
 
 @inlined
-def _copy_ids(large, row, found, used):
+def _copy_ids(large, row, out, at):
+    """Copy the ids of a row to out[at:], and perhaps one place more; how many they are."""
     count = np.int64(large[row + np.uint64(15)] >> np.uint64(32))
     for w in range((count + 1) >> 1):
-        store_8(found, used + 2 * w, large[row + np.uint64(8 + w)])
+        store_8(out, at + 2 * w, large[row + np.uint64(8 + w)])
     return count
 
 
@@ -229,11 +263,11 @@ def _find_small_in_large(low, high, large, found, used):
 
 @internal
 def _find_or_merge(data, misses, used, merges, tokens, large, batch):
-    """Find the missing pretokens among the tokens, and merge the others."""
+    """Find the missing pretokens among the tokens, and merge the others, to `found` from `used` on."""
     n = 0
     for m in range(misses):
         k = batch.missing[m]
-        length = batch.lengths[k]
+        length = _length(batch, k)
         count = 0
         if length < SHORT:
             token = find_short(batch.low[k], batch.high[k], tokens)
@@ -261,49 +295,58 @@ def _find_or_merge(data, misses, used, merges, tokens, large, batch):
 
 
 @internal
-def _find_or_merge_one(data, start, length, used, merges, tokens, batch):
-    """Find or merge a pretoken of more than SCAN_LIMIT bytes; how much of `found` is used."""
+def _find_or_merge_one(data, start, length, merges, tokens, batch):
+    """Find or merge a pretoken of more than SCAN_LIMIT bytes, to the beginning of `found`; how many ids it has."""
     token = find_long(data, start, start + length, tokens)
     if token >= 0:
-        batch.found[used] = token
-        used += 1
-    else:
-        size = heap_begin(data, start, 0, length, length, merges, batch.scratch.heap, 0)
-        heap_merge(length, merges, batch.scratch.heap, size, np.int64(1) << 62)
-        used = heap_ids(length, batch.scratch.heap, batch.found, used)
-    return used
+        batch.found[0] = token
+        return np.int64(1)
+    size = heap_begin(data, start, 0, length, length, merges, batch.scratch.heap, 0)
+    heap_merge(length, merges, batch.scratch.heap, size, np.int64(1) << 62)
+    return heap_ids(length, batch.scratch.heap, batch.found, 0)
 
 
 @internal
-def _write(n, caches, batch, offsets, out, id_offsets, state):
-    """Write the ids of a batch in the order of the text, and where documents end."""
-    small = caches.small
-    at = state[OUT]
-    document = state[DOCUMENT]
+def _close_gaps(misses, end, batch, out):
+    """Put the ids of the missing in their places, and move what is written between them to its own.
+
+    end: where in `out` it all ends, gaps included; returns where it ends without.
+    """
+    at = batch.written[batch.missing[0]]
+    for m in range(misses):
+        k = batch.missing[m]
+        for i in range(batch.counts[k]):
+            out[at + i] = batch.found[batch.places[k] + i]
+        at += batch.counts[k]
+        segment = batch.written[k] + _length(batch, k)
+        segment_end = batch.written[batch.missing[m + 1]] if m + 1 < misses else end
+        # Two at a time; the one beyond the end has been moved already, or is nothing.
+        for i in range(0, segment_end - segment, 2):
+            store_8(out, at + i, load_8(out, segment + i))
+        at += segment_end - segment
+    return at
+
+
+@internal
+def _end_documents(n, misses, at, batch, offsets, id_offsets, document):
+    """Write where the ids of the documents begin that follow one of the n pretokens; `at`: where the ids of the last
+    one end. Returns the number of the document that the next pretoken belongs to."""
     documents = len(offsets) - 1
-    document_end = offsets[document + 1] if document < documents else np.int64(-1)
-    for k in range(n):
-        count = batch.counts[k]
-        if count == 0:
-            # Both places of a word are written, the second to be overwritten where it holds no id.
-            row = batch.rows[k]
-            word = small[row + np.uint64(2)]
-            store_8(out, at, word)
-            at += 1 + np.int64(word >> np.uint64(32) != NO_ID)
-            word = small[row + np.uint64(3)]
-            if word != ALL:
-                store_8(out, at, word)
-                at += 1 + np.int64(word >> np.uint64(32) != NO_ID)
-        else:
-            for i in range(count):
-                out[at + i] = batch.found[batch.places[k] + i]
-            at += count
-        while batch.ends[k] == document_end:
-            document += 1
-            id_offsets[document] = at
-            document_end = offsets[document + 1] if document < documents else np.int64(-1)
-    state[OUT] = at
-    state[DOCUMENT] = document
+    gaps = 0  # how far the ids have moved
+    m = 0
+    k = 0
+    while document < documents and offsets[document + 1] <= batch.ends[n - 1]:
+        while batch.ends[k] < offsets[document + 1]:
+            if m < misses and batch.missing[m] == k:
+                gaps += _length(batch, k) - batch.counts[k]
+                m += 1
+            k += 1
+        last_gap = 0
+        if m < misses and batch.missing[m] == k:
+            last_gap = _length(batch, k) - batch.counts[k]
+        document += 1
+        id_offsets[document] = batch.written[k + 1] - gaps - last_gap if k + 1 < n else at
+    return document
 
 
 @internal
@@ -319,17 +362,18 @@ def _remember(data, misses, packed, caches, batch):
         row = batch.rows[k]
         at = batch.places[k]
         n = batch.counts[k]
-        length = batch.lengths[k]
+        length = _length(batch, k)
         if length < SHORT and n <= 4:
-            if small[row] == batch.low[k] and small[row + np.uint64(1)] == batch.high[k]:
+            high = batch.high[k] | np.uint64(n) << np.uint64(64 - COUNT_BITS)
+            if small[row] == batch.low[k] and small[row + np.uint64(1)] == high:
                 continue  # the second of two in one batch is there already
             for w in range(SMALL_ROW):
                 small[row + np.uint64(SMALL_ROW + w)] = small[row + np.uint64(w)]
             small[row] = batch.low[k]
-            small[row + np.uint64(1)] = batch.high[k]
+            small[row + np.uint64(1)] = high
             for w in range(2):
-                first = np.uint64(found[at + 2 * w]) if n > 2 * w else NO_ID
-                second = np.uint64(found[at + 2 * w + 1]) if n > 2 * w + 1 else NO_ID
+                first = np.uint64(found[at + 2 * w]) if n > 2 * w else np.uint64(0)
+                second = np.uint64(found[at + 2 * w + 1]) if n > 2 * w + 1 else np.uint64(0)
                 small[row + np.uint64(2 + w)] = first | second << np.uint64(32)
         elif n <= 15:
             if length < SHORT:
@@ -366,7 +410,9 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
         if first == len(ends):
             break
         n, pretokens = _pack(data, start, ends[first:], merges.joined, caches, batch)
-        misses, used = _look_up(data, n, caches, tokens, batch)
+        misses, at = _look_up(data, n, caches, tokens, batch, out, state[OUT])
+        merging = misses
+        used = 0
         first += pretokens
         ready = n
         stopped = n < BATCH and first < len(ends)
@@ -377,19 +423,22 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
             end = batch.ends[n]
             length = batch.lengths[n]
             first += np.int64(end == ends[first])
+            batch.written[n] = at
+            batch.missing[misses] = n
+            misses += 1
+            at += length
             if length <= SCAN_LIMIT:
-                batch.missing[misses] = n
-                misses += 1
+                merging = misses
             else:
-                batch.places[n] = used
-                used = _find_or_merge_one(data, end - length, length, used, merges, tokens, batch)
-                batch.counts[n] = used - batch.places[n]
+                used = batch.counts[n] = _find_or_merge_one(data, end - length, length, merges, tokens, batch)
+                batch.places[n] = 0
         if misses:
-            _find_or_merge(data, misses, used, merges, tokens, caches.large, batch)
-        _write(ready, caches, batch, offsets, out, id_offsets, state)
-        if misses:
+            _find_or_merge(data, merging, used, merges, tokens, caches.large, batch)
+            at = _close_gaps(misses, at, batch, out)
             _remember(data, misses, n, caches, batch)
+        state[OUT] = at
         if ready:
+            state[DOCUMENT] = _end_documents(ready, misses, at, batch, offsets, id_offsets, state[DOCUMENT])
             start = state[START] = batch.ends[ready - 1]
         if stopped:
             break

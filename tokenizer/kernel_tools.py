@@ -188,6 +188,11 @@ def leading_zeros(typing_context, mask):
     return types.uint64(types.uint64), codegen
 
 
+# Which bytes of two words up to 15 bytes take.
+_LOW_MASKS = np.array([(1 << 8 * min(length, 8)) - 1 for length in range(SHORT)], dtype=np.uint64)
+_HIGH_MASKS = np.array([(1 << 8 * max(length - 8, 0)) - 1 for length in range(SHORT)], dtype=np.uint64)
+
+
 @inlined
 def mix(low, high):
     """Hash two 64-bit words to one whose upper bits are good."""
@@ -199,8 +204,8 @@ def mix(low, high):
 @inlined
 def pack(data, start, length):
     """Up to 15 bytes, zero padded, in two words, their number in the top byte of the second. Loads 16 bytes."""
-    low = load_8(data, start) & ALL >> np.uint64(max(64 - 8 * length, 0))
-    high = load_8(data, start + 8) & (ALL >> np.uint64(128 - 8 * length & 63)) * np.uint64(length > 8)
+    low = load_8(data, start) & _LOW_MASKS[np.uint64(length)]
+    high = load_8(data, start + 8) & _HIGH_MASKS[np.uint64(length)]
     return low, high | np.uint64(length) << np.uint64(56)
 
 
