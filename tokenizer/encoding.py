@@ -169,7 +169,8 @@ class Encoder:
         self._id_offsets = np.zeros(2, dtype=np.int64)
         self._state = np.zeros(8, dtype=np.int64)
         self._out = np.empty(SMALL_TEXT + 4, dtype=np.uint32)
-        self._ids, self._size = memoryview(self._out), memoryview(self._offsets)
+        # Python makes its integers faster of signed ones, and no id has the upper bit.
+        self._ids, self._size = memoryview(self._out.view(np.int32)), memoryview(self._offsets)
         self._reached = memoryview(self._state)
         self._fixed = (self._offsets, self._out, self._id_offsets, self._state, self.ends, self.batch)
         self._fixed += (CHUNKS_PER_CALL, *self._tables)
@@ -194,7 +195,7 @@ class Encoder:
     def encode_to_list(self, text: bytes) -> list[int]:
         """The ids of one text."""
         if not 0 < len(text) <= SMALL_TEXT or self.tables.automaton is None:
-            return memoryview(self.encode(single_block(text))[0]).tolist()  # faster than the array's own
+            return memoryview(self.encode(single_block(text))[0].view(np.int32)).tolist()  # faster than the array's own
         self._size[1] = len(text)
         self._state.fill(0)
         data = np.frombuffer(text, dtype=BYTE)
