@@ -12,6 +12,7 @@ from tokenizer import encode_kernel, long_kernel
 from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
 from tokenizer.encode_kernel import LARGE_ROW, SMALL_ROW, Caches
 from tokenizer.kernel_tools import aligned
+from tokenizer.long_pretokens import encode_long
 from tokenizer.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretoken_ends
 from tokenizer.vocabulary import BY_MERGES, BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
 from tokenizer.workers import share_out
@@ -21,7 +22,6 @@ LARGE_CACHE = 1 << 16  # rows of 128 bytes
 SMALL_TEXT = 1 << 16  # bytes up to which there is an id's room for every byte from the start
 BYTE = np.dtype(np.uint8)
 CHUNKS_PER_CALL = 8  # of CHUNK pretokens, some milliseconds, between looks at Ctrl-C
-WORK_PER_CALL = 1_000_000  # heap steps on one long pretoken, about 0.2 s, between looks at Ctrl-C
 
 
 def _capacity(entries: int) -> int:
@@ -219,48 +219,14 @@ class Encoder:
             elif outcome == encode_kernel.LONG:
                 first = state[encode_kernel.FIRST]
                 end = ends[first]
-                self._encode_long(block.data, int(state[encode_kernel.START]), int(end), out, state, check)
+                start, at = int(state[encode_kernel.START]), int(state[encode_kernel.OUT])
+                state[encode_kernel.OUT] = encode_long(block.data, start, int(end), self.tables, out, at, check)
                 state[encode_kernel.START] = end
                 state[encode_kernel.FIRST] = first + 1
                 documents = len(block.offsets) - 1
                 while state[1] < documents and block.offsets[state[1] + 1] == end:
                     state[1] += 1
                     id_offsets[state[1]] = state[0]
-
-    def _encode_long(self, data, start: int, end: int, out, state, check) -> None:
-        """A pretoken too long for the scratch memory, in steps."""
-        tables = self.tables
-        at = int(state[0])
-        token = kernel.find_token(data, start, end, tables.tokens)
-        if token >= 0:
-            out[at] = token
-            state[0] += 1
-            return
-        n = end - start
-        if n >= 2**31:
-            raise ValueError(f"a single pretoken of {n} bytes is longer than the 2 GiB supported; cut the text")
-        if tables.made_by is None:
-            state[0] = self._merge_by_heap(data, start, n, out, at, check)
-            return
-        long = long_kernel.make_long(n, len(tables.made_by))
-        while long.state[long_kernel.BEGUN] < n:
-            check()
-            long_kernel.begin(data, start, n, tables.merges, long, WORK_PER_CALL)
-        while long_kernel.merge(n, tables.merges, tables.made_by, long, WORK_PER_CALL):
-            check()
-        state[0] = long_kernel.write(n, long, out, at)
-
-    def _merge_by_heap(self, data, start: int, n: int, out, at: int, check) -> int:
-        """Where merges may rank before those that make their parts."""
-        merges, heap = self.tables.merges, kernel.make_heap(n)
-        size = 0
-        for first in range(0, n, WORK_PER_CALL):
-            check()
-            size = kernel.heap_begin(data, start, first, min(first + WORK_PER_CALL, n), n, merges, heap, size)
-        while size:
-            check()
-            size = kernel.heap_merge(n, merges, heap, size, WORK_PER_CALL)
-        return kernel.heap_ids(n, heap, out, at)
 
 
 class EncoderPool:

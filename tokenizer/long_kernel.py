@@ -24,11 +24,12 @@ ID, NEXT, PREVIOUS, RANK, NODE = range(5)  # parts of a node, and their number
 COUNT, OLDER, FIRST, CHUNK = 0, 1, 2, 16  # parts of a chunk, and its size, which is a cache line's
 PLACES = CHUNK - FIRST
 BEGUN, CURRENT, CHUNKS, FREE = range(4)  # in `state`
+NEW_STATE = 0, 0, 0, NONE
 AHEAD = 8
 
 
 class Long(NamedTuple):
-    """Memory for a pretoken of n bytes."""
+    """Memory for n bytes, which may be used again once all buckets are empty."""
 
     nodes: np.ndarray  # int32, NODE for each byte: id, neighbours, and the rank of the pair that starts here
     newest: np.ndarray  # int32, for each rank: the chunk of its bucket that has room, or NONE
@@ -44,7 +45,7 @@ def make_long(n: int, ranks: int) -> Long:
         # A merge takes one place out of the buckets and puts up to two in.
         chunks=np.empty(CHUNK * (2 * n // PLACES + min(ranks, 2 * n) + 1), dtype=np.int32),
         done=np.empty(n // 2 + 1, dtype=np.int32),
-        state=np.array([0, 0, 0, NONE], dtype=np.int64),
+        state=np.array(NEW_STATE, dtype=np.int64),
     )
 
 

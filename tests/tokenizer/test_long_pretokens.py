@@ -1,0 +1,92 @@
+"""Very long pretokens are merged window by window; ids are those of merging the whole."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenizer import long_pretokens, resolve_pattern
+from tokenizer.encoding import EncodingTables
+from tokenizer.vocabulary import BY_MERGES, Vocabulary
+
+
+@st.composite
+def monotone_vocabularies(draw):
+    """Merges of two letters, each behind those that make its parts, with tokens as long as a window and longer."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    pieces, pairs = [b"a", b"b"], []
+    for _ in range(draw(st.integers(0, 30))):
+        pair = rng.choice(pieces[-6:]), rng.choice(pieces)
+        if pair not in pairs and b"".join(pair) not in pieces:
+            pairs.append(pair)
+            pieces.append(b"".join(pair))
+    ids = {bytes([byte]): byte for byte in range(256)} | {b"".join(pair): 256 + i for i, pair in enumerate(pairs)}
+    return Vocabulary(ids=ids, pairs=pairs, special_tokens={}, pattern=resolve_pattern("gpt2"), rule=BY_MERGES)
+
+
+def encoded(data, tables, start=0):
+    out = np.empty(len(data) + 4, dtype=np.uint32)
+    array = np.frombuffer(data, dtype=np.uint8)
+    end = long_pretokens.encode_long(array, start, len(data), tables, out, 0, lambda: None)
+    return out[:end].tolist()
+
+
+def merged_whole(data, tables):
+    out = np.empty(len(data) + 4, dtype=np.uint32)
+    array = np.frombuffer(data, dtype=np.uint8)
+    return out[: long_pretokens.merge_by_heap(array, 0, len(data), tables, out, 0, lambda: None)].tolist()
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    monkeypatch.setattr(long_pretokens, "WINDOW", 8)
+    monkeypatch.setattr(long_pretokens, "MARGIN", 2)
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_windows_give_the_ids_of_the_whole():
+    widths = set()
+
+    @settings(max_examples=400, deadline=None)
+    @given(monotone_vocabularies(), st.integers(1, 500), st.integers(0, 2**32))
+    def check(vocabulary, size, seed):
+        tables = EncodingTables(vocabulary)
+        assert tables.made_by is not None  # else windows are not tried
+        rng = random.Random(seed)
+        letters = rng.choice(["a", "ab", "aaaaaaab"])
+        data = "".join(rng.choices(letters, k=size)).encode()
+        expected = merged_whole(data, tables)
+        assert encoded(data, tables) == expected
+        assert encoded(b"before" + data, tables, start=6) == expected
+        widths.update(vocabulary.byte_lengths[expected].tolist())
+
+    check()
+    assert max(widths) > 8  # some ids are longer than a window, which must grow
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_a_window_that_cannot_end_anywhere_grows():
+    """Each token is the one before and a letter more, so that a text is one token up to its last byte."""
+    ids = {bytes([byte]): byte for byte in range(256)}
+    pieces = [b"ab" + b"c" * n for n in range(120)]
+    pairs = [(b"a", b"b")] + [(left, b"c") for left, _ in pairwise(pieces)]
+    ids |= {b"".join(pair): 256 + i for i, pair in enumerate(pairs)}
+    tables = EncodingTables(
+        Vocabulary(ids=ids, pairs=pairs, special_tokens={}, pattern=resolve_pattern("gpt2"), rule=BY_MERGES)
+    )
+    for size in (15, 16, 17, 40, 100, 119, 150):
+        data = (b"ab" + b"c" * size) * 3 + b"c"
+        assert encoded(data, tables) == merged_whole(data, tables)
+
+
+def test_real_windows_meet_in_every_phase(trained, as_tiktoken, tiktoken_patterns):
+    """Runs whose length in bytes has every remainder by that of a token, over several windows."""
+    tok = trained["cl100k"]
+    peer = as_tiktoken(tok, tiktoken_patterns["cl100k"])
+    for unit in ("a", " ", "\n ", "ab", "=-"):
+        for extra in range(9):
+            text = (unit * long_pretokens.WINDOW)[: 2 * long_pretokens.WINDOW // len(unit) + extra]
+            assert tok.encode_to_numpy(text, 1).tolist() == peer.encode_ordinary(text)
