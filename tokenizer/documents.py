@@ -40,7 +40,7 @@ def as_readonly(data: np.ndarray) -> np.ndarray:
     return view
 
 
-def single_block(text: bytes) -> Block:
+def single_block(text: bytes | mmap.mmap) -> Block:
     """One document as a block."""
     return Block(np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)], dtype=np.int64))
 
@@ -119,7 +119,7 @@ def corpus_blocks(corpus) -> tuple[Iterator[Block], int | None]:
     """The blocks of a corpus in order, and its bytes where they are known beforehand."""
     paths = _as_paths(corpus)
     if paths is not None:
-        return (_map_file(path) for path in paths), sum(path.stat().st_size for path in paths)
+        return map(file_block, paths), sum(path.stat().st_size for path in paths)
     if isinstance(corpus, (bytes, bytearray, memoryview)):
         raise ValueError("a single bytes object is no corpus: pass a path, or a list of documents")
     if not isinstance(corpus, Iterable) and not hasattr(corpus, "to_batches"):
@@ -162,14 +162,14 @@ def _is(test, path) -> bool:
         return False
 
 
-def _map_file(path: Path) -> Block:
-    """A file as one document, memory-mapped so that it need not fit in memory."""
-    size = path.stat().st_size
-    if size == 0:
-        return single_block(b"")
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    return Block(np.frombuffer(mapped, dtype=np.uint8), np.array([0, size], dtype=np.int64))
+def file_block(path: str | os.PathLike) -> Block:
+    """A file as one document, memory-mapped so that it need not fit in memory; a pipe is read."""
+    with open(path, "rb") as file:  # noqa: PTH123 - a path as a str is as good
+        try:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # a pipe, or an empty file
+            data = file.read()
+    return single_block(data)
 
 
 def release(block: Block) -> None:

@@ -1,34 +1,31 @@
-"""The tokenizer: byte-level BPE with exact training and exact ids."""
+"""The tokenizer as its users see it: byte-level BPE with exact training and exact ids."""
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
 
 from tokenizer.patterns import Pattern
-from tokenizer.short import ShortEncoder
-from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
-from tokenizer.text import block_of, nfc, nfc_block, text_bytes
-from tokenizer.vocabulary import Vocabulary, trained_vocabulary
+from tokenizer.special import DEFAULT_SPECIAL_TOKENS
+from tokenizer.spellings import SpecialTokens
+from tokenizer.text import block_of, text_bytes
+from tokenizer.text_encoder import TextEncoder
+from tokenizer.vocabulary import Vocabulary
 
 # A program that encodes a short text needs none of these, and they take longer to import than its work does.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import re
     from typing import Literal
 
     import numpy as np
 
     from tokenizer.counting import PretokenCounts
     from tokenizer.decoding import Decoder
-    from tokenizer.documents import Block
-    from tokenizer.encoding import EncoderPool
+    from tokenizer.spellings import SpecialSet
 
     Text = str | bytes
-    SpecialSet = Literal["all"] | Collection[str]
 
 
 MANY_IDS = 50_000  # an array of so many is worth the loading of a kernel
@@ -55,9 +52,8 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
-        self._special = frozenset(vocabulary.special_tokens)
-        # Gives way to the pool once that is there.
-        self._short: ShortEncoder | None = ShortEncoder(vocabulary)
+        self._special = SpecialTokens(vocabulary.special_tokens)
+        self._texts = TextEncoder(vocabulary)
 
     def __reduce__(self):
         return Tokenizer, (self._vocabulary,)
@@ -98,12 +94,13 @@ class Tokenizer:
         that runs out of pairs gives a smaller vocabulary, and a warning. Raises ValueError for what cannot be.
         """
         from tokenizer.counting import count_pretokens
+        from tokenizer.training import check_options, train_vocabulary
         from tokenizer.workers import thread_count
 
-        _check_training(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
+        special_tokens = check_options(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
         thread_count(threads)
         counts = count_pretokens(corpus, pattern, threads=threads, progress=progress, memory=memory)
-        return cls.train_from_counts(
+        vocabulary = train_vocabulary(
             counts,
             vocab_size,
             special_tokens=special_tokens,
@@ -113,6 +110,7 @@ class Tokenizer:
             progress=progress,
             memory=memory,
         )
+        return cls(vocabulary)
 
     @classmethod
     def train_from_counts(
@@ -130,28 +128,20 @@ class Tokenizer:
 
         memory: bytes that merging may take; ValueError beforehand, with what would help, where it needs more.
         """
-        special_tokens = _check_training(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
-        from tokenizer.byte_level import BYTE_ORDERS
-        from tokenizer.merging import check_memory, learn_merges
+        from tokenizer.training import check_options, train_vocabulary
 
-        check_memory(counts, memory)
-        wanted = vocab_size - 256 - len(special_tokens)
-        order = BYTE_ORDERS[byte_order]
-        merges = learn_merges(
+        special_tokens = check_options(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
+        vocabulary = train_vocabulary(
             counts,
-            wanted,
-            byte_order=order,
+            vocab_size,
+            special_tokens=special_tokens,
             min_frequency=min_frequency,
             max_token_length=max_token_length,
+            byte_order=byte_order,
             progress=progress,
+            memory=memory,
         )
-        if len(merges) < wanted:
-            warnings.warn(
-                f"the corpus ran out of pairs that occur at least {max(1, min_frequency)} times: "
-                f"the vocabulary has {vocab_size - wanted + len(merges)} entries, not {vocab_size}",
-                stacklevel=2,
-            )
-        return cls(trained_vocabulary(merges, order, special_tokens, counts.pattern))
+        return cls(vocabulary)
 
     @classmethod
     def load(
@@ -254,7 +244,7 @@ class Tokenizer:
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """The ids of a text in which the spelling of special tokens is text like any other."""
-        return self._encode_list(text_bytes(text))
+        return self._texts.to_list(text_bytes(text))
 
     def encode(
         self,
@@ -269,12 +259,12 @@ class Tokenizer:
         with disallowed_special=() it is encoded as text. Of spellings that start at the same place, the longest counts.
         """
         data = text_bytes(text)
-        allowed = self._check_special(data, allowed_special, disallowed_special)
+        allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         if not allowed:
-            return self._encode_list(data)
+            return self._texts.to_list(data)
         ids: list[int] = []
-        for part in self._parts(data, allowed):
-            ids += self._encode_list(part) if isinstance(part, bytes) else [part]
+        for part in self._special.parts(data, allowed):
+            ids += self._texts.to_list(part) if isinstance(part, bytes) else [part]
         return ids
 
     def encode_to_numpy(
@@ -290,15 +280,15 @@ class Tokenizer:
 
         from tokenizer.documents import single_block
 
+        def encode(part: bytes) -> np.ndarray:
+            return self._texts.to_arrays(single_block(part), threads)[0]
+
         data = text_bytes(text)
-        allowed = self._check_special(data, allowed_special, disallowed_special)
+        allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         if not allowed:
-            return self._encode(single_block(data), threads)[0]
-        arrays = []
-        for part in self._parts(data, allowed):
-            is_text = isinstance(part, bytes)
-            arrays.append(self._encode(single_block(part), threads)[0] if is_text else np.array([part], np.uint32))
-        return np.concatenate(arrays)
+            return encode(data)
+        parts = self._special.parts(data, allowed)
+        return np.concatenate([encode(part) if isinstance(part, bytes) else np.uint32([part]) for part in parts])
 
     def encode_file(self, path: str | os.PathLike, threads: int | None = None) -> np.ndarray:
         """The ids of a whole file as one text: uint32, on `threads` (default: one per core).
@@ -306,16 +296,9 @@ class Tokenizer:
         The file is memory-mapped, its bytes are encoded as they are (line ends too, and what is not UTF-8), and special
         spellings in it are text.
         """
-        import mmap
+        from tokenizer.documents import file_block
 
-        from tokenizer.documents import single_block
-
-        with open(path, "rb") as file:  # noqa: PTH123 - a path as a str is as good
-            try:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError):  # a pipe, or an empty file
-                data = file.read()
-        return self._encode(single_block(data), threads)[0]
+        return self._texts.to_arrays(file_block(path), threads)[0]
 
     def encode_batch(
         self,
@@ -327,11 +310,11 @@ class Tokenizer:
     ) -> list[list[int]]:
         """As `encode` for each of several texts, on several threads."""
         documents = [text_bytes(text) for text in texts]
-        allowed = [self._check_special(document, allowed_special, disallowed_special) for document in documents]
+        allowed = [self._special.allowed_in(document, allowed_special, disallowed_special) for document in documents]
         if any(allowed):
             special = {"allowed_special": allowed_special, "disallowed_special": disallowed_special}
             return [self.encode_to_numpy(document, threads, **special).tolist() for document in documents]
-        ids, id_offsets = self._encode(block_of(documents), threads)
+        ids, id_offsets = self._texts.to_arrays(block_of(documents), threads)
         ids, ends = ids.tolist(), id_offsets.tolist()
         return [ids[start:end] for start, end in pairwise(ends)]
 
@@ -350,66 +333,12 @@ class Tokenizer:
             return pa.concat_arrays(encoded or [pa.array([], pa.large_list(pa.uint32()))])
         if not isinstance(array, pa.Array):
             raise ValueError(f"encode_arrow takes a pyarrow array of documents, not {type(array).__name__}")
-        ids, id_offsets = self._encode(arrow_block(array), threads)
+        ids, id_offsets = self._texts.to_arrays(arrow_block(array), threads)
         return pa.LargeListArray.from_arrays(pa.array(id_offsets), pa.array(ids))
 
     def warm_up(self, threads: int | None = None) -> None:
         """Load the kernels and build the tables that long texts need, for which the first of them would wait."""
-        from tokenizer.workers import thread_count
-
-        self._pool.warm_up(thread_count(threads))
-
-    def _encode_list(self, data: bytes) -> list[int]:
-        """The ids of one text without special tokens."""
-        if self.normalizer is not None:
-            data = nfc(data)
-        short = self._short
-        if short is not None and short.takes(len(data)):
-            return short.encode(data)
-        return self._pool.encode_to_list(data)
-
-    def _encode(self, block: Block, threads: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
-        from tokenizer.workers import thread_count
-
-        threads = thread_count(threads)
-        if self.normalizer is not None:
-            block = nfc_block(block)
-        return self._pool.encode(block, threads)
-
-    @cached_property
-    def _pool(self) -> EncoderPool:
-        from tokenizer.encoding import EncoderPool
-
-        self._short = None
-        return EncoderPool(self._vocabulary)
-
-    def _check_special(self, data: bytes, allowed: SpecialSet, disallowed: SpecialSet) -> frozenset[str]:
-        """Raise for a disallowed spelling; return the allowed ones where the text may have one."""
-        special = self._special
-        allowed = special if isinstance(allowed, str) and allowed == "all" else _as_set("allowed_special", allowed)
-        if isinstance(disallowed, str) and disallowed == "all":
-            disallowed = special - allowed if allowed else special
-        else:
-            disallowed = _as_set("disallowed_special", disallowed)
-        if disallowed and (match := _spellings(disallowed).search(data)):
-            spelling = match.group().decode()
-            raise ValueError(
-                f"the text has the special token {spelling!r} at byte {match.start()}: to encode it as the "
-                f"special token pass allowed_special={{{spelling!r}}}, to encode it as text disallowed_special=()"
-            )
-        if allowed and (allowed := allowed & special) and _spellings(allowed).search(data):
-            return allowed
-        return frozenset()
-
-    def _parts(self, data: bytes, allowed: frozenset[str]) -> Iterator[bytes | int]:
-        """The text cut at the special tokens, and in between the ids of these."""
-        start = 0
-        for match in _spellings(allowed).regex.finditer(data):
-            yield data[start : match.start()]
-            yield self._vocabulary.special_tokens[match.group().decode()]
-            start = match.end()
-        yield data[start:]
+        self._texts.warm_up(threads)
 
     # Ids to text
 
@@ -439,60 +368,3 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """The text that ids stand for. errors: what to do with bytes that are not UTF-8, as in bytes.decode."""
         return self.decode_bytes(ids).decode("utf-8", errors=errors)
-
-
-class _Spellings:
-    """Finds the first of several spellings, the longest of those that start there."""
-
-    def __init__(self, spellings: frozenset[str]):
-        encoded = sorted((spelling.encode() for spelling in spellings), key=lambda spelling: (-len(spelling), spelling))
-        self._encoded = encoded
-        # Where no spelling's first two bytes are, no spelling is; and most texts do not even have the first.
-        self._beginnings = [(spelling[0], spelling) for spelling in sorted({spelling[:2] for spelling in encoded})]
-
-    @cached_property
-    def regex(self) -> re.Pattern[bytes]:
-        import re
-
-        return re.compile(b"|".join(map(re.escape, self._encoded)))
-
-    def search(self, data: bytes) -> re.Match[bytes] | None:
-        for first, beginning in self._beginnings:
-            if first in data and beginning in data:
-                return self.regex.search(data)
-        return None
-
-
-_spellings = lru_cache(maxsize=32)(_Spellings)
-
-
-def _as_set(name: str, value: Collection[str]) -> frozenset[str]:
-    if isinstance(value, str):
-        raise ValueError(f'{name} must be "all" or a collection of special tokens, not the string {value!r}')
-    spellings = frozenset(value)
-    for spelling in spellings:
-        if not isinstance(spelling, str) or not spelling:
-            raise ValueError(f"{name} must hold special tokens, not {spelling!r}")
-    return spellings
-
-
-def _check_training(vocab_size, special_tokens, min_frequency, max_token_length, byte_order) -> tuple[str, ...]:
-    import numpy as np
-
-    special_tokens = check_special_tokens(special_tokens)
-    for name, value, least in (("min_frequency", min_frequency, 0), ("max_token_length", max_token_length, 1)):
-        if value is None and name == "max_token_length":
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    if byte_order not in ("gpt2", "raw"):
-        raise ValueError(f"byte_order must be gpt2 or raw, not {byte_order!r}")
-    least = 256 + len(special_tokens)
-    if isinstance(vocab_size, bool) or not isinstance(vocab_size, (int, np.integer)) or vocab_size < least:
-        raise ValueError(
-            f"vocab_size must be at least {least} (the 256 bytes and {len(special_tokens)} special tokens), "
-            f"not {vocab_size!r}"
-        )
-    if vocab_size > 2**24:
-        raise ValueError(f"vocab_size must be at most {2**24}, not {vocab_size}")
-    return special_tokens

@@ -55,7 +55,7 @@ def test_published_vocabularies_give_the_published_ids(name, shared):
     assert in_python(tok, [case["text"] for case in cases]) == [case["ids"] for case in cases]
     short = [case for case in cases if len(case["text"].encode()) <= 200][:30]
     assert [tok.encode_ordinary(case["text"]) for case in short] == [case["ids"] for case in short]
-    assert tok._short is not None
+    assert tok._texts.short is not None
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "ab", "\n ", "é", "字", "\x00", "0", "'s", "=", "-=", "\t"])
@@ -138,7 +138,7 @@ def test_special_tokens_and_errors_are_those_of_long_texts(trained, tmp_path):
         with pytest.raises(ValueError, match="disallowed_special"):
             tok.encode("a", disallowed_special=wrong)
     assert tok.encode("") == []
-    assert tok._short is not None
+    assert tok._texts.short is not None
 
 
 def test_who_encodes_more_gets_the_kernels(trained, tmp_path):
@@ -148,17 +148,17 @@ def test_who_encodes_more_gets_the_kernels(trained, tmp_path):
     expected = trained["gpt2"].encode(text)
     for _ in range(BUDGET // len(text)):
         assert tok.encode(text) == expected
-        assert tok._short is not None
+        assert tok._texts.short is not None
     assert tok.encode(text) == expected
-    assert tok._short is None
+    assert tok._texts.short is None
     for long in ("a" * (LONGEST_TEXT + 1), "word " * 1000):
         tok = Tokenizer.load(tmp_path)
         assert tok.decode(tok.encode(long)) == long
-        assert tok._short is None
+        assert tok._texts.short is None
     tok = Tokenizer.load(tmp_path)
     tok.encode_batch([text])
     assert tok.encode(text) == expected
-    assert tok._short is None
+    assert tok._texts.short is None
 
 
 @pytest.mark.parametrize("written", ["tokenizer.json", "ranks", "merges"])
