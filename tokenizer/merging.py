@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from tokenizer import merge_kernel
+from tokenizer import pair_kernel as kernel
 from tokenizer.counting import PretokenCounts
 
 BYTES_PER_POSITION = 28  # nodes, the pool, and the records of pairs, for each byte of the distinct pretokens
@@ -48,31 +50,27 @@ def learn_merges(
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> np.ndarray:
     """Return up to `wanted` merges, int32 (n, 2): symbols below 256 are places in `byte_order`, 256 + k is merge k."""
-    from tokenizer import merge_kernel as kernel
-
     min_count = max(1, min_frequency)
     max_length = max_token_length if max_token_length is not None else 2**62
     training = _lay_out(counts, wanted, byte_order)
     merges = np.empty((wanted, 2), dtype=np.int32)
     training = _lower_floor(training, min_count)
     while True:
-        outcome = kernel.merge(training, merges, min_count, max_length, WORK_PER_CALL)
+        outcome = merge_kernel.merge(training, merges, min_count, max_length, WORK_PER_CALL)
         made = int(training.state[kernel.MERGES])
         if progress is not None:
             progress("merge", made, wanted)
-        if outcome == kernel.FINISHED:
+        if outcome == merge_kernel.FINISHED:
             return merges[:made]
-        if outcome == kernel.GROW:
+        if outcome == merge_kernel.GROW:
             training = _grown(training)
-        elif outcome == kernel.TIDY:
+        elif outcome == merge_kernel.TIDY:
             training = _tidied(training)
-        elif outcome == kernel.REFILL:
+        elif outcome == merge_kernel.REFILL:
             training = _lower_floor(training, min_count)
 
 
 def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes):
-    from tokenizer import merge_kernel as kernel
-
     positions = len(counts.data)
     index = np.int32 if positions < 2**31 - 2 and len(counts) < 2**31 else np.int64
     symbol_of_byte = np.empty(256, dtype=np.int64)
@@ -116,8 +114,6 @@ def _larger(array: np.ndarray) -> np.ndarray:
 
 def _grown(training):
     """Make room for one more merge, whose pairs may be as many as the positions of the pair at the top of the heap."""
-    from tokenizer import merge_kernel as kernel
-
     names = []
     top = int(training.heap[0, 2])
     length = int(training.records[kernel.RECORD * top + kernel.LENGTH])
@@ -133,8 +129,6 @@ def _grown(training):
 
 def _tidied(training):
     """Make room in the pool."""
-    from tokenizer import merge_kernel as kernel
-
     used = int(training.state[kernel.RECORDS])
     starts = training.records[kernel.START : kernel.RECORD * used : kernel.RECORD]
     by_start, done, filled = np.argsort(starts), 0, 0
@@ -148,8 +142,6 @@ def _tidied(training):
 
 def _lower_floor(training, min_count: int):
     """Put the pairs on the heap that come next: those of at least a quarter of the largest count."""
-    from tokenizer import merge_kernel as kernel
-
     used = int(training.state[kernel.RECORDS])
     largest = training.records[kernel.COUNT : kernel.RECORD * used : kernel.RECORD].max(initial=0)
     floor = max(min_count, int(largest) // 4)
