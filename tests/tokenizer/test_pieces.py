@@ -1,0 +1,126 @@
+"""The kernel takes pretokens apart where no token has two bytes side by side; ids are those of merging the whole."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenizer import Tokenizer, resolve_pattern
+from tokenizer.encoding import EncodingTables
+from tokenizer.vocabulary import BY_MERGES, BY_RANKS, WHOLE_FIRST, Vocabulary
+
+# Each of these, repeated and mixed, is one pretoken of the pattern gpt2, whatever its length.
+ALPHABETS = ["ab", "abcdefgh", "字符号", "aé字", "!?😀😁", "—…👍🏽"]
+# Pretokens are taken apart from 5 bytes on, or 16 if ASCII; merged by a scan up to 64, by a heap up to 4,096.
+SHORT = [1, 2, 4, 5, 6, 7, 14, 15, 16, 17, 18, 31, 32, 63, 64, 65, 66, 130]
+LONG = [4094, 4095, 4096, 4097, 4098, 4101, 5000]
+
+
+def reference_ids(pretoken, vocabulary):
+    """Ids by the book: the pair of lowest rank is joined, the leftmost first, until no two neighbours are a pair."""
+    ids, pairs = vocabulary.ids, vocabulary.pairs
+    if vocabulary.rule != BY_MERGES and pretoken in ids:
+        return [ids[pretoken]]
+    never = len(ids) + len(pairs or ())
+    listed = {pair: number for number, pair in enumerate(pairs or ())}
+
+    def rank(left, right):
+        return listed.get((left, right), never) if pairs is not None else ids.get(left + right, never)
+
+    parts = [pretoken[i : i + 1] for i in range(len(pretoken))]
+    ranks = [rank(parts[i], parts[i + 1]) for i in range(len(parts) - 1)]
+    while ranks and (lowest := min(ranks)) < never:
+        i = ranks.index(lowest)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        del ranks[i]
+        if i > 0:
+            ranks[i - 1] = rank(parts[i - 1], parts[i])
+        if i < len(ranks):
+            ranks[i] = rank(parts[i], parts[i + 1])
+    return [ids[part] for part in parts]
+
+
+@st.composite
+def vocabularies(draw):
+    """(alphabet, vocabulary): merges of any bytes of the alphabet in any order, and tokens that no merge makes."""
+    alphabet = draw(st.sampled_from(ALPHABETS))
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    rule = draw(st.sampled_from([BY_MERGES, WHOLE_FIRST, BY_RANKS]))
+    ids = {bytes([byte]): i for i, byte in enumerate(rng.sample(range(256), 256))}
+    pieces = sorted({bytes([byte]) for byte in f"{alphabet} ".encode()})
+    pairs = []
+    for _ in range(draw(st.integers(0, 40))):
+        left, right = rng.choice(pieces), rng.choice(pieces)
+        if (left, right) not in pairs and len(left + right) <= 24:
+            pairs.append((left, right))
+            pieces.append(left + right)
+            ids.setdefault(left + right, len(ids))
+    if draw(st.booleans()):  # some merges come before those that make their parts
+        rng.shuffle(pairs)
+    for _ in range(draw(st.integers(0, 3))):
+        ids.setdefault("".join(rng.choices(alphabet, k=rng.randrange(2, 8))).encode(), len(ids))
+    return alphabet, Vocabulary(
+        ids=ids,
+        pairs=None if rule == BY_RANKS else pairs,
+        special_tokens={},
+        pattern=resolve_pattern("gpt2"),
+        rule=rule,
+    )
+
+
+def words(alphabet, sizes, seed):
+    """For each size in bytes the most characters that fit in it, some at random and some that come again and again."""
+    rng = random.Random(seed)
+    for size in sizes:
+        unit = rng.choices(alphabet, k=rng.choice((1, 2, 3, 200)))
+        text = "".join(unit) * (size // len(unit) + 1)
+        yield text.encode()[:size].decode(errors="ignore").encode()
+
+
+def assert_ids_are_those_of_the_whole(tok, pretokens):
+    expected = [reference_ids(pretoken, tok._vocabulary) for pretoken in pretokens]
+    for cold_or_warm in range(2):
+        assert tok.encode_batch(pretokens, threads=1) == expected, cold_or_warm
+    # In one document, where all but the first have the space before them.
+    spaced = [b" " + pretoken for pretoken in pretokens]
+    ids = [i for pretoken in spaced for i in reference_ids(pretoken, tok._vocabulary)]
+    assert tok.encode_to_numpy(b"".join(spaced), threads=1).tolist() == ids
+
+
+@settings(max_examples=100, deadline=None)
+@given(vocabularies(), st.lists(st.sampled_from(SHORT), min_size=1, max_size=20), st.integers(0, 2**32))
+def test_short_pretokens_have_the_ids_of_the_whole(drawn, sizes, seed):
+    alphabet, vocabulary = drawn
+    pretokens = [word for word in words(alphabet, sizes, seed) if word]
+    assert_ids_are_those_of_the_whole(Tokenizer(vocabulary), pretokens)
+
+
+@settings(max_examples=12, deadline=None)
+@given(vocabularies(), st.sampled_from(LONG), st.integers(0, 2**32))
+def test_long_pretokens_have_the_ids_of_the_whole(drawn, size, seed):
+    alphabet, vocabulary = drawn
+    assert_ids_are_those_of_the_whole(Tokenizer(vocabulary), list(words(alphabet, [size, 40], seed)))
+
+
+@pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(ALPHABETS), st.integers(0, 60), st.integers(0, 2**32))
+def test_trained_vocabularies_have_the_ids_of_the_whole(alphabet, merges, seed):
+    corpus = b" ".join(words(alphabet, [3, 9, 20, 20, 40], seed)).decode()
+    tok = Tokenizer.train([corpus], 256 + merges, "gpt2", special_tokens=(), min_frequency=1)
+    assert_ids_are_those_of_the_whole(tok, [word for word in words(alphabet, SHORT, seed + 1) if word])
+
+
+@settings(max_examples=100, deadline=None)
+@given(vocabularies())
+def test_pretokens_are_taken_apart_where_no_token_joins(drawn):
+    """Where a token is found whole though no merges make it, nothing is taken apart."""
+    _, vocabulary = drawn
+    joined = EncodingTables(vocabulary).merges.joined
+    if vocabulary.semantics == BY_MERGES:
+        in_tokens = {token[i : i + 2] for token in vocabulary.ids for i in range(len(token) - 1)}
+        assert {bytes(divmod(int(place), 256)) for place in np.flatnonzero(joined)} == in_tokens
+    else:
+        assert joined.all()
