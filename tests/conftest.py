@@ -1,9 +1,12 @@
 """Small real data that the tests of the pipelines share: documents from the standard library's own sources."""
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import pytest
@@ -120,5 +123,42 @@ def bytelm(tmp_path):
         options.setdefault("timeout", 300)
         words = [str(BYTELM), *map(str, arguments)]
         return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, **options)
+
+    return run
+
+
+@pytest.fixture
+def interrupt():
+    """interrupt(process, after, threads=1): Ctrl-C after so many seconds of work; what it wrote to standard error.
+
+    The process must end within a second. Its own work is what is measured, in seconds of the processor for each
+    thread: on a busy machine only the clock runs faster.
+    """
+
+    def of_process(process):
+        fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def of_those_that_ended():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    def run(process, after, threads=1):
+        if not Path("/proc/self/stat").exists():
+            process.kill()
+            pytest.skip("how long a process has worked is read from /proc")
+        try:
+            others, begun, deadline = of_those_that_ended(), of_process(process), time.monotonic() + 120
+            while of_process(process) < begun + after:
+                time.sleep(0.01)
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline, "it does not work"
+            process.send_signal(signal.SIGINT)
+            worked = of_process(process)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        assert of_those_that_ended() - others - worked < threads
+        return errors
 
     return run
