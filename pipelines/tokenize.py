@@ -1,6 +1,7 @@
 """`bytelm tokenize`: the tokens of a text."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from pipelines.arguments import parse
 from pipelines.display import console, say, visible
+from pipelines.vocabularies import load_tokenizer
 from tokenizer import Tokenizer
 
 COLOURS = (
@@ -20,6 +22,7 @@ COLOURS = (
     "black on bright_green",
     "black on bright_magenta",
 )
+SHORT_TEXT = 1000  # bytes up to which a text need not wait for numba
 LINE_END = visible(b"\n")
 SPECIAL = "bold white on red"
 # A token's column: its piece above its id.
@@ -31,6 +34,7 @@ def tokenize(
     *,
     tokenizer: Path,
     file: Path | None = None,
+    pattern: str | None = None,
     special: bool = False,
     limit: int = 200,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
@@ -41,8 +45,10 @@ def tokenize(
 
     Args:
         text: The text itself.
-        tokenizer: Folder of the tokenizer, or its tokenizer.json.
-        file: A file to read instead of the text.
+        tokenizer: Folder of the tokenizer, or its file in any published format.
+        file: A file to read instead of the text; - for standard input.
+        pattern: How text is split, where the tokenizer's file does not say it (.tiktoken): cl100k, another name or a
+            regular expression.
         special: Whether spellings of special tokens become those tokens; otherwise they are text.
         limit: The most tokens to show; 0 for all. All are counted.
         as_json: Whether to print the ids, all of them, as a JSON array and nothing else.
@@ -51,9 +57,13 @@ def tokenize(
         raise ValueError("give either a text or --file, and not both")
     if limit < 0:
         raise ValueError(f"--limit is {limit}, but must not be negative")
-    data = file.read_bytes() if file is not None else (text or "").encode("utf-8", "surrogateescape")
-    tok = Tokenizer.load(tokenizer)
-    ids = tok.encode_to_numpy(data, allowed_special="all" if special else set(), disallowed_special=())
+    tok = load_tokenizer(tokenizer, pattern)
+    if file is None:
+        data = (text or "").encode("utf-8", "surrogateescape")
+    else:
+        data = sys.stdin.buffer.read() if file == Path("-") else file.read_bytes()
+    encode = tok.encode if len(data) <= SHORT_TEXT else tok.encode_to_numpy
+    ids = np.array(encode(data, allowed_special="all" if special else set(), disallowed_special=()), dtype=np.uint32)
     if as_json:
         print(json.dumps(ids.tolist()))
         return ids

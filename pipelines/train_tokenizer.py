@@ -17,6 +17,7 @@ from corpora import Corpus, PairTexts, open_corpus, open_pairs
 from corpora.splits import parse_rule
 from pipelines.arguments import CorpusNames, InvalidPolicy, PairColumns, SplitRule, TextColumn, parse, refuse_with_pairs
 from pipelines.display import Bar, duration, quantity, say, table, visible
+from pipelines.vocabularies import load_compared
 from tokenizer import (
     DEFAULT_SPECIAL_TOKENS,
     PATTERN_NAMES,
@@ -81,8 +82,8 @@ def train_tokenizer(
         save_counts: Parquet file to save the pretoken counts in.
         counts: Counts saved before, of one corpus or several together, to train on instead of reading CORPUS (which is
             then only held out).
-        compare: Other tokenizers to measure on the held-out text: PATH or NAME=PATH. The name of a .tiktoken file is
-            that of its pattern.
+        compare: Other tokenizers to measure on the held-out text: PATH or NAME=PATH. The name, or the file's own, tells
+            how a .tiktoken file splits text: cl100k, say.
         threads: Threads that count; all cores by default.
         overwrite: Whether a tokenizer that is there already is replaced.
         as_json: Whether to print the summary as JSON and nothing else.
@@ -108,7 +109,7 @@ def train_tokenizer(
         raise ValueError(f"--min-count is {min_count}, but must be at least 1")
     if not corpus and not counts:
         raise ValueError("no corpus was given: name one, or counts saved before with --counts")
-    others = dict(_load_other(spec) for spec in compare)
+    others = load_compared(compare)
     source = None
     if pairs and corpus:
         refuse_with_pairs(invalid=invalid, text_column=text_column)
@@ -229,18 +230,6 @@ def _training_bytes(corpus: Corpus | PairTexts) -> int | None:
     return estimate and round(estimate * (1 - parse_rule(corpus.split_rule).fraction))
 
 
-def _load_other(spec: str) -> tuple[str, Tokenizer]:
-    """The name and the tokenizer that PATH or NAME=PATH mean."""
-    name, _, path = spec.rpartition("=")
-    path = Path(path)
-    name = name or path.stem.removesuffix("_base")
-    if path.suffix != ".tiktoken":
-        return name, Tokenizer.load(path)
-    if name not in PATTERN_NAMES:
-        raise ValueError(f"--compare {spec}: a .tiktoken file does not say its pattern; write it as cl100k={path}, say")
-    return name, Tokenizer.load(path, pattern=name)
-
-
 def _trained_on(whole: PretokenCounts, kept: PretokenCounts) -> dict[str, Any]:
     facts = {
         "trained_on_bytes": kept.total_bytes,
@@ -341,7 +330,8 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "tokens" in summary:
         yield "bytes per token", f"{size / max(1, summary['tokens']):.3f} on the text trained on"
         dead = f"{summary['dead']:,} merges, which that text has only inside longer tokens"
-        yield "dead", f"{dead}: {'  '.join(summary['dead_examples'])}" if summary["dead"] else "no merges"
+        examples = "  ".join(map(_shortened, summary["dead_examples"]))
+        yield "dead", f"{dead}: {examples}" if summary["dead"] else "no merges"
     yield "longest", "  ".join(f"{_shortened(spelled)} ({length})" for length, spelled in summary["longest"])
     yield "fingerprint", summary["fingerprint"][:16]
 

@@ -5,12 +5,10 @@ import json
 import os
 import pty
 import re
-import signal
 import struct
 import subprocess
 import sys
 import termios
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -133,18 +131,13 @@ def test_a_budget_too_small_for_merging_says_what_helps(bytelm, many_words, tmp_
     assert re.search(r"^left out +[\d,]+ rare ones, [\d.]+ MB \([\d.]+%\)", done.stdout, re.M)
 
 
-def test_ctrl_c_leaves_nothing_behind(many_words, tmp_path):
+def test_ctrl_c_leaves_nothing_behind(many_words, tmp_path, interrupt):
     (tmp_path / "text").mkdir()
     for i in range(80):  # half a minute's work
         (tmp_path / "text" / f"{i}.txt").hardlink_to(many_words)
     words = [BYTELM, "train-tokenizer", "text", "--vocab-size", "400", "--out", "tok", "--memory", "50M"]
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(4)
-    assert process.poll() is None, process.communicate()
-    process.send_signal(signal.SIGINT)
-    started = time.monotonic()
-    _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - started < 3  # a second, and patience for a busy machine
+    errors = interrupt(process, after=4, threads=2)
     assert process.returncode == 130
     assert errors == b"bytelm train-tokenizer: interrupted\n"
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
@@ -173,13 +166,19 @@ def test_saved_counts_spare_reading_the_corpus(bytelm, text_folder, tmp_path):
             ["text", "--compare", "ranks.tiktoken"],
             "--compare ranks.tiktoken: a .tiktoken file does not say its pattern",
         ),
+        (
+            ["text", "--compare", "tok.json", "a=tok.json", "tok.json"],
+            "another is called tok too; write it as NAME=tok",
+        ),
         (["text", "--memory", "2"], "memory is in bytes"),
         (["text", "--min-count", "0"], "--min-count is 0"),
         ([], "no corpus was given"),
     ],
 )
-def test_impossible_requests_are_refused_in_a_sentence(bytelm, text_folder, tmp_path, options, said):
+def test_impossible_requests_are_refused_in_a_sentence(bytelm, text_folder, tokenizer_folder, tmp_path, options, said):
     from tokenizer import count_pretokens
+
+    (tmp_path / "tok.json").write_bytes((tokenizer_folder / "tokenizer.json").read_bytes())
 
     count_pretokens(["some text"]).save(tmp_path / "counts")
     (tmp_path / "ranks.tiktoken").write_text("")
@@ -188,7 +187,7 @@ def test_impossible_requests_are_refused_in_a_sentence(bytelm, text_folder, tmp_
     assert done.returncode == 1, done.stdout
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["counts", "ranks.tiktoken"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["counts", "ranks.tiktoken", "tok.json"]
 
 
 def test_published_tokenizers_can_stand_beside_it(shared, text_folder, tmp_path, capsys):
@@ -226,6 +225,23 @@ def test_tokenize_shows_every_piece_above_its_id(bytelm, tokenizer_folder):
     assert pieces_and_ids(lines) == (pieces, ids)
     assert max(map(len, lines)) <= 60
     assert len(set(re.findall(r"\x1b\[30;10\dm", raw))) == 4  # neighbours differ in colour
+
+
+def test_tokenize_reads_what_is_piped_to_it(bytelm, tokenizer_folder):
+    done = bytelm("tokenize", "--file", "-", "--tokenizer", tokenizer_folder, "--json", input=TEXT)
+    assert json.loads(done.stdout) == Tokenizer.load(tokenizer_folder).encode(TEXT)
+
+
+def test_published_ranks_are_shown_with_the_pattern_that_their_name_or_the_option_says(bytelm, shared, tmp_path):
+    ranks = shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"
+    expected = Tokenizer.load(ranks, pattern="cl100k").encode(TEXT)
+    (tmp_path / "mine.tiktoken").symlink_to(ranks)
+    for options in ([ranks], ["mine.tiktoken", "--pattern", "cl100k"]):
+        done = bytelm("tokenize", TEXT, "--json", "--tokenizer", *options)
+        assert json.loads(done.stdout) == expected, done.stderr
+    refused = bytelm("tokenize", TEXT, "--tokenizer", "mine.tiktoken")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("bytelm tokenize: mine.tiktoken does not say how text is split: add --pattern")
 
 
 def test_what_is_invisible_is_shown(bytelm, tokenizer_folder, tmp_path):
