@@ -20,7 +20,7 @@ from tokenizer.json_files import parse_json, read_bytes, read_json, read_text
 from tokenizer.patterns import Pattern, resolve_pattern
 from tokenizer.records import Record
 from tokenizer.special import END_OF_TEXT, check_special_tokens
-from tokenizer.spelled_vocabulary import LARGEST_ID, build_vocabulary, is_id, largest_size
+from tokenizer.spelled_vocabulary import LARGEST_ID, build_vocabulary, is_id, largest_size, most_merges
 from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
 
 # Merges, and the file beside them that gives every token its id.
@@ -191,12 +191,11 @@ def _load_merges(path: Path, ids_path: Path, pattern, special_tokens, normalizer
     if not path.is_file() or not ids_path.is_file():
         missing = ids_path if path.is_file() else path
         raise ValueError(f"needs {missing.name} beside it")
-    merges = read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
+    ids = _beside(ids_path)
+    # A version, and more lines than these would be wrong whatever they are.
+    merges = read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n", most_merges(ids) + 2)
     if merges[0].startswith("#version") or merges == [""]:
         del merges[0]
-    ids = _beside(ids_path)
-    if not isinstance(ids, dict):
-        raise ValueError(f"{ids_path.name} is not a JSON object")
     config = _beside(path.with_name("tokenizer_config.json"), {})
     if pattern is None:
         pattern, normalizer = _pattern_of_class(config, normalizer)

@@ -9,7 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LARGEST_FILE = 1 << 29  # bytes; the largest published vocabularies have about 35 MB
+# Bytes; the largest published vocabularies have about 35 MB. What Python makes of a file takes many times its size.
+LARGEST_FILE = 1 << 28
 
 
 def read_bytes(path: Path) -> bytes:

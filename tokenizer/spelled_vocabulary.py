@@ -64,6 +64,11 @@ def largest_size(entries: int) -> int:
     return 2 * entries + 65536
 
 
+def most_merges(ids: Mapping[str, int]) -> int:
+    """How many distinct pairs can make these tokens at most: there is one for every place to cut one of them."""
+    return sum(map(len, ids))
+
+
 def _are_sound_ids(vocab: dict[str, Any], special: dict[str, int]) -> bool:
     """Whether ids are whole numbers, in range and distinct, and tokens that are also special have the same id twice."""
     values = list(vocab.values())
@@ -115,6 +120,8 @@ def _check_spellings(ids: dict[str, int], vocab_field: str) -> None:
 
 def _parse_merges(merges: list, ids: dict[str, int]) -> tuple[list[list[str]], int | None]:
     """The merges as pairs; and the id of the first one's token where the others' follow one by one, else None."""
+    if len(merges) > most_merges(ids):
+        _name_unsound_merge(merges, ids)
     kinds = set(map(type, merges))
     pairs = [merge.split(" ") for merge in merges] if kinds == {str} else merges
     try:

@@ -3,6 +3,9 @@
 import base64
 import copy
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 import tokenizers
@@ -10,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
+from tokenizer.byte_level import BYTE_TO_CHARACTER
 
 
 def loads_or_names_itself(path, **options):
@@ -181,6 +185,32 @@ def test_malicious_files_are_refused_at_once(name, said, tmp_path):
     with pytest.raises(ValueError, match=said) as caught:
         Tokenizer.load(path, pattern="gpt2" if name == "x.tiktoken" else None)
     assert len(str(caught.value)) < 1000
+
+
+MANY_LINES = {
+    "empty lines": ("merge 0 that is no pair", b"\n"),
+    "the same merge": ("merge 1 .* twice", b"a a\n"),
+    "no pairs": ("merge 0 that is no pair", b"a a a\n"),
+}
+
+
+@pytest.mark.parametrize("kind", MANY_LINES)
+@pytest.mark.timeout(30)
+def test_more_merges_than_there_can_be_take_no_memory(kind, tmp_path):
+    """As many as a file may have: Python's objects for them all would not fit in the memory of most machines."""
+    said, line = MANY_LINES[kind]
+    ids = {character: i for i, character in enumerate([*BYTE_TO_CHARACTER.values(), "aa"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+    (tmp_path / "merges.txt").write_bytes(b"#version\n" + line * (40_000_000 // len(line)))
+    script = (
+        "import sys\nfrom resource import RUSAGE_SELF, getrusage\nfrom tokenizer import Tokenizer\n"
+        "before = getrusage(RUSAGE_SELF).ru_maxrss\ntry:\n    Tokenizer.load(sys.argv[1])\n"
+        "except ValueError as error:\n    print(getrusage(RUSAGE_SELF).ru_maxrss - before, error)\n"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path / "merges.txt")]
+    kilobytes, error = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split(" ", 1)
+    assert re.search(said, error)
+    assert int(kilobytes) < 200_000  # the file, as bytes and as text, is in it twice
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
