@@ -11,6 +11,7 @@ from benchmarks.peers import OURS
 from benchmarks.race import EQUAL, OWN_RULES, REFERENCE, Row, best
 
 NOTHING = "nothing of ours to compare with"
+NO_TIME = "no time of ours that counts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Case:
     def judge_time(self, ours: Row | None, theirs: Row | None, factor: float, target: str) -> None:
         """Ours must be at most `factor` of theirs; nothing is said where nobody else has a time that counts."""
         if theirs and not (ours and ours.counts):
-            self.judge(target, "no time of ours that counts", False)
+            self.judge(target, NO_TIME, False)
         elif theirs:
             ratio = ours.minimum() / theirs.minimum()
             threads = f" ({threads_name(theirs.threads)})" if any(row.threads > 1 for row in self.rows) else ""
@@ -54,18 +55,23 @@ class Case:
     def judge_memory(self, ours: Row | None, peers: tuple[str, ...]) -> None:
         """Peak memory beyond what was held before the call, which is the interpreter's and the libraries' own."""
         rows = [row for row in self.rows if row.peer in peers and row.counts and row.has("peak")]
-        if ours and rows and ours.has("peak"):
+        target = f"memory beyond the interpreter's own at most that of the leanest of {' and '.join(peers)}"
+        if rows and ours is None:
+            self.judge(target, NO_TIME, False)
+        elif rows and ours.has("peak"):
             grown = {row: row.median("peak") - row.median("before") for row in (ours, *rows)}
             leanest = min(rows, key=grown.__getitem__)
-            target = f"memory beyond the interpreter's own at most that of the leanest of {' and '.join(peers)}"
             found = f"{grown[ours] / 1e6:.0f} MB, {leanest.name} {grown[leanest] / 1e6:.0f} MB"
             self.judge(target, found, grown[ours] <= grown[leanest])
 
     def judge_beside(self, ours: Row | None, factor: float, peer: str) -> None:
         """The speed of another, measured in turn within the same processes, must be surpassed by `factor`."""
-        if ours:
+        target = f"at least {factor} times {peer}'s speed"
+        if ours is None:
+            self.judge(target, NO_TIME, False)
+        else:
             ratio = statistics.median(run["beside"] / run["seconds"] for run in ours.runs)
-            self.judge(f"at least {factor} times {peer}'s speed", f"{ratio:.1f} times", ratio >= factor)
+            self.judge(target, f"{ratio:.1f} times", ratio >= factor)
 
     def as_dict(self) -> dict:
         return vars(self) | {"rows": [row.as_dict() for row in self.rows], "verdicts": [*map(vars, self.verdicts)]}

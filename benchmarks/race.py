@@ -38,6 +38,17 @@ class Row:
     def counts(self) -> bool:
         return bool(self.runs) and self.result in (REFERENCE, EQUAL)
 
+    def take(self, verdict: str, run: dict) -> None:
+        """Keep a run and how its result compares; that the reference equals itself in later runs is no news."""
+        self.runs.append(run)
+        if self.result == REFERENCE and verdict == EQUAL:
+            return
+        self.result = verdict if self.result in ("", verdict) else f"{self.result}, then {verdict}"
+
+    def fail(self, error: str) -> None:
+        """No time of a contestant that fails counts."""
+        self.runs, self.result = [], error
+
     def minimum(self, key: str = "seconds") -> float:
         return min(run[key] for run in self.runs)
 
@@ -76,13 +87,9 @@ def race(rows: list[Row], patience: Patience, compare: Callable[[Row, Path], str
             answer = run_job(row.job | {"result": str(result)}, row.threads, patience.timeout)
             spent[row] += time.perf_counter() - started
             if "error" in answer:
-                row.runs, row.result = [], answer["error"]
+                row.fail(answer["error"])
                 continue
-            verdict = compare(row, result)
-            row.runs.append(answer)
-            if row.result == REFERENCE and verdict == EQUAL:
-                verdict = REFERENCE  # the first run was what the others are compared with
-            row.result = verdict if row.result in ("", verdict) else f"{row.result}, then {verdict}"
+            row.take(compare(row, result), answer)
             result.unlink(missing_ok=True)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import Case, comparing_ids, comparing_merges, threads_name
+from benchmarks.cases import NO_TIME, NOTHING, Case, comparing_ids, comparing_merges, threads_name
 from benchmarks.peers import DISTRIBUTIONS, OURS, environment, installed_version
 from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
 from benchmarks.peers.starting import FLOORS, PROGRAMS, program
@@ -173,10 +173,12 @@ def hard(session: Session) -> None:
     rows = {row.way: row for row in case.rows}
     for text, longer_text in pairs:
         short, growth = rows[text.name], longer // long
+        target = f"linear: {growth} times the size takes at most {growth} times as long and a quarter more"
         if short.counts and rows[longer_text.name].counts:
             times = rows[longer_text.name].minimum() / short.minimum()
-            target = f"linear: {growth} times the size takes at most {growth} times as long and a quarter more"
             case.judge(target, f"{text.source}: {times:.1f} times", times <= 1.25 * growth)
+        else:
+            case.judge(target, f"{text.source}: {NO_TIME}", False)
 
 
 def start(session: Session) -> None:
@@ -189,20 +191,25 @@ def start(session: Session) -> None:
     session.begin(case)
     arguments = [ranks, json_, tiktoken_spelling("cl100k") if installed_version("tiktoken") else ""]
     settings = os.environ | environment(max(session.threads))
+    for row in sources:
+        row.result = _cannot_start(row, session.vocabulary)
+    able = {row: source for row, source in (sources | floors).items() if row in floors or not row.result}
     expected = None
     turns = 1 if session.quick else 5 * session.patience.rounds
     for number in range(-1, turns):  # the first turn only brings files into memory
-        for row, source in (sources | floors).items():
-            if row in sources and (cannot := _cannot_start(row, session.vocabulary)):
-                row.result = cannot
-                continue
+        for row, source in able.items():
+            if number > 0 and not row.runs:
+                continue  # it has failed
             session.show(case, row)
-            seconds, line = _start(program(source), arguments, settings)
-            if row in sources:
-                expected = expected or line
-                row.result = line if line != expected else REFERENCE if row.peer == OURS else EQUAL
+            answer = _start(program(source), arguments, settings)
+            if "error" in answer:
+                row.fail(answer["error"])
+                continue
+            ids = answer.pop("ids")
+            if row.peer == OURS and expected is None:
+                expected = ids
             if number >= 0:
-                row.runs.append({"seconds": seconds})
+                row.take(_compare_start(row, ids, expected), answer)
     case.limit, case.limit_says = min(row.minimum() for row in floors), "an empty Python program"
     for row in case.rows:
         if row.peer == OURS:
@@ -219,15 +226,17 @@ def first_use(session: Session) -> None:
             session.show(case, row)
             answer = run_job({"task": "first_use", "peer": OURS}, 1, extra_environment={"NUMBA_CACHE_DIR": folder})
             if "error" in answer:
-                row.runs, row.result = [], answer["error"]
-                continue
-            row.runs.append(answer | {"seconds": answer["training"] + answer["encoding"]})
-            row.result = REFERENCE
+                row.fail(answer["error"])
+            else:
+                row.take(REFERENCE, answer | {"seconds": answer["training"] + answer["encoding"]})
     for row, most in ((compiling, 20), (cached, 0.5)):
-        if row.runs:
+        target = f"{row.way}: at most {most} s"
+        if not row.counts:
+            case.judge(target, NO_TIME, False)
+        else:
             parts = ", ".join(f"{key} {row.minimum(key):.2f} s" for key in ("training", "encoding"))
             case.notes.append(f"{row.way}: {parts}, after `import numba` {row.minimum('numba'):.2f} s")
-            case.judge(f"{row.way}: at most {most} s", f"{row.minimum():.2f} s", row.minimum() <= most)
+            case.judge(target, f"{row.minimum():.2f} s", row.minimum() <= most)
 
 
 WORKS: dict[str, Callable[[Session], None]] = {
@@ -258,8 +267,16 @@ def _cannot_start(row: Row, vocabulary: VocabularyFiles) -> str:
     return "" if vocabulary.published or row.way != "built in" else "has only published vocabularies"
 
 
-def _start(source: str, arguments: list[str], settings: dict[str, str]) -> tuple[float, str]:
-    """Seconds until a program's first line, and the line or what went wrong."""
+def _compare_start(row: Row, ids: list[int] | None, expected: list[int] | None) -> str:
+    if row.peer in FLOORS:
+        return row.result
+    if expected is None:
+        return NOTHING
+    return (REFERENCE if row.peer == OURS else EQUAL) if ids == expected else f"differs: {ids}"[:200]
+
+
+def _start(source: str, arguments: list[str], settings: dict[str, str]) -> dict:
+    """Seconds until a program's first line, and the ids in it; or an `error`."""
     words = [sys.executable, "-c", source, *arguments]
     started = time.perf_counter()
     with subprocess.Popen(words, cwd=ROOT, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -268,5 +285,8 @@ def _start(source: str, arguments: list[str], settings: dict[str, str]) -> tuple
         _, errors = process.communicate()
     if process.returncode:
         said = errors.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-        return seconds, f"ended with status {process.returncode}: {said[0]}"[:200]
-    return seconds, json.dumps(json.loads(line or "null"))
+        return {"error": f"ended with status {process.returncode}: {said[0]}"[:200]}
+    try:
+        return {"seconds": seconds, "ids": json.loads(line or "null")}
+    except ValueError:
+        return {"error": f"answered {line!r}, which is no list of ids"[:200]}

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cases import compare_ids, compare_merges
+from benchmarks.cases import Case, compare_ids, compare_merges, comparing_merges
 from benchmarks.peers import OURS, installed_version
 from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
 from benchmarks.peers.training import TRAINERS, bytelm
 from benchmarks.race import Patience, Row, race, run_job
 from benchmarks.texts import CUT, hard_texts, pieces, write_text
-from benchmarks.works import PATTERNS
+from benchmarks.works import PATTERNS, _start
 from tokenizer import Tokenizer, count_pretokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +112,43 @@ def test_a_contestant_that_fails_is_a_row_without_a_time(text, tmp_path):
     assert not broken.runs
     assert "no such pattern" in broken.result
     assert "took more than 0 s" in run_job(job | {"vocab_size": 300, "pattern": "gpt2"}, 1, timeout=0.01)["error"]
+
+
+def test_our_first_run_which_others_are_compared_with_counts_in_every_round(text, tmp_path):
+    job = {"task": "train", "peer": OURS, "way": "", "path": str(text.path), "threads": 1, "byte_order": "gpt2"}
+    ours = Row(peer=OURS, job=job | {"vocab_size": 300, "pattern": "gpt2"})
+    turns = list(race([ours], Patience(rounds=2), comparing_merges({}), tmp_path))
+    assert turns == [ours, ours]
+    assert (ours.result, len(ours.runs), ours.counts) == ("reference", 2, True)
+
+
+def test_a_target_is_met_only_by_a_time_of_ours_that_counts():
+    def judged(*verdicts, failed=False):
+        ours, theirs = Row(peer=OURS), Row(peer="gigatoken")
+        for verdict in verdicts:
+            ours.take(verdict, {"seconds": 1.0, "beside": 11.0, "peak": 3, "before": 2})
+        if failed:
+            ours.fail("ended with status 1: nothing")
+        theirs.take("equal", {"seconds": 2.5, "peak": 5, "before": 2})
+        case = Case(work="work", name="text", rows=[ours, theirs])
+        case.judge_time(case.ours(1), theirs, 0.5, "at most half the time")
+        case.judge_memory(case.ours(1), ("gigatoken", "ffbpe"))
+        case.judge_beside(case.ours(1), 10, "tiktoken")
+        return ours.result, [(verdict.found, verdict.met) for verdict in case.verdicts]
+
+    none = [("no time of ours that counts", False)] * 3
+    met = [("0.40 of the time of gigatoken", True), ("0 MB, gigatoken 0 MB", True), ("11.0 times", True)]
+    assert judged("reference", "equal", "equal") == ("reference", met)
+    assert judged("equal", "equal") == ("equal", met)
+    assert judged("reference", "equal", "differs from merge 3 on") == ("reference, then differs from merge 3 on", none)
+    assert judged("differs: 1 ids, not 2, the first at 1", "equal")[1] == none
+    assert judged("reference", failed=True) == ("ended with status 1: nothing", none)
+
+
+def test_a_program_that_ends_badly_has_no_time_to_its_ids():
+    assert _start("print([1, 2])", [], dict(os.environ))["ids"] == [1, 2]
+    assert "ended with status 1: OSError: gone" in _start("raise OSError('gone')", [], dict(os.environ))["error"]
+    assert "no list of ids" in _start("print('a warning')", [], dict(os.environ))["error"]
 
 
 def test_a_quick_run_writes_json_and_markdown(text, tmp_path):
