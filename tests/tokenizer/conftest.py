@@ -167,3 +167,14 @@ def tiktoken_patterns():
     with patch.object(public, "load_tiktoken_bpe", lambda *args, **kwargs: {}):
         encodings = {"gpt2": public.r50k_base, "cl100k": public.cl100k_base, "o200k": public.o200k_base}
         return {name: encoding()["pat_str"] for name, encoding in encodings.items()}
+
+
+@pytest.fixture(scope="session")
+def published_patterns(tiktoken_patterns):
+    """Each pattern as its maker spells it; tiktoken runs those that it does not ship, too."""
+    return tiktoken_patterns | {
+        "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    }

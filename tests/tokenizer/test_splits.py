@@ -23,17 +23,6 @@ NAMED = ["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
 SURROGATES = range(0xD800, 0xE000)
 
 
-@pytest.fixture(scope="session")
-def published_patterns(tiktoken_patterns):
-    """Each pattern as its maker spells it; tiktoken runs those that it does not ship, too."""
-    return tiktoken_patterns | {
-        "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    }
-
-
 def tiktoken_splits(strings, ours, pattern):
     """How tiktoken splits the strings, told through a vocabulary in which every pretoken of ours is a token.
 

@@ -7,50 +7,13 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pytest
-import rustbpe
-import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
+from tests.tokenizer.trainers import merges_of_tokenizers, ranks_of_rustbpe, vocabulary, vocabulary_of
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer, resolve_pattern
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
-
-
-def merges_of_tokenizers(texts, vocab_size, pattern, special_tokens=(), **options):
-    peer = tokenizers.Tokenizer(models.BPE())
-    peer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
-    )
-    peer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(special_tokens),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-        **options,
-    )
-    peer.train_from_iterator(texts, trainer)
-    return peer
-
-
-def vocabulary_of(peer):
-    from tokenizer.byte_level import unspell
-
-    special = set(peer.get_added_tokens_decoder())
-    by_id = sorted(peer.get_vocab().items(), key=lambda item: item[1])
-    return [spelling.encode() if i in special else unspell(spelling) for spelling, i in by_id]
-
-
-def ranks_of_rustbpe(texts, vocab_size, pattern):
-    peer = rustbpe.Tokenizer()
-    peer.train_from_iterator(texts, vocab_size, pattern=pattern)
-    return [bytes(token) for token, _ in sorted(peer.get_mergeable_ranks(), key=lambda item: item[1])]
-
-
-def vocabulary(tok):
-    return [tok.token_bytes(i) for i in range(tok.vocab_size)]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k"])
