@@ -4,9 +4,10 @@ The folder is what `datasets.load_from_disk` opens, plus `dataset.json` (see `pi
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -65,37 +66,66 @@ class TokenStream:
         return self._views[0].dtype if self._views else np.dtype(np.uint16)
 
 
-class TokenDataset:
-    """A dataset folder, verified.
+Split = TypeVar("Split")
 
-    Raises ValueError when `folder` is not a built dataset, or when a file of it is truncated or altered (sizes
-    and SHA-256 are checked against dataset.json).
+
+class DatasetFolder(ABC, Generic[Split]):
+    """A dataset folder, verified, and what is read of each split.
+
+    Raises ValueError when `folder` is not a built dataset of this kind, or when a file of it is truncated or altered
+    (sizes and SHA-256 are checked against dataset.json).
     """
+
+    kind: ClassVar[str]
+    """As dataset.json says it."""
+    counted: ClassVar[tuple[str, ...]]
+    """Fields of dataset.json that must be positive numbers."""
+    counted_of_split: ClassVar[tuple[str, ...]]
+    """The same of each split."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.info = read_info(self.folder, "blocks", ("context_length",), ("bytes", "encoded_tokens"))
-        self.context_length: int = self.info["context_length"]
+        self.info = _read_info(self.folder, self.kind, self.counted, self.counted_of_split)
         self.vocab_size: int = self.info["tokenizer"]["vocab_size"]
         self.tokenizer_fingerprint: str = self.info["tokenizer"]["fingerprint"]
-        self.splits = {name: self._open(name, split) for name, split in self.info["splits"].items()}
+        self.splits = {
+            name: self._read(name, _verified_table(self.folder / name / DATA_FILE, split))
+            for name, split in self.info["splits"].items()
+        }
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of dataset.json, which holds the fingerprints of all that the dataset was made from."""
         return hashlib.sha256((self.folder / "dataset.json").read_bytes()).hexdigest()
 
-    def split(self, name: str) -> TokenStream:
-        """The stream of a split; ValueError when there is no such split."""
+    def split(self, name: str) -> Split:
+        """What a split holds; ValueError when there is no such split."""
         if name not in self.splits:
             raise ValueError(f"{self.folder} has no split {name!r}; it has {', '.join(self.splits)}")
         return self.splits[name]
 
+    @abstractmethod
+    def _read(self, name: str, table: pa.Table) -> Split:
+        """What the table of the split `name` holds."""
+
+
+class TokenDataset(DatasetFolder[TokenStream]):
+    """A dataset of blocks: each split is one stream of tokens."""
+
+    kind = "blocks"
+    counted = ("context_length",)
+    counted_of_split = ("bytes", "encoded_tokens")
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a block."""
+        return self.info["context_length"]
+
     def bytes_per_token(self, split: str) -> float:
+        """Bytes of text for each token that they were encoded in."""
         return self.info["splits"][split]["bytes"] / max(1, self.info["splits"][split]["encoded_tokens"])
 
-    def _open(self, name: str, split: dict[str, Any]) -> TokenStream:
-        table = verified_table(self.folder / name / DATA_FILE, split)
+    def _read(self, name: str, table: pa.Table) -> TokenStream:
         width = table.schema.field("input_ids").type.list_size
         if width != self.context_length:
             raise ValueError(
@@ -105,7 +135,7 @@ class TokenDataset:
         return TokenStream(views, self.context_length)
 
 
-def verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
+def _verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
     """The memory-mapped table of a split, whose size and SHA-256 are those of its entry in dataset.json."""
     if not path.is_file():
         raise ValueError(f"{path} is missing: {REMEDY}")
@@ -119,7 +149,7 @@ def verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
     return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
 
-def read_info(folder: Path, kind: str, counted: tuple[str, ...], of_split: tuple[str, ...]) -> dict[str, Any]:
+def _read_info(folder: Path, kind: str, counted: tuple[str, ...], of_split: tuple[str, ...]) -> dict[str, Any]:
     """dataset.json of a dataset of that kind, with the fields that reading depends on checked: `counted` and, of
     every split, `of_split` are positive numbers."""
     if not (folder / "dataset.json").is_file():

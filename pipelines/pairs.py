@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from corpora import PairCorpus
 from pipelines.blocks import TextFingerprint, read_ahead, text_of, write_beside
-from pipelines.dataset import DATA_FILE, read_info, verified_table
+from pipelines.dataset import DATA_FILE, DatasetFolder
 from pipelines.files import write_json
 from tokenizer import Tokenizer
 
@@ -204,30 +204,12 @@ class Pairs:
         return len(self.sources)
 
 
-class PairDataset:
-    """A folder of pairs, verified.
+class PairDataset(DatasetFolder[Pairs]):
+    """A dataset of pairs."""
 
-    Raises ValueError when `folder` is not such a dataset, or when a file of it is truncated or altered.
-    """
+    kind = "pairs"
+    counted = ()
+    counted_of_split = ("pairs", "source_tokens", "target_tokens")
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        self.info = read_info(self.folder, "pairs", (), ("pairs", "source_tokens", "target_tokens"))
-        self.vocab_size: int = self.info["tokenizer"]["vocab_size"]
-        self.tokenizer_fingerprint: str = self.info["tokenizer"]["fingerprint"]
-        self.splits = {name: self._open(name, split) for name, split in self.info["splits"].items()}
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of dataset.json, which holds the fingerprints of all that the dataset was made from."""
-        return hashlib.sha256((self.folder / "dataset.json").read_bytes()).hexdigest()
-
-    def split(self, name: str) -> Pairs:
-        """The pairs of a split; ValueError when there is no such split."""
-        if name not in self.splits:
-            raise ValueError(f"{self.folder} has no split {name!r}; it has {', '.join(self.splits)}")
-        return self.splits[name]
-
-    def _open(self, name: str, split: dict[str, Any]) -> Pairs:
-        table = verified_table(self.folder / name / DATA_FILE, split)
+    def _read(self, name: str, table: pa.Table) -> Pairs:
         return Pairs(Lists(table.column("source_ids")), Lists(table.column("target_ids")))
