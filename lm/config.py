@@ -21,7 +21,7 @@ GATED_MULTIPLE = 64  # widths of a multiple of this fill the tiles of every matr
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A transformer's shape. Raises ValueError for one that cannot be built, naming the field."""
+    """A transformer's shape. One that cannot be built is a ValueError, which names the field."""
 
     architecture: Architecture = "decoder"
     """decoder: next token, causal. encoder: masked tokens, bidirectional. encoder-decoder: a target from a source."""

@@ -1,12 +1,19 @@
 """Command lines from functions and dataclasses, with counts that people write as 300k, 50M or 2G."""
 
+import inspect
+import io
 import re
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from pipelines.usage import sentence
 
 T = TypeVar("T")
 
@@ -45,6 +52,8 @@ Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
     tyro.conf.arg(help="Of activations and matrix products; auto is what the machine is fastest at."),
 ]
+# Each beam has keys and values of its own: a slip of the finger should not fill the memory.
+MOST_BEAMS = 100
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
@@ -71,28 +80,72 @@ def refuse_with_pairs(*, invalid: str, text_column: str | None) -> None:
         raise ValueError(f"--invalid {invalid} is for single texts: with --pairs convert what is not UTF-8 beforehand")
 
 
-def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, **options: Any) -> T:
-    """Call `target` (a function or a dataclass) with what `arguments` say; print help or a usage error and
-    leave when they ask for it or make no sense (exit status 0 or 2)."""
+def check_beams(beams: int, zero: str) -> None:
+    """ValueError for --beams that beam search cannot follow; `zero` says what 0 does."""
+    if not 0 <= beams <= MOST_BEAMS:
+        raise ValueError(f"--beams is {beams:,}, but must be from 1 to {MOST_BEAMS}, or 0 {zero}")
+
+
+def parse_number(text: str) -> float:
+    """The number that `text` spells, such as "0.1" or "3e-4"; ValueError when it spells none."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number such as 0.1 or 3e-4") from None
+
+
+def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, more: str = "") -> T:
+    """Call the function `target` with what `arguments` say; print help, which ends its description with `more`, or one
+    sentence about what makes no sense, and leave (exit status 0 or 2)."""
+
+    @wraps(target)
+    def bind(*positional: Any, **named: Any) -> Callable[[], T]:
+        return partial(target, *positional, **named)
+
+    prog = f"bytelm {verb}"
+    try:
+        with redirect_stderr(io.StringIO()) as said:
+            call = tyro.cli(
+                bind,
+                args=list(arguments),
+                prog=prog,
+                registry=_registry(),
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
+                description="\n\n".join(filter(None, (_description(target), more))),
+            )
+    except SystemExit as leaving:
+        if leaving.code:
+            print(f"bytelm {verb.split()[0]}: {sentence(said.getvalue(), prog)}", file=sys.stderr)
+        raise
+    return call()
+
+
+def _description(target: Callable[..., Any]) -> str:
+    """What the docstring of `target` says to someone at a command line, who gets no value and sees no exception."""
+    text = inspect.cleandoc(target.__doc__ or "").partition("\nArgs:")[0]
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        sentences = re.split(r"(?<=\.)\s+", " ".join(paragraph.split()))
+        paragraphs.append(" ".join(each for each in sentences if not each.startswith(("Raises ", "Returns "))))
+    return "\n\n".join(filter(None, paragraphs))
+
+
+def _registry() -> ConstructorRegistry:
+    """How numbers are read from words."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule
-    def counts(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-        if info.type is not int:
+    def numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        if info.type not in (int, float):
             return None
+        from_text, metavar = (parse_count, "N") if info.type is int else (parse_number, "FLOAT")
+        accepted = info.type if info.type is int else (int, float)
         return PrimitiveConstructorSpec(
             nargs=1,
-            metavar="N",
-            instance_from_str=lambda words: parse_count(words[0]),
-            is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+            metavar=metavar,
+            instance_from_str=lambda words: from_text(words[0]),
+            is_instance=lambda value: isinstance(value, accepted) and not isinstance(value, bool),
             str_from_instance=lambda value: [str(value)],
         )
 
-    return tyro.cli(
-        target,
-        args=list(arguments),
-        prog=f"bytelm {verb}",
-        registry=registry,
-        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
-        **options,
-    )
+    return registry

@@ -158,4 +158,10 @@ def main(arguments: list[str]) -> None:
         """
         params(model, dtype=dtype, as_json=as_json)
 
-    parse(command, rest, f"params {arguments[0] if rest is not arguments else 'MODEL'}")
+    if rest is not arguments:
+        parse(command, rest, f"params {arguments[0]}")
+    else:
+        from lm.presets import PRESETS
+
+        known = f"a preset ({', '.join(PRESETS)}), a recipe ({', '.join(recipe_names())})"
+        parse(command, rest, "params MODEL", more=f"MODEL is {known}, a recipe's .toml file or a run's folder.")

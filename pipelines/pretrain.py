@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.arguments import parse
-from pipelines.recipe import Recipe, load_recipe, recipe_names
+from pipelines.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 
 
 def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
@@ -106,4 +106,6 @@ def main(arguments: list[str]) -> int:
         """
         return pretrain(recipe, data=data, out=out)
 
-    return parse(command, rest, f"pretrain {arguments[0] if rest is not arguments else 'RECIPE'}")
+    if rest is not arguments:
+        return parse(command, rest, f"pretrain {arguments[0]}")
+    return parse(command, rest, "pretrain RECIPE", more=f"RECIPE is a .toml file, or one of\n{recipe_descriptions()}")

@@ -56,6 +56,13 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
+def recipe_descriptions() -> str:
+    """A line for each recipe that comes with bytelm: its name and what it is."""
+    width = max(map(len, recipe_names()))
+    lines = [f"  {name:<{width}}  {read_toml(RECIPES / f'{name}.toml')['description']}" for name in recipe_names()]
+    return "\n".join(lines)
+
+
 def load_recipe(name: str | Path) -> Recipe:
     """The recipe of that name, or in that TOML file.
 

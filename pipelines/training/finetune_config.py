@@ -27,6 +27,7 @@ class FinetuneConfig:
     seed: int = 0
     """Of the new weights, the order of the texts and dropout."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of activations and matrix products in training; weights and optimizer state are float32."""
 

@@ -1,10 +1,17 @@
 """The command line: one clear sentence for each mistake, a non-zero exit, nothing left behind."""
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 
 import pytest
+
+from lm.presets import PRESETS
+from pipelines.cli import main
+from pipelines.recipe import recipe_names
+from pipelines.usage import sentence
 
 
 def assert_refused(done, *words, status=1):
@@ -44,6 +51,10 @@ def test_help_imports_no_verb():
         "pretrain",
         "evaluate",
         "generate",
+        "params",
+        "finetune",
+        "classify",
+        "runs",
         "report",
         "export-hf",
         "import-hf",
@@ -59,6 +70,61 @@ def test_every_verb_explains_itself_without_torch(verb):
     assert done.returncode == 0
     assert done.stdout.endswith("False\n")
     assert "usage: bytelm " + verb in done.stdout
+    # nobody at a command line is given a value, or sees an exception
+    assert not {"Raises", "Returns"} & set(done.stdout.split())
+
+
+def test_help_says_which_recipes_and_which_models_there_are(capsys):
+    for verb, names in (("pretrain", recipe_names()), ("params", [*recipe_names(), *PRESETS])):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        said = capsys.readouterr().out
+        assert all(name in said for name in names)
+
+
+LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/broken/by/what/prints/it/x.toml"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("params gpt2 --model.layers many", "--model.layers: 'many' is not a whole number such as 4096, 300k"),
+        ("params gpt2 --model.dropout much", "--model.dropout: 'much' is not a number such as 0.1"),
+        ("params gpt2 --model.width 100 --model.heads 3", "model.heads=3 does not divide: try model.width=102"),
+        ("params gpt2 --model.positions round", "--model.positions is 'round': choose one of 'rotary', 'learned', "),
+        ("params gpt2 --model.layer 3", "there is no option --model.layer (did you mean --model.layers?): `bytelm par"),
+        ("params gpt2 --model.bias no", "there is no option --model.bias (did you mean --model.no-bias?)"),
+        ("params gpt2 --model.layers", "--model.layers needs a value"),
+        (f"params gpt2 {LONG}", f"'{LONG}' is more than is asked for"),
+        ("pretrain gpt-tiny", "--data PATH and --out PATH are missing: `bytelm pretrain gpt-tiny --help` lists all"),
+        ("pretrain gpt-tiny --dat x --out y", "--data PATH is missing, and there is no option --dat"),
+        ("pretrain gpt-tiny --data x --out y --model.layers 0", "bytelm pretrain: model.layers is 0: give at least 1"),
+        ("pretrain gpt-tiny --data x --out y --train.lr -1", "train.lr is -1.0, but must be above 0"),
+        ("generate x --top-k few", "--top-k: 'few' is not a whole number"),
+        ("generate x --top-p few", "--top-p: 'few' is not a number"),
+        ("generate", "RUN is missing"),
+        ("train-tokenizer x --vocab-size 1k --out y --pairs en", "--pairs needs more values"),
+        ("import-hf x --out y --objective z", "--objective is 'z': choose one of"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_command_line_that_makes_no_sense_is_refused_in_a_sentence(command, words, encoding, capsys):
+    output = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    with redirect_stdout(output), pytest.raises(SystemExit) as leaving:
+        main(command.split())
+    said = capsys.readouterr()
+    assert leaving.value.code == 2
+    assert output.tell() == 0
+    assert said.err.startswith(f"bytelm {command.split()[0]}: ")
+    assert said.err.count("\n") == 1
+    assert words in said.err
+    assert "None" not in said.err
+
+
+def test_what_a_box_says_is_passed_on_where_it_is_not_understood():
+    box = "╭─ Trouble ──╮\n│ Something  │\n│ is wrong.  │\n│ ────────── │\n│ Run --help │\n╰────────────╯\n"
+    assert sentence(box, "bytelm params") == "Something is wrong."
+    assert sentence("no box\nat all", "bytelm params") == "no box at all"
 
 
 def test_a_misspelt_pattern_is_not_taken_for_a_regex(bytelm, tmp_path):
