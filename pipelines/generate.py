@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.arguments import Device, Dtype, RunFolder, parse
+from pipelines.arguments import Device, Dtype, RunFolder, check_beams, parse
 
 BEAMS = 4
 TEMPERATURE = 0.8
@@ -61,9 +61,11 @@ def generate(
 
     this = Run(run)
     model = load_trained(this, device, dtype).model
-    prompts = [prompt] if isinstance(prompt, str) else list(prompt) or [""]
     tok = this.tokenizer()
     architecture = model.config.architecture
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt) or [""]
+    if not prompt and architecture == "encoder-decoder":
+        raise ValueError("--prompt is missing: an encoder-decoder answers a source, so give one")
     if beams and architecture != "encoder-decoder":
         raise ValueError(f"--beams is for an encoder-decoder, and this run trained a model that is a {architecture}")
     if architecture == "encoder":
@@ -98,8 +100,8 @@ def _check_settings(
         )
     if tokens < 1:
         raise ValueError(f"--tokens is {tokens}, but must be at least 1")
-    if beams is not None and beams < 0:
-        raise ValueError(f"--beams is {beams}, but must be at least 1, or 0 to draw")
+    if beams is not None:
+        check_beams(beams, "to draw")
     if not 0 <= seed < 2**63:
         raise ValueError(f"--seed is {seed}, but must not be negative, and below 2^63")
 
@@ -144,7 +146,8 @@ def _stream(
     import torch
 
     from lm.generation import stream
-    from lm.reading import pad_left
+    from lm.reading import pad_left, pad_right
+    from pipelines.prompts import prompt_ids, source_ids
     from tokenizer import END_OF_TEXT
 
     device = next(model.parameters()).device
@@ -152,48 +155,40 @@ def _stream(
     options: dict[str, Any] = {"sampler": sampler, "repetition_penalty": repetition_penalty}
     options["stop_ids"] = [] if end is None else [end]
     if model.config.architecture == "encoder-decoder":
-        options["source"], options["source_present"] = _sources(tok, prompts, device)
+        sources = source_ids(tok, prompts, model.config)
+        options["source"], options["source_present"] = pad_right(sources, device)
         ids, present = torch.full((len(prompts), 1), end, device=device), None
         tokens = min(tokens, model.config.context_length)
     else:
-        # A document begins after the end of another: so does a prompt.
-        rows = [([] if end is None else [end]) + tok.encode(text, disallowed_special=()) for text in prompts]
-        if not all(rows):
-            raise ValueError("--prompt is empty, and the tokenizer has no <|endoftext|> to start from: give a prompt")
-        ids, present = pad_left(rows, device)
+        ids, present = pad_left(prompt_ids(tok, prompts, model.config), device)
     return (step.tolist() for step in stream(model, ids, tokens, present=present, **options))
 
 
 def _searched(model: Any, tok: Any, prompts: Sequence[str], tokens: int, beams: int) -> Iterator[list[str]]:
-    """The likeliest target of each source, whole."""
+    """The likeliest target of each source, whole, all in one step."""
     from lm.beam import beam_search
+    from lm.inference import prepare
+    from lm.reading import pad_right
+    from pipelines.prompts import source_ids
+    from pipelines.translation import sources_at_once
     from tokenizer import END_OF_TEXT
 
-    source, present = _sources(tok, prompts, next(model.parameters()).device)
-    end = tok.special_tokens[END_OF_TEXT]
-    found = beam_search(
-        model,
-        source,
-        start_id=end,
-        end_id=end,
-        max_new_tokens=min(tokens, model.config.context_length),
-        beams=beams,
-        source_present=present,
-    )
-    best = [hypotheses[0].ids for hypotheses in found]
-    yield [tok.decode([token for token in ids if token != end]) for ids in best]
-
-
-def _sources(tok: Any, prompts: Sequence[str], device: Any) -> tuple[Any, Any]:
-    """Texts as an encoder-decoder was trained to read them, with their ends: ids and which are there, (B, S)."""
-    from lm.reading import pad_right
-    from tokenizer import END_OF_TEXT, sentinels
-
-    special = tok.special_tokens
-    # A source of span corruption has sentinels where a span is wanted.
-    allowed = set(sentinels(len(special))) & set(special)
-    rows = [[*tok.encode(t, allowed_special=allowed, disallowed_special=()), special[END_OF_TEXT]] for t in prompts]
-    return pad_right(rows, device)
+    sources, at_once = source_ids(tok, prompts, model.config), sources_at_once(beams)
+    ready, end = prepare(model), tok.special_tokens[END_OF_TEXT]
+    texts = []
+    for first in range(0, len(sources), at_once):
+        source, present = pad_right(sources[first : first + at_once], ready.device)
+        found = beam_search(
+            ready,
+            source,
+            start_id=end,
+            end_id=end,
+            max_new_tokens=min(tokens, model.config.context_length),
+            beams=beams,
+            source_present=present,
+        )
+        texts += [tok.decode([token for token in hypotheses[0].ids if token != end]) for hypotheses in found]
+    yield texts
 
 
 def _texts(tok: Any, steps: Iterable[Sequence[int]], count: int) -> Iterator[list[str]]:
@@ -221,10 +216,15 @@ def _shown(prompts: Sequence[str], steps: Iterator[list[str]], as_json: bool, af
     if single and not as_json:
         print(prompts[0] if after_prompt else "", end="", flush=True)
     texts = [""] * len(prompts)
-    for pieces in steps:
-        texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+    try:
+        for pieces in steps:
+            texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+            if single and not as_json:
+                print(pieces[0], end="", flush=True)
+    except KeyboardInterrupt:
         if single and not as_json:
-            print(pieces[0], end="", flush=True)
+            print()  # the text that is there ends here
+        raise
     pairs = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
     if as_json:
         print(json.dumps(pairs[0] if single else pairs))
@@ -240,14 +240,12 @@ def _fill(model: Any, tok: Any, prompt: str, as_json: bool) -> list[dict[str, An
 
     from lm.generation import fill_masks
     from pipelines.display import table
-    from tokenizer import CLS, MASK, SEP
+    from pipelines.prompts import masked_ids
+    from tokenizer import MASK
 
-    special = tok.special_tokens
-    if MASK not in prompt:
-        raise ValueError(f"--prompt has no {MASK}: put it where the encoder shall guess a token")
-    ids = [special[CLS], *tok.encode(prompt, allowed_special={MASK}, disallowed_special=()), special[SEP]]
+    ids = masked_ids(tok, prompt, model.config)
     device = next(model.parameters()).device
-    filled = fill_masks(model, torch.tensor(ids, device=device), special[MASK])
+    filled = fill_masks(model, torch.tensor(ids, device=device), tok.special_tokens[MASK])
     guesses = [
         {
             "position": mask.position,

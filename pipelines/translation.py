@@ -15,7 +15,7 @@ from pipelines.pairs import Pairs
 from pipelines.training.pair_loader import SequencePairs
 from tokenizer import Tokenizer
 
-SOURCES = 64  # that go through the model at once
+SOURCES, TARGETS = 64, 256  # that go through the model at once: memory does not grow with the number of beams
 EXAMPLES = 12
 
 
@@ -68,8 +68,9 @@ def _translated(
     """(numbers of some pairs, the ids found for each, without their end), sources of similar lengths together."""
     prepared = prepare(model)
     order = np.argsort(pairs.sources.lengths, kind="stable")
-    for first in range(0, len(order), SOURCES):
-        rows = order[first : first + SOURCES]
+    at_once = sources_at_once(beams)
+    for first in range(0, len(order), at_once):
+        rows = order[first : first + at_once]
         batch = objective.batch(pairs, rows)
         found = beam_search(
             prepared,
@@ -83,6 +84,11 @@ def _translated(
         )
         best = [list(hypotheses[0].ids) for hypotheses in found]
         yield rows, [ids[:-1] if ids[-1] == objective.end_id else ids for ids in best]
+
+
+def sources_at_once(beams: int) -> int:
+    """How many sources go through the model together."""
+    return max(1, min(SOURCES, TARGETS // beams))
 
 
 def _bleu(hypotheses: list[str], references: list[str]) -> dict[str, Any]:

@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
+from lm.generation import generate as continued
 from pipelines.generate import generate
 from pipelines.loading import load_trained
 from pipelines.samples import samples_of
@@ -25,6 +27,27 @@ def trained_t5(tmp_path_factory, small_recipe, text_folder):
         small_recipe.model, architecture="encoder-decoder", positions="relative", norm="rmsnorm", bias=False
     )
     recipe = replace(small_recipe, objective="span-corruption", model=model)
+    assert pretrain(recipe, data=folder / "data", out=folder / "run") == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory, small_recipe):
+    """The run folder of an encoder-decoder trained on pairs, of a context of 32."""
+    from pipelines.build_dataset import build_dataset
+    from pipelines.pretrain import pretrain
+    from pipelines.train_tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("translator")
+    pairs = [{"en": f"the number {i}", "de": f"die Zahl {i}"} for i in range(400)]
+    for split, chosen in (("train", pairs[:-20]), ("validation", pairs[-20:])):
+        lines = "".join(json.dumps(pair) + "\n" for pair in chosen)
+        (folder / f"numbers.{split}.jsonl").write_text(lines)
+    corpus = [str(folder / "numbers.*.jsonl")]
+    train_tokenizer(corpus, pairs=("en", "de"), vocab_size=270, out=folder / "tok")
+    build_dataset(corpus, pairs=("en", "de"), tokenizer=folder / "tok", out=folder / "data")
+    model = replace(small_recipe.model, architecture="encoder-decoder")
+    recipe = replace(small_recipe, objective="sequence-pairs", model=model)
     assert pretrain(recipe, data=folder / "data", out=folder / "run") == 0
     return folder / "run"
 
@@ -75,27 +98,65 @@ def test_samples_of_an_encoder_decoder_show_what_was_hidden_and_what_was_guessed
     assert hidden.startswith("<|sentinel_0|>")
 
 
-def test_samples_of_a_model_of_pairs_show_source_target_and_answer(tmp_path, small_recipe):
-    from pipelines.build_dataset import build_dataset
-    from pipelines.pretrain import pretrain
-    from pipelines.train_tokenizer import train_tokenizer
-
-    pairs = [{"en": f"the number {i}", "de": f"die Zahl {i}"} for i in range(400)]
-    for split, chosen in (("train", pairs[:-20]), ("validation", pairs[-20:])):
-        lines = "".join(json.dumps(pair) + "\n" for pair in chosen)
-        (tmp_path / f"numbers.{split}.jsonl").write_text(lines)
-    corpus = [str(tmp_path / "numbers.*.jsonl")]
-    train_tokenizer(corpus, pairs=("en", "de"), vocab_size=270, out=tmp_path / "tok")
-    build_dataset(corpus, pairs=("en", "de"), tokenizer=tmp_path / "tok", out=tmp_path / "data")
-    model = replace(small_recipe.model, architecture="encoder-decoder")
-    recipe = replace(small_recipe, objective="sequence-pairs", model=model)
-    assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run") == 0
-    run = Run(tmp_path / "run")
+def test_samples_of_a_model_of_pairs_show_source_target_and_answer(translator):
+    run = Run(translator)
     samples = samples_of(run, load_trained(run).model)
     assert len(samples) == 4
     for sample in samples:
         target = sample["text"].strip().splitlines()[0]
         assert target == sample["before"].replace("the number", "die Zahl")
+
+
+def test_a_source_longer_than_the_model_reads_is_cut_and_it_is_said_where(translator, capsys):
+    tok = Run(translator).tokenizer()
+    long = "the number 17 " * 30
+    start = tok.decode(tok.encode(long)[:31])
+    whole = generate(translator, prompt=start, tokens=12)
+    for options in ({}, {"greedy": True, "beams": 0}):
+        with pytest.warns(UserWarning) as warned:
+            cut = generate(translator, prompt=["the number 3", long], tokens=12, **options)[1]
+        (warning,) = warned
+        rest = " ".join(tok.decode(tok.encode(long)[31:]).split())[:10]
+        assert f"source 2 of 2 has {len(tok.encode(long))} tokens, of which the model reads the first 31" in str(
+            warning.message
+        )
+        assert f"what comes from '{rest}" in str(warning.message)
+    assert cut == generate(translator, prompt=start, tokens=12, greedy=True, beams=0)
+    with pytest.warns(UserWarning, match="the source has"):
+        assert generate(translator, prompt=long, tokens=12) == whole
+
+
+def test_relative_positions_read_a_source_of_any_length(trained_t5, recwarn):
+    generate(trained_t5, prompt="import os\n" * 50, tokens=4)
+    assert not recwarn.list
+
+
+def test_a_prompt_longer_than_the_context_is_read_from_its_end_and_it_is_said_where(trained_gpt):
+    tok = Run(trained_gpt).tokenizer()
+    long = "import os\nimport sys\n" * 20
+    with pytest.warns(
+        UserWarning, match=r"the prompt has \d+ tokens, of which the model reads the last 32: .* cut off"
+    ):
+        text = generate(trained_gpt, prompt=long, tokens=5, greedy=True)
+    model = load_trained(Run(trained_gpt)).model
+    ids = torch.tensor(tok.encode(long)[-32:])
+    assert text == tok.decode(continued(model, ids, 5, temperature=0).tolist())
+
+
+def test_a_text_with_masks_that_is_too_long_is_refused(trained_bert):
+    with pytest.raises(ValueError, match=r"--prompt has \d+ tokens, and the encoder reads 32 at once: shorten it"):
+        generate(trained_bert, prompt="<|mask|>" + " import os" * 50)
+
+
+def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(translator, monkeypatch):
+    from pipelines import translation
+
+    sources = [f"the number {i}" for i in (3, 14, 159, 2, 65)]
+    together = generate(translator, prompt=sources, tokens=10)
+    monkeypatch.setattr(translation, "TARGETS", 8)
+    assert translation.sources_at_once(4) == 2
+    assert generate(translator, prompt=sources, tokens=10) == together
+    assert translation.sources_at_once(100) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,6 +165,7 @@ def test_samples_of_a_model_of_pairs_show_source_target_and_answer(tmp_path, sma
         ({"min_p": 0.0}, "--min-p is 0.0"),
         ({"repetition_penalty": 0.0}, "--repetition-penalty is 0.0"),
         ({"beams": -1}, "--beams is -1"),
+        ({"beams": 10**9}, "--beams is 1,000,000,000, but must be from 1 to 100, or 0 to draw"),
         ({"seed": 2**63}, f"--seed is {2**63}"),
         ({"beams": 3, "top_k": 5}, "--beams looks for the likeliest text, and --top-k chooses otherwise"),
         ({"beams": 3}, "--beams is for an encoder-decoder, and this run trained a model that is a decoder"),

@@ -293,6 +293,14 @@ def test_pairs_longer_than_the_context_are_cut_and_counted(tmp_path, recipe, dat
     assert pretrain(short, data=data, out=tmp_path / "run") == 0
     longer = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["train"]["source_ids"])
     assert f"{longer:,} of 1,500 pairs are longer than 4 tokens" in " ".join(capsys.readouterr().out.split())
+    held_out = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["validation"]["source_ids"])
+    assert evaluate(tmp_path / "run", beams=0)["splits"]["validation"]["cut"] == held_out
+
+
+@pytest.mark.parametrize("beams", [-1, 101, 10**9])
+def test_beams_are_bounded(run, beams):
+    with pytest.raises(ValueError, match=f"--beams is {beams:,}, but must be from 1 to 100, or 0 to leave the search"):
+        evaluate(run, beams=beams)
 
 
 def test_cropping_pairs_is_refused(recipe):

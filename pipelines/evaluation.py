@@ -1,0 +1,176 @@
+"""What a run is measured on, and the numbers of each split (`pipelines.evaluate` says which there are)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lm.model import LanguageModel
+from pipelines.compressors import compressed_bits_per_byte
+from pipelines.dataset import TokenStream
+from pipelines.display import Bar
+from pipelines.loading import Trained
+from pipelines.pairs import Pairs
+from pipelines.scoring import (
+    PSEUDO_POSITIONS,
+    Truth,
+    Windows,
+    decoder_windows,
+    encoder_windows,
+    fit_baselines,
+    pair_windows,
+    pseudo_perplexity,
+    score,
+    span_windows,
+)
+from pipelines.training.data import Dataset, make_any_objective, open_dataset
+from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption
+from pipelines.training.run import Run
+from pipelines.translation import translation_numbers
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """How a stream is cut into what the model reads at once, in tokens."""
+
+    window: int
+    stride: int
+    min_context: int
+
+
+class SplitScorer:
+    """Makes the entry of evaluation.json for a split after the other."""
+
+    def __init__(
+        self,
+        run: Run,
+        trained: Trained,
+        dataset: Dataset,
+        windows: WindowSettings,
+        *,
+        search: dict[str, Any],
+        other: LanguageModel | None = None,
+    ) -> None:
+        """`search`: the options of `translation_numbers`. `other`: a model to measure the divergence from."""
+        self.model, self.other, self.dataset, self.windows, self.search = trained.model, other, dataset, windows, search
+        self.tokenizer = run.tokenizer()
+        self.objective = make_any_objective(run.recipe, windows.window, self.tokenizer)
+        self.baselines = fit_baselines(dataset, self.objective)
+        self.settings = vars(windows) | {
+            "document_mask": run.recipe.model.document_mask,
+            "dtype": trained.machine.dtype_name,
+        }
+
+    def score(self, stream: TokenStream | Pairs, name: str) -> dict[str, Any]:
+        """The entry for the split `name`, whose tokens or pairs are `stream`."""
+        windows, total = self._windows(stream)
+        synthetic = self.dataset.info["corpus"].get("synthetic")
+        truth = Truth(synthetic, stream, self.tokenizer) if synthetic else None
+        with Bar(f"scoring {name}", total, "tok") as bar:
+            numbers = score(
+                self.model,
+                windows,
+                self.tokenizer,
+                self.baselines,
+                window=self.objective.positions,
+                other=self.other,
+                truth=truth,
+                bar=bar,
+            )
+        return numbers | self._more(stream, name) | self.settings
+
+    def compressed(self, split: str) -> dict[str, dict[str, float]]:
+        """What compressors need for the same text."""
+        with Bar("compressing", None, "B") as bar:
+            return compressed_bits_per_byte(self.dataset, self.tokenizer, split, progress=bar.update)
+
+    def _windows(self, stream: TokenStream | Pairs) -> tuple[Iterator[Windows], int | None]:
+        """What is scored of a split, and how many tokens that is where it is known beforehand."""
+        match self.objective:
+            case NextToken():
+                settings = self.windows
+                return decoder_windows(stream, self.objective, settings.stride, settings.min_context), stream.tokens
+            case MaskedToken():
+                return encoder_windows(stream, self.objective), None
+            case SpanCorruption():
+                return span_windows(stream, self.objective), stream.blocks * self.objective.positions
+        return pair_windows(stream, self.objective), int(sum(self.objective.lengths(stream)[1]))
+
+    def _more(self, stream: TokenStream | Pairs, name: str) -> dict[str, Any]:
+        """The numbers that only this kind of model has."""
+        match self.objective:
+            case NextToken():
+                return {}
+            case SpanCorruption():
+                return {"bits_per_byte": None}
+            case MaskedToken():
+                with Bar("masking one by one", PSEUDO_POSITIONS, "tok") as bar:
+                    unigram = self.baselines[0]
+                    found = pseudo_perplexity(self.model, stream, self.objective, self.tokenizer, unigram, bar)
+                return found | {"bits_per_byte": None}
+        cut = {"cut": self.objective.cut(stream)}
+        if not self.search["beams"]:
+            return cut
+        with Bar(f"searching {name}", len(stream), "pairs") as bar:
+            return cut | translation_numbers(self.model, stream, self.objective, self.tokenizer, **self.search, bar=bar)
+
+
+def dataset_of(run: Run, data: Path | None) -> Dataset:
+    """The dataset in `data`, or else the one that the run was trained on.
+
+    Raises ValueError where there is none, since the run was imported or its dataset is gone, and for one that was built
+    with another tokenizer.
+    """
+    dataset = open_dataset(data or _own_dataset(run), run.recipe.objective)
+    fingerprint = run.tokenizer().fingerprint
+    if dataset.tokenizer_fingerprint != fingerprint:
+        raise ValueError(
+            f"{dataset.folder} was built with another tokenizer than that of {run.folder} "
+            f"({dataset.tokenizer_fingerprint[:16]} and {fingerprint[:16]}): build a dataset with the run's"
+        )
+    return dataset
+
+
+def _own_dataset(run: Run) -> Path:
+    if not run.facts["data"]:
+        raise ValueError(f"{run.folder} was imported and has no dataset: say which one to measure it on with --data")
+    if not run.data.exists():
+        raise ValueError(f"the dataset of the run, {run.data}, is not there any more: say where one is with --data")
+    return run.data
+
+
+def windows_of(run: Run, dataset: Dataset, stride: int | None, min_context: int) -> WindowSettings:
+    """The windows of a run; ValueError for settings that mean nothing to it or to the dataset."""
+    positions, objective = run.recipe.model.context_length, run.recipe.objective
+    window = positions - 2 if objective == "masked-token" else positions
+    if objective != "next-token" and (stride is not None or min_context != 1):
+        raise ValueError(
+            f"{run.folder} was trained on {objective}: it reads whole blocks or pairs, so --stride and --min-context "
+            "mean nothing to it"
+        )
+    if objective in ("masked-token", "span-corruption") and dataset.context_length != window:
+        raise ValueError(
+            f"{run.folder} reads blocks of {window} tokens, but {dataset.folder} has blocks of "
+            f"{dataset.context_length}: build a dataset with --context-length {window}"
+        )
+    stride = window if stride is None else stride
+    for name, value in (("--stride", stride), ("--min-context", min_context)):
+        if not 1 <= value <= window:
+            raise ValueError(f"{name} is {value}, but must be from 1 to the window of {window} tokens")
+    return WindowSettings(window, stride, min_context)
+
+
+def comparable(other: Run, this: Run) -> Run:
+    """`other`, if it predicts the same positions over the same tokens; else ValueError."""
+    if other.facts["tokenizer_fingerprint"] != this.tokenizer().fingerprint:
+        raise ValueError(
+            f"{other.folder} and {this.folder} have different tokenizers: their predictions are over different "
+            "tokens and have no divergence"
+        )
+    theirs, ours = ((r.recipe.objective, r.recipe.model.context_length) for r in (other, this))
+    if theirs != ours:
+        raise ValueError(
+            f"{other.folder} and {this.folder} do not predict the same positions: "
+            f"{theirs[0]} with a context of {theirs[1]}, and {ours[0]} with {ours[1]}"
+        )
+    return other

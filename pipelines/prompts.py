@@ -1,0 +1,86 @@
+"""Prompts as the ids that a model reads. What it cannot read whole is cut, and it is said what."""
+
+import warnings
+from collections.abc import Sequence
+
+from lm.config import ModelConfig
+from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
+
+SHOWN = 40  # characters of a text that say where it was cut
+
+
+def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig) -> list[list[int]]:
+    """What a decoder goes on from, for each prompt: the end of another document, since so a document begins, and the
+    text. Of one that is longer than the context its end.
+
+    Raises ValueError for an empty prompt where the tokenizer has no <|endoftext|>.
+    """
+    end = tok.special_tokens.get(END_OF_TEXT)
+    rows = [([] if end is None else [end]) + tok.encode(text, disallowed_special=()) for text in prompts]
+    if not all(rows):
+        raise ValueError("--prompt is empty, and the tokenizer has no <|endoftext|> to start from: give a prompt")
+    most = config.context_length
+    for number, row in enumerate(rows, 1):
+        if len(row) > most:
+            warnings.warn(
+                f"{_which('prompt', number, rows)} has {len(row):,} tokens, of which the model reads the last "
+                f"{most:,}: what comes before {_shown(tok, row[-most:])} was cut off",
+                stacklevel=2,
+            )
+    return [row[-most:] for row in rows]
+
+
+def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig) -> list[list[int]]:
+    """What an encoder-decoder reads of each source: the text, in which sentinels stand for spans, and its end. Of one
+    that is longer than the context the beginning, as in training, unless positions are relative and so know no end.
+
+    Raises ValueError where the tokenizer has no <|endoftext|>.
+    """
+    special = special_ids(tok, (END_OF_TEXT,), "an encoder-decoder")
+    allowed = set(sentinels(len(special))) & set(special)
+    rows = [tok.encode(text, allowed_special=allowed, disallowed_special=()) for text in sources]
+    if config.positions not in ("relative", "none"):
+        most = config.context_length - 1  # and the end
+        for number, row in enumerate(rows, 1):
+            if len(row) > most:
+                warnings.warn(
+                    f"{_which('source', number, rows)} has {len(row):,} tokens, of which the model reads the first "
+                    f"{most:,}: what comes from {_shown(tok, row[most:])} on was cut off",
+                    stacklevel=2,
+                )
+        rows = [row[:most] for row in rows]
+    return [[*row, special[END_OF_TEXT]] for row in rows]
+
+
+def masked_ids(tok: Tokenizer, text: str, config: ModelConfig) -> list[int]:
+    """What an encoder reads of a text with <|mask|>s: it, between <|cls|> and <|sep|>.
+
+    Raises ValueError for a text without a mask, one that is too long, and a tokenizer without these three.
+    """
+    special = special_ids(tok, (CLS, SEP, MASK), "an encoder")
+    if MASK not in text:
+        raise ValueError(f"--prompt has no {MASK}: put it where the encoder shall guess a token")
+    ids = [special[CLS], *tok.encode(text, allowed_special={MASK}, disallowed_special=()), special[SEP]]
+    if len(ids) > config.context_length and config.positions not in ("relative", "none"):
+        raise ValueError(
+            f"--prompt has {len(ids) - 2:,} tokens, and the encoder reads {config.context_length - 2:,} at once: "
+            f"shorten it around {MASK}"
+        )
+    return ids
+
+
+def special_ids(tok: Tokenizer, names: Sequence[str], what: str) -> dict[str, int]:
+    """The ids of the special tokens by name; ValueError where one is missing that `what` reads."""
+    for name in names:
+        if name not in tok.special_tokens:
+            raise ValueError(f"{what} needs the special token {name}, which the tokenizer of this run has not")
+    return tok.special_tokens
+
+
+def _which(kind: str, number: int, rows: Sequence[Sequence[int]]) -> str:
+    return f"the {kind}" if len(rows) == 1 else f"{kind} {number} of {len(rows)}"
+
+
+def _shown(tok: Tokenizer, ids: Sequence[int]) -> str:
+    text = " ".join(tok.decode(list(ids[:SHOWN])).split())
+    return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
