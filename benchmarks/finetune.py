@@ -161,6 +161,7 @@ def _finetuned(run: Path, texts: Path, out: Path, lr: float, options: Options, s
         out=out,
         from_scratch=scratch,
         compare_scratch=False,
+        overwrite=True,
         settings=FinetuneConfig(epochs=options.epochs, lr=lr, seed=options.seed),
     )
     return result | {"seconds": round(time.perf_counter() - started, 1)}

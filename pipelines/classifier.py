@@ -46,6 +46,15 @@ class TextClassifier:
         probabilities = torch.softmax(self.logits(texts).double(), dim=-1)
         return [self.labels[i] for i in probabilities.argmax(dim=-1).tolist()], probabilities.numpy()
 
+    def cut(self, texts: Sequence[str]) -> list[bool]:
+        """Which of the texts are longer than what is read of them, `room` tokens."""
+        return [len(ids) > self.room for ids in self.tokenizer.encode_batch(texts, disallowed_special=())]
+
+    @property
+    def room(self) -> int:
+        """Tokens of a text that are read: <|cls|> and <|sep|> take two of the context."""
+        return self.model.config.context_length - 2
+
     def logits(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> torch.Tensor:
         """(N, L) float32 on the CPU."""
         rows, _ = encode_texts(self.tokenizer, texts, self.model.config.context_length)

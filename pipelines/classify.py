@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,8 @@ def classify(
     dtype: Dtype = "float32",
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> list[dict[str, Any]]:
-    """Say which labels texts most likely have: for each a `label`, its `probability` and the likeliest `labels`.
+    """Say which labels texts most likely have: for each a `label`, its `probability`, the likeliest `labels`, and
+    whether the text was `cut`, being longer than the classifier reads.
 
     Args:
         classifier: Folder that bytelm finetune wrote.
@@ -31,17 +33,26 @@ def classify(
     """
     if top < 1:
         raise ValueError(f"--top is {top}, but must be at least 1")
+    if not text and sys.stdin.isatty():
+        print("bytelm classify: reading texts, one a line; Ctrl-D ends them", file=sys.stderr)
     texts = list(text) or [line.rstrip("\n") for line in sys.stdin]
     if not texts:
         raise ValueError("there is no text: give one or several, or lines on standard input")
     from pipelines.classifier import load_classifier
 
     model = load_classifier(classifier, device, dtype)
+    cut = model.cut(texts)
+    if times := sum(cut):
+        warnings.warn(
+            f"{times:,} of {len(texts):,} texts {'is' if times == 1 else 'are'} longer than the {model.room:,} tokens "
+            "that the classifier reads: what follows them was cut off",
+            stacklevel=2,
+        )
     results = []
-    for label, probabilities in zip(*model.predict(texts), strict=True):
+    for label, probabilities, is_cut in zip(*model.predict(texts), cut, strict=True):
         likeliest = (-probabilities).argsort(kind="stable")[:top].tolist()  # of equals the first, as in predict
         ranked = [{"label": model.labels[i], "probability": float(probabilities[i])} for i in likeliest]
-        results.append({"label": label, "probability": float(probabilities.max()), "labels": ranked})
+        results.append({"label": label, "probability": float(probabilities.max()), "labels": ranked, "cut": is_cut})
     _show(texts, results, as_json)
     return results
 

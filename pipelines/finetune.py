@@ -31,6 +31,7 @@ def finetune(
     held_out: float = 0.1,
     from_scratch: bool = False,
     compare_scratch: bool = True,
+    overwrite: bool = False,
     settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = SETTINGS,
 ) -> dict[str, Any]:
     """Make a classifier of an encoder that was pretrained; write it into `out` and return its evaluation.json.
@@ -46,16 +47,22 @@ def finetune(
         held_out: Without --test, the share of the texts, by their hash, that is held out.
         from_scratch: Start from random weights instead of the run's.
         compare_scratch: Whether to train the same model from random weights too, which takes as long again.
+        overwrite: Whether a classifier that is there already is replaced.
         settings: How it is trained.
     """
     from pipelines.classifier import holds_classifier
     from pipelines.files import whole_folder
 
+    def replaceable(there: Path) -> bool:
+        return overwrite and holds_classifier(there)
+
+    if out.exists() and not replaceable(out):
+        raise ValueError(f"{out} exists already: choose another --out (or replace a classifier with --overwrite)")
     encoder = _encoder(run)
     train, tested = _texts(data, test, text_field, label_field, held_out)
     labels = train.distinct_labels()
     task = _Task(encoder, train, tested, labels, settings)
-    with whole_folder(out, holds_classifier) as folder:
+    with whole_folder(out, replaceable) as folder:
         result = task.describe(data, test, held_out)
         classifier, checkpoint = task.trained("from scratch" if from_scratch else "fine-tuning", from_scratch)
         result |= {"checkpoint": checkpoint, **task.scores(classifier)}

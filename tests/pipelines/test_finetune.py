@@ -12,6 +12,7 @@ import torch
 
 from corpora.labelled import read_labelled
 from pipelines.classifier import load_classifier
+from pipelines.classify import classify
 from pipelines.finetune import finetune
 from pipelines.training.finetune_config import FinetuneConfig
 from pipelines.training.run import Run
@@ -154,6 +155,29 @@ def test_a_folder_that_is_no_classifier_is_left_alone(tmp_path, trained_bert, pa
     with pytest.raises(ValueError, match="holds no classifier"):
         load_classifier(tmp_path)
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_classifier_that_is_there_is_replaced_only_when_asked_to(made, tmp_path, trained_bert):
+    folder = shutil.copytree(made[0], tmp_path / "mine")
+    rows = [(f"{word} {i}", word) for i in range(20) for word in ("yes", "no")]
+    options = {"data": write(tmp_path / "rows.jsonl", rows), "out": folder, "compare_scratch": False}
+    settings = replace(SETTINGS, epochs=1)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ValueError, match=r"mine exists already: choose another --out .*--overwrite"):
+        finetune(trained_bert, **options, settings=settings)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    finetune(trained_bert, **options, overwrite=True, settings=settings)
+    assert load_classifier(folder).labels == ["no", "yes"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "rows.jsonl"]
+    with pytest.raises(ValueError, match="exists already: choose another --out"):
+        finetune(trained_bert, **options | {"out": trained_bert}, overwrite=True, settings=settings)
+
+
+def test_what_classify_cuts_is_said(made, capsys):
+    words = "1 of 2 texts is longer than the 32 tokens that the classifier reads: what follows them was cut off"
+    with pytest.warns(UserWarning, match=words):
+        classify(made[0], ("a b c " * 100, "short"), as_json=True)
+    assert [json.loads(line)["cut"] for line in capsys.readouterr().out.splitlines()] == [True, False]
 
 
 def test_damaged_files_are_named(made, tmp_path):
