@@ -9,6 +9,7 @@ will be read at once (`benchmarks/generate.py` has the times).
 from __future__ import annotations
 
 import copy
+import functools
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -127,12 +128,36 @@ class SameDtypeLayerNorm(nn.Module):
         return torch.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
+@functools.cache
+def packing_works(dtype: torch.dtype) -> bool:
+    """Whether `PackedLinear` gives in `dtype` what the plain product gives.
+
+    It is made of operators that PyTorch keeps to itself: another version may lack them, want other arguments, or mean
+    something else by them, and not every CPU has bfloat16's instructions, without which they are slow.
+    """
+    if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
+        return False
+    numbers = torch.linspace(-1.0, 1.0, 63, dtype=dtype)
+    weight, bias, x = numbers[:35].view(5, 7), numbers[35:40], numbers[42:].view(3, 7)
+    try:
+        if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return False
+        got = [PackedLinear(weight, each)(rows) for each in (bias, None) for rows in (x, x[:1], x.view(1, 3, 7))]
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    expected = [F.linear(rows, weight, each) for each in (bias, None) for rows in (x, x[:1], x.view(1, 3, 7))]
+    return all(
+        one.shape == other.shape and torch.allclose(one.float(), other.float(), atol=0.02, rtol=0.02)
+        for one, other in zip(got, expected, strict=True)
+    )
+
+
 def fastest_linear(weight: Tensor, bias: Tensor | None, rows: int) -> nn.Module:
     """weight (outputs, inputs) and bias (outputs,) as the layer that multiplies so many rows by them fastest."""
-    if weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
-        if weight.dtype == torch.float32:
-            return SplitLinear(weight, bias, torch.get_num_threads()) if rows == 1 else PackedLinear(weight, bias)
-        if weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if weight.device.type == "cpu":
+        if weight.dtype == torch.float32 and rows == 1:
+            return SplitLinear(weight, bias, torch.get_num_threads())
+        if packing_works(weight.dtype):
             return PackedLinear(weight, bias)
     layer = Linear(0, 0, bias=False)
     layer.weight = nn.Parameter(weight.detach(), requires_grad=False)

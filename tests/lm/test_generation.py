@@ -6,7 +6,7 @@ import torch
 from lm.cache import KVCache
 from lm.config import ModelConfig
 from lm.generation import fill_masks, generate, stream
-from lm.inference import SplitLinear, prepare
+from lm.inference import PackedLinear, SplitLinear, packing_works, prepare
 from lm.masks import Mask
 from lm.model import build_model
 from lm.reading import pad_left
@@ -135,6 +135,49 @@ def test_outputs_in_parts_are_those_of_one_product(outputs, parts, bias):
     for shape in ((7,), (3, 7), (2, 3, 7)):
         x = torch.randn(shape, generator=seeded())
         torch.testing.assert_close(split(x), whole(x))
+
+
+def gone(*_):
+    raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_reorder_linear_weight'")
+
+
+def changed(*_):
+    raise RuntimeError("_linear_pointwise() is missing value for argument 'algorithm'")
+
+
+def wrong(layer, x):
+    return torch.zeros(*x.shape[:-1], 5, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("method", "trouble"), [("__init__", gone), ("forward", changed), ("forward", wrong)])
+def test_a_torch_without_packed_products_multiplies_plainly(method, trouble, dtype, monkeypatch):
+    model = lively(ModelConfig(**SHAPE | DECODERS["llama"])).eval()
+    model.compute_dtype = dtype
+    expected = model.logits(model(prompts())).detach()
+    packing_works.cache_clear()
+    try:
+        with monkeypatch.context() as patch:
+            if method == "__init__":
+                patch.setattr(PackedLinear, method, trouble)
+            else:
+                patch.setattr(PackedLinear, "__init__", lambda layer, *_: torch.nn.Module.__init__(layer))
+                patch.setattr(PackedLinear, method, trouble)
+            assert not packing_works(dtype)
+            ready = prepare(model)
+        assert not any(isinstance(layer, PackedLinear) for layer in ready.model.modules())
+        with torch.no_grad():
+            got = ready.logits(ready.model(prompts()))
+    finally:
+        packing_works.cache_clear()
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    assert ((got - expected).abs().max() / expected.abs().max()).item() < tolerance
+
+
+def test_packed_products_are_used_where_they_work():
+    layers = list(prepare(plain()).model.modules())
+    assert any(isinstance(layer, PackedLinear) for layer in layers) == packing_works(torch.float32)
+    assert not packing_works(torch.float64)
 
 
 @pytest.mark.parametrize("length", [1, 5, 16, 23])
