@@ -41,7 +41,11 @@ class Attention(nn.Module):
         self.value_scale = nn.Parameter(torch.empty(1)) if value_embedding else None
 
     def forward(self, x: Tensor, rotary: Rotary, attend: Attend, value_embedding: Tensor | None = None) -> Tensor:
-        """x (B, T, width) attends to itself; `value_embedding` (B, T, G x D) is added to the values, scaled."""
+        """x (B, T, width) attends to itself, through `attend`, to (B, T, width) in its dtype.
+
+        `rotary` turns queries and keys where positions are rotary; `value_embedding` (B, T, G x D) is added to the
+        values, scaled.
+        """
         q, (k, v) = self.queries(x), self.keys_values(x)
         if value_embedding is not None:
             v = v + self.value_scale.to(v.dtype) * _heads(value_embedding, self.kv_heads)
@@ -50,7 +54,7 @@ class Attention(nn.Module):
         return self.output(_merged(attend(q, k, v)))
 
     def cross(self, x: Tensor, recall: Recall) -> Tensor:
-        """x (B, T, width) attends to a memory."""
+        """x (B, T, width) attends to a memory, through `recall`, to (B, T, width) in its dtype."""
         return self.output(_merged(recall(self.queries(x))))
 
     def queries(self, x: Tensor) -> Tensor:
@@ -73,6 +77,7 @@ class MLP(nn.Module):
         self.down = Linear(config.hidden_width, config.width, config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x (..., width) to (..., width), in the dtype of x."""
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))
@@ -119,6 +124,11 @@ class Block(nn.Module):
         recall: Recall | None = None,
         value_embedding: Tensor | None = None,
     ) -> Tensor:
+        """x (B, T, width), the residual stream, to what it is after the block, in the dtype of x.
+
+        `rotary`, `attend` and `value_embedding` as in `Attention.forward`; `recall`, which cross-attention needs, as in
+        `Attention.cross`.
+        """
         attention = partial(self.attention, rotary=rotary, attend=attend, value_embedding=value_embedding)
         x = self._residual(x, self.attention_norm, attention)
         if self.cross_attention is not None:

@@ -17,7 +17,7 @@ from lm.layers import Linear, build_norm
 
 
 class NextTokenHead(nn.Module):
-    """Hidden states go to the output matrix as they are, or divided by the root of the width (T5)."""
+    """Hidden states (..., width) go to the output matrix as they are, or divided by the root of the width (T5)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -30,7 +30,8 @@ class NextTokenHead(nn.Module):
 
 
 class MaskedTokenHead(nn.Module):
-    """BERT's transform before the output matrix: dense, exact GELU, norm; and a bias for each entry."""
+    """BERT's transform of hidden states (..., width), which keeps their shape and dtype, before the output matrix:
+    dense, exact GELU, norm; and a bias for each entry (Devlin et al. 2019, released code)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -21,7 +21,8 @@ LLAMA3_HIGH, LLAMA3_LOW = 4.0, 1.0
 
 
 class PositionalEmbedding(nn.Module):
-    """What is added to the token embedding: learned rows, fixed sinusoids, or nothing."""
+    """What is added to the token embedding x (B, T, width), in its dtype: learned rows, fixed sinusoids (to x times the
+    root of the width), or nothing."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -66,6 +67,7 @@ class RotaryTables(nn.Module):
         self.register_buffer("sine", torch.cat((-sine, sine), dim=-1).float(), persistent=False)
 
     def forward(self, positions: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of those positions in `dtype`: (T, D) of a slice, (B, 1, T, D) of positions (B, T)."""
         cosine, sine = self.cosine[positions].to(dtype), self.sine[positions].to(dtype)
         if isinstance(positions, Tensor):
             return cosine.unsqueeze(1), sine.unsqueeze(1)

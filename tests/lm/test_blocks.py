@@ -91,6 +91,22 @@ def test_stochastic_depth_skips_whole_sublayers_of_some_sequences_and_keeps_the_
     assert len(out.flatten(1).unique(dim=0)) == 2
 
 
+def test_dropout_takes_its_share_of_the_embedding_the_weights_and_every_update_in_training_alone():
+    model = build_model(tiny("gpt2", dropout=0.25), seed=0)
+    zeroed = []
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.register_forward_hook(lambda _, __, out: zeroed.append((out == 0).double().mean().item()))
+    torch.manual_seed(0)
+    model(some_ids(batch=60))
+    assert len(zeroed) == 1 + 2 * len(model.stack.blocks)
+    assert zeroed == pytest.approx([0.25] * len(zeroed), abs=0.02)
+    assert model.stack.backend().keywords["dropout"] == 0.25
+    plain = build_model(tiny("gpt2"), seed=0)
+    assert torch.equal(model.eval()(some_ids()), plain(some_ids()))
+    assert model.stack.backend().keywords["dropout"] == 0.0
+
+
 def test_stochastic_depth_grows_from_the_first_block_to_the_last():
     model = build_model(tiny("gpt2", layers=4, stochastic_depth=0.4), seed=0)
     assert [block.skip for block in model.stack.blocks] == pytest.approx([0.1, 0.2, 0.3, 0.4])

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from lm.attention import BACKENDS
+from lm.config import ModelConfig
 from lm.counting import count_parameters
 from lm.exchange import from_hugging_face
 from lm.model import LanguageModel
+from lm.positions import sinusoidal_table
 
 transformers = pytest.importorskip("transformers")
 
@@ -145,3 +147,84 @@ def test_logits_of_t5_over_a_padded_source(options, attention):
     assert expected.std() > 0.05
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
     assert count_parameters(ours) == peer.num_parameters()
+
+
+def reshaped(name, ours, theirs, **shape):
+    """A model of transformers, its Llama-like weights in one of ours with other options, and what is then left over."""
+    peer = random_peer(name, **shape)
+    tensors = dict(peer.state_dict())
+    extra = {key: tensors.pop(key) for key in list(tensors) if key.split(".")[-2] in theirs}
+    llama = peer.config.to_dict() | {"model_type": "llama", "head_dim": 12, "sliding_window": None}
+    config, weights = from_hugging_face(llama, tensors)
+    model = LanguageModel(replace(config, **ours))
+    for key, weight in extra.items():
+        layer, norm = key.split(".")[2], theirs[key.split(".")[-2]]
+        weights[f"decoder.blocks.{layer}.attention.{norm}.weight"] = weight
+    model.load_state_dict(weights)
+    return model.eval(), peer
+
+
+@pytest.mark.parametrize("attention", ["auto", "reference", "blocked"])
+def test_logits_with_a_sliding_window_are_mistrals(attention):
+    window = {"window": 7, "attention": attention}
+    assert_same_logits(*reshaped("Mistral", window, {}, **LLAMA, head_dim=12, sliding_window=7))
+
+
+def test_logits_with_norms_on_queries_and_keys_are_qwens():
+    norms = {"q_norm": "query_norm", "k_norm": "key_norm"}
+    assert_same_logits(*reshaped("Qwen3", {"qk_norm": True}, norms, **LLAMA, head_dim=12))
+
+
+@torch.no_grad()
+def test_hidden_states_of_the_original_transformer_are_torchs():
+    """Vaswani et al. 2017: post-norm, ReLU, sinusoids added to the embedding times the root of the width."""
+    config = ModelConfig(
+        architecture="encoder-decoder",
+        vocab_size=VOCAB,
+        context_length=LENGTH,
+        layers=2,
+        decoder_layers=3,
+        width=48,
+        heads=4,
+        mlp_width=100,
+        positions="sinusoidal",
+        norm_position="post",
+        activation="relu",
+    )
+    ours = LanguageModel(config).eval()
+    generator = torch.Generator().manual_seed(3)
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, 0.1, 0.2, generator=generator)
+    shape = {"d_model": 48, "nhead": 4, "dim_feedforward": 100, "dropout": 0.0, "batch_first": True}
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(**shape), 2, enable_nested_tensor=False)
+    decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(**shape), 3)
+    for stack, theirs in ((ours.encoder, encoder), (ours.decoder, decoder)):
+        for block, layer in zip(stack.blocks, theirs.layers, strict=True):
+            layer.load_state_dict(torch_names(block))
+    source, ids = random_ids(length=15), random_ids(length=9, seed=1)
+    table = sinusoidal_table(LENGTH, 48)
+    embedded = [ours.embedding(each) * 48**0.5 + table[: each.shape[1]] for each in (source, ids)]
+    future = torch.nn.Transformer.generate_square_subsequent_mask(9)
+    expected = decoder.eval()(embedded[1], encoder.eval()(embedded[0]), tgt_mask=future, tgt_is_causal=True)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(ours(ids, source), expected, atol=1e-4, rtol=1e-4)
+
+
+def torch_names(block):
+    """The parameters of one of our blocks under the names of torch's layers."""
+    named = {"linear1": block.mlp.up, "linear2": block.mlp.down, "norm1": block.attention_norm}
+    attentions = {"self_attn": block.attention}
+    if block.cross_attention is None:
+        named["norm2"] = block.mlp_norm
+    else:
+        named |= {"norm2": block.cross_norm, "norm3": block.mlp_norm}
+        attentions["multihead_attn"] = block.cross_attention
+    weights = {}
+    for name, attention in attentions.items():
+        named[f"{name}.out_proj"] = attention.output
+        layers = (attention.query, attention.key, attention.value)
+        weights[f"{name}.in_proj_weight"] = torch.cat([layer.weight for layer in layers])
+        weights[f"{name}.in_proj_bias"] = torch.cat([layer.bias for layer in layers])
+    for name, layer in named.items():
+        weights |= {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
+    return weights

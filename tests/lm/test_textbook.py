@@ -1,0 +1,98 @@
+"""Whatever options are combined, a model's logits are those of the formulas, written out in `tests.lm.textbook`."""
+
+from dataclasses import fields
+from typing import get_args
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm.attention import BACKENDS
+from lm.config import Activation, Architecture, ModelConfig, Norm, NormPosition, Positions
+from lm.model import LanguageModel
+from tests.lm.textbook import logits
+
+VOCABULARY = 23
+# Options without an influence on what a model in evaluation computes, or whose formulas other tests hold against
+# transformers: how it is initialised and trained, and the frequencies of yarn and llama3 (test_positions).
+ELSEWHERE = {"initialization", "zero_projections", "dropout", "stochastic_depth", "document_mask"}
+ELSEWHERE |= {"rotary_original_length"}
+
+
+@st.composite
+def configurations(draw):
+    architecture = draw(st.sampled_from(get_args(Architecture)))
+    layers, heads, half = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 3))
+    both, scaling = architecture == "encoder-decoder", draw(st.sampled_from(["none", "linear"]))
+    buckets = draw(st.sampled_from([4, 8, 32]))
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=VOCABULARY,
+        context_length=draw(st.integers(8, 12)),
+        layers=layers,
+        decoder_layers=draw(st.integers(0, 3)) if both else 0,
+        width=2 * half * heads,
+        heads=heads,
+        kv_heads=draw(st.sampled_from([n for n in (0, 1, 2, 4) if n == 0 or heads % n == 0])),
+        mlp=draw(st.booleans()),
+        mlp_width=draw(st.sampled_from([0, 7])),
+        positions=draw(st.sampled_from(get_args(Positions))),
+        rotary_base=draw(st.sampled_from([100.0, 10000.0])),
+        rotary_scaling=scaling,
+        rotary_factor=draw(st.sampled_from([1.0, 2.5])) if scaling == "linear" else 1.0,
+        relative_buckets=buckets,
+        relative_distance=buckets // 2 + draw(st.integers(1, 20)),
+        norm=draw(st.sampled_from(get_args(Norm))),
+        norm_position=draw(st.sampled_from(get_args(NormPosition))),
+        norm_eps=draw(st.sampled_from([1e-12, 1e-5, 0.1])),
+        qk_norm=draw(st.booleans()),
+        activation=draw(st.sampled_from(get_args(Activation))),
+        bias=draw(st.booleans()),
+        tied_head=draw(st.booleans()),
+        scaled_attention=draw(st.booleans()),
+        scaled_head=draw(st.booleans()),
+        token_types=draw(st.sampled_from([0, 2])),
+        window=draw(st.sampled_from([0, 1, 3])),
+        soft_cap=draw(st.sampled_from([0.0, 2.0])),
+        value_embeddings=0 if both else draw(st.integers(0, (layers + 1) // 2)),
+        embedding_skips=draw(st.booleans()),
+        attention=draw(st.sampled_from(sorted(BACKENDS))),
+    )
+
+
+def random_model(config, seed):
+    """Every parameter drawn, so that each has a say; without it, a bias or a scale that is left out would not show."""
+    model, generator = LanguageModel(config).double(), torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0.2, 0.5, generator=generator)
+    model.compute_dtype = torch.float64
+    return model.eval()
+
+
+@settings(max_examples=90, deadline=None)
+@given(config=configurations(), length=st.integers(1, 8), seed=st.integers(0, 2**16))
+def test_logits_are_those_of_the_formulas(config, length, seed):
+    model = random_model(config, seed)
+    generator = torch.Generator().manual_seed(seed)
+    ids, source = (torch.randint(VOCABULARY, (n,), generator=generator) for n in (length, 6))
+    both = config.architecture == "encoder-decoder"
+    expected = logits(config, model.state_dict(), ids, source if both else None)
+    with torch.no_grad():
+        got = model.logits(model(ids[None], source[None] if both else None))[0]
+    # tables of sines are float32
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_no_option_of_a_model_is_forgotten():
+    drawn = set()
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(config=configurations())
+    def collect(config):
+        default = ModelConfig()
+        drawn.update(
+            field.name for field in fields(config) if getattr(config, field.name) != getattr(default, field.name)
+        )
+
+    collect()
+    assert drawn | ELSEWHERE == {field.name for field in fields(ModelConfig)}

@@ -1,0 +1,185 @@
+"""The transformer as papers write it down: one sequence, loops, float64, nothing of the models that it checks.
+
+Weights come by the names of a model's `state_dict`. All else is from the formulas that `ModelConfig` names.
+"""
+
+import math
+
+import torch
+
+
+def logits(config, weights, ids, source=None):
+    """Logits (T, V) float64 of ids (T,); of an encoder-decoder given source (S,)."""
+    model = Textbook(config, {name: weight.double() for name, weight in weights.items()})
+    if config.architecture == "encoder-decoder":
+        memory = model.stack("encoder", source, config.layers, causal=False)
+        hidden = model.stack("decoder", ids, config.decoder_layers or config.layers, causal=True, memory=memory)
+    else:
+        causal = config.architecture == "decoder"
+        hidden = model.stack(config.architecture, ids, config.layers, causal)
+    return model.head(hidden)
+
+
+class Textbook:
+    def __init__(self, config, weights):
+        self.config, self.weights = config, weights
+
+    def stack(self, name, ids, layers, causal, memory=None):
+        config, weights = self.config, self.weights
+        x = weights["embedding.weight"][ids]
+        if config.token_types:
+            x = x + weights["token_types.weight"][0]
+        if config.positions == "learned":
+            x = x + weights[f"{name}.positional.learned.weight"][: len(ids)]
+        if config.positions == "sinusoidal":
+            x = x * math.sqrt(config.width) + sinusoids(len(ids), config.width)
+        if config.norm_position == "post" and config.architecture == "encoder":
+            x = self.norm(f"{name}.embedding_norm", x)
+        embedded = x
+        for i in range(layers):
+            if config.embedding_skips:
+                kept, added = (weights[f"{name}.{which}_scales"][i] for which in ("residual", "embedding"))
+                x = kept * x + added * embedded
+            extra, table = None, min(i, layers - 1 - i)
+            if table < config.value_embeddings:
+                rows = weights[f"{name}.value_embeddings.{table}.weight"][ids]
+                extra = weights[f"{name}.blocks.{i}.attention.value_scale"] * rows
+            x = self.block(name, i, x, causal, extra, memory)
+        return self.norm(f"{name}.final_norm", x) if config.norm_position == "pre" else x
+
+    def block(self, stack, i, x, causal, extra, memory):
+        name = f"{stack}.blocks.{i}"
+        x = self.sublayer(f"{name}.attention_norm", x, lambda y: self.self_attention(stack, name, y, causal, extra))
+        if memory is not None:
+            x = self.sublayer(f"{name}.cross_norm", x, lambda y: self.cross_attention(name, y, memory))
+        if self.config.mlp:
+            x = self.sublayer(f"{name}.mlp_norm", x, lambda y: self.mlp(f"{name}.mlp", y))
+        return x
+
+    def sublayer(self, norm, x, function):
+        if self.config.norm_position == "pre":
+            return x + function(self.norm(norm, x))
+        return self.norm(norm, x + function(x))
+
+    def self_attention(self, stack, block, x, causal, extra):
+        config, name = self.config, f"{block}.attention"
+        q, k, v = (self.linear(f"{name}.{which}", x) for which in ("query", "key", "value"))
+        v = v if extra is None else v + extra
+
+        def added(h, t, s):
+            if (causal and s > t) or (config.window and abs(t - s) >= config.window):
+                return -math.inf
+            if config.positions != "relative":
+                return 0.0
+            bucket = t5_bucket(s - t, config.relative_buckets, config.relative_distance, causal)
+            return self.weights[f"{stack}.relative.weight"][bucket, h].item()
+
+        return self.attention(name, q, k, v, added, turned=config.positions == "rotary")
+
+    def cross_attention(self, block, x, memory):
+        name = f"{block}.cross_attention"
+        q, k, v = (self.linear(f"{name}.{w}", y) for w, y in (("query", x), ("key", memory), ("value", memory)))
+        return self.attention(name, q, k, v, lambda h, t, s: 0.0, turned=False)
+
+    def attention(self, name, q, k, v, added, turned):
+        config = self.config
+        width, group = config.head_width, config.heads // config.key_value_heads
+        scale = 1 / math.sqrt(width) if config.scaled_attention else 1.0
+        outputs = []
+        for h in range(config.heads):
+            own, shared = slice(h * width, (h + 1) * width), slice(h // group * width, (h // group + 1) * width)
+            queries, keys = q[:, own], k[:, shared]
+            if config.qk_norm:
+                queries, keys = self.rms(f"{name}.query_norm", queries), self.rms(f"{name}.key_norm", keys)
+            if turned:
+                queries, keys = (rotated(y, config) for y in (queries, keys))
+            places = [[added(h, t, s) for s in range(len(k))] for t in range(len(q))]
+            scores = queries @ keys.T * scale + torch.tensor(places, dtype=torch.float64)
+            exponentials = torch.exp(scores - scores.max(dim=1, keepdim=True).values)
+            outputs.append(exponentials / exponentials.sum(dim=1, keepdim=True) @ v[:, shared])
+        return self.linear(f"{name}.output", torch.cat(outputs, dim=1))
+
+    def mlp(self, name, x):
+        function = ACTIVATIONS[self.config.activation]
+        if self.config.activation in ("swiglu", "geglu"):
+            inner = function(self.linear(f"{name}.gate", x)) * self.linear(f"{name}.up", x)
+        else:
+            inner = function(self.linear(f"{name}.up", x))
+        return self.linear(f"{name}.down", inner)
+
+    def linear(self, name, x):
+        return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0.0)
+
+    def norm(self, name, x):
+        if self.config.norm == "rmsnorm":
+            return self.rms(name, x)
+        centred = x - x.mean(dim=1, keepdim=True)
+        variance = centred.square().mean(dim=1, keepdim=True)
+        scaled = centred / torch.sqrt(variance + self.config.norm_eps)
+        return scaled * self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0)
+
+    def rms(self, name, x):
+        root = torch.sqrt(x.square().mean(dim=1, keepdim=True) + self.config.norm_eps)
+        return x / root * self.weights[f"{name}.weight"]
+
+    def head(self, hidden):
+        config = self.config
+        if config.architecture == "encoder":
+            hidden = self.norm("head.norm", gelu(self.linear("head.dense", hidden)))
+        elif config.scaled_head:
+            hidden = hidden / math.sqrt(config.width)
+        matrix = self.weights["embedding.weight" if config.tied_head else "head.weight"]
+        values = hidden @ matrix.T + self.weights.get("head.bias", 0.0)
+        return config.soft_cap * torch.tanh(values / config.soft_cap) if config.soft_cap else values
+
+
+def gelu(x):
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def gelu_tanh(x):
+    return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+ACTIVATIONS = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": lambda x: x * (x > 0),
+    "relu2": lambda x: x * x * (x > 0),
+    "swiglu": lambda x: x / (1 + torch.exp(-x)),
+    "geglu": gelu_tanh,
+}
+
+
+def sinusoids(length, width):
+    rows = []
+    for t in range(length):
+        angles = [t / 10000 ** (2 * i / width) for i in range(width // 2)]
+        rows.append([f(angle) for angle in angles for f in (math.sin, math.cos)])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def rotated(x, config):
+    """Components i and i + D / 2 of row t are a complex number, turned by t / (base^(2i / D) x factor)."""
+    half = x.shape[1] // 2
+    numbers = torch.complex(x[:, :half], x[:, half:])
+    factor = config.rotary_factor if config.rotary_scaling == "linear" else 1.0
+    for t in range(len(x)):
+        for i in range(half):
+            angle = t / (config.rotary_base ** (i / half) * factor)
+            numbers[t, i] *= complex(math.cos(angle), math.sin(angle))
+    return torch.cat((numbers.real, numbers.imag), dim=1)
+
+
+def t5_bucket(offset, buckets, farthest, causal):
+    """Raffel et al. 2020, in words of the released code: small distances have a bucket each, larger ones share."""
+    first, distance = 0, -offset
+    if not causal:
+        buckets //= 2
+        first, distance = buckets if offset > 0 else 0, abs(offset)
+    exact = buckets // 2
+    if distance < exact:
+        return first + max(distance, 0)
+    # in float32, as there: at a power of the base the last digit decides
+    ratio = torch.tensor(distance, dtype=torch.float32).div(exact).log() / math.log(farthest / exact)
+    return first + min(buckets - 1, exact + int((ratio * (buckets - exact)).item()))
