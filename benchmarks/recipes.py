@@ -1,9 +1,10 @@
 """What pays in a small decoder: variants of one recipe, trained on the same tokens and compared in bits per byte.
 
-    python -m benchmarks.recipes --text FILE... [--tokens 1M] [--variants NAME...] [--seeds 1]
+    python -m benchmarks.recipes --text CORPUS... [--tokens 1M] [--variants NAME...] [--seeds 1]
 
-writes benchmarks/results/recipes/recipes.json, adding to what is there, and recipes.md. What was made of it is told in
-benchmarks/recipes.md.
+writes benchmarks/results/recipes/recipes.json, adding to what is there, and recipes.md. What is there already, of the
+same text, tokens, seed and device, is not trained again: the same command goes on after an interruption, and with
+more variants, seeds or tokens adds those. What was made of it is told in benchmarks/recipes.md.
 """
 
 import json
@@ -14,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -24,6 +25,8 @@ from lm.counting import count_parameters, model_without_memory
 from pipelines.arguments import parse
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset import TokenDataset
+from pipelines.display import say
+from pipelines.files import write_whole
 from pipelines.pretrain import pretrain
 from pipelines.recipe import Recipe
 from pipelines.train_tokenizer import train_tokenizer
@@ -57,6 +60,12 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "modern, skips and value embeddings": (MODERN | {"embedding_skips": True, "value_embeddings": 1}, MUON),
     "modern, cosine": (MODERN, MUON | {"schedule": "cosine"}),
 }
+# The options that the preset has and that only make sense beside it: `--group preset`.
+GROUPS = {
+    "all": tuple(VARIANTS),
+    "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
+    "optimizers": ("gpt2, lr 1e-3", "gpt2, lr 2e-3", "gpt2, lr 4e-3", "gpt2, muon", "modern, adamw", "modern"),
+}
 
 
 @dataclass(frozen=True)
@@ -66,35 +75,56 @@ class Settings:
     data: Path
     tokens: int
     device: str
+    results: Path
+
+    def key(self, variant: str, seed: int) -> dict[str, Any]:
+        """What tells a training from all others."""
+        fingerprint = TokenDataset(self.data).fingerprint[:16]
+        return {"variant": variant, "seed": seed, "tokens": self.tokens, "data": fingerprint, "device": self.device}
 
 
 def recipes(
     *,
     text: Sequence[str],
     tokens: int = 1_000_000,
-    variants: Annotated[Sequence[str], tyro.conf.arg(metavar="NAME")] = tuple(VARIANTS),
+    group: Literal["all", "preset", "optimizers"] = "all",
+    variants: Annotated[Sequence[str], tyro.conf.arg(metavar="NAME")] = (),
     seeds: int = 1,
     folder: Path | None = None,
+    results: Path = RESULTS,
 ) -> None:
     """Train the variants and compare them.
 
     Args:
         text: Corpora to train on; 5 % of their documents are for validation.
         tokens: Tokens that each variant is trained on.
-        variants: Which to train; by default all.
+        group: Which variants: all, those of what the preset modern has, or those of optimizers.
+        variants: Which by name instead.
         seeds: How many times each is trained, with seeds 0, 1, ...
         folder: Where the tokenizer and the dataset are made and found again; by default a temporary folder.
+        results: Folder of recipes.json and recipes.md.
     """
+    names = variants or GROUPS[group]
+    if unknown := [name for name in names if name not in VARIANTS]:
+        raise SystemExit(f"there is no variant {unknown[0]!r}: give some of {'; '.join(VARIANTS)}")
     with tempfile.TemporaryDirectory() as temporary:
         where = folder or Path(temporary)
         if not (where / "tokenizer").exists():
             train_tokenizer(list(text), vocab_size=8192, out=where / "tokenizer")
         if not (where / "data").exists():
             build_dataset(list(text), tokenizer=where / "tokenizer", context_length=256, out=where / "data")
-        settings = Settings(where / "data", tokens, "cuda" if torch.cuda.is_available() else "cpu")
-        for name in variants:
-            for seed in range(seeds):
-                _record(name, seed, _trained(name, seed, settings), settings)
+        settings = Settings(where / "data", tokens, _device(), results)
+        for seed in range(seeds):
+            for name in names:
+                key, rows = settings.key(name, seed), _rows(results)
+                if any(key.items() <= row.items() for row in rows):
+                    say(f"{name}, seed {seed}: there already")
+                else:
+                    _record([*rows, key | _trained(name, seed, settings)], results)
+
+
+def _device() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
 
 
 def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
@@ -116,7 +146,7 @@ def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         if pretrain(recipe, data=settings.data, out=out):
-            raise SystemExit("interrupted: the same command without the variants that are there goes on")
+            raise SystemExit("interrupted: the same command goes on after the variants that are done")
         lines = [line for line in Run(out).metrics() if line["split"] == "validation"]
     per_byte = held_out["tokens"] / held_out["bytes"] / math.log(2)
     sized = replace(recipe.model, vocab_size=dataset.vocab_size)
@@ -125,31 +155,32 @@ def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
         "curve": [(line["tokens"], line["loss"] * per_byte) for line in lines],
         "seconds": lines[-1]["time_s"],
         "parameters": count_parameters(model_without_memory(sized)),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
     }
 
 
-def _record(name: str, seed: int, numbers: dict[str, Any], settings: Settings) -> None:
-    """Add a training to recipes.json, in place of an earlier one of the same variant, seed and tokens."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / "recipes.json"
-    there = json.loads(path.read_text()) if path.exists() else []
-    key = {"variant": name, "seed": seed, "tokens": settings.tokens}
-    kept = [row for row in there if any(row[field] != value for field, value in key.items())]
-    device = torch.cuda.get_device_name() if settings.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    rows = [*kept, {**key, **numbers, "device": device, "cores": os.cpu_count(), "torch": torch.__version__}]
-    path.write_text(json.dumps(rows, indent=1) + "\n")
-    (RESULTS / "recipes.md").write_text(markdown(rows))
+def _rows(results: Path) -> list[dict[str, Any]]:
+    path = results / "recipes.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def _record(rows: list[dict[str, Any]], results: Path) -> None:
+    results.mkdir(parents=True, exist_ok=True)
+    write_whole(results / "recipes.json", json.dumps(rows, indent=1) + "\n")
+    write_whole(results / "recipes.md", markdown(rows))
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
+    """A table for each dataset and number of tokens, best first; with more than one seed the median."""
     lines = ["# What pays in a small decoder", "", "`python -m benchmarks.recipes`; lower is better.", ""]
-    for tokens in sorted({row["tokens"] for row in rows}):
-        lines += [f"## {tokens:,} tokens", ""]
+    trials: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
+    for row in rows:
+        trial = trials.setdefault((row.get("data", ""), row["tokens"]), {})
+        trial.setdefault(row["variant"], []).append(row)
+    for (data, tokens), groups in sorted(trials.items()):
+        lines += [f"## {tokens:,} tokens" + (f" of the dataset {data}" if data else ""), ""]
         lines += ["| variant | bits per byte | seeds | parameters | seconds | device |", "|---|---|---|---|---|---|"]
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for row in rows:
-            if row["tokens"] == tokens:
-                groups.setdefault(row["variant"], []).append(row)
         median = {name: statistics.median(row["bits_per_byte"] for row in group) for name, group in groups.items()}
         for name in sorted(groups, key=median.__getitem__):
             group = groups[name]

@@ -1,0 +1,35 @@
+"""The benchmark of recipes trains each variant once and says which was best."""
+
+import json
+
+import pytest
+
+from benchmarks.recipes import GROUPS, VARIANTS, recipes
+
+
+@pytest.mark.slow
+def test_variants_are_trained_recorded_and_not_trained_again(tmp_path, text_folder, capsys):
+    options = {"text": [str(text_folder)], "tokens": 16_384, "folder": tmp_path / "made", "results": tmp_path / "found"}
+    recipes(**options, variants=["modern"])
+    first = (tmp_path / "found" / "recipes.json").read_text()
+    recipes(**options, group="preset")
+    assert "modern, seed 0: there already" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "found" / "recipes.json").read_text())
+    assert rows[0] == json.loads(first)[0]
+    assert [row["variant"] for row in rows] == list(GROUPS["preset"])
+    assert all(0 < row["bits_per_byte"] < 8 for row in rows)
+    sizes = {row["variant"]: row["parameters"] for row in rows}
+    assert sizes["modern, tied head"] < sizes["modern"] == sizes["modern, projections drawn"]
+    assert len({row["bits_per_byte"] for row in rows}) == len(rows)
+    table = (tmp_path / "found" / "recipes.md").read_text()
+    assert all(f"| {name} |" in table for name in GROUPS["preset"])
+
+
+def test_a_variant_that_is_none_is_named_before_anything_is_made(tmp_path):
+    with pytest.raises(SystemExit, match="there is no variant 'moderne'"):
+        recipes(text=["x"], variants=["moderne"], folder=tmp_path / "made")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_groups_name_variants():
+    assert all(set(names) <= set(VARIANTS) for names in GROUPS.values())
