@@ -1,0 +1,118 @@
+"""Recipe, dataset and run folder that do not fit together are refused by name, and nothing is written."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pipelines.pretrain import pretrain
+from pipelines.recipe import save_config
+from pipelines.training.run import Run, locked
+from tokenizer import Tokenizer
+
+
+def test_a_run_in_use_is_refused(tmp_path, small_recipe, dataset_folder):
+    with locked(tmp_path / "run"), pytest.raises(ValueError, match="in use by another process"):
+        pretrain(small_recipe, data=dataset_folder, out=tmp_path / "run")
+
+
+def test_another_recipe_in_the_same_folder_is_refused_by_field(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    other = replace(small_recipe, train=replace(small_recipe.train, lr=0.5))
+    with pytest.raises(ValueError, match=r"holds another run: its train.lr is 0\.002, not 0\.5"):
+        pretrain(other, data=dataset_folder, out=out)
+
+
+def test_another_dataset_in_the_same_folder_is_refused(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
+    info = json.loads((data / "dataset.json").read_text())
+    info["corpus"]["name"] = "another"
+    (data / "dataset.json").write_text(json.dumps(info))
+    with pytest.raises(ValueError, match="its dataset is"):
+        pretrain(small_recipe, data=data, out=out)
+
+
+def test_a_context_that_is_not_the_datasets_is_refused_with_both_remedies(tmp_path, small_recipe, dataset_folder):
+    recipe = replace(small_recipe, model=replace(small_recipe.model, context_length=64))
+    with pytest.raises(ValueError, match=r"--context-length 64, or give --model.context-length 32"):
+        pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_that_is_not_the_datasets_is_refused(tmp_path, small_recipe, dataset_folder):
+    data = shutil.copytree(dataset_folder, tmp_path / "data")
+    Tokenizer.train(["another text, another vocabulary"], vocab_size=270).save(data)
+    with pytest.raises(ValueError, match=r"tokenizer\.json in it is not the one"):
+        pretrain(small_recipe, data=data, out=tmp_path / "run")
+
+
+def test_an_objective_without_its_special_token_is_refused_by_name(tmp_path, text_folder, small_recipe):
+    from pipelines.build_dataset import build_dataset
+    from pipelines.train_tokenizer import train_tokenizer
+
+    train_tokenizer(
+        [str(text_folder)], vocab_size=300, out=tmp_path / "tok", special_tokens=("<|endoftext|>", "<|cls|>", "<|sep|>")
+    )
+    build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
+    model = replace(small_recipe.model, architecture="encoder", context_length=34)
+    with pytest.raises(ValueError, match=r"needs the special token <\|mask\|>"):
+        pretrain(
+            replace(small_recipe, objective="masked-token", model=model), data=tmp_path / "data", out=tmp_path / "run"
+        )
+
+
+def test_weights_of_another_shape_are_refused(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    from pipelines.loading import load_trained
+
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    run = Run(out)
+    save_config(out / "config.toml", replace(run.recipe, model=replace(run.recipe.model, width=64)), run.facts)
+    with pytest.raises(ValueError, match="holds the weights of another model"):
+        load_trained(Run(out))
+
+
+def test_a_folder_of_something_else_is_not_written_into(tmp_path, small_recipe, dataset_folder):
+    Tokenizer.train(["another text"], vocab_size=262).save(tmp_path / "tok")
+    for there in (shutil.copytree(dataset_folder, tmp_path / "data"), tmp_path / "tok"):
+        before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
+        with pytest.raises(ValueError, match="is not empty and holds no run"):
+            pretrain(small_recipe, data=dataset_folder, out=there)
+        assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("config.toml", lambda text: text.partition("[run]")[0], r"config\.toml: run\.data is missing"),
+        ("metrics.jsonl", lambda text: "garbage\n" + text, r"metrics\.jsonl is damaged in line 1"),
+        ("metrics.jsonl", lambda text: text + "3\n", r"metrics\.jsonl is damaged in line \d+"),
+    ],
+)
+def test_a_damaged_run_file_is_named(tmp_path, small_recipe, dataset_folder, trained_gpt, file, damage, message):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    (out / file).write_text(damage((out / file).read_text()))
+    with pytest.raises(ValueError, match=message):
+        pretrain(small_recipe, data=dataset_folder, out=out)
+
+
+def test_a_moved_dataset_is_remembered(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    from pipelines.evaluate import evaluate
+
+    out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
+    text = (out / "config.toml").read_text().replace(str(dataset_folder), str(tmp_path / "gone"))
+    (out / "config.toml").write_text(text)
+    with pytest.raises(ValueError, match="is not there any more: say where one is with --data"):
+        evaluate(out)
+    assert pretrain(small_recipe, data=data, out=out) == 0
+    assert evaluate(out)["data"] == str(data)
+
+
+def test_no_gpu_is_a_clear_error(tmp_path, small_recipe, dataset_folder):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    recipe = replace(small_recipe, train=replace(small_recipe.train, device="cuda"))
+    with pytest.raises(ValueError, match="PyTorch sees no GPU"):
+        pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,206 @@
+"""Resumption: however a run was stopped, and whatever was damaged, it ends as if it never had been."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipelines.pretrain import pretrain
+from pipelines.recipe import save_config
+from pipelines.training.checkpoints import checkpoint_folders, latest_checkpoint
+from pipelines.training.run import Run
+from tests.pipelines.training_helpers import assert_same_run, metrics_of, start, wait_for_step, weights_of
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_run_resumes_and_ends_with_the_same_weights(how, tmp_path, small_recipe, dataset_folder, trained_gpt):
+    out = tmp_path / "gpt"
+    process = start(small_recipe, dataset_folder, out, tmp_path)
+    wait_for_step(out, 15, process)
+    process.send_signal(how)
+    output, _ = process.communicate(timeout=60)
+    if how != signal.SIGKILL:
+        assert process.returncode == 128 + how, output
+        assert "saved at step" in output
+        assert "Traceback" not in output
+    assert 10 <= int(latest_checkpoint(out).name[-7:]) < 50
+    assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
+    assert_same_run(out, trained_gpt)
+
+
+def test_a_masked_run_resumes_with_the_same_masks(tmp_path, small_recipe, dataset_folder, trained_bert):
+    recipe = Run(trained_bert).recipe
+    out = tmp_path / "bert"
+    process = start(recipe, dataset_folder, out, tmp_path)
+    wait_for_step(out, 20, process)
+    process.kill()
+    process.wait()
+    assert int(latest_checkpoint(out).name[-7:]) < 50
+    assert pretrain(recipe, data=dataset_folder, out=out) == 0
+    assert_same_run(out, trained_bert)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_whole(
+    tmp_path, small_recipe, dataset_folder, trained_gpt
+):
+    out = tmp_path / "gpt"
+    process = start(small_recipe, dataset_folder, out, tmp_path)
+    wait_for_step(out, 0, process)
+    process.kill()
+    process.wait()
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
+    assert_same_run(out, trained_gpt)
+
+
+def test_a_signal_before_the_first_step_saves_too(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
+    from pipelines.training.loop import Trainer
+
+    validate = Trainer._validate
+
+    def interrupted(self):
+        validate(self)
+        if self.at.step == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_validate", interrupted)
+        assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 128 + signal.SIGTERM
+    assert latest_checkpoint(tmp_path / "gpt").name == "step-0000000"
+    assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert_same_run(tmp_path / "gpt", trained_gpt)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
+def test_a_damaged_checkpoint_is_skipped_by_name_and_the_run_ends_the_same(
+    file, damage, tmp_path, small_recipe, dataset_folder, trained_gpt
+):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    hurt(latest_checkpoint(out) / file, damage)
+    with pytest.warns(UserWarning, match=rf"step-0000050/{file} is .*: step-0000050 is skipped"):
+        assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
+    assert_same_run(out, trained_gpt)
+
+
+def hurt(path, damage):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(data[: len(data) - (damage == "truncated")])
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused_rather_than_begun_again(
+    tmp_path, small_recipe, dataset_folder, trained_gpt
+):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    for folder in checkpoint_folders(out):
+        hurt(folder / "model.safetensors", "altered")
+    before = sorted(path.name for path in out.rglob("*"))
+    with (
+        pytest.warns(UserWarning, match="is skipped"),
+        pytest.raises(ValueError, match=r"step-0000040/model.safetensors .* no other checkpoint .* is whole"),
+    ):
+        pretrain(small_recipe, data=dataset_folder, out=out)
+    assert sorted(path.name for path in out.rglob("*")) == before
+
+
+def test_an_average_of_the_weights_is_validated_saved_loaded_and_resumed(tmp_path, small_recipe, dataset_folder):
+    from pipelines.loading import load_trained
+
+    recipe = replace(small_recipe, train=replace(small_recipe.train, average=0.9))
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert pretrain(recipe, data=dataset_folder, out=whole) == 0
+    process = start(recipe, dataset_folder, stopped, tmp_path)
+    wait_for_step(stopped, 15, process)
+    process.kill()
+    process.wait()
+    assert pretrain(recipe, data=dataset_folder, out=stopped) == 0
+    assert_same_run(stopped, whole)
+    averages = [load_file(latest_checkpoint(out) / "average.safetensors") for out in (whole, stopped)]
+    loaded = load_trained(Run(whole)).model.state_dict()
+    for name, weights in averages[0].items():
+        assert torch.equal(weights, averages[1][name]), name
+        assert torch.equal(weights, loaded[name]), name
+    assert any(not torch.equal(loaded[name], weights) for name, weights in weights_of(whole).items())
+
+
+def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder):
+    train = replace(small_recipe.train, optimizer="muon", schedule="trapezoid", muon_lr=0.004)
+    recipe = replace(small_recipe, train=train)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert pretrain(recipe, data=dataset_folder, out=whole) == 0
+    validation = [line["loss"] for line in metrics_of(whole) if line["split"] == "validation"]
+    assert validation[-1] < validation[0] - 0.3
+    process = start(recipe, dataset_folder, stopped, tmp_path)
+    wait_for_step(stopped, 15, process)
+    process.kill()
+    process.wait()
+    assert pretrain(recipe, data=dataset_folder, out=stopped) == 0
+    assert_same_run(stopped, whole)
+
+
+def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
+    tmp_path, small_recipe, dataset_folder, trained_gpt
+):
+    """A limit on file sizes makes writing fail as a full disk does: in the middle of a file."""
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=small_recipe.train.tokens * 2))
+    run = Run(out)
+    save_config(out / "config.toml", replace(run.recipe, train=recipe.train), run.facts)
+    before = weights_of(out)
+    save_config(tmp_path / "recipe.toml", recipe, {})
+    command = ["pretrain", str(tmp_path / "recipe.toml"), "--data", str(dataset_folder), "--out", str(out)]
+    code = (
+        "import resource, sys; from pipelines.cli import main; import torch; "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000)); sys.exit(main({command!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("bytelm pretrain: ")
+    assert "Traceback" not in done.stderr
+    assert "step-0000060" in done.stderr
+    after = weights_of(out)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert {path.name for path in (out / "checkpoints").iterdir()} == {"step-0000040", "step-0000050"}
+
+
+@pytest.mark.slow
+def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, small_recipe, dataset_folder):
+    """Killed after random times, often while a checkpoint is being written, since every second step writes one."""
+    train = replace(
+        small_recipe.train, tokens=256 * 600, checkpoint_every_tokens=512, optimizer="muon", average=0.9, keep_best=True
+    )
+    recipe = replace(small_recipe, train=train)
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "whole") == 0
+    generator, kills, partial = np.random.default_rng(0), 0, 0
+    out = tmp_path / "killed"
+    while kills < 100:
+        process = start(recipe, dataset_folder, out, tmp_path)
+        before = len(checkpoint_folders(out)) and latest_checkpoint(out).name
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if len(checkpoint_folders(out)) and latest_checkpoint(out).name != before:
+                break
+            time.sleep(0.002)
+        time.sleep(generator.uniform(0.0, 0.25))
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.wait()
+        kills += 1
+        partial += any((out / "checkpoints").glob("partial-*"))
+    assert process.returncode == 0, process.stdout.read()
+    assert kills >= 24
+    assert partial >= 1  # it was killed while writing
+    assert_same_run(out, tmp_path / "whole")

@@ -1,0 +1,80 @@
+"""What training reads: every token, in an order that is a function of the seed."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from pipelines.dataset import TokenDataset, TokenStream
+from pipelines.training.loader import Loader, MaskedToken, NextToken, validation_batch
+from tokenizer import Tokenizer
+
+
+def test_an_epoch_visits_every_block_once_in_an_order_of_its_own():
+    stream = TokenStream([np.arange(30, dtype=np.uint16)], 3)
+    loader = Loader(stream, NextToken(3), "permutation", seed=1)
+    epochs = [[int(x) for x in loader.batch(start, 10).inputs[:, 0]] for start in (0, 10, 20)]
+    assert all(sorted(epoch) == list(range(0, 30, 3)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_the_order_does_not_depend_on_how_it_is_cut_into_batches():
+    stream = TokenStream([np.arange(300, dtype=np.uint16)], 3)
+    loader = Loader(stream, NextToken(3), "permutation", seed=1)
+    whole = loader.batch(0, 120).inputs
+    assert np.array_equal(whole, np.concatenate([loader.batch(0, 33).inputs, loader.batch(33, 87).inputs]))
+
+
+def test_every_token_but_the_first_is_a_target_exactly_once():
+    stream = TokenStream([np.arange(12, dtype=np.uint16), np.arange(12, 30, dtype=np.uint16)], 3)
+    batch = Loader(stream, NextToken(3), "permutation", seed=1).batch(0, 10)
+    assert sorted(batch.targets[batch.weights > 0].tolist()) == list(range(1, 30))
+    follows = batch.targets[batch.weights > 0] - batch.inputs[batch.weights > 0]
+    assert (follows == 1).all()
+
+
+def test_crops_lie_in_the_stream_and_reach_both_ends():
+    stream = TokenStream([np.arange(40, dtype=np.uint16)], 3)
+    batch = Loader(stream, NextToken(3), "crops", seed=1).batch(0, 500)
+    assert (batch.weights == 1).all()
+    assert (batch.targets == batch.inputs + 1).all()
+    assert batch.inputs.min() == 0
+    assert batch.targets.max() == 39
+    assert len(np.unique(batch.inputs[:, 0])) == 37
+
+
+def test_masks_change_with_the_epoch_but_not_in_validation(dataset_folder, tokenizer_folder):
+    dataset = TokenDataset(dataset_folder)
+    stream = dataset.split("validation")
+    objective = MaskedToken(32, Tokenizer.load(tokenizer_folder))
+    first, again = (validation_batch(stream, objective, 0, 8) for _ in range(2))
+    assert np.array_equal(first.inputs, again.inputs)
+    starts = np.arange(8) * 32
+    later = objective.batch(stream, starts, [(0, 1, block) for block in range(8)])
+    assert not np.array_equal(first.inputs, later.inputs)
+    assert np.array_equal(first.targets, later.targets)
+
+
+def test_masking_alone_hides_one_position(dataset_folder, tokenizer_folder):
+    tok = Tokenizer.load(tokenizer_folder)
+    batch = MaskedToken(4, tok).alone(np.array([[10, 11, 12, 13], [20, 21, 22, 23]]), np.array([0, 3]))
+    cls, sep, mask = (tok.special_tokens[name] for name in ("<|cls|>", "<|sep|>", "<|mask|>"))
+    assert batch.inputs.tolist() == [[cls, mask, 11, 12, 13, sep], [cls, 20, 21, 22, mask, sep]]
+    assert batch.targets[batch.weights > 0].tolist() == [10, 23]
+
+
+def test_batches_made_ahead_are_those_made_when_asked_for():
+    from pipelines.training.prefetch import Prefetcher
+
+    class Data:
+        step_tokens = 1
+
+        def step(self, consumed):
+            return SimpleNamespace(inputs=range(1 + consumed % 3), number=consumed)
+
+    batches, consumed = Prefetcher(Data()), 5
+    for _ in range(20):
+        batch = batches.step(consumed)
+        assert batch.number == consumed
+        consumed += len(batch.inputs)
+    assert batches.step(2).number == 2  # somewhere else, as after resuming
+    batches.close()

@@ -1,0 +1,50 @@
+"""What the tests of training share: a run's weights and metrics, and training in a process of its own."""
+
+import json
+import subprocess
+import sys
+import time
+
+import torch
+from safetensors.torch import load_file
+
+from pipelines.recipe import save_config
+from pipelines.training.checkpoints import latest_checkpoint
+
+OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memory_bytes")
+
+
+def weights_of(run):
+    return load_file(latest_checkpoint(run) / "model.safetensors")
+
+
+def metrics_of(run):
+    """metrics.jsonl without what is a matter of time."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in OF_TIME} for line in lines]
+
+
+def assert_same_run(one, other):
+    first, second = weights_of(one), weights_of(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert metrics_of(one) == metrics_of(other)
+
+
+def start(recipe, data, out, tmp_path):
+    """The same training in a process of its own."""
+    save_config(tmp_path / "recipe.toml", recipe, {})
+    command = ["pretrain", str(tmp_path / "recipe.toml"), "--data", str(data), "--out", str(out)]
+    code = f"import sys; from pipelines.cli import main; sys.exit(main({command!r}))"
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for_step(run, step, process):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        path = run / "metrics.jsonl"
+        if path.exists() and any(f'"step": {s},' in path.read_text() for s in range(step, step + 10)):
+            return
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.005)
+    raise AssertionError("the run did not get that far")
