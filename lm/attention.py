@@ -117,22 +117,29 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = N
 
 
 def auto(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
-    """The fastest of the others for this device, dtype, length and mask (measured in benchmarks/results/attention).
+    """The fastest of the others for this device, dtype, length and mask."""
+    compiled = torch.compiler.is_compiling()
+    name = fastest(q.device.type, q.dtype, q.shape[-2], k.shape[-2], mask.window, dropout > 0.0, compiled)
+    return BACKENDS[name](q, k, v, mask, scale=scale, dropout=dropout)
+
+
+def fastest(
+    device: str, dtype: torch.dtype, queries: int, keys: int, window: int, dropout: bool, compiled: bool
+) -> str:
+    """The name of the backend that benchmarks/results/attention found the fastest of those that can do it.
 
     On the CPU in bfloat16 matrix products have their own instructions, which the fused kernel makes little
     use of; and with a narrow window it reads all keys. For a single query (generation) it wins. `flex` has to
     be asked for, since it compiles for each shape.
     """
-    queries, keys = q.shape[-2], k.shape[-2]
-    narrow = 0 < 2 * mask.window <= keys
-    if q.device.type != "cpu" or queries == 1 or not (narrow or q.dtype == torch.bfloat16):
-        return sdpa(q, k, v, mask, scale=scale, dropout=dropout)
+    narrow = 0 < 2 * window <= keys
+    if device != "cpu" or queries == 1 or not (narrow or dtype == torch.bfloat16):
+        return "sdpa"
     if keys < LONG:
-        return blocked(q, k, v, mask, scale=scale, dropout=dropout)
-    if not (dropout or torch.compiler.is_compiling()):
-        return closed_form(q, k, v, mask, scale=scale)
-    backend = blocked if narrow or keys < LONGEST_BLOCKED else sdpa
-    return backend(q, k, v, mask, scale=scale, dropout=dropout)
+        return "blocked"
+    if not (dropout or compiled):
+        return "closed_form"
+    return "blocked" if narrow or keys < LONGEST_BLOCKED else "sdpa"
 
 
 BACKENDS: dict[str, Backend] = {

@@ -131,7 +131,7 @@ class LanguageModel(nn.Module):
     """An embedding, one or two stacks, and a head. `model(ids)` gives hidden states; `logits` and `loss` take (some
     of) them.
 
-    The caller may set `compute_dtype` (float32, bfloat16; float64 after `model.double()`). Weights are
+    The caller may set `compute_dtype` (float32, bfloat16, float16; float64 after `model.double()`). Weights are
     allocated but not filled: `build_model` does both.
     """
 

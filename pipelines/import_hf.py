@@ -102,6 +102,7 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, sou
     from lm.model import LanguageModel
     from pipelines.recipe import save_config
     from pipelines.training.checkpoints import Keep, take_snapshot, write_checkpoint
+    from pipelines.training.progress import Progress
 
     model = LanguageModel(recipe.model)
     model.load_state_dict(weights)
@@ -114,16 +115,7 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, sou
     }
     tok.save(folder)
     save_config(folder / "config.toml", recipe, facts)
-    state = {
-        "step": 0,
-        "tokens": 0,
-        "consumed": 0,
-        "seconds": 0.0,
-        "unlogged": [],
-        "validation_loss": None,
-        "watch": [],
-    }
-    write_checkpoint(folder, take_snapshot(model), state, Keep())
+    write_checkpoint(folder, take_snapshot(model), Progress().as_state(), Keep())
 
 
 def _fetch(source: str) -> Path:

@@ -23,7 +23,8 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
     from pipelines.display import quantity, say
     from pipelines.training.data import open_dataset, open_training_data
     from pipelines.training.loop import Trainer, summary
-    from pipelines.training.machine import choose_machine, with_peaks
+    from pipelines.training.machine import choose_machine, matmul_precision, precision_line, with_peaks
+    from pipelines.training.metrics_log import require_tensorboard
     from pipelines.training.run import Run, locked, open_or_create, with_machine
     from tokenizer import Tokenizer
 
@@ -35,11 +36,13 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
             f"({tok.fingerprint[:16]} instead of {dataset.tokenizer_fingerprint[:16]}): build the dataset again"
         )
     recipe = fit_to_data(recipe, dataset)
+    if recipe.train.tensorboard:
+        require_tensorboard()
     training_data = open_training_data(recipe, dataset, tok)
     # A run that is there has decided what "auto" is; one that cannot be built is refused before anything is written.
     decided = Run(out).recipe.train if (out / "config.toml").exists() else recipe.train
     asked = [(getattr(recipe.train, name), getattr(decided, name)) for name in ("device", "dtype")]
-    machine = choose_machine(*(there if given == "auto" else given for given, there in asked))
+    machine = choose_machine(*(there if given == "auto" else given for given, there in asked), half=True)
     model = build_model(recipe.model, recipe.train.seed).to(machine.device)
     model.compute_dtype = machine.dtype
     facts = {
@@ -48,21 +51,29 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
         "tokenizer_fingerprint": tok.fingerprint,
         "torch": torch.__version__,
     }
-    with locked(out):
+    with locked(out), matmul_precision(recipe.train.matmul_precision):
         run = open_or_create(out, with_machine(recipe, machine.device.type, machine.dtype_name), facts, tok)
         recipe = run.recipe
         trainer = Trainer(run, model, training_data, recipe.train, with_peaks(machine))
-        parameters = sum(p.numel() for p in model.parameters())
-        say(
-            f"{run.name}: {quantity(parameters, '')} parameters, {trainer.steps:,} steps of "
-            f"{trainer.step_tokens:,} tokens; {machine.why}"
-        )
+        parameters, tokens = sum(p.numel() for p in model.parameters()), quantity(recipe.train.tokens, "tok")
+        say(f"{run.name}: {quantity(parameters, '')} parameters, {tokens} in batches of {batches(recipe)}")
+        say(precision_line(machine, recipe.model, recipe.train))
         reached = trainer.train()
     if reached.signal:
-        say(f"{out}: saved at step {reached.step:,} of {trainer.steps:,}; the same command goes on from there")
+        reached_tokens = quantity(reached.tokens, "tok")
+        say(f"{out}: saved at step {reached.step:,}, {reached_tokens} of {tokens}; the same command goes on from there")
         return 128 + reached.signal
     say(f"{out}: {summary(trainer)}")
     return 0
+
+
+def batches(recipe: Recipe) -> str:
+    """The size of a recipe's batches, in words."""
+    train = recipe.train
+    if train.batch_tokens_start:
+        grown = f"{train.batch_tokens:,} after {train.batch_warmup_tokens:,}"
+        return f"{train.batch_tokens_start:,} tokens, growing to {grown}"
+    return f"{'at most ' if recipe.objective == 'sequence-pairs' else ''}{train.batch_tokens:,} tokens"
 
 
 def fit_to_data(recipe: Recipe, dataset: Any) -> Recipe:

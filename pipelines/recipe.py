@@ -49,6 +49,11 @@ class Recipe:
             raise ValueError(
                 f"train.sampling is {self.train.sampling!r}, but pairs have no stream to crop: use 'permutation'"
             )
+        if self.objective == "sequence-pairs" and self.train.batch_tokens_start:
+            raise ValueError(
+                f"train.batch_tokens_start is {self.train.batch_tokens_start}, but pairs are sorted into batches of "
+                "one size: leave it and train.batch_warmup_tokens out"
+            )
 
 
 def recipe_names() -> list[str]:

@@ -3,6 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
+# What may be another when a run goes on: it changes neither what is learnt (but for rounding) nor in which order.
+CHANGEABLE = (
+    *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
+    *("device", "dtype", "matmul_precision", "compile"),
+    *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
+    *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks"),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -16,6 +24,10 @@ class TrainConfig:
     """Tokens to train on in all."""
     batch_tokens: int = 16_384
     """Tokens of one optimizer step, rounded to whole blocks; of pairs, the most of both sides with their padding."""
+    batch_tokens_start: int = 0
+    """Tokens of the first step, from which batches of blocks grow in a line to batch_tokens; 0: they do not grow."""
+    batch_warmup_tokens: int = 0
+    """Tokens of training in which they do."""
     micro_batch: int = 16
     """Blocks or pairs that go through the model at once; the batch is accumulated from them."""
     sampling: Literal["permutation", "crops"] = "permutation"
@@ -37,6 +49,11 @@ class TrainConfig:
     muon_momentum: float = 0.95
     weight_decay: float = 0.1
     """Decoupled weight decay of matrices; vectors (biases, norms) are never decayed."""
+    weight_decay_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the weight decay goes from weight_decay to its end: not at all, in a line, or as half a cosine. The learning
+    rate multiplies it besides."""
+    weight_decay_ratio: float = 0.0
+    """The weight decay at the end, as a multiple of weight_decay, where it is scheduled."""
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
@@ -49,8 +66,11 @@ class TrainConfig:
     seed: int = 0
     """Of the initial weights, the data order, the masks and dropout."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of activations and matrix products; weights and optimizer state are float32."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of activations and matrix products; weights and optimizer state are float32. float16 scales the loss. auto: by
+    what the device is good at."""
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    """Of matrix products in float32, in torch's words: in full; in TF32 or three bfloat16 products; in bfloat16."""
     compile: bool = False
     """Whether torch.compile prepares the model first: it pays on long runs."""
     validate_every_tokens: int = 1_000_000
@@ -67,20 +87,29 @@ class TrainConfig:
     """Also kept for good: the first checkpoint past each multiple of so many tokens; 0: none."""
     average: float = 0.0
     """Decay of an exponential average of the weights, which validation and evaluation then use; 0: none."""
-    nonfinite: Literal["stop", "skip"] = "stop"
-    """What happens at a step whose loss or gradient is not finite: the run stops, or goes on without that step."""
+    nonfinite: Literal["stop", "skip", "rollback"] = "stop"
+    """What happens at a step whose loss or gradient is not finite: the run stops; goes on without that step; or goes
+    back to the last checkpoint and on from there, past all batches that were read since."""
+    max_rollbacks: int = 10
+    """How many times a run goes back before it stops."""
     log_every_steps: int = 10
     """Optimizer steps between two lines of metrics.jsonl."""
+    tensorboard: bool = False
+    """Whether what metrics.jsonl says is also written for TensorBoard, to the run's folder tensorboard/."""
 
     def __post_init__(self) -> None:
         positive = (
             "tokens batch_tokens micro_batch lr validate_every_tokens validation_tokens "
-            "checkpoint_every_tokens keep_checkpoints log_every_steps eps"
+            "checkpoint_every_tokens keep_checkpoints log_every_steps eps max_rollbacks"
         )
         for name in positive.split():
             if not getattr(self, name) > 0:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must be above 0")
-        for name in ["warmup_tokens", "weight_decay", "grad_clip", "muon_lr", "seed", "keep_every_tokens", "z_loss"]:
+        not_negative = (
+            "warmup_tokens batch_tokens_start batch_warmup_tokens weight_decay weight_decay_ratio grad_clip muon_lr "
+            "seed keep_every_tokens z_loss"
+        )
+        for name in not_negative.split():
             if not getattr(self, name) >= 0:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must not be negative")
         if self.seed >= 2**63:
@@ -91,3 +120,16 @@ class TrainConfig:
         for name in ("min_lr_ratio", "decay_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must be in [0, 1]")
+        self._check_batch_warmup()
+
+    def _check_batch_warmup(self) -> None:
+        if self.batch_tokens_start > self.batch_tokens:
+            raise ValueError(
+                f"train.batch_tokens_start is {self.batch_tokens_start}, but must not be above train.batch_tokens, "
+                f"{self.batch_tokens}"
+            )
+        if (self.batch_tokens_start == 0) != (self.batch_warmup_tokens == 0):
+            raise ValueError(
+                f"train.batch_tokens_start is {self.batch_tokens_start} and train.batch_warmup_tokens is "
+                f"{self.batch_warmup_tokens}: a batch that grows needs both, one that does not needs neither"
+            )

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from lm.schedules import batch_size
 from pipelines.dataset import TokenDataset
 from pipelines.display import say
 from pipelines.pairs import PairDataset
@@ -22,11 +23,16 @@ Dataset = TokenDataset | PairDataset
 class TrainingData(Protocol):
     """Where the trainer's batches come from."""
 
-    step_tokens: int
-    """Tokens of one optimizer step; of pairs about the mean, since lengths differ."""
+    unit: str
+    """What its examples are called, in the plural."""
 
-    def step(self, consumed: int) -> Batch:
-        """The batch of the step after the first `consumed` examples (blocks or pairs) of the run."""
+    def step(self, consumed: int, tokens: int) -> Batch:
+        """The batch of the step after `tokens` tokens of training, which reads on after the first `consumed` examples
+        (blocks or pairs) of the run."""
+
+    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+        """How many examples that batch has, and how many tokens: those of its blocks, or of both sides of its pairs
+        with their ends and without padding."""
 
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
         """About the first `tokens` of the validation split, at most `rows` examples at a time."""
@@ -35,14 +41,23 @@ class TrainingData(Protocol):
 class BlockData:
     """Blocks of a token stream."""
 
+    unit = "blocks"
+
     def __init__(self, dataset: TokenDataset, objective: StreamObjective, config: TrainConfig) -> None:
         self.objective, self._validation = objective, dataset.split("validation")
         self.loader = Loader(dataset.split("train"), objective, config.sampling, config.seed)
-        self._blocks = max(1, round(config.batch_tokens / objective.length))
-        self.step_tokens = self._blocks * objective.length
+        self._config = config
 
-    def step(self, consumed: int) -> Batch:
-        return self.loader.batch(consumed, self._blocks)
+    def step(self, consumed: int, tokens: int) -> Batch:
+        return self.loader.batch(consumed, self._blocks(tokens))
+
+    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+        return self._blocks(tokens), self._blocks(tokens) * self.objective.length
+
+    def _blocks(self, tokens: int) -> int:
+        full, warmup = self._config.batch_tokens, self._config.batch_warmup_tokens
+        size = batch_size(tokens, start=self._config.batch_tokens_start, full=full, warmup=warmup)
+        return max(1, round(size / self.objective.length))
 
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
         blocks = min(max(1, tokens // self.objective.length), self._validation.blocks)
@@ -53,19 +68,23 @@ class BlockData:
 class PairData:
     """Pairs of a source and a target."""
 
+    unit = "pairs"
+
     def __init__(self, dataset: PairDataset, objective: SequencePairs, config: TrainConfig) -> None:
         self.objective, self._validation = objective, dataset.split("validation")
         train = dataset.split("train")
         self.loader = PairLoader(train, objective, config.batch_tokens, config.seed)
-        self.step_tokens = max(1, round(self.loader.mean_tokens()))
         cut = objective.cut(train)
         if cut:
             say(
                 f"{cut:,} of {len(train):,} pairs are longer than {objective.positions} tokens, their end included: cut"
             )
 
-    def step(self, consumed: int) -> Batch:
+    def step(self, consumed: int, tokens: int) -> Batch:
         return self.loader.batch(consumed)
+
+    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+        return self.loader.size(consumed)
 
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
         ends = np.cumsum(sum(self.objective.lengths(self._validation)))

@@ -49,7 +49,7 @@ def train_classifier(
     warmup = round(config.warmup * total)
     seen = 0
     for step, batch in enumerate(_epochs([len(row) for row in rows], config)):
-        optimizers.schedule(warmup_cosine(step, warmup_steps=warmup, total_steps=total, final=0.0))
+        optimizers.schedule(warmup_cosine(step, warmup=warmup, total=total, final=0.0))
         ids, present = padded([rows[i] for i in batch], device)
         loss = F.cross_entropy(model(ids, present), torch.from_numpy(targets[batch]).to(device))
         if not bool(loss.isfinite()):

@@ -2,11 +2,10 @@
 
 import gc
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -14,38 +13,32 @@ from lm.averaging import WeightAverage
 from lm.counting import flops_per_token
 from lm.model import LanguageModel
 from lm.optimizers import OptimizerSettings, build_optimizers
-from lm.schedules import multiplier
+from lm.schedules import multiplier, weight_decay_multiplier
 from pipelines.display import Bar, quantity, say
 from pipelines.training.checkpoints import CheckpointWriter, Keep, checkpoint_folders, resume, take_snapshot
 from pipelines.training.config import TrainConfig
 from pipelines.training.data import TrainingData, hidden_states
 from pipelines.training.loader import Batch
 from pipelines.training.machine import Machine
+from pipelines.training.metrics_log import MetricsLog
 from pipelines.training.prefetch import Prefetcher
-from pipelines.training.run import MetricsLog, Run
-from pipelines.training.watch import LossWatch, memory_bytes, utilisation
+from pipelines.training.progress import Progress
+from pipelines.training.run import Run
+from pipelines.training.signals import asked_to_stop
+from pipelines.training.stability import LossScale, NotFiniteError, check_weights, count_skipped
+from pipelines.training.watch import memory_bytes, utilisation
 
-MOST_SKIPPED = 10  # steps in a row that are not finite, after which a run stops even if it skips
 
+@dataclass(frozen=True)
+class Step:
+    """What one optimizer step was like."""
 
-@dataclass
-class Progress:
-    """Where a run stands: all that a checkpoint must remember besides tensors."""
-
-    step: int = 0
-    consumed: int = 0
-    """Blocks or pairs that the run has trained on."""
-    seconds: float = 0.0
-    """Spent training; validation, checkpoints and what happened between two processes are left out."""
-    unlogged: list[float] = field(default_factory=list)
-    """The losses (nats) of the steps since the last line of metrics.jsonl, which reports their mean."""
-    validation_loss: float | None = None
-    """The last one measured, in nats per target."""
-    watch: LossWatch = field(default_factory=LossWatch)
-    skipped: int = 0
-    """Steps in a row whose loss or gradient was not finite."""
-    signal: int = 0
-    """The signal that asked the run to save and leave, or 0."""
+    loss: float
+    """Mean nats per target."""
+    lr: float
+    weight_decay: float
+    tokens: int
+    """Of its batch."""
 
 
 class Trainer:
@@ -67,46 +60,35 @@ class Trainer:
         self.batches = Prefetcher(data)
         self.flops = flops_per_token(model)
         self.device = next(model.parameters()).device
-        settings = OptimizerSettings(
-            kind=config.optimizer,
-            lr=config.lr,
-            weight_decay=config.weight_decay,
-            beta1=config.beta1,
-            beta2=config.beta2,
-            eps=config.eps,
-            muon_lr=config.muon_lr,
-            muon_momentum=config.muon_momentum,
-        )
-        self.optimizers = build_optimizers(model, settings, compiled=config.compile)
+        self.optimizers = build_optimizers(model, _settings(config), compiled=config.compile)
         self.average = WeightAverage(model, config.average) if config.average else None
+        self.loss_scale = LossScale(model.compute_dtype, self.device)
         self.forward = torch.compile(model) if config.compile else model
-        self.step_tokens = data.step_tokens
-        self.steps = math.ceil(config.tokens / self.step_tokens)
         self.at = Progress()
         self.saved_step: int | None = None
 
     def train(self) -> Progress:
         """Go on from the newest checkpoint, if there is one, to the end."""
-        folders = checkpoint_folders(self.run.folder)
-        if folders:
-            state = resume(self.run.folder, self.model, self.optimizers, self.average)
-            names = ("step", "consumed", "seconds", "unlogged", "validation_loss")
-            self.at = Progress(**{name: state[name] for name in names}, watch=LossWatch(*state["watch"]))
-            self.saved_step = self.at.step
-            say(f"resuming from step {self.at.step:,} of {self.steps:,}")
+        resumed = bool(checkpoint_folders(self.run.folder))
+        if resumed:
+            self._restore()
+            done, goal = (quantity(tokens, "tok") for tokens in (self.at.tokens, self.config.tokens))
+            say(f"resuming from step {self.at.step:,}, {done} of {goal}")
         else:
             torch.manual_seed(self.config.seed)
         # Without a checkpoint even the validation before the first step is measured again.
-        self.log = MetricsLog(self.run.folder, self.at.step if folders else -1)
+        self._open_log(self.at.step if resumed else -1)
         keep = Keep(
             last=self.config.keep_checkpoints, best=self.config.keep_best, every_tokens=self.config.keep_every_tokens
         )
         self.writer = CheckpointWriter(self.run.folder, keep)
         try:
-            with _signals(self.at), Bar(self.run.name, self.steps * self.step_tokens, "tok") as bar:
-                bar.begin_at(self.at.step * self.step_tokens)
-                if not folders:
+            with asked_to_stop(self.at), Bar(self.run.name, self.config.tokens, "tok") as bar:
+                bar.begin_at(self.at.tokens)
+                if not resumed:
                     self._validate()
+                    if self.config.nonfinite == "rollback":
+                        self._checkpoint()  # somewhere to go back to
                 self._loop(bar)
                 if self.at.signal and self.saved_step != self.at.step:
                     self._checkpoint()
@@ -119,27 +101,67 @@ class Trainer:
         return self.at
 
     def _loop(self, bar: Bar) -> None:
-        logged, logged_step = time.perf_counter(), self.at.step
-        while self.at.step < self.steps and not self.at.signal:
-            loss, norm, lr = self.step()
-            self.writer.check()
-            if self.at.skipped == 0:
-                grad_norm = norm
-                self._watch(loss)
-            bar.update(self.at.step * self.step_tokens, note=f"loss {self.at.watch.smoothed():.3f}, lr {lr:.2g}")
-            if self.at.step == 1:
-                # What start-up left behind lives as long as the run: the collector need not look at it again.
-                gc.collect()
-                gc.freeze()
-            last = self.at.step == self.steps
-            if self.at.unlogged and (last or self.at.step % self.config.log_every_steps == 0):
-                rate = (self.at.step - logged_step) * self.step_tokens / (time.perf_counter() - logged)
-                self._log_training(grad_norm, lr, rate)
-                logged, logged_step = time.perf_counter(), self.at.step
-            if last or self._due(self.config.validate_every_tokens):
-                logged += self._timed(self._validate)
-            if last or self._due(self.config.checkpoint_every_tokens):
-                logged += self._timed(self._checkpoint)
+        self._start_clock()
+        while self.at.tokens < self.config.tokens and not self.at.signal:
+            try:
+                self._advance(bar)
+            except NotFiniteError as error:
+                if self.config.nonfinite != "rollback":
+                    raise
+                self._roll_back(error)
+
+    def _advance(self, bar: Bar) -> None:
+        """One step, and what is due after it."""
+        before = self.at.tokens
+        step = self.step()
+        self.writer.check()
+        if self.at.skipped == 0:
+            self._watch(step.loss)
+        note = f"loss {self.at.watch.smoothed():.3f}, lr {step.lr:.2g}"
+        bar.update(min(self.at.tokens, self.config.tokens), note=note)
+        if self.at.step == 1:
+            # What start-up left behind lives as long as the run: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+        last = self.at.tokens >= self.config.tokens
+        if self.at.unlogged and (last or self.at.step % self.config.log_every_steps == 0):
+            self._log_training(step)
+            self._start_clock()
+        if last or self._due(self.config.validate_every_tokens, before):
+            self._clock += self._timed(self._validate)
+        if last or self._due(self.config.checkpoint_every_tokens, before):
+            self._clock += self._timed(self._checkpoint)
+
+    def _start_clock(self) -> None:
+        """Measure tokens a second from here on."""
+        self._clock, self._clock_tokens = time.perf_counter(), self.at.tokens
+
+    def _restore(self) -> None:
+        """Stand where the run's newest whole checkpoint was made."""
+        state = resume(self.run.folder, self.model, self.optimizers, self.average)
+        self.at.restore(state)
+        self.loss_scale.restore(state.get("loss_scale", {}))
+        self.saved_step = self.at.step
+
+    def _roll_back(self, error: NotFiniteError) -> None:
+        """Go on from the newest checkpoint, but past all that was read since: some of it did not go well with those
+        weights (Chowdhery et al. 2023, 5.1). Learning goes back with its clock, so that nothing is left out of it."""
+        consumed, rollbacks = self.at.consumed, self.at.rollbacks + 1
+        if rollbacks > self.config.max_rollbacks:
+            raise NotFiniteError(f"{error.what}, after {self.config.max_rollbacks} rollbacks") from None
+        self.writer.wait()
+        self._restore()
+        say(
+            f"{error.what}: back to step {self.at.step:,} and past the {consumed - self.at.consumed:,} "
+            f"{self.data.unit} read since (rollback {rollbacks} of at most {self.config.max_rollbacks})"
+        )
+        self.at.consumed, self.at.rollbacks = consumed, rollbacks
+        self.log.close()
+        self._open_log(self.at.step)
+        self._start_clock()
+
+    def _open_log(self, step: int) -> None:
+        self.log = MetricsLog(self.run.folder, step, self.config.tensorboard)
 
     def _watch(self, loss: float) -> None:
         self.at.unlogged.append(loss)
@@ -147,17 +169,25 @@ class Trainer:
         if self.at.watch.update(self.at.step, loss):
             say(f"step {self.at.step:,}: the loss jumped to {loss:.3f}, from about {smoothed:.3f}")
 
-    def _log_training(self, grad_norm: float, lr: float, rate: float) -> None:
-        """A line of metrics.jsonl on the steps since the last."""
+    def _log_training(self, step: Step) -> None:
+        """A line of metrics.jsonl on the steps since the last, of which `step` is the newest."""
+        rate = (self.at.tokens - self._clock_tokens) / (time.perf_counter() - self._clock)
         more = {"spikes": self.at.watch.spikes} if self.at.watch.spikes else {}
+        if self.config.batch_tokens_start:
+            more["batch_tokens"] = step.tokens
+        if self.config.weight_decay_schedule != "constant":
+            more["weight_decay"] = step.weight_decay
+        if self.at.rollbacks:
+            more["rollbacks"] = self.at.rollbacks
+        more |= self.loss_scale.metrics(self.at.overflows)
         if self.machine is not None:
             more |= utilisation(rate, self.flops, self.machine)
         self._record(
             "train",
             math.fsum(self.at.unlogged) / len(self.at.unlogged),
             smoothed_loss=self.at.watch.smoothed(),
-            lr=lr,
-            grad_norm=grad_norm,
+            lr=step.lr,
+            grad_norm=self.at.grad_norm,
             tokens_per_s=round(rate, 1),
             data_wait_s=round(self.batches.waited, 3),
             memory_bytes=memory_bytes(self.device),
@@ -165,62 +195,67 @@ class Trainer:
         )
         self.at.unlogged, self.at.watch.spikes = [], []
 
-    def _set_learning_rate(self) -> float:
-        warmup = math.ceil(self.config.warmup_tokens / self.step_tokens)
+    def _schedule(self, batch_tokens: int) -> tuple[float, float]:
+        """Set the learning rate and weight decay of a step on so many tokens; return them."""
         lr = multiplier(
             self.config.schedule,
-            self.at.step,
-            warmup_steps=min(warmup, self.steps - 1),
-            total_steps=self.steps,
+            self.at.tokens,
+            warmup=min(self.config.warmup_tokens, self.config.tokens),
+            total=self.config.tokens,
+            stride=batch_tokens,
             final=self.config.min_lr_ratio,
             decay_share=self.config.decay_share,
         )
-        self.optimizers.schedule(lr)
-        return lr * self.config.lr
+        decay = weight_decay_multiplier(
+            self.config.weight_decay_schedule,
+            self.at.tokens,
+            total=self.config.tokens,
+            final=self.config.weight_decay_ratio,
+        )
+        self.optimizers.schedule(lr, decay)
+        return lr * self.config.lr, decay * self.config.weight_decay
 
-    def step(self) -> tuple[float, float, float]:
-        """One optimizer step on the next batch: the mean loss in nats per target, the gradient's norm, the learning
-        rate. Where one of the first two is not finite the weights stay; FloatingPointError, unless the recipe skips."""
+    def step(self) -> Step:
+        """One optimizer step on the next batch. Where its loss or gradient is not finite the weights stay;
+        NotFiniteError, unless the recipe skips or it was float16 that overflowed."""
         started = time.perf_counter()
         self.model.train()
-        lr = self._set_learning_rate()
-        batch = self.batches.step(self.at.consumed)
-        weight = float(batch.weights.sum())
-        total = 0.0
-        for micro in batch.split(self.config.micro_batch):
-            smoothing = {"label_smoothing": self.config.label_smoothing, "z_loss": self.config.z_loss}
-            loss = self._nats(micro, **smoothing) / max(1.0, weight)
-            loss.backward()
-            total += loss.detach()
-        limit = self.config.grad_clip or math.inf
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-        loss = float(total)
+        batch = self.batches.step(self.at.consumed, self.at.tokens)
+        examples, tokens = self.data.size(self.at.consumed, self.at.tokens)
+        lr, weight_decay = self._schedule(tokens)
+        loss, norm = self._backward(batch)
+        overflowed = self.loss_scale.overflowed(loss, norm)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite:
             self.optimizers.step()
         self.optimizers.zero_grad()
         if finite and self.average is not None:
             self.average.update(self.model)
-        self._count_skipped(finite, math.isfinite(loss), lr)
         self.at.step += 1
-        self.at.consumed += len(batch.inputs)
+        self.at.tokens += tokens
+        self.at.consumed += examples
         self.at.seconds += time.perf_counter() - started
-        return loss, norm, lr
-
-    def _count_skipped(self, finite: bool, loss_finite: bool, lr: float) -> None:
         if finite:
-            self.at.skipped = 0
-            return
-        self.at.skipped += 1
-        what = f"the {'gradient' if loss_finite else 'loss'} of step {self.at.step + 1} is not finite"
-        if self.config.nonfinite == "skip" and self.at.skipped <= MOST_SKIPPED:
-            say(f"{what}: skipped")
-            return
-        in_a_row = f" (nor were those of the {MOST_SKIPPED} steps before)" if self.at.skipped > 1 else ""
-        raise FloatingPointError(
-            f"{what}{in_a_row}, at a learning rate of {lr:.3g}: try a lower --train.lr, a longer "
-            "--train.warmup-tokens or --train.dtype float32; checkpoints made before are as they were"
-        )
+            self.at.skipped, self.at.grad_norm = 0, norm
+        elif overflowed:
+            self.at.overflows += 1
+        else:
+            count_skipped(self.at, self.config.nonfinite, loss, lr)
+        return Step(loss, lr, weight_decay, tokens)
+
+    def _backward(self, batch: Batch) -> tuple[float, float]:
+        """The gradient of a batch, clipped: its mean loss and the norm before clipping."""
+        weight = float(batch.weights.sum())
+        total = 0.0
+        for micro in batch.split(self.config.micro_batch):
+            smoothing = {"label_smoothing": self.config.label_smoothing, "z_loss": self.config.z_loss}
+            loss = self._nats(micro, **smoothing) / max(1.0, weight)
+            self.loss_scale.scaled(loss).backward()
+            total += loss.detach()
+        self.loss_scale.unscale(self.optimizers)
+        limit = self.config.grad_clip or math.inf
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        return float(total), norm
 
     def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
         """The sum of nats over the targets of a micro-batch."""
@@ -244,33 +279,23 @@ class Trainer:
             nats += float(self._nats(batch))
             weight += float(batch.weights.sum())
         if not math.isfinite(nats):
-            raise FloatingPointError(
-                f"the validation loss after step {self.at.step} is not finite: try a lower --train.lr; "
-                "checkpoints made before are as they were"
-            )
+            raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")
         self.at.validation_loss = nats / max(1.0, weight)
         self._record("validation", self.at.validation_loss)
 
     def _checkpoint(self) -> None:
+        check_weights(self.model, self.at.step)
         self.log.sync()
-        state = {
-            "step": self.at.step,
-            "tokens": self.at.step * self.step_tokens,
-            "consumed": self.at.consumed,
-            "seconds": self.at.seconds,
-            "unlogged": list(self.at.unlogged),  # written while training goes on
-            "validation_loss": self.at.validation_loss,
-            "watch": self.at.watch.as_list(),
+        state = self.at.as_state() | {
             "averaged_steps": self.average.steps if self.average else 0,  # fewer than steps where some were skipped
+            "loss_scale": self.loss_scale.as_state(),
         }
         self.writer.write(take_snapshot(self.model, self.optimizers, self.average), state)
         self.saved_step = self.at.step
 
     def _record(self, split: str, loss: float, **more: float) -> None:
-        tokens = self.at.step * self.step_tokens
-        self.log.write(
-            step=self.at.step, tokens=tokens, split=split, loss=loss, **more, time_s=round(self.at.seconds, 3)
-        )
+        seconds = round(self.at.seconds, 3)
+        self.log.write(step=self.at.step, tokens=self.at.tokens, split=split, loss=loss, **more, time_s=seconds)
 
     @staticmethod
     def _timed(work: Callable[[], None]) -> float:
@@ -279,35 +304,18 @@ class Trainer:
         work()
         return time.perf_counter() - started
 
-    def _due(self, every_tokens: int) -> bool:
-        """Whether the step just made crossed a multiple of `every_tokens`."""
-        tokens = self.at.step * self.step_tokens
-        return tokens // every_tokens > (tokens - self.step_tokens) // every_tokens
-
-
-@contextmanager
-def _signals(at: Progress) -> Iterator[None]:
-    """SIGINT and SIGTERM ask the loop to save and leave after the step at hand; the same again leaves at once."""
-
-    def ask(number: int, frame: object) -> None:
-        if at.signal:
-            raise KeyboardInterrupt
-        at.signal = number
-        say(f"{signal.Signals(number).name}: saving a checkpoint after this step (again to leave without)")
-
-    try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: whoever runs us there handles signals
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def _due(self, every_tokens: int, before: int) -> bool:
+        """Whether the step from `before` tokens on crossed a multiple of `every_tokens`."""
+        return self.at.tokens // every_tokens > before // every_tokens
 
 
 def summary(trainer: Trainer) -> str:
     """A line on how the run went so far."""
-    tokens = trainer.at.step * trainer.step_tokens
-    rate = quantity(tokens / max(1e-9, trainer.at.seconds), "tok")
-    return f"{trainer.at.step:,} steps, {quantity(tokens, 'tok')}, {rate}/s"
+    at = trainer.at
+    rate = quantity(at.tokens / max(1e-9, at.seconds), "tok")
+    return f"{at.step:,} steps, {quantity(at.tokens, 'tok')}, {rate}/s"
+
+
+def _settings(config: TrainConfig) -> OptimizerSettings:
+    names = [field.name for field in fields(OptimizerSettings) if field.name != "kind"]
+    return OptimizerSettings(kind=config.optimizer, **{name: getattr(config, name) for name in names})

@@ -2,9 +2,15 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
+
+from lm.attention import fastest
+from lm.config import ModelConfig
+from pipelines.training.config import TrainConfig
 
 # Dense operations a second of the matrix units in bfloat16 (float16 where there is no bfloat16), by the makers' data
 # sheets, under the names that the devices give themselves.
@@ -24,6 +30,8 @@ TABULATED = {
     "V100": 125e12,
     "T4": 65e12,
 }
+
+TENSOR_CORES = (7, 0)  # the compute capability from which GPUs have matrix units for float16
 
 # bf16 must be this much faster than float32 before its rounding is worth it.
 WORTHWHILE = 1.3
@@ -46,10 +54,11 @@ class Machine:
         return str(self.dtype).removeprefix("torch.")
 
 
-def choose_machine(device: str = "auto", dtype: str = "auto") -> Machine:
+def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False) -> Machine:
     """The device and dtype asked for; for "auto", a GPU if there is one, and bfloat16 where it is faster.
 
-    Raises ValueError when "cuda" is asked for where there is none.
+    `half`: whether "auto" may be float16, on a GPU that has matrix units for it and no bfloat16 (Volta, Turing); who
+    trains in it must scale the loss. Raises ValueError when "cuda" is asked for where there is none.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but PyTorch sees no GPU here: use --device cpu or auto")
@@ -57,9 +66,8 @@ def choose_machine(device: str = "auto", dtype: str = "auto") -> Machine:
     if dtype != "auto":
         return Machine(chosen, getattr(torch, dtype), f"{_describe(chosen)}, {dtype} as asked")
     if chosen.type == "cuda":
-        good = torch.cuda.is_bf16_supported(including_emulation=False)
-        why = "bfloat16" if good else "float32, since it has no bfloat16"
-        return Machine(chosen, torch.bfloat16 if good else torch.float32, f"{_describe(chosen)}, {why}")
+        best, why = _best_on_gpu(chosen, half)
+        return Machine(chosen, best, f"{_describe(chosen)}, {why}")
     fast, plain = matmul_flops(torch.bfloat16), matmul_flops(torch.float32)
     best = torch.bfloat16 if fast > WORTHWHILE * plain else torch.float32
     name = str(best).removeprefix("torch.")
@@ -74,7 +82,8 @@ def with_peaks(machine: Machine) -> Machine:
     tabulated = next((flops for part, flops in TABULATED.items() if part in name), None)
     if machine.dtype == torch.float32:
         tabulated = None  # what tables say of it leaves out tensor cores, or means tf32
-    size = 8192 if on_gpu else 1024
+    # Few processors have instructions for float16, without which a large product takes seconds.
+    size = 8192 if on_gpu else 256 if machine.dtype == torch.float16 else 1024
     return replace(
         machine, peak_flops=tabulated, measured_flops=matmul_flops(machine.dtype, size, device=machine.device)
     )
@@ -91,6 +100,40 @@ def matmul_flops(dtype: torch.dtype, size: int = 512, repeats: int = 5, device: 
             torch.cuda.synchronize(a.device)
         best = min(best, time.perf_counter() - started)
     return 2 * size**3 / best
+
+
+def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> str:
+    """Device, dtype, attention and matmul precision of a training, each with why it is that."""
+    attention = f"{model.attention} as asked"
+    if model.attention == "auto":
+        length = model.context_length
+        chosen = fastest(
+            machine.device.type, machine.dtype, length, length, model.window, model.dropout > 0.0, train.compile
+        )
+        attention = f"{chosen}, the fastest measured for that at {length:,} positions"
+    products = {"highest": "in full", "high": "in TF32 or three of bfloat16", "medium": "in bfloat16"}
+    exact = f"matmul precision {train.matmul_precision} (float32 products {products[train.matmul_precision]})"
+    return f"{machine.why}; attention {attention}; {exact}"
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """Products of float32 matrices at that precision of `torch.set_float32_matmul_precision`, for a time."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _best_on_gpu(device: torch.device, half: bool) -> tuple[torch.dtype, str]:
+    """The dtype for "auto" and why."""
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.bfloat16, "bfloat16"
+    if half and torch.cuda.get_device_capability(device) >= TENSOR_CORES:
+        return torch.float16, "float16 with a scaled loss, since it has no bfloat16"
+    return torch.float32, "float32, since it has no bfloat16"
 
 
 def _describe(device: torch.device) -> str:

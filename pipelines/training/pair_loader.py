@@ -67,18 +67,22 @@ class PairLoader:
         self._batches = lru_cache(maxsize=2)(self._cut_into_batches)
 
     def batch(self, consumed: int) -> Batch:
-        """The batch that follows the first `consumed` pairs of the run, which must be whole batches."""
+        """The batch that follows the first `consumed` pairs of the run."""
+        return self.objective.batch(self.pairs, self.rows(consumed))
+
+    def size(self, consumed: int) -> tuple[int, int]:
+        """How many pairs that batch has, and tokens, with their ends and without padding."""
+        rows = self.rows(consumed)
+        return len(rows), int(self._sources[rows].sum() + self._targets[rows].sum())
+
+    def rows(self, consumed: int) -> np.ndarray:
+        """The pairs of the batch that follows the first `consumed` of the run, which must be whole batches."""
         epoch, within = divmod(consumed, len(self.pairs))
         chunk, offset = divmod(within, self._chunk_pairs)
         rows, bounds = self._batches(epoch, chunk)
         first = int(np.searchsorted(bounds, offset))
         assert bounds[first] == offset, "pairs consumed are no whole batches"
-        return self.objective.batch(self.pairs, rows[bounds[first] : bounds[first + 1]])
-
-    def mean_tokens(self) -> float:
-        """Tokens of a batch, ends included and padding not: the mean over the run's first chunk."""
-        rows, bounds = self._batches(0, 0)
-        return float((self._sources[rows] + self._targets[rows]).sum()) / (len(bounds) - 1)
+        return rows[bounds[first] : bounds[first + 1]]
 
     def _permuted(self, epoch: int) -> np.ndarray:
         return np.random.default_rng((self._seed, epoch)).permutation(len(self.pairs))

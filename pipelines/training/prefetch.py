@@ -13,17 +13,18 @@ class Prefetcher:
     def __init__(self, data: TrainingData) -> None:
         self._data = data
         self._pool = ThreadPoolExecutor(1, "batches")
-        self._next: tuple[int, Future[Batch]] | None = None
+        self._next: tuple[tuple[int, int], Future[Batch]] | None = None
         self.waited = 0.0
 
-    def step(self, consumed: int) -> Batch:
-        """The batch after the first `consumed` examples; the one after it is begun."""
+    def step(self, consumed: int, tokens: int) -> Batch:
+        """The batch of `data.step`; the one that follows it is begun."""
         started = time.perf_counter()
-        if self._next is None or self._next[0] != consumed:
-            self._begin(consumed)
+        if self._next is None or self._next[0] != (consumed, tokens):
+            self._begin(consumed, tokens)
         batch = self._next[1].result()
         self.waited += time.perf_counter() - started
-        self._begin(consumed + len(batch.inputs))
+        examples, more = self._data.size(consumed, tokens)
+        self._begin(consumed + examples, tokens + more)
         return batch
 
     def close(self) -> None:
@@ -31,5 +32,5 @@ class Prefetcher:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._next = None
 
-    def _begin(self, consumed: int) -> None:
-        self._next = consumed, self._pool.submit(self._data.step, consumed)
+    def _begin(self, consumed: int, tokens: int) -> None:
+        self._next = (consumed, tokens), self._pool.submit(self._data.step, consumed, tokens)

@@ -1,15 +1,16 @@
 """A run's folder: its configuration, tokenizer, metrics and checkpoints, used by one process at a time."""
 
-import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import locked_file, read_json, write_whole
+from pipelines.display import say
+from pipelines.files import locked_file, read_json
 from pipelines.recipe import Recipe, load_recipe, read_toml, save_config
+from pipelines.training.config import CHANGEABLE
+from pipelines.training.metrics_log import read_metrics
 from tokenizer import Tokenizer
 
 
@@ -66,21 +67,6 @@ def is_classifier(folder: Path) -> bool:
     return (folder / "labels.json").is_file()
 
 
-def read_metrics(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The lines of a metrics.jsonl and what they say. A last line that a killed process left half-written is none."""
-    if not path.exists():
-        return []
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
-        try:
-            record = json.loads(line)
-            record["step"] + record["tokens"] + record["loss"] + record["time_s"], record["split"]
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path} is damaged in line {number}: remove that line") from None
-        records.append((line + "\n", record))
-    return records
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """The run folder for this process alone (it is made if need be); ValueError while another process has it."""
@@ -97,7 +83,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenizer: Tokenizer) -> Run:
-    """The run of `recipe` in `folder`: a new one, or the one that is there if it is the same.
+    """The run of `recipe` in `folder`: a new one, or the one that is there if it is the same but for fields of
+    CHANGEABLE, which the run then takes over.
 
     Raises ValueError, naming the first field that differs, when the folder holds another run, and when it holds
     something else.
@@ -106,17 +93,14 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
         run = Run(folder)
         if "imported_from" in run.facts:
             raise ValueError(f"{folder} was imported, and training does not go on from it: choose another --out")
-        asked = _flat({**asdict(recipe), "dataset": facts["dataset_fingerprint"]})
-        there = _flat({**asdict(run.recipe), "dataset": run.facts.get("dataset_fingerprint")})
-        for name, value in asked.items():
-            if value != there[name]:
-                raise ValueError(
-                    f"{folder} holds another run: its {name} is {there[name]!r}, not {value!r}; "
-                    "choose another --out, or remove it"
-                )
-        if run.facts["data"] != facts["data"]:
-            # The dataset moved: the run remembers where it is now.
-            save_config(folder / "config.toml", run.recipe, {**run.facts, "data": facts["data"]})
+        changes = _changes(run, recipe, facts["dataset_fingerprint"])
+        if changes or run.facts["data"] != facts["data"]:
+            # The dataset may have moved: the run remembers where it is now.
+            save_config(folder / "config.toml", recipe, {**run.facts, "data": facts["data"]})
+            run = Run(folder)
+        if changes:
+            told = ", ".join(f"{name} {now!r} (was {was!r})" for name, was, now in changes)
+            say(f"{run.name} goes on with {told}")
         return run
     strangers = [path.name for path in folder.iterdir() if path.name != ".lock" and path.suffix != ".partial"]
     if strangers and not (strangers == ["tokenizer.json"] and _holds(folder, tokenizer)):
@@ -126,6 +110,26 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
     tokenizer.save(folder)
     save_config(folder / "config.toml", recipe, facts)
     return Run(folder)
+
+
+def _changes(run: Run, recipe: Recipe, dataset: str) -> list[tuple[str, Any, Any]]:
+    """(field, its value in the run, in `recipe`) of those that differ; ValueError when one must not."""
+    asked = _flat({**asdict(recipe), "dataset": dataset})
+    there = _flat({**asdict(run.recipe), "dataset": run.facts.get("dataset_fingerprint")})
+    changes = [(name, there[name], value) for name, value in asked.items() if value != there[name]]
+    for name, was, now in changes:
+        section, _, field = name.partition(".")
+        if section == "train" and field == "batch_tokens" and recipe.objective == "sequence-pairs":
+            raise ValueError(
+                f"{run.folder} was begun with train.batch_tokens {was!r}, not {now!r}, and its pairs are sorted into "
+                "batches of that size, so that none is read twice: give the same, or choose another --out"
+            )
+        if section != "train" or field not in CHANGEABLE:
+            raise ValueError(
+                f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; "
+                "choose another --out, or remove it"
+            )
+    return changes
 
 
 def _holds(folder: Path, tokenizer: Tokenizer) -> bool:
@@ -139,27 +143,6 @@ def _holds(folder: Path, tokenizer: Tokenizer) -> bool:
 def with_machine(recipe: Recipe, device: str, dtype: str) -> Recipe:
     """`recipe` with "auto" resolved."""
     return replace(recipe, train=replace(recipe.train, device=device, dtype=dtype))
-
-
-class MetricsLog:
-    """metrics.jsonl, one object a line, cut back to `step` first: what came later is measured again. A run without a
-    checkpoint starts an empty one (`step` -1)."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        path = folder / "metrics.jsonl"
-        write_whole(path, "".join(line for line, record in read_metrics(path) if record["step"] <= step))
-        self._file = path.open("a", encoding="utf-8")
-
-    def write(self, **record: Any) -> None:
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
-        self._file.flush()
-
-    def sync(self) -> None:
-        """Make sure that what was written is on disk: a checkpoint must not outlive its metrics."""
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

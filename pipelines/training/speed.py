@@ -19,7 +19,7 @@ MEASURED_SECONDS = 4.0
 
 def measure_tokens_per_second(recipe: Recipe, dataset: TokenDataset) -> float:
     """Training tokens a second of `recipe` on `dataset`, over about `MEASURED_SECONDS` after warming up."""
-    machine = choose_machine(recipe.train.device, recipe.train.dtype)
+    machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
     model = build_model(recipe.model, recipe.train.seed).to(machine.device)
     model.compute_dtype = machine.dtype
     data = open_training_data(recipe, dataset, Tokenizer.load(dataset.folder))
@@ -27,12 +27,11 @@ def measure_tokens_per_second(recipe: Recipe, dataset: TokenDataset) -> float:
     for _ in range(WARM_UP_STEPS):
         trainer.step()
     _finish(machine.device)
-    started, steps = time.perf_counter(), 0
+    started, warm = time.perf_counter(), trainer.at.tokens
     while time.perf_counter() - started < MEASURED_SECONDS:
         trainer.step()
-        steps += 1
         _finish(machine.device)
-    rate = steps * trainer.step_tokens / (time.perf_counter() - started)
+    rate = (trainer.at.tokens - warm) / (time.perf_counter() - started)
     say(f"this machine trains it at about {quantity(rate, 'tok')}/s")
     return rate
 

@@ -37,9 +37,9 @@ class LossWatch:
         self.square = SMOOTHING * self.square + (1.0 - SMOOTHING) * loss * loss
         return spike
 
-    def as_list(self) -> list[float]:
+    def as_list(self) -> list[Any]:
         """What a checkpoint remembers; `LossWatch(*list)` goes on from it."""
-        return [self.steps, self.mean, self.square]
+        return [self.steps, self.mean, self.square, list(self.spikes)]
 
     def _deviation(self) -> float:
         mean_square = self.square / (1.0 - SMOOTHING**self.steps)

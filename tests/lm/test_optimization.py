@@ -12,7 +12,7 @@ from lm.config import ModelConfig
 from lm.model import build_model
 from lm.muon import Muon, orthogonal
 from lm.optimizers import OptimizerSettings, build_optimizers, partition
-from lm.schedules import inverse_sqrt, multiplier, trapezoid, warmup_cosine
+from lm.schedules import batch_size, inverse_sqrt, multiplier, trapezoid, warmup_cosine, weight_decay_multiplier
 
 SMALL = ModelConfig(vocab_size=50, layers=2, width=16, heads=2, positions="learned")
 
@@ -95,7 +95,7 @@ def test_schedule_multiplies_every_groups_own_peak():
 
 def test_cosine_climbs_in_a_line_and_falls_in_half_a_cosine():
     def at(step):
-        return warmup_cosine(step, warmup_steps=10, total_steps=110, final=0.1)
+        return warmup_cosine(step, warmup=10, total=110, final=0.1)
 
     assert [at(step) for step in range(10)] == pytest.approx([(s + 1) / 10 for s in range(10)])
     assert at(10) == 1.0
@@ -106,7 +106,7 @@ def test_cosine_climbs_in_a_line_and_falls_in_half_a_cosine():
 
 def test_trapezoid_climbs_stays_and_falls_in_a_line():
     def at(step):
-        return trapezoid(step, warmup_steps=10, decay_steps=40, total_steps=100, final=0.2)
+        return trapezoid(step, warmup=10, decay=40, total=100, final=0.2)
 
     assert [at(step) for step in range(10)] == pytest.approx([(s + 1) / 10 for s in range(10)])
     assert {at(step) for step in range(10, 61)} == {1.0}
@@ -115,21 +115,51 @@ def test_trapezoid_climbs_stays_and_falls_in_a_line():
 
 
 def test_inverse_sqrt_halves_every_fourfold_step():
-    assert inverse_sqrt(99, warmup_steps=100) == inverse_sqrt(100, warmup_steps=100) == 1.0
-    assert inverse_sqrt(400, warmup_steps=100) == pytest.approx(0.5)
-    assert inverse_sqrt(1600, warmup_steps=100) == pytest.approx(0.25)
+    assert inverse_sqrt(99, warmup=100) == inverse_sqrt(100, warmup=100) == 1.0
+    assert inverse_sqrt(400, warmup=100) == pytest.approx(0.5)
+    assert inverse_sqrt(1600, warmup=100) == pytest.approx(0.25)
+    assert [inverse_sqrt(step, warmup=0) for step in (0, 1, 4)] == [1.0, 1.0, 0.5]
 
 
-@pytest.mark.parametrize("kind", ["cosine", "trapezoid", "inverse_sqrt"])
-@settings(max_examples=50, deadline=None)
-@given(total=st.integers(1, 300), warmup=st.integers(0, 300), final=st.floats(0, 1), share=st.floats(0, 1))
+KINDS = st.sampled_from(["cosine", "trapezoid", "inverse_sqrt"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(kind=KINDS, total=st.integers(1, 300), warmup=st.integers(0, 300), final=st.floats(0, 1), share=st.floats(0, 1))
 def test_schedules_stay_within_the_peak_and_never_rise_after_the_warm_up(kind, total, warmup, final, share):
     warmup = min(warmup, total - 1)
-    options = {"warmup_steps": warmup, "total_steps": total, "final": final, "decay_share": share}
+    options = {"warmup": warmup, "total": total, "final": final, "decay_share": share}
     values = [multiplier(kind, step, **options) for step in range(total)]
     assert all(0 <= value <= 1 for value in values)
     assert values[warmup:] == sorted(values[warmup:], reverse=True)
     assert values[warmup] == 1.0 or total - warmup < 2 or kind == "trapezoid"
+
+
+@settings(max_examples=150, deadline=None)
+@given(kind=KINDS, total=st.integers(2, 300), warmup=st.integers(0, 300), batch=st.integers(1, 10**6), data=st.data())
+def test_a_schedule_in_tokens_is_the_one_in_steps(kind, total, warmup, batch, data):
+    step = data.draw(st.integers(0, total))
+    in_steps = multiplier(kind, step, warmup=warmup, total=total)
+    in_tokens = multiplier(kind, step * batch, warmup=warmup * batch, total=total * batch, stride=batch)
+    assert in_tokens == pytest.approx(in_steps, rel=1e-9)
+
+
+@pytest.mark.parametrize(("final", "middle"), [(0.0, 0.5), (10.0, 5.5)])
+def test_weight_decay_goes_to_its_end_in_a_line_or_half_a_cosine(final, middle):
+    def at(kind, done):
+        return weight_decay_multiplier(kind, done, total=400, final=final)
+
+    assert [at("constant", done) for done in (0, 200, 400)] == [1.0, 1.0, 1.0]
+    assert [at("linear", done) for done in (0, 200, 400, 900)] == pytest.approx([1.0, middle, final, final])
+    assert [at("cosine", done) for done in (0, 200, 400, 900)] == pytest.approx([1.0, middle, final, final])
+    assert at("linear", 100) == pytest.approx(1 + (final - 1) / 4)
+    assert at("cosine", 100) == pytest.approx(final + (1 - final) * (1 + math.cos(math.pi / 4)) / 2)
+
+
+def test_a_batch_grows_in_a_line_and_stays():
+    sizes = [batch_size(done, start=100, full=500, warmup=1000) for done in (0, 250, 500, 1000, 5000)]
+    assert sizes == [100, 200, 300, 500, 500]
+    assert batch_size(0, start=500, full=500, warmup=0) == 500
 
 
 def test_average_of_weights_forgets_the_start_and_returns_the_trained_ones():

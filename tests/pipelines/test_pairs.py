@@ -22,6 +22,7 @@ from pipelines.pairs import Lists, PairDataset, Pairs
 from pipelines.pretrain import pretrain
 from pipelines.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
+from pipelines.training.checkpoints import latest_checkpoint
 from pipelines.training.data import hidden_states
 from pipelines.training.pair_loader import PairLoader, SequencePairs
 from pipelines.training.run import Run
@@ -288,6 +289,24 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_weights(tmp_path, recipe
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_tokens_are_those_of_both_sides_without_padding(run, data):
+    objective, pairs = SequencePairs(16, Run(run).tokenizer()), PairDataset(data).split("train")
+    lengths = np.sum(objective.lengths(pairs), axis=0)
+    state = json.loads((latest_checkpoint(run) / "state.json").read_text())
+    assert 130_000 <= state["tokens"] < 130_000 + 512
+    epochs, rest = divmod(state["consumed"], len(pairs))
+    assert rest * lengths.min() <= state["tokens"] - epochs * lengths.sum() <= rest * lengths.max()
+    assert Run(run).metrics()[-1]["tokens"] == state["tokens"]
+
+
+def test_a_run_on_pairs_goes_on_with_other_micro_batches_but_not_with_another_batch(tmp_path, recipe, data, run):
+    out = shutil.copytree(run, tmp_path / "run")
+    assert pretrain(replace(recipe, train=replace(recipe.train, micro_batch=5)), data=data, out=out) == 0
+    assert Run(out).recipe.train.micro_batch == 5
+    with pytest.raises(ValueError, match=r"begun with train\.batch_tokens 512, not 300, and its pairs are sorted"):
+        pretrain(replace(recipe, train=replace(recipe.train, batch_tokens=300)), data=data, out=out)
+
+
 def test_pairs_longer_than_the_context_are_cut_and_counted(tmp_path, recipe, data, capsys):
     short = replace(recipe, model=replace(recipe.model, context_length=4), train=replace(recipe.train, tokens=2000))
     assert pretrain(short, data=data, out=tmp_path / "run") == 0
@@ -306,3 +325,8 @@ def test_beams_are_bounded(run, beams):
 def test_cropping_pairs_is_refused(recipe):
     with pytest.raises(ValueError, match=r"train\.sampling is 'crops', but pairs have no stream to crop"):
         replace(recipe, train=replace(recipe.train, sampling="crops"))
+
+
+def test_growing_batches_of_pairs_are_refused(recipe):
+    with pytest.raises(ValueError, match=r"train\.batch_tokens_start is 100, but pairs are sorted into batches"):
+        replace(recipe, train=replace(recipe.train, batch_tokens_start=100, batch_warmup_tokens=1000))

@@ -17,7 +17,7 @@ from pipelines.pretrain import pretrain
 from pipelines.recipe import save_config
 from pipelines.training.checkpoints import checkpoint_folders, latest_checkpoint
 from pipelines.training.run import Run
-from tests.pipelines.training_helpers import assert_same_run, metrics_of, start, wait_for_step, weights_of
+from tests.pipelines.training_cases import assert_same_run, metrics_of, start, wait_for_step, weights_of
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -14,7 +14,7 @@ from pipelines.dataset import TokenDataset
 from pipelines.pretrain import pretrain
 from pipelines.training.checkpoints import checkpoint_folders
 from pipelines.training.run import Run
-from tests.pipelines.training_helpers import metrics_of, weights_of
+from tests.pipelines.training_cases import metrics_of, weights_of
 
 
 def test_the_loss_falls_and_metrics_tell_it(trained_gpt, small_recipe):

@@ -1,5 +1,6 @@
 """What training reads: every token, in an order that is a function of the seed."""
 
+from queue import Queue
 from types import SimpleNamespace
 
 import numpy as np
@@ -66,15 +67,25 @@ def test_batches_made_ahead_are_those_made_when_asked_for():
     from pipelines.training.prefetch import Prefetcher
 
     class Data:
-        step_tokens = 1
+        made = Queue()
 
-        def step(self, consumed):
-            return SimpleNamespace(inputs=range(1 + consumed % 3), number=consumed)
+        def step(self, consumed, tokens):
+            self.made.put((consumed, tokens))
+            return SimpleNamespace(number=(consumed, tokens))
 
-    batches, consumed = Prefetcher(Data()), 5
+        def size(self, consumed, tokens):
+            examples = 1 + (consumed + tokens) % 3
+            return examples, 2 * examples
+
+    data, consumed, tokens = Data(), 5, 0
+    batches = Prefetcher(data)
     for _ in range(20):
-        batch = batches.step(consumed)
-        assert batch.number == consumed
-        consumed += len(batch.inputs)
-    assert batches.step(2).number == 2  # somewhere else, as after resuming
+        batch = batches.step(consumed, tokens)
+        assert batch.number == data.made.get(timeout=60) == (consumed, tokens)
+        examples, more = data.size(consumed, tokens)
+        consumed, tokens = consumed + examples, tokens + more
+        # The next one is made while the trainer has not asked for it yet.
+        assert data.made.get(timeout=60) == (consumed, tokens)
+        data.made.put((consumed, tokens))
+    assert batches.step(2, 7).number == (2, 7)  # somewhere else, as after resuming
     batches.close()

@@ -1,15 +1,21 @@
-"""What the tests of training share: a run's weights and metrics, and training in a process of its own."""
+"""What tests of training share: runs started, stopped, looked at and compared."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import torch
 from safetensors.torch import load_file
 
+from pipelines.dataset import TokenDataset
 from pipelines.recipe import save_config
 from pipelines.training.checkpoints import latest_checkpoint
+from pipelines.training.loader import Loader, NextToken
+from pipelines.training.loop import Trainer
 
 OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memory_bytes")
 
@@ -48,3 +54,24 @@ def wait_for_step(run, step, process):
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.005)
     raise AssertionError("the run did not get that far")
+
+
+def in_order(dataset_folder, blocks, seed=0):
+    stream = TokenDataset(dataset_folder).split("train")
+    return Loader(stream, NextToken(32), "permutation", seed).batch(0, blocks).inputs.tolist()
+
+
+def stop_after(step, monkeypatch):
+    """Have the run ask itself to stop after that step, as a scheduler would."""
+    watch = Trainer._watch
+
+    def stopping(self, loss):
+        watch(self, loss)
+        if self.at.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Trainer, "_watch", stopping)
+
+
+def with_train(recipe, **changes):
+    return replace(recipe, train=replace(recipe.train, **changes))

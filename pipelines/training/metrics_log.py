@@ -1,0 +1,90 @@
+"""What a run logs: metrics.jsonl, and the same for TensorBoard where the recipe says so."""
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pipelines.files import write_whole
+
+
+def read_metrics(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The lines of a metrics.jsonl and what they say. A last line that a killed process left half-written is none."""
+    if not path.exists():
+        return []
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+        try:
+            record = json.loads(line)
+            record["step"] + record["tokens"] + record["loss"] + record["time_s"], record["split"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path} is damaged in line {number}: remove that line") from None
+        records.append((line + "\n", record))
+    return records
+
+
+class MetricsLog:
+    """metrics.jsonl, one object a line, cut back to `step` first: what came later is measured again. A run without a
+    checkpoint starts an empty one (`step` -1)."""
+
+    def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
+        path = folder / "metrics.jsonl"
+        kept = [(line, record) for line, record in read_metrics(path) if record["step"] <= step]
+        write_whole(path, "".join(line for line, _ in kept))
+        self._file = path.open("a", encoding="utf-8")
+        self._events = Events(folder / "tensorboard", [record for _, record in kept]) if tensorboard else None
+
+    def write(self, **record: Any) -> None:
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+        if self._events is not None:
+            self._events.write(record)
+
+    def sync(self) -> None:
+        """Make sure that what was written is on disk: a checkpoint must not outlive its metrics."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+
+class Events:
+    """The numbers of metrics.jsonl as TensorBoard's scalars, `train/loss` and so on, by optimizer step.
+
+    They are written anew from metrics.jsonl whenever a log is opened, with a purge_step of 0, which tells a TensorBoard
+    that is watching to forget what it has read: so no step is there twice, whatever a killed process left, and a run
+    that gets TensorBoard late has its beginning too. Wall times are seconds of training.
+    """
+
+    def __init__(self, folder: Path, history: Iterable[dict[str, Any]]) -> None:
+        require_tensorboard()
+        from torch.utils.tensorboard import SummaryWriter
+
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        history = list(history)
+        self._begun = time.time() - max((record["time_s"] for record in history), default=0.0)
+        self._writer = SummaryWriter(str(folder), purge_step=0)
+        for record in history:
+            self.write(record)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Every number of a line of metrics.jsonl."""
+        for name, value in record.items():
+            if name != "step" and isinstance(value, int | float):
+                tag, wall = f"{record['split']}/{name}", self._begun + record["time_s"]
+                self._writer.add_scalar(tag, value, record["step"], walltime=wall)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def require_tensorboard() -> None:
+    """ValueError where TensorBoard is not installed."""
+    if find_spec("tensorboard") is None:
+        raise ValueError("train.tensorboard needs the package tensorboard: pip install 'bytelm[tensorboard]'")

@@ -1,0 +1,45 @@
+"""Where a run stands."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.training.watch import LossWatch
+
+
+@dataclass
+class Progress:
+    """All that a checkpoint must remember besides tensors."""
+
+    step: int = 0
+    """Optimizer steps, those included that were left out."""
+    tokens: int = 0
+    """Tokens trained on: schedules and intervals go by them, so that steps may be of any size."""
+    consumed: int = 0
+    """Blocks or pairs that the run has read in its order."""
+    seconds: float = 0.0
+    """Spent training; validation, checkpoints and what happened between two processes are left out."""
+    unlogged: list[float] = field(default_factory=list)
+    """The losses (nats) of the steps since the last line of metrics.jsonl, which reports their mean."""
+    grad_norm: float = 0.0
+    """Of the last step that was taken."""
+    validation_loss: float | None = None
+    """The last one measured, in nats per target."""
+    watch: LossWatch = field(default_factory=LossWatch)
+    skipped: int = 0
+    """Steps in a row that were left out because their loss or gradient was not finite."""
+    overflows: int = 0
+    """Steps that were left out because the loss was scaled too high for float16, which is no fault of theirs."""
+    rollbacks: int = 0
+    """How many times the run went back to a checkpoint."""
+    signal: int = 0
+    """The signal that asked the run to save and leave, or 0; no checkpoint remembers it."""
+
+    def as_state(self) -> dict[str, Any]:
+        """What state.json holds of it: a copy, since it is written while training goes on."""
+        state = {name: value for name, value in vars(self).items() if name != "signal"}
+        return state | {"unlogged": list(self.unlogged), "watch": self.watch.as_list()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Stand where `as_state` was taken; what an older checkpoint does not know stays as it is."""
+        for name in self.as_state().keys() & state.keys():
+            setattr(self, name, LossWatch(*state[name]) if name == "watch" else state[name])

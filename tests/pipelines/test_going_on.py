@@ -1,0 +1,198 @@
+"""A run goes on: at another batch size, with other settings, and along schedules that go by tokens."""
+
+import json
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lm.schedules import batch_size, multiplier, weight_decay_multiplier
+from pipelines.pretrain import pretrain
+from pipelines.recipe import Recipe
+from pipelines.training.config import TrainConfig
+from pipelines.training.loop import Trainer
+from pipelines.training.run import Run
+from tests.pipelines.training_cases import (
+    assert_same_run,
+    in_order,
+    metrics_of,
+    start,
+    stop_after,
+    weights_of,
+    with_train,
+)
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The blocks that trainings read, in order: a list of rows of token ids."""
+    rows, nats = [], Trainer._nats
+
+    def remember(self, batch, **smoothing):
+        if self.model.training:
+            rows.extend(batch.inputs.tolist())
+        return nats(self, batch, **smoothing)
+
+    monkeypatch.setattr(Trainer, "_nats", remember)
+    return rows
+
+
+def test_a_run_goes_on_at_another_batch_size_without_repeating_or_skipping_a_block(
+    tmp_path, small_recipe, dataset_folder, read, capsys
+):
+    out = tmp_path / "gpt"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(23, patch)
+        assert pretrain(small_recipe, data=dataset_folder, out=out) == 128 + signal.SIGTERM
+    larger = with_train(small_recipe, batch_tokens=640, micro_batch=5, log_every_steps=1)
+    assert pretrain(larger, data=dataset_folder, out=out) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "gpt goes on with train.batch_tokens 640 (was 256), train.micro_batch 5 (was 8), train.log_every" in said
+    assert read == in_order(dataset_folder, len(read))
+    assert len(read) * 32 == metrics_of(out)[-1]["tokens"] == 23 * 256 + 11 * 640
+    assert Run(out).recipe.train == larger.train
+
+
+def test_schedules_and_intervals_go_by_tokens_whatever_the_batch(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    out = tmp_path / "gpt"
+    with monkeypatch.context() as patch:
+        stop_after(23, patch)
+        pretrain(small_recipe, data=dataset_folder, out=out)
+    assert pretrain(with_train(small_recipe, batch_tokens=640), data=dataset_folder, out=out) == 0
+    lines, train = metrics_of(out), small_recipe.train
+    for line in (line for line in lines if line["split"] == "train"):
+        size = 256 if line["step"] <= 23 else 640
+        options = {"warmup": train.warmup_tokens, "total": train.tokens, "stride": size, "final": train.min_lr_ratio}
+        assert line["lr"] == train.lr * multiplier("cosine", line["tokens"] - size, **options)
+    validated = [line["tokens"] for line in lines if line["split"] == "validation"]
+    # every 2,560 tokens, at the first step that is past them
+    assert validated == [0, 2560, 5120, 23 * 256 + 3 * 640, 23 * 256 + 7 * 640, 23 * 256 + 11 * 640]
+
+
+def test_a_growing_batch_and_a_falling_decay_are_logged_and_resumed_exactly(
+    tmp_path, small_recipe, dataset_folder, read, monkeypatch
+):
+    growing = {"batch_tokens_start": 64, "batch_warmup_tokens": 4000}
+    recipe = with_train(small_recipe, **growing, weight_decay_schedule="cosine", weight_decay_ratio=0.25)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert pretrain(recipe, data=dataset_folder, out=whole) == 0
+    assert read == in_order(dataset_folder, len(read))
+    lines = [line for line in metrics_of(whole) if line["split"] == "train"]
+    assert lines[0]["batch_tokens"] < lines[3]["batch_tokens"] < lines[-1]["batch_tokens"] == 256
+    assert lines[-1]["weight_decay"] < 0.3 * recipe.train.weight_decay
+    for line in lines:
+        before = line["tokens"] - line["batch_tokens"]
+        size = batch_size(before, start=64, full=256, warmup=4000)
+        assert line["batch_tokens"] == 32 * round(size / 32)
+        decay = weight_decay_multiplier("cosine", before, total=recipe.train.tokens, final=0.25)
+        assert line["weight_decay"] == recipe.train.weight_decay * decay
+    with monkeypatch.context() as patch:
+        stop_after(17, patch)
+        assert pretrain(recipe, data=dataset_folder, out=stopped) == 128 + signal.SIGTERM
+    assert pretrain(recipe, data=dataset_folder, out=stopped) == 0
+    assert_same_run(stopped, whole)
+
+
+@pytest.mark.slow
+def test_the_optimizer_decays_as_the_schedule_says(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    """With a decay that rules the weights: where it falls to nothing they end larger than where it stays."""
+
+    def norm(**changes):
+        out = tmp_path / changes["weight_decay_schedule"]
+        pretrain(with_train(small_recipe, weight_decay=30.0, **changes), data=dataset_folder, out=out)
+        return float(weights_of(out)["embedding.weight"].norm())
+
+    assert norm(weight_decay_schedule="linear") > 1.05 * norm(weight_decay_schedule="constant")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"tokens": 25_600}, "train.tokens is 12800, not 25600"),
+        ({"seed": 3}, "train.seed is 0, not 3"),
+        ({"warmup_tokens": 2048}, "train.warmup_tokens is 1024, not 2048"),
+        ({"average": 0.5}, "train.average is 0.0, not 0.5"),
+        ({"sampling": "crops"}, "train.sampling is 'permutation', not 'crops'"),
+        ({"batch_tokens": 512, "weight_decay_schedule": "linear"}, "train.weight_decay_schedule is 'constant'"),
+    ],
+)
+def test_what_changes_what_is_learnt_is_refused_by_field(
+    tmp_path, small_recipe, dataset_folder, trained_gpt, change, told
+):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    before = (out / "config.toml").read_bytes()
+    with pytest.raises(ValueError, match="holds another run: its ") as error:
+        pretrain(with_train(small_recipe, **change), data=dataset_folder, out=out)
+    assert told in str(error.value)
+    assert (out / "config.toml").read_bytes() == before
+
+
+def test_a_run_goes_on_in_another_dtype_where_that_is_asked_for(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    out = tmp_path / "gpt"
+    with monkeypatch.context() as patch:
+        stop_after(30, patch)
+        pretrain(small_recipe, data=dataset_folder, out=out)
+    for dtype in ("bfloat16", "auto"):  # what "auto" is, is decided once
+        assert pretrain(with_train(small_recipe, dtype=dtype), data=dataset_folder, out=out) == 0
+        assert Run(out).recipe.train.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"batch_tokens": 100, "batch_tokens_start": 200, "batch_warmup_tokens": 10}, "must not be above"),
+        ({"batch_tokens_start": 200}, "a batch that grows needs both"),
+        ({"batch_warmup_tokens": 200}, "a batch that grows needs both"),
+        ({"weight_decay_ratio": -1.0}, "train.weight_decay_ratio is -1.0, but must not be negative"),
+        ({"max_rollbacks": 0}, "train.max_rollbacks is 0, but must be above 0"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused(change, told):
+    with pytest.raises(ValueError, match=told):
+        TrainConfig(**change)
+
+
+def test_float32_products_have_the_precision_asked_for_while_training_and_only_then(
+    tmp_path, small_recipe, dataset_folder, monkeypatch, capsys
+):
+    seen, step = set(), Trainer.step
+    monkeypatch.setattr(Trainer, "step", lambda self: seen.add(torch.get_float32_matmul_precision()) or step(self))
+    recipe = with_train(small_recipe, tokens=512, matmul_precision="high")
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert (seen, torch.get_float32_matmul_precision()) == ({"high"}, "highest")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "CPU, 1 of" in said
+    assert "cores, float32 as asked; attention sdpa, the fastest measured for that at 32 positions; matmul" in said
+    assert "matmul precision high (float32 products in TF32 or three of bfloat16)" in said
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_and_the_trainer_does_not_wait_for_data(tmp_path, small_recipe, dataset_folder):
+    """Over 4,000 steps with validations, checkpoints and some passes over the data, in a process of its own. Memory
+    is the anonymous part: pages of the mapped dataset are the system's to keep or to drop."""
+    train = {"tokens": 256 * 4000, "validate_every_tokens": 25_600, "checkpoint_every_tokens": 25_600}
+    recipe: Recipe = with_train(small_recipe, **train)
+    recipe = replace(recipe, model=replace(recipe.model, layers=2, width=64))
+    out, samples = tmp_path / "gpt", []
+    process = start(recipe, dataset_folder, out, tmp_path)
+    while process.poll() is None:
+        status, log = Path(f"/proc/{process.pid}/status"), out / "metrics.jsonl"
+        lines = log.read_text().splitlines() if log.exists() else []
+        try:
+            anonymous = next(line for line in status.read_text().splitlines() if line.startswith("RssAnon"))
+            samples.append((json.loads(lines[-1])["step"], int(anonymous.split()[1])))
+        except (OSError, IndexError, StopIteration, ValueError):
+            pass  # it has only begun, is writing a line, or has ended
+        time.sleep(0.05)
+    assert process.returncode == 0, process.stdout.read()
+    early = [kilobytes for step, kilobytes in samples if 500 <= step < 1000]
+    late = [kilobytes for step, kilobytes in samples if step >= 3000]
+    assert len(early) > 5 and len(late) > 5
+    assert np.median(late) - np.median(early) < 4_000, (np.median(early), np.median(late))
+    last = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()][-2]
+    assert last["data_wait_s"] < 0.05 * last["time_s"]

@@ -1,0 +1,239 @@
+"""Numbers that are not finite: runs roll back past the batches that made them, and float16 scales its loss."""
+
+import json
+import math
+import os
+import signal
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lm.optimizers import Optimizers
+from pipelines.pretrain import pretrain
+from pipelines.training.checkpoints import checkpoint_folders, latest_checkpoint
+from pipelines.training.loop import Trainer
+from pipelines.training.machine import choose_machine
+from pipelines.training.stability import LossScale
+from tests.pipelines.training_cases import assert_same_run, in_order, metrics_of, stop_after, weights_of, with_train
+
+
+def poison(monkeypatch, blocks):
+    """Make the loss of these blocks (rows of token ids) not a number when they are trained on; the rows that were
+    trained on, in order."""
+    read, nats = [], Trainer._nats
+    bad = {tuple(row) for row in blocks}
+
+    def poisoned(self, batch, **smoothing):
+        if not self.model.training:
+            return nats(self, batch, **smoothing)
+        rows = batch.inputs.tolist()
+        read.extend(rows)
+        return nats(self, batch, **smoothing) * (math.nan if any(tuple(row) in bad for row in rows) else 1.0)
+
+    monkeypatch.setattr(Trainer, "_nats", poisoned)
+    return read
+
+
+@pytest.fixture
+def recipe(small_recipe):
+    return with_train(small_recipe, nonfinite="rollback")
+
+
+def test_a_run_goes_back_to_its_checkpoint_and_on_past_the_batches_that_made_it_fail(
+    tmp_path, recipe, dataset_folder, monkeypatch, capsys
+):
+    order, out = in_order(dataset_folder, 400 + 32 + 8), tmp_path / "gpt"
+    # Steps are of 8 blocks, checkpoints every 10 steps: one fails at step 24, and one before the first checkpoint.
+    read = poison(monkeypatch, [order[5], order[8 + 23 * 8 + 3]])
+    assert pretrain(recipe, data=dataset_folder, out=out) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "loss of step 1 is not finite, at a learning rate of 0.0005: back to step 0 and past the 8 blocks" in said
+    assert "back to step 20 and past the 32 blocks read since (rollback 2 of at most 10)" in said
+    assert read == order
+    lines = metrics_of(out)
+    assert [line["step"] for line in lines if line["split"] == "train"] == list(range(5, 51, 5))
+    assert [line["step"] for line in lines if line["split"] == "validation"] == list(range(0, 51, 10))
+    assert lines[-1]["tokens"] == recipe.train.tokens
+    assert [line.get("rollbacks") for line in lines if line["split"] == "train"] == [1] * 4 + [2] * 6
+    state = json.loads((latest_checkpoint(out) / "state.json").read_text())
+    assert (state["consumed"], state["rollbacks"]) == (440, 2)
+
+
+@pytest.mark.slow
+def test_what_was_learnt_is_what_a_run_without_those_batches_learns(tmp_path, recipe, dataset_folder, monkeypatch):
+    """The batches of the first step are passed over; the rest is a run that begins to read after them."""
+    order = in_order(dataset_folder, 8)
+    with monkeypatch.context() as patch:
+        poison(patch, order[:1])
+        assert pretrain(recipe, data=dataset_folder, out=tmp_path / "rolled") == 0
+    init = Trainer.__init__
+
+    def later(self, *arguments):
+        init(self, *arguments)
+        self.at.consumed = 8
+
+    monkeypatch.setattr(Trainer, "__init__", later)
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "later") == 0
+    rolled, plain = weights_of(tmp_path / "rolled"), weights_of(tmp_path / "later")
+    assert all(torch.equal(rolled[name], plain[name]) for name in plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_run_that_rolled_back_resumes_exactly(how, tmp_path, recipe, dataset_folder, monkeypatch):
+    recipe = with_train(recipe, optimizer="muon", average=0.9)
+    poison(monkeypatch, [in_order(dataset_folder, 200)[190]])
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "whole") == 0
+    watch = Trainer._watch
+
+    def dies(self, loss):
+        watch(self, loss)
+        if self.at.step == 22 and self.at.rollbacks:
+            if how == "killed":
+                raise RuntimeError("as if the machine died")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_watch", dies)
+        try:
+            assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 128 + signal.SIGTERM
+        except RuntimeError:
+            assert how == "killed"
+    assert latest_checkpoint(tmp_path / "gpt").name == f"step-00000{20 if how == 'killed' else 22}"
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert_same_run(tmp_path / "gpt", tmp_path / "whole")
+
+
+def test_a_run_that_fails_wherever_it_goes_on_stops_and_keeps_its_checkpoint(
+    tmp_path, recipe, dataset_folder, monkeypatch
+):
+    order = in_order(dataset_folder, 400)
+    poison(monkeypatch, order[15 * 8 :])
+    with pytest.raises(FloatingPointError, match=r"step 11 is not finite.*after 3 rollbacks: try a lower --train.lr"):
+        pretrain(with_train(recipe, max_rollbacks=3), data=dataset_folder, out=tmp_path / "gpt")
+    assert [folder.name for folder in checkpoint_folders(tmp_path / "gpt")] == ["step-0000000", "step-0000010"]
+    assert all(weight.isfinite().all() for weight in weights_of(tmp_path / "gpt").values())
+
+
+def test_a_validation_that_is_not_finite_rolls_back_too(tmp_path, recipe, dataset_folder, monkeypatch, capsys):
+    nats, failures = Trainer._nats, []
+
+    def once(self, batch, **smoothing):
+        fails = not self.model.training and self.at.step == 30 and not failures
+        failures.extend([True] * fails)
+        return nats(self, batch, **smoothing) * (math.nan if fails else 1.0)
+
+    monkeypatch.setattr(Trainer, "_nats", once)
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the validation loss after step 30 is not finite: back to step 20 and past the 80 blocks" in said
+    steps = [line["step"] for line in metrics_of(tmp_path / "gpt") if line["split"] == "validation"]
+    assert steps == list(range(0, 51, 10))
+
+
+def test_weights_that_are_not_finite_make_no_checkpoint(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    step, taken = Optimizers.step, []
+
+    def overflows(self):
+        step(self)
+        taken.append(True)
+        if len(taken) == 13:
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].view(-1)[3] = math.inf
+
+    monkeypatch.setattr(Optimizers, "step", overflows)
+    often = with_train(small_recipe, checkpoint_every_tokens=256)
+    with pytest.raises(FloatingPointError, match=r"the weights \S+ after step 13 are not finite: try"):
+        pretrain(often, data=dataset_folder, out=tmp_path / "gpt")
+    assert latest_checkpoint(tmp_path / "gpt").name == "step-0000012"
+
+
+def test_the_scale_falls_until_float16_holds_the_gradient_and_no_further():
+    parameter = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizers = SimpleNamespace(parts=[torch.optim.AdamW([parameter]), torch.optim.AdamW([torch.nn.Parameter()])])
+    scale, overflows = LossScale(torch.float16, torch.device("cpu")), []
+    for _ in range(15):
+        parameter.grad = None
+        loss = (1000 * parameter.half()).sum().float()
+        scale.scaled(loss).backward()
+        scale.unscale(optimizers)
+        overflows.append(scale.overflowed(float(loss.detach()), float(parameter.grad.norm())))
+    assert overflows == [True] * 10 + [False] * 5  # 2^6 * 1000 is the largest below 65,504
+    assert scale.metrics(10) == {"loss_scale": 64.0, "overflows": 10}
+    assert parameter.grad.tolist() == [1000.0, 1000.0]
+
+
+@pytest.mark.parametrize(("loss", "start"), [(math.nan, 2.0**16), (1.0, 1.0)])
+def test_what_no_scale_would_help_is_no_overflow_and_leaves_the_scale(loss, start):
+    """A loss that is not finite itself, and a gradient that is not at a scale of 1."""
+    parameter = torch.nn.Parameter(torch.tensor([1.0]))
+    optimizers = SimpleNamespace(parts=[torch.optim.AdamW([parameter])])
+    scale = LossScale(torch.float16, torch.device("cpu"))
+    scale.restore(scale.as_state() | {"scale": start})
+    scale.scaled(parameter.sum() * math.inf).backward()
+    scale.unscale(optimizers)
+    assert not scale.overflowed(loss, math.inf)
+    assert scale.as_state()["scale"] == start
+
+
+@pytest.mark.slow
+def test_float16_trains_like_float32(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    recipe = with_train(small_recipe, dtype="float16")
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "half") == 0
+    ends = [metrics_of(run)[-1]["loss"] for run in (tmp_path / "half", trained_gpt)]
+    assert ends[0] == pytest.approx(ends[1], abs=0.02)
+    line = [line for line in metrics_of(tmp_path / "half") if line["split"] == "train"][-1]
+    assert (line["loss_scale"], line["overflows"]) == (2.0**16, 0)
+
+
+def test_overflows_are_counted_apart_and_the_scale_is_resumed(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    """A scale that begins far too high and is doubled every fourth step: overflows come and go, even where the recipe
+    stops at anything that is not finite."""
+    often = partial(torch.amp.GradScaler, init_scale=2.0**32, growth_interval=4)
+    monkeypatch.setattr(torch.amp, "GradScaler", often)
+    recipe = with_train(small_recipe, dtype="float16", optimizer="muon", average=0.9)
+    assert recipe.train.nonfinite == "stop"
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "whole") == 0
+    lines = [line for line in metrics_of(tmp_path / "whole") if line["split"] == "train"]
+    assert 3 <= lines[0]["overflows"] < lines[-1]["overflows"] < 30
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert len({line["loss_scale"] for line in lines}) > 1
+    with monkeypatch.context() as patch:
+        stop_after(23, patch)
+        assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 128 + signal.SIGTERM
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert_same_run(tmp_path / "gpt", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("capability", "half", "dtype"),
+    [((7, 5), True, "float16"), ((7, 0), True, "float16"), ((6, 1), True, "float32"), ((7, 5), False, "float32")],
+)
+def test_a_gpu_without_bfloat16_trains_in_float16_where_it_has_matrix_units(monkeypatch, capability, half, dtype):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    machine = choose_machine("auto", "auto", half)
+    assert (machine.device.type, machine.dtype_name) == ("cuda", dtype)
+    assert machine.why.startswith(f"Tesla T4, {dtype}")
+    assert machine.why.endswith("since it has no bfloat16")
+    assert choose_machine("auto", "bfloat16", half).dtype == torch.bfloat16
+
+
+@pytest.mark.slow
+def test_a_recipe_may_ask_for_rollback_late(tmp_path, small_recipe, recipe, dataset_folder, monkeypatch):
+    """A run that stopped goes on past what stopped it, from the checkpoint that it has."""
+    poison(monkeypatch, [in_order(dataset_folder, 200)[190]])
+    with pytest.raises(FloatingPointError, match="of step 24 is not finite"):
+        pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt")
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert metrics_of(tmp_path / "gpt")[-1]["tokens"] == recipe.train.tokens
+
+
+@pytest.mark.slow
+def test_the_recipe_that_rolls_back_changes_nothing_where_all_is_finite(tmp_path, recipe, dataset_folder, trained_gpt):
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert_same_run(tmp_path / "gpt", trained_gpt)

@@ -1,0 +1,76 @@
+"""TensorBoard shows what metrics.jsonl says, once."""
+
+import json
+from collections import defaultdict
+
+import pytest
+
+from pipelines.pretrain import pretrain
+from pipelines.training.loop import Trainer
+from tests.pipelines.training_cases import with_train
+
+
+def scalars_of(run):
+    """tag to {step: values}, as TensorBoard reads the run; every value of every event, purged ones left out."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def expected_of(run):
+    expected = defaultdict(list)
+    for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
+        for name, value in line.items():
+            if isinstance(value, int | float) and name != "step":
+                expected[f"{line['split']}/{name}"].append((line["step"], pytest.approx(value, rel=1e-6)))
+    return expected
+
+
+def die_after(step, patch):
+    watch = Trainer._watch
+
+    def dies(self, loss):
+        watch(self, loss)
+        if self.at.step == step:
+            raise RuntimeError("as if the machine died")
+
+    patch.setattr(Trainer, "_watch", dies)
+
+
+def test_tensorboard_has_the_numbers_of_metrics_jsonl_once_however_often_the_run_resumed(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    recipe, out = with_train(small_recipe, tensorboard=True), tmp_path / "gpt"
+    for step in (27, 38):
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if the machine died"):
+            die_after(step, patch)
+            pretrain(recipe, data=dataset_folder, out=out)
+    assert pretrain(recipe, data=dataset_folder, out=out) == 0
+    found = scalars_of(out)
+    assert [step for step, _ in found["train/loss"]] == list(range(5, 51, 5))
+    assert [step for step, _ in found["validation/loss"]] == list(range(0, 51, 10))
+    assert found == expected_of(out)
+
+
+@pytest.mark.slow
+def test_a_run_that_gets_tensorboard_late_has_its_beginning_there_too(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    out = tmp_path / "gpt"
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        die_after(27, patch)
+        pretrain(small_recipe, data=dataset_folder, out=out)
+    assert not (out / "tensorboard").exists()
+    assert pretrain(with_train(small_recipe, tensorboard=True), data=dataset_folder, out=out) == 0
+    assert scalars_of(out) == expected_of(out)
+
+
+def test_without_tensorboard_installed_the_run_is_refused_before_it_begins(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    monkeypatch.setattr("pipelines.training.metrics_log.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs the package tensorboard: pip install 'bytelm\[tensorboard\]'"):
+        pretrain(with_train(small_recipe, tensorboard=True), data=dataset_folder, out=tmp_path / "gpt")
+    assert not (tmp_path / "gpt").exists()
+    assert pretrain(with_train(small_recipe, tokens=256), data=dataset_folder, out=tmp_path / "gpt") == 0
