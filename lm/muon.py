@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -14,6 +14,13 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
 SMALLEST_NORM = 1e-7
 ADAM_RMS = 0.2  # about the root mean square of AdamW's updates, for which people know good learning rates
+
+Spread = Callable[[Callable[[Tensor], Tensor], Tensor, int], Tensor]
+"""(function, matrices (N, own rows, columns), rows) to `function` of the whole matrices, which processes may share."""
+
+
+def _alone(function: Callable[[Tensor], Tensor], matrices: Tensor, rows: int) -> Tensor:
+    return function(matrices)
 
 
 class Muon(torch.optim.Optimizer):
@@ -25,7 +32,8 @@ class Muon(torch.optim.Optimizer):
 
     The factor gives every update the root mean square of AdamW's (Liu et al. 2025, equation 4), so that one learning
     rate suits both. Matrices of one shape are orthogonalised in one batch of products, in bfloat16. `compiled`:
-    whether torch.compile fuses these, which takes seconds and pays on a GPU.
+    whether torch.compile fuses these, which takes seconds and pays on a GPU. `spread`: how several processes share
+    this work; of parameters that are sharded among them it also brings the rows together.
     """
 
     def __init__(
@@ -35,6 +43,7 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.1,
         momentum: float = 0.95,
         compiled: bool = False,
+        spread: Spread = _alone,
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         for group in self.param_groups:
@@ -42,6 +51,7 @@ class Muon(torch.optim.Optimizer):
                 if parameter.ndim != 2:
                     raise ValueError(f"Muon is for matrices: a parameter has shape {tuple(parameter.shape)}")
         self._orthogonal = torch.compile(orthogonal, dynamic=False) if compiled else orthogonal
+        self._spread = spread
 
     @torch.no_grad()
     def step(self) -> None:
@@ -57,19 +67,25 @@ class Muon(torch.optim.Optimizer):
     def _update(
         self, parameters: list[Tensor], shape: torch.Size, lr: float, weight_decay: float, momentum: float
     ) -> None:
-        gradients = [parameter.grad for parameter in parameters]
-        buffers = [self._buffer(parameter) for parameter in parameters]
+        gradients = [_local(parameter.grad) for parameter in parameters]
+        buffers = [_local(self._buffer(parameter)) for parameter in parameters]
         torch._foreach_lerp_(buffers, gradients, 1.0 - momentum)
         directions = torch._foreach_lerp(gradients, buffers, momentum)
-        updates = self._orthogonal(torch.stack(directions)).to(parameters[0].dtype)
-        torch._foreach_mul_(parameters, 1.0 - lr * weight_decay)
-        torch._foreach_add_(parameters, list(updates), alpha=-lr * ADAM_RMS * math.sqrt(max(shape)))
+        weights = [_local(parameter) for parameter in parameters]
+        updates = self._spread(self._orthogonal, torch.stack(directions), shape[0]).to(weights[0].dtype)
+        torch._foreach_mul_(weights, 1.0 - lr * weight_decay)
+        torch._foreach_add_(weights, list(updates), alpha=-lr * ADAM_RMS * math.sqrt(max(shape)))
 
     def _buffer(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
         return state["momentum"]
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The rows that this process has of a sharded tensor, in the same memory; any other tensor as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def orthogonal(matrices: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.layers import Linear
-from lm.muon import Muon
+from lm.muon import Muon, Spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +68,15 @@ class Optimizers:
                     yield parameter, part.state[parameter]
 
 
-def build_optimizers(model: nn.Module, settings: OptimizerSettings, compiled: bool = False) -> Optimizers:
+def build_optimizers(
+    model: nn.Module, settings: OptimizerSettings, compiled: bool = False, spread: Spread | None = None
+) -> Optimizers:
     """The optimizers of a model's parameters: each belongs to exactly one group.
 
     adamw (Loshchilov and Hutter 2019): matrices and embeddings decay, vectors (biases, norms, scales) do not. muon:
-    the matrices of the blocks go to Muon, all else stays with AdamW. `compiled`: see Muon. AdamW is one fused kernel
-    where torch has it: a step of a 14M-parameter model then takes a third of the looped one's time on the CPU.
+    the matrices of the blocks go to Muon, all else stays with AdamW. `compiled` and `spread`: see Muon. AdamW is one
+    fused kernel where torch has it: on the CPU a step of a 14M-parameter model then takes a third of the looped one's
+    time.
     """
     hidden, decayed, kept = partition(model, settings.kind == "muon")
     adamw = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": kept, "weight_decay": 0.0}]
@@ -84,7 +87,8 @@ def build_optimizers(model: nn.Module, settings: OptimizerSettings, compiled: bo
         parts = [torch.optim.AdamW(adamw, **options)]
     if hidden:
         lr = settings.muon_lr or settings.lr
-        parts.append(Muon(hidden, lr, settings.weight_decay, settings.muon_momentum, compiled))
+        shared = {} if spread is None else {"spread": spread}
+        parts.append(Muon(hidden, lr, settings.weight_decay, settings.muon_momentum, compiled, **shared))
     return Optimizers(parts)
 
 

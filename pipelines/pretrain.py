@@ -1,31 +1,47 @@
 """`bytelm pretrain`: a recipe and a dataset to a trained model."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from pipelines.arguments import parse
 from pipelines.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 
+if TYPE_CHECKING:
+    from pipelines.training.machine import Machine
+    from pipelines.training.parallel import OneProcess
 
-def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
+
+def pretrain(recipe: Recipe, *, data: Path, out: Path, parallel: Literal["none", "ddp", "fsdp"] = "none") -> int:
     """Train the model of `recipe` on the dataset `data`, in the run folder `out`; go on if a run is there already.
 
-    Returns 0, or 128 + the signal that stopped it after saving. Raises ValueError when recipe, dataset and run folder
-    do not fit together, FloatingPointError when the loss stops being finite.
+    `parallel` shares the work among the processes that torchrun started: each calls this function, and the batch, the
+    data's order and the losses are those of one process. A run may go on in another number of processes.
+
+    Returns 0, or 128 + the signal that stopped it after saving (0 in processes other than the main one). Raises
+    ValueError when recipe, dataset and run folder, or `parallel` and the processes, do not fit together,
+    FloatingPointError when the loss stops being finite, ConnectionError when another process is gone.
     """
     # torch takes seconds to import: `--help` and a mistyped recipe should not wait for it.
+    from pipelines.training.parallel import processes
+
+    with processes(parallel, recipe.train.device) as group:
+        return _pretrain(recipe, data, out, group)
+
+
+def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int:
     import torch
 
     from lm.model import build_model
     from pipelines.display import quantity, say
     from pipelines.training.data import open_dataset, open_training_data
     from pipelines.training.loop import Trainer, summary
-    from pipelines.training.machine import choose_machine, matmul_precision, precision_line, with_peaks
+    from pipelines.training.machine import matmul_precision, precision_line, with_peaks
     from pipelines.training.metrics_log import require_tensorboard
-    from pipelines.training.run import Run, locked, open_or_create, with_machine
+    from pipelines.training.run import locked, open_or_create, with_machine
     from tokenizer import Tokenizer
 
     dataset = open_dataset(data, recipe.objective)
@@ -35,14 +51,17 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
             f"{data}: the tokenizer.json in it is not the one that the dataset was built with "
             f"({tok.fingerprint[:16]} instead of {dataset.tokenizer_fingerprint[:16]}): build the dataset again"
         )
+    if group.tell(dataset.fingerprint) != dataset.fingerprint:
+        raise ValueError(f"{data} is another dataset in process {group.rank} than in the main one: give all the same")
     recipe = fit_to_data(recipe, dataset)
     if recipe.train.tensorboard:
         require_tensorboard()
-    training_data = open_training_data(recipe, dataset, tok)
-    # A run that is there has decided what "auto" is; one that cannot be built is refused before anything is written.
-    decided = Run(out).recipe.train if (out / "config.toml").exists() else recipe.train
-    asked = [(getattr(recipe.train, name), getattr(decided, name)) for name in ("device", "dtype")]
-    machine = choose_machine(*(there if given == "auto" else given for given, there in asked), half=True)
+    training_data = open_training_data(recipe, dataset, tok, group.share)
+    # A run that cannot be built is refused before anything is written.
+    machine = _machine(recipe, out, group)
+    if group.kind == "fsdp" and machine.dtype_name == "float16":
+        raise ValueError("--parallel fsdp has no loss scaling for float16: use --parallel ddp, or --train.dtype float32")
+    recipe = with_machine(recipe, machine.device.type, machine.dtype_name)
     model = build_model(recipe.model, recipe.train.seed).to(machine.device)
     model.compute_dtype = machine.dtype
     facts = {
@@ -51,20 +70,38 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path) -> int:
         "tokenizer_fingerprint": tok.fingerprint,
         "torch": torch.__version__,
     }
-    with locked(out), matmul_precision(recipe.train.matmul_precision):
-        run = open_or_create(out, with_machine(recipe, machine.device.type, machine.dtype_name), facts, tok)
-        recipe = run.recipe
-        trainer = Trainer(run, model, training_data, recipe.train, with_peaks(machine))
+    with locked(out) if group.is_main else nullcontext(), matmul_precision(recipe.train.matmul_precision):
+        run = open_or_create(out, recipe, facts, tok) if group.is_main else None
+        machine = with_peaks(machine) if group.is_main else machine
+        trainer = Trainer(run, model, training_data, recipe.train, machine, group)
         parameters, tokens = sum(p.numel() for p in model.parameters()), quantity(recipe.train.tokens, "tok")
-        say(f"{run.name}: {quantity(parameters, '')} parameters, {tokens} in batches of {batches(recipe)}")
+        say(
+            f"{out.resolve().name}: {quantity(parameters, '')} parameters, {tokens} in batches of {batches(recipe)}"
+            + (f"; {group.world_size} processes ({group.kind})" if group.kind != "none" else "")
+        )
         say(precision_line(machine, recipe.model, recipe.train))
         reached = trainer.train()
     if reached.signal:
         reached_tokens = quantity(reached.tokens, "tok")
         say(f"{out}: saved at step {reached.step:,}, {reached_tokens} of {tokens}; the same command goes on from there")
-        return 128 + reached.signal
+        return 128 + reached.signal if group.is_main else 0
     say(f"{out}: {summary(trainer)}")
     return 0
+
+
+def _machine(recipe: Recipe, out: Path, group: "OneProcess") -> "Machine":
+    """Where each process computes, in the dtype that the main one chose. A run that is there has decided what "auto"
+    is."""
+    from pipelines.training.machine import choose_machine
+    from pipelines.training.run import Run
+
+    if not group.is_main:
+        return choose_machine(*group.tell(None), half=True)
+    decided = Run(out).recipe.train if (out / "config.toml").exists() else recipe.train
+    asked = [(getattr(recipe.train, name), getattr(decided, name)) for name in ("device", "dtype")]
+    machine = choose_machine(*(there if given == "auto" else given for given, there in asked), half=True)
+    group.tell([machine.device.type, machine.dtype_name])
+    return machine
 
 
 def batches(recipe: Recipe) -> str:
@@ -108,14 +145,23 @@ def main(arguments: list[str]) -> int:
     elif not {"-h", "--help"} & set(arguments):
         raise ValueError(f"name a recipe first: {', '.join(recipe_names())}, or a .toml file")
 
-    def command(recipe: Annotated[Recipe, tyro.conf.arg(name="")] = recipe, *, data: Path, out: Path) -> int:
+    def command(
+        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = recipe,
+        *,
+        data: Path,
+        out: Path,
+        parallel: Literal["none", "ddp", "fsdp"] = "none",
+    ) -> int:
         """Train the model of a recipe on a dataset; every field of the recipe can be given here.
 
         Args:
             data: Folder of the dataset.
             out: Folder of the run; one that is there already goes on.
+            parallel: How the processes that torchrun starts share the work: ddp, a whole model in each, or fsdp, its
+                weights and optimizer state cut up among them. Say torchrun --nproc-per-node 2 --no-python bytelm
+                pretrain ... --parallel ddp.
         """
-        return pretrain(recipe, data=data, out=out)
+        return pretrain(recipe, data=data, out=out, parallel=parallel)
 
     if rest is not arguments:
         return parse(command, rest, f"pretrain {arguments[0]}")

@@ -2,7 +2,7 @@
 
 `checkpoints/step-NNNNNNN/` holds model.safetensors, optimizer.safetensors (state by parameter name), rng.safetensors,
 where weights are averaged average.safetensors, state.json (step, blocks consumed, seconds, ...) and checksums.json
-(SHA-256 of each of these).
+(SHA-256 of each of these). They are the same for any number of processes: the main one writes and reads them, whole.
 """
 
 import hashlib
@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 from lm.averaging import WeightAverage
 from lm.optimizers import Optimizers
 from pipelines.files import naming
+from pipelines.training.parallel import ALONE, OneProcess
 
 CHECKSUMS = "checksums.json"
 MODEL, OPTIMIZER, RNG, AVERAGE, STATE = (
@@ -79,14 +80,23 @@ def latest_checkpoint(run: Path) -> Path:
 
 
 def take_snapshot(
-    model: torch.nn.Module, optimizers: Optimizers | None = None, average: WeightAverage | None = None
+    model: torch.nn.Module,
+    optimizers: Optimizers | None = None,
+    average: WeightAverage | None = None,
+    parallel: OneProcess = ALONE,
 ) -> dict[str, dict[str, torch.Tensor]]:
     """File name to tensors, copied to the CPU: training may go on while they are written. Without `optimizers` the
-    state of ones that have not begun."""
-    files = {MODEL: model.state_dict(), OPTIMIZER: _optimizer_state(model, optimizers), RNG: _rng_state()}
+    state of ones that have not begun. All processes must call it; only the main one gets the tensors."""
+    files = {MODEL: model.state_dict(), OPTIMIZER: _optimizer_state(model, optimizers), RNG: _rng_state(parallel)}
     if average is not None:
         files[AVERAGE] = average.weights
-    return {name: {key: _copied(value) for key, value in tensors.items()} for name, tensors in files.items()}
+    snapshot = {name: {} for name in files}
+    for name, tensors in files.items():
+        for key, value in tensors.items():
+            whole = parallel.whole(value.detach())
+            if parallel.is_main:
+                snapshot[name][key] = whole.clone() if whole.device.type == "cpu" else whole.cpu()
+    return snapshot
 
 
 def write_checkpoint(
@@ -127,7 +137,8 @@ def write_checkpoint(
 class CheckpointWriter:
     """Writes checkpoints in a thread of its own, one at a time, while training goes on."""
 
-    def __init__(self, run: Path, keep: Keep) -> None:
+    def __init__(self, run: Path | None, keep: Keep) -> None:
+        """Without a run, as in processes other than the main one, there is nothing to write."""
         self.run, self.keep = run, keep
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -135,6 +146,8 @@ class CheckpointWriter:
     def write(self, snapshot: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         """Begin to write; first waits for the one before, and raises what went wrong there."""
         self.wait()
+        if self.run is None:
+            return
         self._thread = threading.Thread(target=self._write, args=(snapshot, state), name="checkpoint")
         self._thread.start()
 
@@ -207,34 +220,47 @@ def load_model(run: Path, model: torch.nn.Module) -> Path:
     """Put the weights of a run's newest whole checkpoint into `model`, averaged ones where there are; return its
     folder. ValueError when they are of another model."""
     folder, contents = newest_whole(run, MODEL, AVERAGE)
-    _put_weights(folder, model, contents[MODEL])
+    weights = load(contents[MODEL])
+    _check_weights(folder, model, weights)
+    model.load_state_dict(weights)
     if AVERAGE in contents:
         model.load_state_dict(load(contents[AVERAGE]), strict=False)
     return folder
 
 
 def resume(
-    run: Path, model: torch.nn.Module, optimizers: Optimizers, average: WeightAverage | None = None
+    run: Path | None,
+    model: torch.nn.Module,
+    optimizers: Optimizers,
+    average: WeightAverage | None = None,
+    parallel: OneProcess = ALONE,
 ) -> dict[str, Any]:
     """Put model, optimizers, average and random generators into the state of a run's newest whole checkpoint; return
-    its state.json. ValueError when it is of another model."""
-    folder, contents = newest_whole(run, MODEL, OPTIMIZER, RNG, AVERAGE, STATE)
-    _put_weights(folder, model, contents[MODEL])
-    _put_optimizer_state(model, optimizers, load(contents[OPTIMIZER]))
-    state = json.loads(contents[STATE])
-    if average is not None and AVERAGE in contents:
-        for name, weights in load(contents[AVERAGE]).items():
-            average.weights[name].copy_(weights)
+    its state.json. ValueError when it is of another model. Only the main process needs to know the `run`."""
+    state, files = {}, {}
+    if parallel.is_main:
+        folder, contents = newest_whole(run, MODEL, OPTIMIZER, RNG, AVERAGE, STATE)
+        state = json.loads(contents.pop(STATE))
+        files = {name: load(contents.pop(name)) for name in list(contents)}
+        _check_weights(folder, model, files[MODEL])
+    state, files = parallel.tell(state), parallel.outline(files)
+    _fill(model.state_dict(), files[MODEL], parallel)
+    _put_optimizer_state(model, optimizers, files[OPTIMIZER], parallel)
+    if average is not None and AVERAGE in files:
+        _fill(average.weights, files[AVERAGE], parallel)
         average.steps = state["averaged_steps"]
-    generators = load(contents[RNG])
-    torch.set_rng_state(generators["cpu"])
-    if "cuda" in generators and torch.cuda.is_available():
-        torch.cuda.set_rng_state(generators["cuda"])
+    _put_rng_state(files[RNG], parallel)
     return state
 
 
-def _put_weights(folder: Path, model: torch.nn.Module, contents: bytes) -> None:
-    weights = load(contents)
+def _fill(
+    targets: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor], parallel: OneProcess = ALONE
+) -> None:
+    for name, target in targets.items():
+        target.detach().copy_(parallel.place(values[name], target))
+
+
+def _check_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
     expected = model.state_dict()
     wrong = [name for name in expected if name not in weights or weights[name].shape != expected[name].shape]
     if wrong or len(weights) != len(expected):
@@ -242,20 +268,17 @@ def _put_weights(folder: Path, model: torch.nn.Module, contents: bytes) -> None:
             f"{folder} holds the weights of another model ({wrong[0] if wrong else 'more tensors'} does not fit): "
             "the run's config.toml was changed"
         )
-    model.load_state_dict(weights)
 
 
-def _put_optimizer_state(model: torch.nn.Module, optimizers: Optimizers, saved: dict[str, torch.Tensor]) -> None:
+def _put_optimizer_state(
+    model: torch.nn.Module, optimizers: Optimizers, saved: Mapping[str, torch.Tensor], parallel: OneProcess
+) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for parameter, state in optimizers.state():
         prefix = f"{names[id(parameter)]}/"
         mine = {key.removeprefix(prefix): value for key, value in saved.items() if key.startswith(prefix)}
         state.clear()
-        state |= {
-            # AdamW counts its steps on the CPU unless fused on a GPU; the moments live where the weights do.
-            key: value if value.dim() == 0 and parameter.device.type == "cpu" else value.to(parameter.device)
-            for key, value in mine.items()
-        }
+        state |= {key: parallel.place(value, parameter) for key, value in mine.items()}
 
 
 def _optimizer_state(model: torch.nn.Module, optimizers: Optimizers | None) -> dict[str, torch.Tensor]:
@@ -267,16 +290,24 @@ def _optimizer_state(model: torch.nn.Module, optimizers: Optimizers | None) -> d
     }
 
 
-def _rng_state() -> dict[str, torch.Tensor]:
+def _rng_state(parallel: OneProcess) -> dict[str, torch.Tensor]:
+    """Of every process, `cpu` and perhaps `cuda`; the n-th after the main one has .n behind its names."""
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
-    return state
+    gathered = {name: parallel.gather(mine) for name, mine in state.items()}
+    return {f"{name}.{n}" if n else name: each for name, states in gathered.items() for n, each in enumerate(states)}
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach()
-    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
+def _put_rng_state(saved: Mapping[str, torch.Tensor], parallel: OneProcess) -> None:
+    """A process that the checkpoint knows nothing of keeps the generators that it has."""
+    here = torch.get_rng_state()  # on the CPU, where the states of a GPU's generators are kept too
+    states = {name: parallel.place(state, here) for name, state in saved.items()}
+    suffix = f".{parallel.rank}" if parallel.rank else ""
+    if f"cpu{suffix}" in states:
+        torch.set_rng_state(states[f"cpu{suffix}"])
+    if f"cuda{suffix}" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states[f"cuda{suffix}"])
 
 
 def _readable_state(folder: Path) -> dict[str, Any] | None:

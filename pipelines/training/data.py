@@ -13,7 +13,7 @@ from pipelines.display import say
 from pipelines.pairs import PairDataset
 from pipelines.recipe import Recipe
 from pipelines.training.config import TrainConfig
-from pipelines.training.loader import Batch, Loader, StreamObjective, make_objective, validation_batch
+from pipelines.training.loader import WHOLE, Batch, Loader, Share, StreamObjective, make_objective, validation_batch
 from pipelines.training.pair_loader import PairLoader, SequencePairs
 from tokenizer import Tokenizer
 
@@ -21,7 +21,7 @@ Dataset = TokenDataset | PairDataset
 
 
 class TrainingData(Protocol):
-    """Where the trainer's batches come from."""
+    """Where the batches of a trainer come from, or its process's share of them."""
 
     unit: str
     """What its examples are called, in the plural."""
@@ -31,11 +31,11 @@ class TrainingData(Protocol):
         (blocks or pairs) of the run."""
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
-        """How many examples that batch has, and how many tokens: those of its blocks, or of both sides of its pairs
-        with their ends and without padding."""
+        """How many examples that batch has in all processes together, and how many tokens: those of its blocks, or of
+        both sides of its pairs with their ends and without padding."""
 
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
-        """About the first `tokens` of the validation split, at most `rows` examples at a time."""
+        """About the first `tokens` of the validation split, at most `rows` examples at a time in a process."""
 
 
 class BlockData:
@@ -43,13 +43,16 @@ class BlockData:
 
     unit = "blocks"
 
-    def __init__(self, dataset: TokenDataset, objective: StreamObjective, config: TrainConfig) -> None:
+    def __init__(
+        self, dataset: TokenDataset, objective: StreamObjective, config: TrainConfig, share: Share = WHOLE
+    ) -> None:
+        self.share = share
         self.objective, self._validation = objective, dataset.split("validation")
         self.loader = Loader(dataset.split("train"), objective, config.sampling, config.seed)
         self._config = config
 
     def step(self, consumed: int, tokens: int) -> Batch:
-        return self.loader.batch(consumed, self._blocks(tokens))
+        return self.loader.batch(consumed, self._blocks(tokens), self.share)
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self._blocks(tokens), self._blocks(tokens) * self.objective.length
@@ -61,8 +64,9 @@ class BlockData:
 
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
         blocks = min(max(1, tokens // self.objective.length), self._validation.blocks)
+        rows *= self.share.parts
         for first in range(0, blocks, rows):
-            yield validation_batch(self._validation, self.objective, first, min(rows, blocks - first))
+            yield validation_batch(self._validation, self.objective, first, min(rows, blocks - first), self.share)
 
 
 class PairData:
@@ -70,7 +74,10 @@ class PairData:
 
     unit = "pairs"
 
-    def __init__(self, dataset: PairDataset, objective: SequencePairs, config: TrainConfig) -> None:
+    def __init__(
+        self, dataset: PairDataset, objective: SequencePairs, config: TrainConfig, share: Share = WHOLE
+    ) -> None:
+        self.share = share
         self.objective, self._validation = objective, dataset.split("validation")
         train = dataset.split("train")
         self.loader = PairLoader(train, objective, config.batch_tokens, config.seed)
@@ -81,7 +88,7 @@ class PairData:
             )
 
     def step(self, consumed: int, tokens: int) -> Batch:
-        return self.loader.batch(consumed)
+        return self.loader.batch(consumed, self.share)
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self.loader.size(consumed)
@@ -89,8 +96,10 @@ class PairData:
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
         ends = np.cumsum(sum(self.objective.lengths(self._validation)))
         pairs = min(len(ends), int(np.searchsorted(ends, tokens)) + 1)
+        rows *= self.share.parts
         for first in range(0, pairs, rows):
-            yield self.objective.batch(self._validation, np.arange(first, min(first + rows, pairs)))
+            numbers, own = self.share.rows(min(rows, pairs - first))
+            yield self.objective.batch(self._validation, first + numbers).only(own)
 
 
 def open_dataset(folder: Path, objective: str) -> Dataset:
@@ -106,11 +115,12 @@ def make_any_objective(recipe: Recipe, length: int, tokenizer: Tokenizer) -> Str
     return make_objective(recipe.objective, length, tokenizer, recipe.model.document_mask)
 
 
-def open_training_data(recipe: Recipe, dataset: Dataset, tokenizer: Tokenizer) -> TrainingData:
-    """What `recipe` trains on, which must be of the kind that its objective needs."""
+def open_training_data(recipe: Recipe, dataset: Dataset, tokenizer: Tokenizer, share: Share = WHOLE) -> TrainingData:
+    """What `recipe` trains on, which must be of the kind that its objective needs, or a process's share of it."""
     if isinstance(dataset, PairDataset):
-        return PairData(dataset, make_any_objective(recipe, recipe.model.context_length, tokenizer), recipe.train)
-    return BlockData(dataset, make_any_objective(recipe, dataset.context_length, tokenizer), recipe.train)
+        objective = make_any_objective(recipe, recipe.model.context_length, tokenizer)
+        return PairData(dataset, objective, recipe.train, share)
+    return BlockData(dataset, make_any_objective(recipe, dataset.context_length, tokenizer), recipe.train, share)
 
 
 def hidden_states(model: Callable[..., torch.Tensor], batch: Batch, device: torch.device) -> torch.Tensor:

@@ -4,7 +4,7 @@ The n-th block of a run is a function of (seed, n) alone, so one integer, the bl
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -13,6 +13,27 @@ import numpy as np
 from lm.objectives import lengths_of_span_corruption, masked_token, next_token, span_corruption
 from pipelines.dataset import TokenStream
 from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows of every batch that one of `parts` processes reads."""
+
+    part: int = 0
+    parts: int = 1
+
+    def rows(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of a batch of `count` rows the numbers of those to read, and which of them are this part's own.
+
+        Parts are contiguous, cover the batch and differ in size by one at most. All read equally many rows: a smaller
+        part reads one that is not its own, whose weights must be 0 (`Batch.only`).
+        """
+        first, end = (count * part // self.parts for part in (self.part, self.part + 1))
+        rows = np.arange(first, first + -(-count // self.parts))
+        return np.minimum(rows, count - 1), rows < end
+
+
+WHOLE = Share()
 
 
 @dataclass(frozen=True)
@@ -36,6 +57,10 @@ class Batch:
             rows = slice(start, start + size)
             parts = vars(self).items()
             yield Batch(**{name: None if part is None else part[rows] for name, part in parts})
+
+    def only(self, own: np.ndarray) -> "Batch":
+        """The batch with weights of 0 in the other rows than `own` (B,) bool."""
+        return self if own.all() else replace(self, weights=self.weights * own[:, None])
 
 
 class Objective(Protocol):
@@ -166,11 +191,12 @@ class Loader:
         self._crops = sampling == "crops"
         self._order = lru_cache(maxsize=2)(self._permutation)
 
-    def batch(self, consumed: int, blocks: int) -> Batch:
-        """The batch of `blocks` blocks after the first `consumed` of the run."""
-        starts = np.empty(blocks, np.int64)
+    def batch(self, consumed: int, blocks: int, share: Share = WHOLE) -> Batch:
+        """Of the `blocks` blocks after the first `consumed` of the run, a process's share."""
+        rows, own = share.rows(blocks)
+        starts = np.empty(len(rows), np.int64)
         draws = []
-        for row, number in enumerate(range(consumed, consumed + blocks)):
+        for row, number in enumerate((consumed + rows).tolist()):
             if self._crops:
                 # One target more than the length: every crop has a successor for its last token.
                 last = self.stream.tokens - self.objective.length - 1
@@ -181,13 +207,15 @@ class Loader:
                 block = int(self._order(epoch)[index])
                 starts[row] = block * self.objective.length
                 draws.append((self.seed, epoch, block))
-        return self.objective.batch(self.stream, starts, draws)
+        return self.objective.batch(self.stream, starts, draws).only(own)
 
     def _permutation(self, epoch: int) -> np.ndarray:
         return np.random.default_rng((self.seed, epoch)).permutation(self.stream.blocks)
 
 
-def validation_batch(stream: TokenStream, objective: Objective, first: int, blocks: int) -> Batch:
-    """Blocks [first, first + blocks) of a split in its order, with the masks of seed 0, epoch 0, which never change."""
-    numbers = np.arange(first, min(first + blocks, stream.blocks))
-    return objective.batch(stream, numbers * objective.length, [(0, 0, int(n)) for n in numbers])
+def validation_batch(stream: TokenStream, objective: Objective, first: int, blocks: int, share: Share = WHOLE) -> Batch:
+    """Of the blocks [first, first + blocks) of a split in its order a process's share, with the masks of seed 0, epoch
+    0, which never change."""
+    rows, own = share.rows(min(blocks, stream.blocks - first))
+    numbers = first + rows
+    return objective.batch(stream, numbers * objective.length, [(0, 0, int(n)) for n in numbers]).only(own)

@@ -21,6 +21,7 @@ from pipelines.training.data import TrainingData, hidden_states
 from pipelines.training.loader import Batch
 from pipelines.training.machine import Machine
 from pipelines.training.metrics_log import MetricsLog
+from pipelines.training.parallel import ALONE, OneProcess
 from pipelines.training.prefetch import Prefetcher
 from pipelines.training.progress import Progress
 from pipelines.training.run import Run
@@ -43,7 +44,8 @@ class Step:
 
 class Trainer:
     """Trains `model` on the training split until `config.tokens`, or until a signal. Without a run only `step` works:
-    nothing is logged or saved.
+    nothing is logged or saved. In a run on several processes (`parallel`) only the main one has the run; `data` are the
+    rows of each, and all take the same decisions at the same step.
 
     The dtype of activations is the model's own compute_dtype; weights and gradients are float32.
     """
@@ -55,35 +57,37 @@ class Trainer:
         data: TrainingData,
         config: TrainConfig,
         machine: Machine | None = None,
+        parallel: OneProcess = ALONE,
     ) -> None:
         self.run, self.model, self.data, self.config, self.machine = run, model, data, config, machine
+        self.parallel = parallel
         self.batches = Prefetcher(data)
         self.flops = flops_per_token(model)
         self.device = next(model.parameters()).device
-        self.optimizers = build_optimizers(model, _settings(config), compiled=config.compile)
+        self.forward = parallel.wrap(model, config.compile)
+        self.optimizers = build_optimizers(model, _settings(config), config.compile, parallel.spread)
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
-        self.forward = torch.compile(model) if config.compile else model
         self.at = Progress()
         self.saved_step: int | None = None
 
     def train(self) -> Progress:
         """Go on from the newest checkpoint, if there is one, to the end."""
-        resumed = bool(checkpoint_folders(self.run.folder))
+        folder = self.run.folder if self.run else None
+        torch.manual_seed(self.config.seed + self.parallel.rank)
+        resumed = self.parallel.tell(bool(folder and checkpoint_folders(folder)))
         if resumed:
             self._restore()
             done, goal = (quantity(tokens, "tok") for tokens in (self.at.tokens, self.config.tokens))
             say(f"resuming from step {self.at.step:,}, {done} of {goal}")
-        else:
-            torch.manual_seed(self.config.seed)
         # Without a checkpoint even the validation before the first step is measured again.
         self._open_log(self.at.step if resumed else -1)
         keep = Keep(
             last=self.config.keep_checkpoints, best=self.config.keep_best, every_tokens=self.config.keep_every_tokens
         )
-        self.writer = CheckpointWriter(self.run.folder, keep)
+        self.writer = CheckpointWriter(folder, keep)
         try:
-            with asked_to_stop(self.at), Bar(self.run.name, self.config.tokens, "tok") as bar:
+            with asked_to_stop(self.at), Bar(self.run.name if self.run else "", self.config.tokens, "tok") as bar:
                 bar.begin_at(self.at.tokens)
                 if not resumed:
                     self._validate()
@@ -97,12 +101,13 @@ class Trainer:
             self.writer.join()
             self.batches.close()
             gc.unfreeze()
-            self.log.close()
+            if self.log:
+                self.log.close()
         return self.at
 
     def _loop(self, bar: Bar) -> None:
         self._start_clock()
-        while self.at.tokens < self.config.tokens and not self.at.signal:
+        while self.at.tokens < self.config.tokens and not self._stopped():
             try:
                 self._advance(bar)
             except NotFiniteError as error:
@@ -138,7 +143,8 @@ class Trainer:
 
     def _restore(self) -> None:
         """Stand where the run's newest whole checkpoint was made."""
-        state = resume(self.run.folder, self.model, self.optimizers, self.average)
+        folder = self.run.folder if self.run else None
+        state = resume(folder, self.model, self.optimizers, self.average, self.parallel)
         self.at.restore(state)
         self.loss_scale.restore(state.get("loss_scale", {}))
         self.saved_step = self.at.step
@@ -156,12 +162,18 @@ class Trainer:
             f"{self.data.unit} read since (rollback {rollbacks} of at most {self.config.max_rollbacks})"
         )
         self.at.consumed, self.at.rollbacks = consumed, rollbacks
-        self.log.close()
+        if self.log:
+            self.log.close()
         self._open_log(self.at.step)
         self._start_clock()
 
     def _open_log(self, step: int) -> None:
-        self.log = MetricsLog(self.run.folder, step, self.config.tensorboard)
+        self.log = MetricsLog(self.run.folder, step, self.config.tensorboard) if self.run else None
+
+    def _stopped(self) -> bool:
+        """Whether a signal has reached any of the processes."""
+        self.at.signal = self.parallel.largest(self.at.signal)
+        return self.at.signal > 0
 
     def _watch(self, loss: float) -> None:
         self.at.unlogged.append(loss)
@@ -181,7 +193,7 @@ class Trainer:
             more["rollbacks"] = self.at.rollbacks
         more |= self.loss_scale.metrics(self.at.overflows)
         if self.machine is not None:
-            more |= utilisation(rate, self.flops, self.machine)
+            more |= utilisation(rate / self.parallel.world_size, self.flops, self.machine)
         self._record(
             "train",
             math.fsum(self.at.unlogged) / len(self.at.unlogged),
@@ -245,17 +257,16 @@ class Trainer:
 
     def _backward(self, batch: Batch) -> tuple[float, float]:
         """The gradient of a batch, clipped: its mean loss and the norm before clipping."""
-        weight = float(batch.weights.sum())
+        weight = self.parallel.sum(float(batch.weights.sum()))
         total = 0.0
-        for micro in batch.split(self.config.micro_batch):
+        for micro in self.parallel.micro_batches(batch, self.config.micro_batch):
             smoothing = {"label_smoothing": self.config.label_smoothing, "z_loss": self.config.z_loss}
             loss = self._nats(micro, **smoothing) / max(1.0, weight)
-            self.loss_scale.scaled(loss).backward()
+            self.parallel.backward(self.loss_scale.scaled(loss))
             total += loss.detach()
         self.loss_scale.unscale(self.optimizers)
-        limit = self.config.grad_clip or math.inf
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-        return float(total), norm
+        norm = self.parallel.clip(self.model, self.config.grad_clip or math.inf)
+        return self.parallel.sum(float(total)), norm
 
     def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
         """The sum of nats over the targets of a micro-batch."""
@@ -278,22 +289,27 @@ class Trainer:
         for batch in self.data.validation(self.config.validation_tokens, self.config.micro_batch):
             nats += float(self._nats(batch))
             weight += float(batch.weights.sum())
+        self.parallel.release(self.model)
+        nats, weight = self.parallel.sum(nats), self.parallel.sum(weight)
         if not math.isfinite(nats):
             raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")
         self.at.validation_loss = nats / max(1.0, weight)
         self._record("validation", self.at.validation_loss)
 
     def _checkpoint(self) -> None:
-        check_weights(self.model, self.at.step)
-        self.log.sync()
+        check_weights(self.model, self.at.step, self.parallel)
+        if self.log:
+            self.log.sync()
         state = self.at.as_state() | {
             "averaged_steps": self.average.steps if self.average else 0,  # fewer than steps where some were skipped
             "loss_scale": self.loss_scale.as_state(),
         }
-        self.writer.write(take_snapshot(self.model, self.optimizers, self.average), state)
+        self.writer.write(take_snapshot(self.model, self.optimizers, self.average, self.parallel), state)
         self.saved_step = self.at.step
 
     def _record(self, split: str, loss: float, **more: float) -> None:
+        if self.log is None:
+            return
         seconds = round(self.at.seconds, 3)
         self.log.write(step=self.at.step, tokens=self.at.tokens, split=split, loss=loss, **more, time_s=seconds)
 

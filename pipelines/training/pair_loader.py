@@ -10,7 +10,7 @@ import numpy as np
 
 from lm.objectives import sequence_pairs
 from pipelines.pairs import Pairs
-from pipelines.training.loader import Batch, required
+from pipelines.training.loader import WHOLE, Batch, Share, required
 from tokenizer import END_OF_TEXT, PAD, Tokenizer
 
 # Batches that are sorted together: with more, batches hold less padding, and are less random.
@@ -66,9 +66,11 @@ class PairLoader:
         self._permutation = lru_cache(maxsize=2)(self._permuted)
         self._batches = lru_cache(maxsize=2)(self._cut_into_batches)
 
-    def batch(self, consumed: int) -> Batch:
-        """The batch that follows the first `consumed` pairs of the run."""
-        return self.objective.batch(self.pairs, self.rows(consumed))
+    def batch(self, consumed: int, share: Share = WHOLE) -> Batch:
+        """A process's share of the batch that follows the first `consumed` pairs of the run."""
+        rows = self.rows(consumed)
+        mine, own = share.rows(len(rows))
+        return self.objective.batch(self.pairs, rows[mine]).only(own)
 
     def size(self, consumed: int) -> tuple[int, int]:
         """How many pairs that batch has, and tokens, with their ends and without padding."""

@@ -12,9 +12,12 @@ from pipelines.training.progress import Progress
 def asked_to_stop(at: Progress) -> Iterator[None]:
     """SIGINT and SIGTERM ask the loop to save and leave after the step at hand; the same again leaves at once."""
 
+    received = []  # by this process: `at.signal` may be another's
+
     def ask(number: int, frame: object) -> None:
-        if at.signal:
+        if received:
             raise KeyboardInterrupt
+        received.append(number)
         at.signal = number
         say(f"{signal.Signals(number).name}: saving a checkpoint after this step (again to leave without)")
 

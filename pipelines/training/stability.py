@@ -7,6 +7,7 @@ import torch
 
 from lm.optimizers import Optimizers
 from pipelines.display import say
+from pipelines.training.parallel import OneProcess
 from pipelines.training.progress import Progress
 
 MOST_SKIPPED = 10  # steps in a row that are not finite, after which a run stops even if it skips
@@ -79,8 +80,11 @@ def count_skipped(at: Progress, policy: str, loss: float, lr: float) -> None:
     )
 
 
-def check_weights(model: torch.nn.Module, step: int) -> None:
-    """NotFiniteError when a weight is not finite: a run could not go on from such a checkpoint."""
-    for name, weight in model.named_parameters():
-        if not bool(weight.isfinite().all()):
-            raise NotFiniteError(f"the weights {name} after step {step} are not finite")
+def check_weights(model: torch.nn.Module, step: int, parallel: OneProcess) -> None:
+    """NotFiniteError, in all processes alike, when a weight is not finite: a run could not go on from such a
+    checkpoint."""
+    weights = list(model.named_parameters())
+    broken = [i for i, (_, weight) in enumerate(weights, 1) if not bool(parallel.own(weight).isfinite().all())]
+    number = parallel.largest(max(broken, default=0))
+    if number:
+        raise NotFiniteError(f"the weights {weights[number - 1][0]} after step {step} are not finite")

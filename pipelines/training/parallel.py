@@ -1,0 +1,316 @@
+"""One run on several processes, and its twin on one: whatever the trainer asks of the others.
+
+torchrun starts the processes, one a GPU or some on a CPU. Each reads its rows of every batch and computes their part of
+the loss; PyTorch's DistributedDataParallel adds up the gradients, or FSDP2 (`fully_shard`), which also leaves each
+process only its share of weights, gradients and optimizer state. Only the main process touches the run's folder. Small
+agreements (weights of batches, losses, signals) go through gloo, so that a GPU need not be waited for.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
+
+from lm.blocks import Block
+from lm.model import LanguageModel
+from pipelines.display import console
+from pipelines.training.loader import Batch, Share
+
+Kind = Literal["none", "ddp", "fsdp"]
+Files = Mapping[str, Mapping[str, Tensor]]
+LAUNCH = "torchrun --standalone --nproc-per-node 2 --no-python bytelm pretrain ..."
+
+
+class OneProcess:
+    """A run on one device. What is shared, told or gathered among processes is here simply there."""
+
+    kind: Kind = "none"
+    rank, world_size = 0, 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that speaks, and that reads and writes the run's folder."""
+        return self.rank == 0
+
+    @property
+    def share(self) -> Share:
+        """Which rows of a batch this process reads."""
+        return Share(self.rank, self.world_size)
+
+    def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
+        """What to call for the hidden states of `model`; `compiled`, by torch.compile. It comes before the optimizer:
+        the model's parameters may be others afterwards."""
+        return torch.compile(model) if compiled else model
+
+    def micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
+        """At most `size` rows at a time, each to be followed by its `backward`."""
+        return batch.split(size)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add this process's part of the loss to the gradient, which becomes that of the sum over all."""
+        loss.backward()
+
+    def clip(self, model: LanguageModel, limit: float) -> float:
+        """Scale the whole gradient down to an L2 norm of `limit`; the norm it had."""
+        return float(clip_grad_norm_(model.parameters(), limit))
+
+    def spread(self, function: Callable[[Tensor], Tensor], matrices: Tensor, rows: int) -> Tensor:
+        """`function` of a stack of matrices (N, `rows`, columns), of which each process works on some. Given are, and
+        returned, as many of the rows as this process has of each parameter."""
+        return function(matrices)
+
+    def sum(self, value: float) -> float:
+        """The sum over all processes, in float64."""
+        return value
+
+    def largest(self, value: int) -> int:
+        """The largest over all processes."""
+        return value
+
+    def tell(self, value: Any) -> Any:
+        """What the main process gives, which JSON can spell."""
+        return value
+
+    def outline(self, files: Files) -> Files:
+        """The main process's tensors; elsewhere their shapes and dtypes, on the meta device."""
+        return files
+
+    def place(self, value: Tensor, like: Tensor) -> Tensor:
+        """The main process's `value` on the device of `like`, and sharded as it is where both have one shape."""
+        return value.to(like.device)
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """All of a tensor that may be sharded."""
+        return tensor
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """This process's share of a tensor that may be sharded."""
+        return tensor
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """What each process gives, by rank: small tensors of one shape on the CPU."""
+        return [tensor]
+
+    def release(self, model: LanguageModel) -> None:
+        """After forward passes that no backward pass follows: give back weights that were gathered for them."""
+
+
+ALONE = OneProcess()
+
+
+class Replicas(OneProcess):
+    """A whole model in each process, and gradients added up while the backward pass still runs (Li et al. 2020)."""
+
+    kind: Kind = "ddp"
+
+    def __init__(self) -> None:
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+
+    def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
+        self._wrapped = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return torch.compile(self._wrapped) if compiled else self._wrapped
+
+    def micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
+        *before, last = batch.split(size)
+        for micro in before:
+            with self._wrapped.no_sync():
+                yield micro
+        yield last
+
+    def backward(self, loss: Tensor) -> None:
+        # PyTorch takes the mean over processes, and the loss is a sum.
+        (loss * self.world_size).backward()
+
+    def spread(self, function: Callable[[Tensor], Tensor], matrices: Tensor, rows: int) -> Tensor:
+        count = -(-len(matrices) // self.world_size)
+        mine = matrices.new_zeros(count, *matrices.shape[1:])
+        own = matrices[self.rank * count : (self.rank + 1) * count]
+        mine[: len(own)] = own
+        done = function(mine).contiguous()
+        all_of_them = done.new_empty(self.world_size * count, *done.shape[1:])
+        dist.all_gather_into_tensor(all_of_them, done)
+        return all_of_them[: len(matrices)]
+
+    def sum(self, value: float) -> float:
+        return self._reduced(torch.tensor(value, dtype=torch.float64), dist.ReduceOp.SUM)
+
+    def largest(self, value: int) -> int:
+        return self._reduced(torch.tensor(value), dist.ReduceOp.MAX)
+
+    def tell(self, value: Any) -> Any:
+        told = bytearray(json.dumps(value).encode() if self.is_main else b"")
+        message = torch.zeros(self.largest(len(told)), dtype=torch.uint8)
+        if self.is_main:
+            message[:] = torch.frombuffer(told, dtype=torch.uint8)
+        dist.broadcast(message, src=0)
+        return json.loads(message.numpy().tobytes())
+
+    def outline(self, files: Files) -> Files:
+        looks = {
+            name: {key: [str(value.dtype).removeprefix("torch."), *value.shape] for key, value in tensors.items()}
+            for name, tensors in files.items()
+        }
+        told = self.tell(looks)
+        if self.is_main:
+            return files
+        return {
+            name: {
+                key: torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+                for key, (dtype, *shape) in tensors.items()
+            }
+            for name, tensors in told.items()
+        }
+
+    def place(self, value: Tensor, like: Tensor) -> Tensor:
+        there = value if self.is_main else torch.empty_like(value, device="cpu")
+        dist.broadcast(there, src=0)
+        return there.to(like.device)
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(parts, tensor)
+        return parts
+
+    @staticmethod
+    def _reduced(value: Tensor, how: dist.ReduceOp) -> Any:
+        dist.all_reduce(value, how)
+        return value.item()
+
+
+class Shards(Replicas):
+    """Weights, gradients and optimizer state cut by rows among the processes (Zhao et al. 2023).
+
+    Float32 masters are sharded. A block's weights are gathered in the dtype of its activations for as long as the block
+    computes, forward and again backward; what is outside of blocks, from forward to backward, in float32. Gradients are
+    added up in float32 after every micro-batch, since to keep them whole until the last would cost the memory that this
+    is for.
+    """
+
+    kind: Kind = "fsdp"
+
+    def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
+        mesh = init_device_mesh(next(model.parameters()).device.type, (self.world_size,))
+        policy = MixedPrecisionPolicy(
+            param_dtype=None if model.compute_dtype == torch.float32 else model.compute_dtype,
+            reduce_dtype=torch.float32,
+            cast_forward_inputs=False,
+        )
+        for block in [module for module in model.modules() if isinstance(module, Block)]:
+            if compiled:
+                block.compile()  # inside of what gathers its weights, which Dynamo does not trace
+            for module in _called_from_outside(block):
+                fully_shard(module, mesh=mesh, mp_policy=policy)
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh)
+        return model
+
+    def micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
+        return batch.split(size)
+
+    def clip(self, model: LanguageModel, limit: float) -> float:
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        norm = self.whole(get_total_norm(gradients))
+        clip_grads_with_norm_(model.parameters(), limit, norm)
+        return float(norm)
+
+    def spread(self, function: Callable[[Tensor], Tensor], matrices: Tensor, rows: int) -> Tensor:
+        number, own, columns = matrices.shape
+        count, height = -(-number // self.world_size), -(-rows // self.world_size)
+        parts = matrices.new_zeros(self.world_size * count, height, columns)
+        parts[:number, :own] = matrices
+        # Rows of zeros, with which the last processes fill theirs up, are at the end of a matrix and stay zeros.
+        gathered = self._exchanged(parts).unflatten(0, (self.world_size, count))
+        done = function(gathered.transpose(0, 1).flatten(1, 2))
+        back = done.unflatten(1, (self.world_size, height)).transpose(0, 1).flatten(0, 1)
+        return self._exchanged(back)[:number, :own]
+
+    def place(self, value: Tensor, like: Tensor) -> Tensor:
+        if not isinstance(like, DTensor) or value.shape != like.shape:
+            return super().place(value, like)
+        there = value if self.is_main else torch.empty_like(value, device="cpu")
+        return distribute_tensor(there.to(like.device), like.device_mesh, like.placements)
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def own(self, tensor: Tensor) -> Tensor:
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+    def release(self, model: LanguageModel) -> None:
+        model.reshard()
+
+    @staticmethod
+    def _exchanged(parts: Tensor) -> Tensor:
+        """The n-th of as many equal parts as there are processes goes to the n-th process."""
+        parts = parts.contiguous()
+        received = torch.empty_like(parts)
+        dist.all_to_all_single(received, parts)
+        return received
+
+
+def _called_from_outside(block: Block) -> list[torch.nn.Module]:
+    """The modules with weights that `Attention.keys_values` calls on an encoder's output, before the block runs."""
+    cross = block.cross_attention
+    modules = [] if cross is None else [cross.key, cross.value, cross.key_norm]
+    return [module for module in modules if any(True for _ in module.parameters())]
+
+
+@contextmanager
+def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
+    """The processes of this job, which torchrun started, or the only one. `device` is the recipe's, perhaps "auto".
+
+    Only the main process prints. Raises ValueError where `kind` and the way the job was started do not fit together,
+    ConnectionError in a process that has lost another one. A FloatingPointError, which all raise alike, is left to the
+    main process; the others end.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 0
+    if kind == "none":
+        if started > 1:
+            raise ValueError(f"torchrun started {started} processes, which would all do the same: give --parallel")
+        yield OneProcess()
+        return
+    if not started:
+        raise ValueError(f"--parallel {kind} is for processes that torchrun starts: {LAUNCH} --parallel {kind}")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if _takes_a_gpu(device) else "gloo")
+    group = Shards() if kind == "fsdp" else Replicas()
+    quiet, console.quiet = console.quiet, console.quiet or not group.is_main
+    try:
+        yield group
+    except FloatingPointError:
+        if group.is_main:
+            raise
+        raise SystemExit(0) from None
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise ConnectionError(
+                f"process {group.rank} has lost another one of the job: the same command goes on from the newest "
+                f"checkpoint ({str(error).strip().splitlines()[0][:200]})"
+            ) from error
+        raise
+    finally:
+        console.quiet = quiet
+        dist.destroy_process_group()
+
+
+def _takes_a_gpu(device: str) -> bool:
+    """Whether processes compute on GPUs; if so this one takes its own. ValueError when there are too few."""
+    if device == "cpu" or not torch.cuda.is_available():
+        return False
+    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= there:
+        asked = os.environ.get("LOCAL_WORLD_SIZE", "more")
+        raise ValueError(
+            f"torchrun started {asked} processes here, and there are {there} GPUs: --nproc-per-node {there}"
+        )
+    torch.cuda.set_device(number)
+    return True

@@ -1,0 +1,337 @@
+"""One run on several processes, which torchrun starts, against the same run on one."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from pipelines.dataset import TokenStream
+from pipelines.pretrain import pretrain
+from pipelines.recipe import save_config
+from pipelines.training.checkpoints import checkpoint_folders, latest_checkpoint
+from pipelines.training.loader import Loader, NextToken, Share
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+LAUNCH = shlex.split(re.search(r"^(torchrun .*) pretrain \S+ --data \S+ --out \S+ --parallel ddp$", README, re.M)[1])
+OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memory_bytes")
+
+
+@pytest.fixture(scope="module")
+def recipe(small_recipe):
+    """Batches of 7 blocks of 32 tokens, two of them at once: neither is shared evenly by 2 processes. No dropout, whose
+    masks every process draws for itself."""
+    return replace(
+        small_recipe,
+        model=replace(small_recipe.model, dropout=0.0, layers=2),
+        train=replace(
+            small_recipe.train,
+            batch_tokens=7 * 32,
+            tokens=7 * 32 * 20,
+            micro_batch=2,
+            log_every_steps=1,
+            validate_every_tokens=7 * 32 * 5,
+            validation_tokens=5 * 32,
+            checkpoint_every_tokens=7 * 32 * 5,
+        ),
+    )
+
+
+def changed(recipe, **train):
+    return replace(recipe, train=replace(recipe.train, **train))
+
+
+def launch(recipe, data, out, kind, *options, processes=2):
+    """The run, started as the README says; the process is torchrun's, which leads those of the run."""
+    path = out.with_suffix(".toml")
+    save_config(path, recipe, {})
+    here = Path(sys.executable).parent
+    words = [here / word if word in ("torchrun", "bytelm") else word for word in LAUNCH]
+    words[words.index("--nproc-per-node") + 1] = processes
+    words[1:1] = options
+    words += ["pretrain", path, "--data", data, "--out", out, "--parallel", kind]
+    return subprocess.Popen(
+        [*map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(job, status=0):
+    """What the job printed, once it has ended as it should."""
+    output, _ = job.communicate(timeout=300)
+    assert (job.returncode == 0) == (status == 0), output
+    return output
+
+
+def run(*arguments, **options):
+    return finish(launch(*arguments, **options))
+
+
+def members(job):
+    """The processes of a job, by rank."""
+    ranks = {}
+    for children in Path(f"/proc/{job.pid}/task").glob("*/children"):
+        for pid in map(int, children.read_text().split()):
+            settings = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            ranks |= {int(entry[5:]): pid for entry in settings if entry.startswith(b"RANK=")}
+    return ranks
+
+
+def wait_for_step(out, step, job):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if (out / "metrics.jsonl").exists() and any(line["step"] >= step for line in metrics_of(out)):
+            return
+        assert job.poll() is None, job.stdout.read()
+        time.sleep(0.005)
+    raise AssertionError("the run did not get that far")
+
+
+def metrics_of(out):
+    """metrics.jsonl without what is a matter of time."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().split("\n")[:-1]]
+    return [{k: v for k, v in line.items() if k not in OF_TIME} for line in lines]
+
+
+def weights_of(out):
+    return load_file(latest_checkpoint(out) / "model.safetensors")
+
+
+def assert_same_to_rounding(one, other, rel=1e-4):
+    """Losses, validation losses, rates and gradient norms of every step, and the weights in the end."""
+    first, second = metrics_of(one), metrics_of(other)
+    assert len(first) == len(second) > 20
+    for a, b in zip(first, second, strict=True):
+        assert a.keys() == b.keys()
+        assert {**a, **{k: pytest.approx(v, rel=rel) for k, v in a.items() if isinstance(v, float)}} == b
+    assert_same_weights(one, other, rtol=0.05, atol=20 * rel * 1e-2)
+
+
+def assert_same_weights(one, other, **tolerance):
+    first, second = weights_of(one), weights_of(other)
+    assert first.keys() == second.keys()
+    for name, weights in first.items():
+        torch.testing.assert_close(second[name], weights, **tolerance, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def assert_identical(one, other):
+    assert metrics_of(one) == metrics_of(other)
+    assert_same_weights(one, other, rtol=0, atol=0)
+
+
+@given(count=st.integers(1, 60), parts=st.integers(1, 20))
+def test_the_shares_of_a_batch_are_its_rows_in_order(count, parts):
+    read = [Share(part, parts).rows(count) for part in range(parts)]
+    assert np.concatenate([rows[own] for rows, own in read]).tolist() == list(range(count))
+    assert len({len(rows) for rows, _ in read}) == 1
+    sizes = [int(own.sum()) for _, own in read]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(rows.min() >= 0 and rows.max() < count for rows, _ in read)
+
+
+@settings(deadline=None)
+@given(consumed=st.integers(0, 50), blocks=st.integers(1, 12), parts=st.integers(1, 5), crops=st.booleans())
+def test_shares_hold_the_targets_of_the_whole_batch(consumed, blocks, parts, crops):
+    stream = TokenStream([np.arange(300, dtype=np.uint16)], 3)
+    loader = Loader(stream, NextToken(3), "crops" if crops else "permutation", seed=1)
+    whole = loader.batch(consumed, blocks)
+    shares = [loader.batch(consumed, blocks, Share(part, parts)) for part in range(parts)]
+    for name in ("inputs", "targets"):
+        scored = [getattr(batch, name)[batch.weights > 0] for batch in shares]
+        assert np.array_equal(np.concatenate(scored), getattr(whole, name)[whole.weights > 0])
+
+
+def test_ddp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
+    output = run(recipe, dataset_folder, tmp_path / "two", "ddp")
+    assert "2 processes (ddp)" in output
+    assert output.count(" parameters, ") == output.count(": 20 steps") == 1  # only the main process speaks
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
+    assert_same_to_rounding(tmp_path / "two", tmp_path / "one")
+
+
+def test_fsdp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
+    """With Muon, whose matrices must be whole, and averaged weights, which validation uses."""
+    recipe = changed(recipe, optimizer="muon", average=0.9)
+    run(recipe, dataset_folder, tmp_path / "two", "fsdp")
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
+    assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=2e-3)  # Muon orthogonalises in bfloat16
+
+
+def test_a_job_that_was_not_started_for_it_is_a_clear_error(tmp_path, recipe, dataset_folder, monkeypatch):
+    with pytest.raises(ValueError, match=r"is for processes that torchrun starts: torchrun .* --parallel ddp"):
+        pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="ddp")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"torchrun started 2 processes, .* give --parallel"):
+        pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"train": {"optimizer": "muon", "average": 0.5}},
+        {"train": {"dtype": "bfloat16"}},
+        {"objective": "masked-token", "model": {"architecture": "encoder", "context_length": 34}},
+        {"model": {"positions": "relative", "norm": "rmsnorm", "activation": "swiglu", "tied_head": False}},
+        {"model": {"qk_norm": True, "embedding_skips": True, "value_embeddings": 1, "document_mask": True}},
+        {"train": {"batch_tokens": 32, "tokens": 32 * 30}},  # one block for two processes
+        {"train": {"compile": True}},
+    ],
+    ids=["muon", "bfloat16", "masked", "relative", "modern", "one-block", "compiled"],
+)
+def test_every_kind_of_model_trains_as_on_one_process(tmp_path, recipe, dataset_folder, kind, case):
+    recipe = replace(
+        recipe,
+        objective=case.get("objective", recipe.objective),
+        model=replace(recipe.model, **case.get("model", {})),
+        train=replace(recipe.train, **case.get("train", {})),
+    )
+    run(recipe, dataset_folder, tmp_path / "two", kind)
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
+    rough = recipe.train.optimizer == "muon" or recipe.train.dtype == "bfloat16"
+    assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=1e-2 if rough else 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_three_processes_translate_pairs_as_one_does(tmp_path, recipe, text_folder, kind):
+    from pipelines.build_dataset import build_dataset
+    from pipelines.train_tokenizer import train_tokenizer
+
+    lines = [line for path in sorted(text_folder.glob("*.txt")) for line in path.read_text().splitlines() if line][:600]
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for split, part in (("train", lines[:500]), ("validation", lines[500:])):
+        rows = [json.dumps({"en": line, "de": line[::-1]}) for line in part]
+        (folder / f"{split}.jsonl").write_text("\n".join(rows))
+    train_tokenizer([str(folder)], vocab_size=400, out=tmp_path / "tok", pairs=("en", "de"))
+    build_dataset([str(folder)], tokenizer=tmp_path / "tok", out=tmp_path / "data", pairs=("en", "de"))
+    model = replace(recipe.model, architecture="encoder-decoder", qk_norm=True, context_length=64)
+    recipe = replace(recipe, objective="sequence-pairs", model=model)
+    recipe = changed(recipe, tokens=20_000, batch_tokens=900, validate_every_tokens=4000, checkpoint_every_tokens=10**6)
+    run(recipe, tmp_path / "data", tmp_path / "three", kind, processes=3)
+    pretrain(recipe, data=tmp_path / "data", out=tmp_path / "one")
+    assert_same_to_rounding(tmp_path / "three", tmp_path / "one")
+
+
+@pytest.fixture(scope="module")
+def longer(recipe):
+    """Time to be stopped in, with all the state that a checkpoint can have; dropout shows that every process gets its
+    own random generator back."""
+    recipe = replace(recipe, model=replace(recipe.model, dropout=0.1))
+    return changed(
+        recipe,
+        tokens=7 * 32 * 300,
+        optimizer="muon",
+        average=0.9,
+        validate_every_tokens=7 * 32 * 100,
+        log_every_steps=5,
+    )
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+def whole(request, tmp_path_factory, longer, dataset_folder):
+    """A kind of parallelism, and the run on two processes that nothing stopped."""
+    out = tmp_path_factory.mktemp(request.param) / "whole"
+    run(longer, dataset_folder, out, request.param)
+    return request.param, out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_job_that_lost_a_process_ends_and_the_same_command_goes_on(tmp_path, longer, dataset_folder, whole, rank):
+    kind, untouched = whole
+    job = launch(longer, dataset_folder, tmp_path / "run", kind)
+    wait_for_step(tmp_path / "run", 60, job)
+    os.kill(members(job)[rank], signal.SIGKILL)
+    assert f"process {1 - rank} has lost another one of the job" in finish(job, status=1)
+    assert 0 < int(latest_checkpoint(tmp_path / "run").name[5:]) < 300
+    assert "resuming from step" in run(longer, dataset_folder, tmp_path / "run", kind)
+    assert_identical(tmp_path / "run", untouched)
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_a_job_by_itself(tmp_path, longer, dataset_folder, whole):
+    kind, untouched = whole
+    job = launch(longer, dataset_folder, tmp_path / "run", kind, "--max-restarts=2")
+    for step, rank in ((60, 1), (160, 0)):
+        wait_for_step(tmp_path / "run", step, job)
+        os.kill(members(job)[rank], signal.SIGKILL)
+    assert finish(job).count("resuming from step") == 2
+    assert_identical(tmp_path / "run", untouched)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["torchrun", "one process"])
+def test_a_job_that_was_asked_to_stop_saves_first(tmp_path, longer, dataset_folder, whole, to):
+    kind, untouched = whole
+    job = launch(longer, dataset_folder, tmp_path / "run", kind)
+    wait_for_step(tmp_path / "run", 60, job)
+    os.kill(job.pid if to == "torchrun" else members(job)[1], signal.SIGTERM)
+    assert "saved at step" in finish(job, status=1)
+    assert "resuming from step" in run(longer, dataset_folder, tmp_path / "run", kind)
+    assert_identical(tmp_path / "run", untouched)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [("ddp", "none"), ("fsdp", "none"), ("none", "ddp"), ("none", "fsdp")])
+def test_a_run_goes_on_in_another_number_of_processes(tmp_path, longer, dataset_folder, first, second):
+    """The same blocks in the same order, to the same losses: nothing is repeated or left out."""
+    recipe = changed(replace(longer, model=replace(longer.model, dropout=0.0)), keep_checkpoints=100)
+    out = tmp_path / "run"
+
+    def go_on(kind, **options):
+        if kind == "none":
+            assert pretrain(recipe, data=dataset_folder, out=out) == 0
+            return ""
+        return run(recipe, dataset_folder, out, kind, **options)
+
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
+    go_on(first)
+    cut_back(out, 150)
+    go_on(second, **({"processes": 3} if second != "none" else {}))
+    assert_same_to_rounding(out, tmp_path / "one", rel=2e-2)
+
+
+def cut_back(out, step):
+    """As if the run had ended right after the checkpoint of `step`."""
+    for folder in checkpoint_folders(out):
+        if int(folder.name[5:]) != step:
+            shutil.rmtree(folder)
+    assert latest_checkpoint(out).name == f"step-{step:07d}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_loss_that_is_not_finite_stops_all_processes_with_one_message(tmp_path, recipe, dataset_folder, kind):
+    recipe = changed(recipe, lr=1e25, grad_clip=0.0, warmup_tokens=0)
+    output = finish(launch(recipe, dataset_folder, tmp_path / "run", kind), status=1)
+    assert output.count("is not finite, at a learning rate of") == 1
+    assert "has lost another one" not in output
+
+
+@pytest.mark.slow
+def test_what_the_main_process_refuses_ends_the_job(tmp_path, recipe, dataset_folder):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    output = finish(launch(recipe, dataset_folder, tmp_path / "run", "ddp"), status=1)
+    assert "is not empty and holds no run" in output
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
