@@ -60,7 +60,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
     # A run that cannot be built is refused before anything is written.
     machine = _machine(recipe, out, group)
     if group.kind == "fsdp" and machine.dtype_name == "float16":
-        raise ValueError("--parallel fsdp has no loss scaling for float16: use --parallel ddp, or --train.dtype float32")
+        raise ValueError("--parallel fsdp does not scale float16's loss: use --parallel ddp, or --train.dtype float32")
     recipe = with_machine(recipe, machine.device.type, machine.dtype_name)
     model = build_model(recipe.model, recipe.train.seed).to(machine.device)
     model.compute_dtype = machine.dtype

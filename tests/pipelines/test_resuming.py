@@ -176,6 +176,7 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # up to a hundred processes start, each of which imports torch
 def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, small_recipe, dataset_folder):
     """Killed after random times, often while a checkpoint is being written, since every second step writes one."""
     train = replace(
