@@ -6,6 +6,7 @@ process only its share of weights, gradients and optimizer state. Only the main 
 agreements (weights of batches, losses, signals) go through gloo, so that a GPU need not be waited for.
 """
 
+import inspect
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,8 +27,13 @@ from lm.model import LanguageModel
 from pipelines.display import console
 from pipelines.training.loader import Batch, Share
 
+# By their names since torch 2.13, or before.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_ddp_options = inspect.signature(DistributedDataParallel.__init__).parameters
+SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _ddp_options else "broadcast_buffers"
 Kind = Literal["none", "ddp", "fsdp"]
 Files = Mapping[str, Mapping[str, Tensor]]
+SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 LAUNCH = "torchrun --standalone --nproc-per-node 2 --no-python bytelm pretrain ..."
 
 
@@ -117,7 +123,8 @@ class Replicas(OneProcess):
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
-        self._wrapped = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        # Buffers are tables of positions, the same everywhere.
+        self._wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, **{SYNC_BUFFERS: False})
         return torch.compile(self._wrapped) if compiled else self._wrapped
 
     def micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
@@ -138,7 +145,7 @@ class Replicas(OneProcess):
         mine[: len(own)] = own
         done = function(mine).contiguous()
         all_of_them = done.new_empty(self.world_size * count, *done.shape[1:])
-        dist.all_gather_into_tensor(all_of_them, done)
+        all_gather_single(all_of_them, done)
         return all_of_them[: len(matrices)]
 
     def sum(self, value: float) -> float:
@@ -281,7 +288,7 @@ def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
         return
     if not started:
         raise ValueError(f"--parallel {kind} is for processes that torchrun starts: {LAUNCH} --parallel {kind}")
-    dist.init_process_group("cpu:gloo,cuda:nccl" if _takes_a_gpu(device) else "gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if _takes_a_gpu(device) else "gloo", **_meeting_point())
     group = Shards() if kind == "fsdp" else Replicas()
     quiet, console.quiet = console.quiet, console.quiet or not group.is_main
     try:
@@ -300,6 +307,18 @@ def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
     finally:
         console.quiet = quiet
         dist.destroy_process_group()
+
+
+def _meeting_point() -> dict[str, Any]:
+    """Where processes find each other, if not where torchrun says: it keeps one store through its restarts, in which
+    they would find the addresses of processes that are gone. On several nodes restarts are not counted alike, and
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has torchrun make a new store for each."""
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if attempt == 0 or os.environ.get("GROUP_WORLD_SIZE") != "1" or os.environ.get(SHARED_STORE) != "True":
+        return {}
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return {"store": dist.PrefixStore(f"attempt {attempt}", store), "rank": rank, "world_size": world_size}
 
 
 def _takes_a_gpu(device: str) -> bool:

@@ -112,14 +112,18 @@ def weights_of(out):
     return load_file(latest_checkpoint(out) / "model.safetensors")
 
 
-def assert_same_to_rounding(one, other, rel=1e-4):
-    """Losses, validation losses, rates and gradient norms of every step, and the weights in the end."""
+def assert_same_to_rounding(one, other, rel=1e-5):
+    """Losses, validation losses and rates of every step, gradient norms to fifty times that, and the weights in the
+    end."""
     first, second = metrics_of(one), metrics_of(other)
     assert len(first) == len(second) > 20
     for a, b in zip(first, second, strict=True):
         assert a.keys() == b.keys()
-        assert {**a, **{k: pytest.approx(v, rel=rel) for k, v in a.items() if isinstance(v, float)}} == b
-    assert_same_weights(one, other, rtol=0.05, atol=20 * rel * 1e-2)
+        near = {k: pytest.approx(v, rel=rel) for k, v in a.items() if isinstance(v, float)}
+        if "grad_norm" in a:
+            near["grad_norm"] = pytest.approx(a["grad_norm"], rel=50 * rel)
+        assert {**a, **near} == b
+    assert_same_weights(one, other, rtol=0, atol=50 * rel)
 
 
 def assert_same_weights(one, other, **tolerance):
@@ -169,7 +173,7 @@ def test_fsdp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, data
     recipe = changed(recipe, optimizer="muon", average=0.9)
     run(recipe, dataset_folder, tmp_path / "two", "fsdp")
     pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
-    assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=2e-3)  # Muon orthogonalises in bfloat16
+    assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=1e-4)  # Muon orthogonalises in bfloat16
 
 
 def test_a_job_that_was_not_started_for_it_is_a_clear_error(tmp_path, recipe, dataset_folder, monkeypatch):
@@ -207,7 +211,7 @@ def test_every_kind_of_model_trains_as_on_one_process(tmp_path, recipe, dataset_
     run(recipe, dataset_folder, tmp_path / "two", kind)
     pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
     rough = recipe.train.optimizer == "muon" or recipe.train.dtype == "bfloat16"
-    assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=1e-2 if rough else 1e-4)
+    assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=1e-3 if rough else 1e-5)
 
 
 @pytest.mark.slow
@@ -308,7 +312,7 @@ def test_a_run_goes_on_in_another_number_of_processes(tmp_path, longer, dataset_
     go_on(first)
     cut_back(out, 150)
     go_on(second, **({"processes": 3} if second != "none" else {}))
-    assert_same_to_rounding(out, tmp_path / "one", rel=2e-2)
+    assert_same_to_rounding(out, tmp_path / "one", rel=1e-3)
 
 
 def cut_back(out, step):
