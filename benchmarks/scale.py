@@ -1,0 +1,296 @@
+"""What a long training on many GPUs would take, by formulas: the tables of docs/scale.md.
+
+`python -m benchmarks.scale` writes them into that page. Nothing here is measured: `MEASURED` names what others have
+measured, `Cluster` what makers say and what is assumed, and everything else is computed from these and from the
+modules of the model, as `bytelm params` counts them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from lm.config import ModelConfig
+from lm.counting import count_parameters, flops_per_token, model_without_memory
+from lm.losses import CHUNK_ELEMENTS
+from lm.memory import activation_bytes
+from lm.muon import ROUNDS
+from lm.optimizers import partition
+from lm.presets import preset
+from pipelines.training.machine import TABULATED
+
+PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
+BEGIN, END = "<!-- what python -m benchmarks.scale writes -->", "<!-- its end -->"
+
+MODEL, TOKENS, BATCH_TOKENS = "gpt3-xl", 100e9, 2**20
+MEASURED = ("gpt2", 490_000, "H200")  # model, tokens/s, on one of
+PEAK = TABULATED["H100"]  # H200 has the same
+NVLINK = 450e9  # bytes/s in each direction a GPU (NVLink 4, data sheet)
+NIC = 50e9  # bytes/s in each direction a network card (400 Gb/s)
+HBM = 3.35e12  # bytes/s of an H100 (data sheet); H200: 4.8e12
+GPU_BYTES = {"H100": 80e9, "H200": 141e9}
+
+REACHED = 0.8  # of a link, by collectives: assumed
+USABLE = 0.9  # of a GPU's memory: the rest is the driver's, NCCL's and lost between blocks: assumed
+MUON_SHARE = 0.4  # of the peak, by batched products of bfloat16 squares of 2,048 and more: assumed
+OPTIMIZER_STREAM = 0.7  # of the memory's bandwidth, by the fused optimizer: assumed
+BF16, FLOAT32 = 2, 4
+
+Kind = Literal["ddp", "fsdp"]
+Optimizer = Literal["adamw", "muon"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPUs in nodes of eight, with so many network cards a node."""
+
+    gpus: int
+    cards: int = 8
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s that a ring through all GPUs carries: of the narrowest place it passes. Rings run side by side over
+        all cards of a node, so a node's cards count together."""
+        links = [NVLINK] if self.gpus <= 8 else [NVLINK, self.cards * NIC]
+        return REACHED * min(links)
+
+    @property
+    def name(self) -> str:
+        if self.gpus <= 8:
+            return f"{self.gpus} GPUs, NVLink"
+        return f"{self.gpus} GPUs, {self.cards} x 400 Gb/s a node"
+
+
+CLUSTERS = (Cluster(8), Cluster(64), Cluster(64, cards=1))
+
+
+class Shape:
+    """The numbers of a model that formulas need."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        model = model_without_memory(self.config)
+        self.hidden_matrices = [tuple(matrix.shape) for matrix in partition(model, muon=True)[0]]
+        self.parameters = count_parameters(model)
+        self.in_blocks = sum(count_parameters(block) for block in model.stack.blocks)
+        self.block = self.in_blocks // len(model.stack.blocks)
+        self.outside = self.parameters - self.in_blocks
+        self.hidden = sum(rows * columns for rows, columns in self.hidden_matrices)
+        self.flops_per_token = flops_per_token(model)
+        self.activations = activation_bytes(self.config, torch.bfloat16)
+        self.output = self.config.vocab_size * self.config.width
+
+    def state_bytes(self, optimizer: Optimizer) -> dict[str, float]:
+        """Float32 weights, gradients and moments: two a parameter, one for a matrix that Muon has."""
+        moments = 2 * self.parameters - (self.hidden if optimizer == "muon" else 0)
+        return {
+            "weights": FLOAT32 * self.parameters,
+            "gradients": FLOAT32 * self.parameters,
+            "moments": FLOAT32 * moments,
+        }
+
+    def gathered_bytes(self, kind: Kind) -> float:
+        """DDP: bfloat16 copies of the blocks' weights, which autograd keeps. FSDP: of two blocks at a time, with a
+        gradient of one and its float32 copy on the way; and weights and gradients outside of blocks, float32."""
+        if kind == "ddp":
+            return BF16 * self.in_blocks
+        return (2 * BF16 + BF16 + FLOAT32) * self.block + 2 * FLOAT32 * self.outside
+
+    def head_bytes(self) -> float:
+        """The buffers of the chunked loss: logits in bfloat16 and twice in float32; and the output matrix cast, and its
+        gradient."""
+        return (BF16 + 2 * FLOAT32) * CHUNK_ELEMENTS["cuda"] + (BF16 + FLOAT32) * self.output
+
+    def memory(self, kind: Kind, optimizer: Optimizer, gpus: int) -> dict[str, float]:
+        """Bytes on each GPU, without activations."""
+        shared = gpus if kind == "fsdp" else 1
+        state = {name: size / shared for name, size in self.state_bytes(optimizer).items()}
+        return {**state, "gathered": self.gathered_bytes(kind), "head": self.head_bytes()}
+
+    def sequences(self, kind: Kind, optimizer: Optimizer, cluster: Cluster, gpu: str) -> int:
+        """The largest micro-batch that fits and that the GPU's share of the batch is a multiple of; 0 if none does."""
+        room = USABLE * GPU_BYTES[gpu] - sum(self.memory(kind, optimizer, cluster.gpus).values())
+        share = round(BATCH_TOKENS / self.config.context_length / cluster.gpus)
+        fitting = [n for n in range(1, share + 1) if share % n == 0 and n * self.activations <= room]
+        return max(fitting, default=0)
+
+    def bytes_each_step(self, kind: Kind, gpus: int, micro_batches: int) -> float:
+        """What each GPU sends (and receives), gradients and weights: rings of (gpus - 1) / gpus of the whole."""
+        ring = (gpus - 1) / gpus
+        if kind == "ddp":
+            return 2 * ring * FLOAT32 * self.parameters
+        weights = 2 * BF16 * self.in_blocks + FLOAT32 * self.outside
+        return micro_batches * ring * (weights + FLOAT32 * self.parameters)
+
+    def muon_bytes(self, kind: Kind, gpus: int) -> float:
+        """What each GPU sends so that matrices are whole and the work is shared."""
+        ring = (gpus - 1) / gpus
+        return ring * (BF16 * self.hidden if kind == "ddp" else (FLOAT32 + BF16) * self.hidden / gpus)
+
+    def muon_flops(self) -> float:
+        """Of one step's orthogonalisation: X X^T, its square, and their polynomial times X, in each round."""
+        sides = [(min(shape), max(shape)) for shape in self.hidden_matrices]
+        return ROUNDS * sum(4 * narrow**2 * wide + 2 * narrow**3 for narrow, wide in sides)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of one optimizer step."""
+
+    compute: float
+    exposed: float
+    """Communication that no computation hides."""
+    communication: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.exposed + self.optimizer
+
+
+def mfu_measured() -> float:
+    """The share of the peak at which the measured model trained."""
+    name, tokens_per_s, gpu = MEASURED
+    return tokens_per_s * flops_per_token(model_without_memory(preset(name))) / TABULATED[gpu]
+
+
+def step(shape: Shape, kind: Kind, optimizer: Optimizer, cluster: Cluster, mfu: float, sequences: int) -> Step:
+    """One step of `BATCH_TOKENS`, `sequences` at a time on each GPU.
+
+    DDP's gradients travel during the backward pass of the last micro-batch, two thirds of its time; FSDP's weights and
+    gradients all the time. Muon's matrices travel while nothing is computed.
+    """
+    tokens = BATCH_TOKENS / cluster.gpus
+    micro_batches = max(1, round(tokens / shape.config.context_length / sequences))
+    compute = tokens * shape.flops_per_token / (mfu * PEAK)
+    travel = shape.bytes_each_step(kind, cluster.gpus, micro_batches) / cluster.bandwidth
+    hidden = compute / micro_batches * 2 / 3 if kind == "ddp" else compute
+    # Reads weights, gradients and two moments, writes all but gradients.
+    own = shape.parameters / (cluster.gpus if kind == "fsdp" else 1)
+    update = 7 * FLOAT32 * own / (OPTIMIZER_STREAM * HBM)
+    muon = 0.0
+    if optimizer == "muon":
+        update += shape.muon_flops() / cluster.gpus / (MUON_SHARE * PEAK)
+        muon = shape.muon_bytes(kind, cluster.gpus) / cluster.bandwidth
+    return Step(compute, max(0.0, travel - hidden) + muon, travel + muon, update)
+
+
+def tables() -> str:
+    """All of them, as Markdown."""
+    shape = Shape(preset(MODEL))
+    mfu = mfu_measured()
+    parts = [
+        _numbers(shape, mfu),
+        _memory_table(shape),
+        _step_table(shape, mfu),
+        _days_table(shape, mfu),
+    ]
+    return "\n\n".join(parts)
+
+
+def _numbers(shape: Shape, mfu: float) -> str:
+    name, tokens_per_s, gpu = MEASURED
+    return _table(
+        ("", "", "formula"),
+        [
+            ("parameters", f"{shape.parameters:,}", f"`bytelm params {MODEL}`"),
+            ("of these in blocks", f"{shape.in_blocks:,}", f"{shape.config.layers} blocks of {shape.block:,}"),
+            ("of these for Muon", f"{shape.hidden:,}", "the matrices of the blocks"),
+            ("FLOPs a token", f"{shape.flops_per_token / 1e9:.2f} G", f"`bytelm params {MODEL}`"),
+            ("FLOPs in all", f"{shape.flops_per_token * TOKENS:.3g}", f"times {TOKENS:.0e} tokens"),
+            ("steps", f"{TOKENS / BATCH_TOKENS:,.0f}", f"of {BATCH_TOKENS:,} tokens"),
+            ("MFU", f"{mfu:.1%}", f"{tokens_per_s:,} tokens/s x FLOPs a token of {name} / peak of {gpu}"),
+            ("Muon's FLOPs a step", f"{shape.muon_flops():.3g}", f"{ROUNDS} rounds of 4 m²n + 2 m³ a matrix, m <= n"),
+            (
+                "a checkpoint",
+                f"{_gb(shape.state_bytes('adamw')['weights'] + shape.state_bytes('adamw')['moments'])} (AdamW), "
+                f"{_gb(shape.state_bytes('muon')['weights'] + shape.state_bytes('muon')['moments'])} (Muon)",
+                "weights and moments",
+            ),
+        ],
+    )
+
+
+def _memory_table(shape: Shape) -> str:
+    rows = []
+    for kind, optimizer, gpus in _cases((8, 64)):
+        memory = shape.memory(kind, optimizer, gpus)
+        fits = [str(shape.sequences(kind, optimizer, Cluster(gpus), gpu)) for gpu in GPU_BYTES]
+        rows.append((f"{kind}, {optimizer}", str(gpus), *map(_gb, (*memory.values(), sum(memory.values()))), *fits))
+    head = ("", "GPUs", "weights", "gradients", "moments", "gathered", "head", "sum")
+    title = f"Memory of each GPU; to it come {_gb(shape.activations)} of activations a sequence of the micro-batch."
+    return f"{title}\n\n" + _table((*head, *(f"micro-batch on {gpu}" for gpu in GPU_BYTES)), rows)
+
+
+def _step_table(shape: Shape, mfu: float) -> str:
+    rows = []
+    for cluster in CLUSTERS:
+        for kind, optimizer in (("ddp", "adamw"), ("ddp", "muon"), ("fsdp", "adamw"), ("fsdp", "muon")):
+            sequences = shape.sequences(kind, optimizer, cluster, "H100")
+            if not sequences:
+                continue
+            one = step(shape, kind, optimizer, cluster, mfu, sequences)
+            micro = round(BATCH_TOKENS / cluster.gpus / shape.config.context_length / sequences)
+            sent = shape.bytes_each_step(kind, cluster.gpus, micro)
+            sent += shape.muon_bytes(kind, cluster.gpus) if optimizer == "muon" else 0.0
+            times = (one.compute, one.communication, one.exposed, one.optimizer, one.total)
+            days = f"{TOKENS / BATCH_TOKENS * one.total / 86400:.2f}"
+            what = cluster.name, f"{kind}, {optimizer}", f"{micro} x {sequences}", _gb(sent)
+            rows.append((*what, *map(_ms, times), days))
+    head = (
+        "",
+        "",
+        "micro-batches",
+        "sent a GPU",
+        "computing",
+        "sending",
+        "of it not hidden",
+        "optimizer",
+        "step",
+        "days",
+    )
+    return f"One step at an MFU of {mfu:.1%} on H100 (80 GB), and the days of all steps.\n\n" + _table(head, rows)
+
+
+def _days_table(shape: Shape, measured: float) -> str:
+    rows = []
+    for mfu in (0.30, measured, 0.50):
+        days = []
+        for cluster in CLUSTERS:
+            sequences = shape.sequences("ddp", "muon", cluster, "H100")
+            seconds = step(shape, "ddp", "muon", cluster, mfu, sequences).total * TOKENS / BATCH_TOKENS
+            days.append(f"{seconds / 86400:.2f} ({seconds * cluster.gpus / 3600:,.0f} GPU-hours)")
+        rows.append((f"{mfu:.1%}", *days))
+    return "Days, by MFU (ddp, muon).\n\n" + _table(("MFU", *(cluster.name for cluster in CLUSTERS)), rows)
+
+
+def _cases(sizes: Iterable[int]) -> list[tuple[Kind, Optimizer, int]]:
+    fixed: list[tuple[Kind, Optimizer, int]] = [("ddp", "adamw", 8), ("ddp", "muon", 8)]
+    return fixed + [("fsdp", optimizer, gpus) for gpus in sizes for optimizer in ("adamw", "muon")]
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f} ms"
+
+
+def page(text: str) -> str:
+    """The page `text` with the tables in their place."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(tables())
