@@ -9,6 +9,9 @@ What takes time is waiting for memory, so the nodes and records of the positions
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numba
 import numpy as np
 
 from tokenizer.kernel_tools import inlined, kernel, prefetch
@@ -40,6 +43,11 @@ NODES_AHEAD, RECORDS_AHEAD = 24, 8  # how many positions beforehand memory is as
 MORE, GROW, TIDY, REFILL, FINISHED = range(5)  # what `merge` returns
 
 
+def step(function: Callable):
+    """A part of `merge` that is called in one place: it is compiled in there, not first apart, which takes longer."""
+    return numba.njit(inline="always")(function)
+
+
 @kernel
 def merge(training, merges, min_count, max_length, work):
     """Make merges until `merges` is full, about `work` replacements are done, memory is short, or no pair is left.
@@ -59,11 +67,17 @@ def merge(training, merges, min_count, max_length, work):
             return FINISHED if state[FLOOR] <= min_count else REFILL
         record = heap[0, 2]
         if records[RECORD * record + COUNT] != heap[0, 0]:
-            _correct_first(training, record)
+            _correct_first(heap, records, training.free, training.on_heap, state, record)
             continue
         new = 256 + state[MERGES]
         occurrences = records[RECORD * record + LENGTH]
-        if _must_grow(training, new, occurrences):
+        # Each symbol can stand once to the left and once to the right of the new one, itself included.
+        most_new_pairs = min(2 * new + 2, 2 * occurrences)
+        if (
+            state[RECORDS] + most_new_pairs > len(training.on_heap)
+            or state[HEAP] + most_new_pairs > len(heap)
+            or 2 * occurrences > len(training.events)
+        ):
             return GROW
         if state[POOL] + 2 * occurrences > len(training.pool):
             return TIDY
@@ -72,7 +86,7 @@ def merge(training, merges, min_count, max_length, work):
         left = records[RECORD * record + KEY] >> 32
         right = records[RECORD * record + KEY] & 0xFFFFFFFF
         if lengths[left] + lengths[right] > max_length:
-            _give_up(training, record)
+            _give_up(training.nodes, training.pool, records, training.free, state, record)
             continue
         merges[state[MERGES], 0] = left
         merges[state[MERGES], 1] = right
@@ -85,45 +99,31 @@ def merge(training, merges, min_count, max_length, work):
     return FINISHED
 
 
-@inlined
-def _correct_first(training, record):
+@step
+def _correct_first(heap, records, free, on_heap, state, record):
     """Put the heap's first entry, whose pair has become rarer, where it belongs now."""
-    heap = training.heap
-    state = training.state
-    count = training.records[RECORD * record + COUNT]
+    count = records[RECORD * record + COUNT]
     if count >= state[FLOOR]:
-        sink_first(heap, state[HEAP], count, training.records[RECORD * record + KEY], record)
+        sink_first(heap, state[HEAP], count, records[RECORD * record + KEY], record)
     else:
         drop_first(heap, state)
-        training.on_heap[record] = 0
+        on_heap[record] = 0
         if count == 0:
-            free_record(training.records, training.free, state, record)
+            free_record(records, free, state, record)
 
 
-@inlined
-def _must_grow(training, new, occurrences):
-    """Whether the pairs that a merge may make have no room among the records, on the heap or in the events."""
-    # Each symbol can stand once to the left and once to the right of the new one, itself included.
-    most_new_pairs = min(2 * new + 2, 2 * occurrences)
-    return (
-        training.state[RECORDS] + most_new_pairs > len(training.on_heap)
-        or training.state[HEAP] + most_new_pairs > len(training.heap)
-        or 2 * occurrences > len(training.events)
-    )
-
-
-@inlined
-def _give_up(training, record):
+@step
+def _give_up(nodes, pool, records, free, state, record):
     """Forget a pair that would make too long a token."""
-    start = training.records[RECORD * record + START]
-    for k in range(start, start + training.records[RECORD * record + LENGTH]):
-        node = NODE * np.int64(training.pool[k])
-        if training.nodes[node + PAIR] == record:
-            training.nodes[node + PAIR] = NONE
-    free_record(training.records, training.free, training.state, record)
+    start = records[RECORD * record + START]
+    for k in range(start, start + records[RECORD * record + LENGTH]):
+        node = NODE * np.int64(pool[k])
+        if nodes[node + PAIR] == record:
+            nodes[node + PAIR] = NONE
+    free_record(records, free, state, record)
 
 
-@inlined
+@step
 def _replace(training, record, new, to_second, to_after):
     """Put the new symbol wherever the pair stands, from left to right.
 
@@ -131,7 +131,10 @@ def _replace(training, record, new, to_second, to_after):
     came to be, which are in `made`, and how often, which is in `events`.
     """
     nodes = training.nodes
+    counts = training.counts
+    pool = training.pool
     records = training.records
+    lengths = training.lengths
     state = training.state
     free = training.free
     on_heap = training.on_heap
@@ -141,13 +144,13 @@ def _replace(training, record, new, to_second, to_after):
     start = records[RECORD * record + START]
     end = start + records[RECORD * record + LENGTH]
     for k in range(start, end):
-        _ask_ahead(training, k, end, to_second, to_after)
-        position = np.int64(training.pool[k])
+        _ask_ahead(nodes, pool, counts, records, lengths, k, end, to_second, to_after)
+        position = np.int64(pool[k])
         node = NODE * position
         if nodes[node + PAIR] != record:
             continue
         word = nodes[node + WORD]
-        weight = training.counts[word]
+        weight = counts[word]
         second = node + NODE * to_second
         after = node + NODE * to_after
         following = np.int64(nodes[second + PAIR])
@@ -160,14 +163,15 @@ def _replace(training, record, new, to_second, to_after):
         nodes[node + PAIR] = NONE
         if nodes[node - NODE + WORD] == word:
             neighbour = np.int64(nodes[node - NODE + SYMBOL])
-            before = position - training.lengths[neighbour]
+            before = position - lengths[neighbour]
             preceding = np.int64(nodes[NODE * before + PAIR])
             if preceding != record:
                 _leave(records, free, on_heap, state, preceding, weight)
             pair = np.int64(training.with_left[neighbour])
             if pair == NONE:
-                pair = _make_record(training, made, neighbour, new)
+                pair = new_record(records, free, on_heap, state, neighbour, new, 1)
                 training.with_left[neighbour] = pair
+                training.made[made] = pair
                 made += 1
             _enter(nodes, records, events, happened, pair, before, weight)
             happened += 1
@@ -175,31 +179,30 @@ def _replace(training, record, new, to_second, to_after):
             neighbour = np.int64(nodes[after + SYMBOL])
             pair = np.int64(training.with_right[neighbour])
             if pair == NONE:
-                pair = _make_record(training, made, new, neighbour)
+                pair = new_record(records, free, on_heap, state, new, neighbour, 1)
                 training.with_right[neighbour] = pair
+                training.made[made] = pair
                 made += 1
             _enter(nodes, records, events, happened, pair, position, weight)
             happened += 1
     return made, happened
 
 
-@inlined
-def _ask_ahead(training, k, end, to_second, to_after):
+@step
+def _ask_ahead(nodes, pool, counts, records, lengths, k, end, to_second, to_after):
     """Ask for the memory that replacing the pair at positions to come will read and write."""
-    nodes = training.nodes
-    pool = training.pool
     if k + NODES_AHEAD < end:
         position = np.int64(pool[k + NODES_AHEAD])
         prefetch(nodes, NODE * (position - 1))
         prefetch(nodes, NODE * (position + to_after))
     if k + RECORDS_AHEAD < end:
         node = NODE * np.int64(pool[k + RECORDS_AHEAD])
-        prefetch(training.counts, np.int64(nodes[node + WORD]))
+        prefetch(counts, np.int64(nodes[node + WORD]))
         second = np.int64(nodes[node + NODE * to_second + PAIR])
-        prefetch(training.records, RECORD * max(second, 0))
-        before = node - NODE * training.lengths[nodes[node - NODE + SYMBOL]]
+        prefetch(records, RECORD * max(second, 0))
+        before = node - NODE * lengths[nodes[node - NODE + SYMBOL]]
         if before > 0:
-            prefetch(training.records, RECORD * max(np.int64(nodes[before + PAIR]), 0))
+            prefetch(records, RECORD * max(np.int64(nodes[before + PAIR]), 0))
 
 
 @inlined
@@ -213,15 +216,6 @@ def _leave(records, free, on_heap, state, record, weight):
 
 
 @inlined
-def _make_record(training, made, left, right):
-    """The record of a pair that comes to be in this merge."""
-    record = new_record(training.records, training.free, training.on_heap, training.state, left, right)
-    training.on_heap[record] = 1  # so that it is not freed before the merge is over
-    training.made[made] = record
-    return record
-
-
-@inlined
 def _enter(nodes, records, events, happened, record, position, weight):
     """Count a new pair at a position, and write down where: its stretch of the pool is not known yet."""
     records[RECORD * record + COUNT] += weight
@@ -231,7 +225,7 @@ def _enter(nodes, records, events, happened, record, position, weight):
     events[happened, 1] = position
 
 
-@inlined
+@step
 def _list_new_pairs(training, made, happened):
     """Give the pairs that came to be their stretches of the pool, and put their positions there."""
     records = training.records
@@ -249,7 +243,7 @@ def _list_new_pairs(training, made, happened):
             records[RECORD * record + LENGTH] += 1
 
 
-@inlined
+@step
 def _offer_new_pairs(training, made, new):
     """Put the pairs that came to be on the heap if they are frequent enough, and clear what they were found by."""
     records = training.records

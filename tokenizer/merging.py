@@ -70,7 +70,7 @@ def learn_merges(
             training = _lower_floor(training, min_count)
 
 
-def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes):
+def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes) -> kernel.Training:
     positions = len(counts.data)
     index = np.int32 if positions < 2**31 - 2 and len(counts) < 2**31 else np.int64
     symbol_of_byte = np.empty(256, dtype=np.int64)
@@ -97,10 +97,20 @@ def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes):
     )
     record_of_pair = np.full(65536, kernel.NONE, dtype=np.int64)
     for first, last in _steps(1, positions, POSITIONS_PER_CALL):
-        kernel.count_first_pairs(training, first, last, record_of_pair)
-    kernel.place_first_pairs(training)
+        kernel.count_first_pairs(
+            training.nodes,
+            training.counts,
+            training.records,
+            training.free,
+            training.on_heap,
+            training.state,
+            first,
+            last,
+            record_of_pair,
+        )
+    kernel.place_first_pairs(training.records, training.state)
     for first, last in _steps(1, positions, POSITIONS_PER_CALL):
-        kernel.list_first_pairs(training, first, last)
+        kernel.list_first_pairs(training.nodes, training.pool, training.records, first, last)
     return training
 
 
@@ -112,7 +122,7 @@ def _larger(array: np.ndarray) -> np.ndarray:
     return np.concatenate([array, np.empty_like(array)])
 
 
-def _grown(training):
+def _grown(training: kernel.Training) -> kernel.Training:
     """Make room for one more merge, whose pairs may be as many as the positions of the pair at the top of the heap."""
     names = []
     top = int(training.heap[0, 2])
@@ -127,24 +137,24 @@ def _grown(training):
     return training._replace(**{name: _larger(getattr(training, name)) for name in names})
 
 
-def _tidied(training):
+def _tidied(training: kernel.Training) -> kernel.Training:
     """Make room in the pool."""
     used = int(training.state[kernel.RECORDS])
     starts = training.records[kernel.START : kernel.RECORD * used : kernel.RECORD]
     by_start, done, filled = np.argsort(starts), 0, 0
     while done < len(by_start):
-        done, filled = kernel.tidy(training, by_start, done, filled)
+        done, filled = kernel.tidy(training.nodes, training.pool, training.records, by_start, done, filled)
     training.state[kernel.POOL] = filled
     if 2 * training.state[kernel.POOL] > len(training.pool):
         training = training._replace(pool=_larger(training.pool))
     return training
 
 
-def _lower_floor(training, min_count: int):
+def _lower_floor(training: kernel.Training, min_count: int) -> kernel.Training:
     """Put the pairs on the heap that come next: those of at least a quarter of the largest count."""
     used = int(training.state[kernel.RECORDS])
     largest = training.records[kernel.COUNT : kernel.RECORD * used : kernel.RECORD].max(initial=0)
     floor = max(min_count, int(largest) // 4)
-    while kernel.refill(training, floor):
+    while kernel.refill(training.records, training.on_heap, training.heap, training.state, floor):
         training = training._replace(heap=_larger(training.heap))
     return training

@@ -51,10 +51,8 @@ def lay_out(data, offsets, symbol_of_byte, first, last, nodes):
 
 
 @kernel
-def count_first_pairs(training, first, last, record_of_pair):
+def count_first_pairs(nodes, counts, records, free, on_heap, state, first, last, record_of_pair):
     """Count the pairs of bytes that start at positions first..last. record_of_pair: int64 (65536,), at first NONE."""
-    nodes = training.nodes
-    records = training.records
     for position in range(first, last):
         node = NODE * position
         word = nodes[node + WORD]
@@ -63,37 +61,35 @@ def count_first_pairs(training, first, last, record_of_pair):
             right = np.int64(nodes[node + NODE + SYMBOL])
             record = record_of_pair[left << 8 | right]
             if record == NONE:
-                record = new_record(records, training.free, training.on_heap, training.state, left, right)
+                record = new_record(records, free, on_heap, state, left, right, 0)
                 record_of_pair[left << 8 | right] = record
-            records[RECORD * record + COUNT] += training.counts[word]
+            records[RECORD * record + COUNT] += counts[word]
             records[RECORD * record + LENGTH] += 1
             nodes[node + PAIR] = record
 
 
 @kernel
-def place_first_pairs(training):
+def place_first_pairs(records, state):
     """Give every record its stretch of the pool, to be filled."""
-    records = training.records
-    for record in range(training.state[RECORDS]):
-        records[RECORD * record + START] = training.state[POOL]
-        training.state[POOL] += records[RECORD * record + LENGTH]
+    for record in range(state[RECORDS]):
+        records[RECORD * record + START] = state[POOL]
+        state[POOL] += records[RECORD * record + LENGTH]
         records[RECORD * record + LENGTH] = 0
 
 
 @kernel
-def list_first_pairs(training, first, last):
+def list_first_pairs(nodes, pool, records, first, last):
     """Put positions first..last into the stretches of their pairs."""
-    records = training.records
     for position in range(first, last):
-        record = training.nodes[NODE * position + PAIR]
+        record = nodes[NODE * position + PAIR]
         if record != NONE:
-            at = records[RECORD * record + START] + records[RECORD * record + LENGTH]
-            training.pool[at] = position
+            pool[records[RECORD * record + START] + records[RECORD * record + LENGTH]] = position
             records[RECORD * record + LENGTH] += 1
 
 
 @inlined
-def new_record(records, free, on_heap, state, left, right):
+def new_record(records, free, on_heap, state, left, right, held):
+    """The number of a record for a pair that did not occur. held: 1 where it must not be freed yet, else 0."""
     if state[FREE]:
         state[FREE] -= 1
         record = np.int64(free[state[FREE]])
@@ -103,7 +99,7 @@ def new_record(records, free, on_heap, state, left, right):
     records[RECORD * record + COUNT] = 0
     records[RECORD * record + KEY] = np.int64(left) << 32 | np.int64(right)
     records[RECORD * record + LENGTH] = 0
-    on_heap[record] = 0
+    on_heap[record] = held
     return record
 
 
@@ -171,33 +167,28 @@ def drop_first(heap, state):
 
 
 @kernel
-def refill(training, floor):
+def refill(records, on_heap, heap, state, floor):
     """Put all pairs on the heap that occur at least `floor` times and are not on it.
 
     Returns 0, or how many they are where the heap has no room for them.
     """
-    records = training.records
-    on_heap = training.on_heap
     wanted = 0
-    for record in range(training.state[RECORDS]):
+    for record in range(state[RECORDS]):
         if records[RECORD * record + COUNT] >= floor and not on_heap[record]:
             wanted += 1
-    if training.state[HEAP] + wanted > len(training.heap):
+    if state[HEAP] + wanted > len(heap):
         return wanted
-    training.state[FLOOR] = floor
-    for record in range(training.state[RECORDS]):
+    state[FLOOR] = floor
+    for record in range(state[RECORDS]):
         if records[RECORD * record + COUNT] >= floor and not on_heap[record]:
-            push(training.heap, records, on_heap, training.state, record)
+            push(heap, records, on_heap, state, record)
     return 0
 
 
 @kernel
-def tidy(training, by_start, first, used):
+def tidy(nodes, pool, records, by_start, first, used):
     """Close the gaps in the pool. by_start: int64, the records in the order of their stretches; those before number
     `first` are done and fill the pool up to `used`. Returns (first, used), after about a million places."""
-    nodes = training.nodes
-    records = training.records
-    pool = training.pool
     work = 1_000_000
     while first < len(by_start) and work > 0:
         record = by_start[first]
