@@ -1,225 +1,299 @@
-"""Pretraining beside its peers: the same model, weights, batches and optimizer; steps in turn, each peer in a process
-of its own that waits while the others work.
+"""Pretraining beside its peers: the same model, weights, batches and optimizer; steps in turn, each contestant in a
+process of its own that waits while the others work.
 
-    python -m benchmarks.pretrain --text FILE.jsonl.xz [--models gpt2 llama bert] [--rounds 10] [--compiled]
+    python -m benchmarks.pretrain --text FILE.jsonl.xz [--models gpt2 llama bert] [--litgpt-python PYTHON]
 
-writes benchmarks/results/pretrain/DEVICE.json and .md.
+writes benchmarks/results/pretrain/cpu.json and .md, or gpu. litgpt needs another huggingface_hub than transformers:
+`make bench-pretrain` gives it an environment of its own. A contestant that cannot run is reported as such.
 """
 
 import argparse
 import json
-import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.texts import ROOT
-from benchmarks.training_models import CASES, OURS, PEERS
+from benchmarks.training_models import CASES, ON_A_CPU, ON_A_GPU, OURS, Case, peers_of
+from benchmarks.training_report import markdown, verdict
+from benchmarks.training_worker import Job
 from corpora import open_corpus
 from lm.counting import flops_per_token, model_without_memory
 from pipelines.training.machine import matmul_flops
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
 
 RESULTS = Path(__file__).with_name("results") / "pretrain"
-VOCABULARY = 8192
-SAME_LOSS = 0.01
+VOCABULARY = 8192  # at most; models with more entries than these leave the others unused
+SAME_LOSS, LAST_STEPS = 0.01, 10
+PROFILED_STEPS = 3
 
 
 class Contestant:
-    """A process that trains one peer's model, a few steps whenever it is asked."""
+    """A process that trains one peer's model, some steps whenever it is asked."""
 
-    def __init__(self, peer: str, model: str, compiled: bool, tokens: Path, log: Path) -> None:
-        self.name = f"{peer}, compiled" if compiled else peer
-        self.peer, self.seconds, self.losses, self.peak, self.error = peer, [], [], 0, ""
-        job = {"peer": peer, "model": model, "compiled": compiled, "tokens": str(tokens)}
-        self._log = log.open("w")
+    def __init__(self, job: Job, python: str, log: Path) -> None:
+        self.job = job
+        self.name = f"{job.peer}, compiled" if job.compiled else job.peer
+        self.seconds: list[float] = []
+        self.losses: list[float] = []
+        self.peak, self.error, self.profile = 0, "", {}
+        self._log_path, self._log = log, log.open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.training_worker", json.dumps(job)],
+            [python, "-m", "benchmarks.training_worker", json.dumps(asdict(job))],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
         )
-        self._log_path = log
-        self.ready = self._answer()  # seconds until it can train, a compilation included
+        self.ready = self._answer()
 
     def train(self, steps: int) -> None:
-        """So many steps; remembers their time and losses."""
-        if self.error:
-            return
-        self._process.stdin.write(f"{steps}\n")
-        self._process.stdin.flush()
-        answer = self._answer()
+        """So many steps; remembers their times and losses."""
+        answer = self._ask(f"train {steps}")
         if answer:
-            self.seconds.append(answer["seconds"] / steps)
+            self.seconds += answer["seconds"]
             self.losses += answer["losses"]
             self.peak = answer["peak"]
 
+    def profiled(self, steps: int) -> None:
+        """So many steps under the profiler."""
+        self.profile = self._ask(f"profile {steps}")
+
     def close(self) -> None:
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
         self._log.close()
 
+    def _ask(self, order: str) -> dict:
+        if self.error:
+            return {}
+        with suppress(BrokenPipeError):  # one that died meanwhile says why in its log
+            self._process.stdin.write(order + "\n")
+            self._process.stdin.flush()
+        return self._answer()
+
     def _answer(self) -> dict:
         line = self._process.stdout.readline()
-        if not line:
-            said = self._log_path.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-            self.error = f"ended: {said[0]}"[:200]
-            return {}
-        return json.loads(line)
+        if line:
+            return json.loads(line)
+        said = [text.strip() for text in self._log_path.read_text(errors="replace").splitlines() if text.strip()]
+        raised = [text for text in said if re.match(r"[\w.]*(Error|Exception)\b", text)]
+        self.error = ((raised or said or ["it said nothing"])[-1])[:200].replace("|", "/")
+        return {}
 
 
-def encoded(text: Path, folder: Path) -> Path:
+def encoded(text: Path, vocab_size: int, folder: Path) -> Path:
     """The tokens of a corpus under a vocabulary of its own, as a file of uint16."""
+    file = folder / f"{vocab_size}.bin"
+    if file.exists():
+        return file
     texts = [batch.column("text") for batch in open_corpus([str(text)]).batches("train")]
     tok = Tokenizer.train(
         (document.as_py() for column in texts for document in column),
-        vocab_size=VOCABULARY,
+        vocab_size=vocab_size,
         special_tokens=DEFAULT_SPECIAL_TOKENS,
     )
     ids = np.concatenate([tok.encode_arrow(column).flatten().to_numpy() for column in texts])
-    ids.astype(np.uint16).tofile(folder / "tokens.bin")
-    return folder / "tokens.bin"
+    ids.astype(np.uint16).tofile(file)
+    return file
 
 
-def measure(model: str, tokens: Path, arguments: argparse.Namespace, folder: Path) -> dict:
-    """All contestants of one model, in turn."""
+def measure(model: str, options: argparse.Namespace, folder: Path) -> dict:
+    """All contestants of one model."""
     case = CASES[model]
-    ways = [False, True] if arguments.compiled else [False]
-    field = [
-        Contestant(peer, model, compiled, tokens, folder / f"{model}-{peer}-{compiled}.log")
-        for compiled in ways
-        for peer in PEERS[model]
+    tokens = encoded(options.text, min(VOCABULARY, case.config.vocab_size), folder)
+    jobs = [
+        Job(peer, model, options.device, compiled, str(tokens), options.steps, options.rise)
+        for compiled in ([False, True] if options.compiled else [False])
+        for peer in [OURS, *peers_of(case)]
     ]
-    matrix = 0.0
+    pythons = {"litgpt": str(options.litgpt_python)}
+    peak = 0.0
+
+    def start(job: Job) -> Contestant:
+        log = folder / f"{model}-{job.peer}-{job.compiled}.log"
+        _say(f"{model}: starting {job.peer}{', compiled' if job.compiled else ''}")
+        return Contestant(job, pythons.get(job.peer, sys.executable), log)
+
+    if options.turn:
+        field, peak = _by_turns(model, jobs, start, options)
+    else:
+        field = []
+        for job in jobs:
+            peak = max(peak, _matrix_flops(options.device))
+            field += _by_turns(model, [job], start, options)[0]
+    return _result(model, case, field, peak, options)
+
+
+def _by_turns(model: str, jobs: list[Job], start, options: argparse.Namespace) -> tuple[list[Contestant], float]:
+    """Contestants who share the machine by turns, and the best that a matrix product reached between them."""
+    field, peak = [], 0.0
+    turn = options.turn or options.steps - options.warm_up
     try:
+        for job in jobs:
+            field.append(start(job))
+            field[-1].train(options.warm_up)
+        for number in range((options.steps - options.warm_up) // turn):
+            peak = max(peak, _matrix_flops(options.device))
+            first = number % len(field)
+            for each in field[first:] + field[:first]:
+                _say(f"{model}: round {number + 1}, {each.name}")
+                each.train(turn)
         for each in field:
-            each.train(arguments.warm_up)
-            each.seconds.clear()
-        for number in range(arguments.rounds):
-            matrix = max(matrix, matmul_flops(torch.bfloat16, size=2048, repeats=3))
-            for each in field[number % len(field) :] + field[: number % len(field)]:
-                print(f"{model}: round {number + 1} of {arguments.rounds}, {each.name}", file=sys.stderr, flush=True)
-                each.train(arguments.steps)
+            if each.job.peer == OURS:
+                each.profiled(PROFILED_STEPS)
     finally:
         for each in field:
             each.close()
-    flops = flops_per_token(model_without_memory(case.config), case.length)
-    batch_tokens = case.batch * case.length
-    ours = next(each for each in field if each.name == OURS)
-    rows = [_row(each, ours, batch_tokens, flops, matrix) for each in field]
-    return {
+    return field, peak
+
+
+def _matrix_flops(device: str) -> float:
+    return matmul_flops(torch.bfloat16, size=8192 if device == "cuda" else 2048, repeats=3, device=device)
+
+
+def _result(model: str, case: Case, field: list[Contestant], peak: float, options: argparse.Namespace) -> dict:
+    flops = flops_per_token(model_without_memory(case.config))
+    rows = [_row(each, case, flops / peak, options) for each in field]
+    theirs = [row["tokens_per_s"] for row in rows if "tokens_per_s" in row and row["peer"] != OURS]
+    own = next((row["loss"] for row in rows if "loss" in row and row["peer"] == OURS), None)
+    for row in rows:
+        if "tokens_per_s" in row:
+            row["to_best_peer"] = row["tokens_per_s"] / max(theirs) if theirs else None
+            row["loss_difference"] = abs(row["loss"] / own - 1.0) if own else 0.0
+            row["same_loss"] = row["loss_difference"] <= SAME_LOSS
+    result = {
         "model": model,
         "shape": case.says,
+        "steps": options.steps,
+        "timed_steps": options.steps - options.warm_up,
         "flops_per_token": flops,
-        "matrix_flops": matrix,
-        "steps": arguments.warm_up + arguments.rounds * arguments.steps,
+        "matrix_flops": peak,
+        "floor_tokens_per_s": peak / flops,
+        "floor_s": case.tokens * flops / peak,
         "rows": rows,
-        "floor_tokens_per_s": matrix / flops,
     }
+    return {**result, "verdict": verdict(result)}
 
 
-def _row(each: Contestant, ours: Contestant, batch_tokens: int, flops: float, matrix: float) -> dict:
-    if each.error or not each.seconds:
-        return {"contestant": each.name, "error": each.error}
-    last = slice(-10, None)
-    loss, own = statistics.fmean(each.losses[last]), statistics.fmean(ours.losses[last])
-    median = batch_tokens / statistics.median(each.seconds)
+def _row(each: Contestant, case: Case, seconds_per_token: float, options: argparse.Namespace) -> dict:
+    row = {"contestant": each.name, "peer": each.job.peer}
+    timed = each.seconds[options.warm_up :]
+    if each.error or not timed:
+        return {**row, "error": each.error}
+    step = statistics.median(timed)
     return {
-        "contestant": each.name,
-        "tokens_per_s": median,
-        "best_tokens_per_s": batch_tokens / min(each.seconds),
-        "share_of_matrix_peak": median * flops / matrix,
-        "ready_s": each.ready.get("ready"),
+        **row,
+        "tokens_per_s": case.tokens / step,
+        "share_of_matrix_peak": seconds_per_token * case.tokens / step,
+        "step_s": step,
+        "seconds": timed,
+        "start_s": each.ready["ready"],
+        "first_step_s": each.seconds[0],
         "peak_bytes": each.peak,
-        "loss": loss,
-        "same_loss": math.isclose(loss, own, rel_tol=SAME_LOSS),
-        "seconds_per_step": each.seconds,
+        "loss": statistics.fmean(each.losses[-LAST_STEPS:]),
+        "losses": each.losses,
+        "profile": each.profile,
+        "version": each.ready["version"],
     }
 
 
-def markdown(result: dict) -> str:
-    lines = [
-        "# Pretraining beside its peers",
-        "",
-        f"`{result['command']}` on {result['device']}; "
-        + ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-        + ".",
-        "",
-        "Each contestant trains in a process of its own and they take turns, so that a busy machine is busy for all. "
-        "Medians of tokens a second after the warm-up; the loss is the mean of the last ten steps, and counts as the "
-        "same within 1 %. The peak is what a 2,048-cubed product in bfloat16 reached during the run.",
-    ]
-    for case in result["models"]:
-        lines += [
-            "",
-            f"## {case['model']}: {case['shape']}",
-            "",
-            f"{case['steps']} steps; {case['flops_per_token'] / 1e6:.0f} MFLOP a token, peak "
-            f"{case['matrix_flops'] / 1e9:.0f} GFLOP/s: at most {case['floor_tokens_per_s']:,.0f} tokens/s.",
-            "",
-            "| contestant | tokens/s | best | share of the peak | peak MB | ready after | loss |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        for row in sorted(case["rows"], key=lambda row: -row.get("tokens_per_s", 0)):
-            if "tokens_per_s" not in row:
-                lines.append(f"| {row['contestant']} | {row['error']} |")
-                continue
-            same = "" if row["same_loss"] else " (**another**)"
-            lines.append(
-                f"| {row['contestant']} | {row['tokens_per_s']:,.0f} | {row['best_tokens_per_s']:,.0f} | "
-                f"{row['share_of_matrix_peak']:.0%} | {row['peak_bytes'] / 1e6:,.0f} | {row['ready_s']:.0f} s | "
-                f"{row['loss']:.3f}{same} |"
-            )
-    return "\n".join(lines) + "\n"
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+def _device(name: str) -> str:
+    if name == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{os.cpu_count()} cores of {_processor()}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pretrain", description=__doc__.split("\n")[0])
+def _processor() -> str:
+    """What the processor calls itself, as far as the system tells."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or "a CPU"
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pretrain", description=" ".join(__doc__.split("\n\n")[0].split())
+    )
     parser.add_argument("--text", type=Path, required=True, help="a corpus to train on, at least 2 MB")
-    parser.add_argument("--models", nargs="+", default=list(CASES), choices=CASES)
-    parser.add_argument("--rounds", type=int, default=10, help="turns of each contestant")
-    parser.add_argument("--steps", type=int, default=10, help="optimizer steps a turn")
-    parser.add_argument("--warm-up", type=int, default=3, help="steps before the clock counts")
-    parser.add_argument("--compiled", action="store_true", help="each contestant also compiled by torch.compile")
-    arguments = parser.parse_args()
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--models", nargs="+", choices=CASES, help="default: those of the device's size")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all")
+    parser.add_argument("--warm-up", type=int, default=20, help="steps before the clock counts")
+    parser.add_argument("--rise", type=int, default=20, help="steps in which the learning rate rises")
+    parser.add_argument(
+        "--turn",
+        type=int,
+        help="steps a turn (default: 5 on a CPU); 0: one contestant after the other, as on a GPU, whose memory they "
+        "could not share",
+    )
+    parser.add_argument("--no-compiled", dest="compiled", action="store_false", help="leave torch.compile out")
+    parser.add_argument(
+        "--litgpt-python", type=Path, default=Path(sys.executable), help="an interpreter that has litgpt"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    options = parser.parse_args(arguments)
+    options.models = options.models or list(ON_A_GPU if options.device == "cuda" else ON_A_CPU)
+    if options.turn is None:
+        options.turn = 0 if options.device == "cuda" else 5
+    if not options.text.is_file():
+        parser.error(f"--text {options.text}: there is no such file")
+    if not options.litgpt_python.is_file():
+        parser.error(f"--litgpt-python {options.litgpt_python}: there is no such interpreter")
+    timed = options.steps - options.warm_up
+    if options.warm_up < 1 or timed < 1 or (options.turn and timed % options.turn):
+        parser.error(
+            f"--steps {options.steps} less --warm-up {options.warm_up} leaves {timed} steps: give a multiple of "
+            f"--turn {options.turn}, at least one, and at least one of warm-up"
+        )
+    return options
+
+
+def main(arguments: list[str]) -> None:
+    options = _options(arguments)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        tokens = encoded(arguments.text, Path(folder))
-        models = [measure(model, tokens, arguments, Path(folder)) for model in arguments.models]
-    gpu = torch.cuda.is_available()
-    device = torch.cuda.get_device_name() if gpu else f"{os.cpu_count()} cores of {platform.processor() or 'a CPU'}"
-    peers = {peer for model in arguments.models for peer in PEERS[model]} - {OURS}
+        models = [measure(model, options, Path(folder)) for model in options.models]
+    versions = {row["peer"]: row["version"] for case in models for row in case["rows"] if row.get("version")}
+    by_turns = f"they take turns of {options.turn} steps, so that a busy machine is busy for all"
     result = {
-        "command": "python -m benchmarks.pretrain " + " ".join(a for a in sys.argv[1:] if "/" not in a),
-        "device": device,
-        "versions": {name: _version(name) for name in ("torch", *sorted(peers))},
+        "command": " ".join(["python -m benchmarks.pretrain", *_without_paths(arguments)]),
+        "device": _device(options.device),
+        "versions": {"torch": torch.__version__, **versions},
+        "turns": by_turns if options.turn else "one after the other",
+        "tolerance": SAME_LOSS,
         "models": models,
         "took_s": round(time.perf_counter() - started),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    name = "gpu" if gpu else "cpu"
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    (RESULTS / f"{name}.md").write_text(markdown(result))
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = "gpu" if options.device == "cuda" else "cpu"
+    (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (options.out / f"{name}.md").write_text(markdown(result))
     print(markdown(result))
 
 
+def _without_paths(arguments: list[str]) -> list[str]:
+    """The arguments with the names of files and folders without the folders that they are in."""
+    return [Path(argument).name if "/" in argument else argument for argument in arguments]
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

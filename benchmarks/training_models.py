@@ -1,7 +1,7 @@
 """The models that are trained beside each other: ours, and the same in a peer's words with the same weights."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -9,95 +9,105 @@ from torch import Tensor, nn
 
 from lm.config import ModelConfig
 from lm.model import LanguageModel, build_model
+from lm.presets import PRESETS
 
 OURS = "bytelm"
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Inputs and targets (B, T) int64 and weights (B, T) to the mean nats of the targets whose weight is 1."""
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Inputs and labels (B, T) int64, -100 where nothing is predicted, to the mean nats of a target."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A shape, and the batches that it is trained on."""
+    """A shape, and how many sequences of its context length a step trains on."""
 
     config: ModelConfig
     batch: int
-    length: int
-    says: str
+
+    @property
+    def tokens(self) -> int:
+        """Positions of a step."""
+        return self.batch * self.config.context_length
+
+    @property
+    def masked(self) -> bool:
+        return self.config.architecture == "encoder"
+
+    @property
+    def says(self) -> str:
+        shape = self.config
+        return (
+            f"{shape.layers} layers, width {shape.width}, T = {shape.context_length}, batch {self.batch}, "
+            f"vocabulary {shape.vocab_size:,}"
+        )
 
 
+GPT2 = ModelConfig(positions="learned", activation="gelu_tanh")
+LLAMA = ModelConfig(norm="rmsnorm", activation="swiglu", bias=False, tied_head=False)
+BERT = ModelConfig(architecture="encoder", positions="learned", norm_position="post", norm_eps=1e-12, token_types=2)
 SMALL = {"vocab_size": 8192, "layers": 6, "width": 384, "heads": 6}
-CASES = {
-    "gpt2": Case(
-        ModelConfig(**SMALL, context_length=256, positions="learned", activation="gelu_tanh"),
-        16,
-        256,
-        "6 layers, width 384, T = 256, batch 16, vocabulary 8,192, GPT-2's architecture",
-    ),
-    "llama": Case(
-        ModelConfig(**SMALL, context_length=256, norm="rmsnorm", activation="swiglu", bias=False, tied_head=False),
-        16,
-        256,
-        "6 layers, width 384, T = 256, batch 16, vocabulary 8,192, Llama's architecture",
-    ),
-    "bert": Case(
-        ModelConfig(
-            **SMALL,
-            context_length=128,
-            architecture="encoder",
-            positions="learned",
-            norm_position="post",
-            norm_eps=1e-12,
-            token_types=2,
-        ),
-        32,
-        128,
-        "6 layers, width 384, T = 128, batch 32, vocabulary 8,192, BERT's architecture",
-    ),
+TINY = {"vocab_size": 512, "layers": 2, "width": 64, "heads": 2, "context_length": 32}
+
+
+def _published(name: str, **fields: int) -> ModelConfig:
+    """A preset without dropout, which would make every contestant's losses its own; a vocabulary that fills tiles."""
+    return replace(PRESETS[name], dropout=0.0, **fields)
+
+
+PADDED = 50304
+ON_A_CPU = {
+    "gpt2": Case(replace(GPT2, **SMALL, context_length=256), 16),
+    "llama": Case(replace(LLAMA, **SMALL, context_length=256), 16),
+    "bert": Case(replace(BERT, **SMALL, context_length=128), 32),
 }
-PEERS = {"gpt2": [OURS, "transformers"], "llama": [OURS, "transformers", "litgpt"], "bert": [OURS, "transformers"]}
+ON_A_GPU = {
+    "gpt2-124m": Case(_published("gpt2", vocab_size=PADDED), 64),
+    "gpt2-350m": Case(_published("gpt2-medium", vocab_size=PADDED), 32),
+    "gpt3-1.3b": Case(_published("gpt3-xl", vocab_size=PADDED), 8),
+    "bert-base": Case(_published("bert-base", vocab_size=30592), 64),
+}
+TO_TRY = {
+    "tiny-gpt2": Case(replace(GPT2, **TINY), 4),
+    "tiny-llama": Case(replace(LLAMA, **TINY), 4),
+    "tiny-bert": Case(replace(BERT, **TINY), 4),
+}
+CASES = {**ON_A_CPU, **ON_A_GPU, **TO_TRY}
 
 
-def build(peer: str, case: Case, device: torch.device, dtype: torch.dtype, compiled: bool) -> tuple[nn.Module, Loss]:
-    """A peer's model with the weights of ours, and its loss as its users compute it."""
-    ours = build_model(case.config, seed=0)
-    if peer == OURS:
-        ours.compute_dtype = dtype
-        return ours.to(device), _our_loss(ours.to(device), compiled)
-    theirs = (_litgpt if peer == "litgpt" else _transformers)(ours).to(device)
-    forward = torch.compile(theirs) if compiled else theirs
+def peers_of(case: Case) -> list[str]:
+    """Who can train it besides us: litgpt has no encoders."""
+    return ["transformers"] if case.masked else ["transformers", "litgpt"]
 
-    def loss(inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+
+def build_ours(case: Case) -> LanguageModel:
+    """Our model with the weights that everybody starts from."""
+    return build_model(case.config, seed=0)
+
+
+def build_peer(
+    peer: str, case: Case, device: torch.device, dtype: torch.dtype, compiled: bool
+) -> tuple[nn.Module, Loss]:
+    """A peer's model with the weights of ours, and its loss as its users compute it: under autocast, and compiled as
+    a whole, the cross-entropy too."""
+    ours = build_ours(case)
+    model = (litgpt_model if peer == "litgpt" else transformers_model)(ours).to(device)
+
+    def loss(inputs: Tensor, labels: Tensor) -> Tensor:
         with torch.autocast(device.type, dtype):
-            out = forward(inputs)
+            out = model(inputs)
             logits = out if isinstance(out, Tensor) else out.logits
-            labels = targets.masked_fill(weights == 0, -100)
             return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
 
-    return theirs, loss
+    return model, torch.compile(loss) if compiled else loss
 
 
-def _our_loss(model: LanguageModel, compiled: bool) -> Loss:
-    """As the training loop does: the head only where something is predicted."""
-    forward = torch.compile(model) if compiled else model
-    everywhere = model.config.architecture == "decoder"
-
-    def loss(inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        hidden, targets = forward(inputs).flatten(0, 1), targets.flatten()
-        if not everywhere:
-            rows = weights.flatten().nonzero().squeeze(1)
-            hidden, targets = hidden[rows], targets[rows]
-        return model.loss(hidden, targets) / len(targets)
-
-    return loss
-
-
-def _transformers(ours: LanguageModel) -> nn.Module:
+def transformers_model(ours: LanguageModel) -> nn.Module:
+    """The model of `transformers` with the weights of ours."""
     import transformers
 
     from lm.exchange import to_hugging_face
 
     settings, tensors = to_hugging_face(ours.config, ours.state_dict())
-    config = transformers.AutoConfig.for_model(**settings)
+    config = transformers.AutoConfig.for_model(**settings, use_cache=False)
     kind = "AutoModelForMaskedLM" if ours.config.architecture == "encoder" else "AutoModelForCausalLM"
     model = getattr(transformers, kind).from_config(config, attn_implementation="sdpa")
     missing, unexpected = model.load_state_dict(tensors, strict=False)
@@ -106,10 +116,24 @@ def _transformers(ours: LanguageModel) -> nn.Module:
     return model.train()
 
 
-def _litgpt(ours: LanguageModel) -> nn.Module:
+class _TokensAndPositions(nn.Embedding):
+    """GPT-2's learned positions, which litgpt lacks, where it looks tokens up."""
+
+    def __init__(self, entries: int, length: int, width: int) -> None:
+        super().__init__(entries, width)
+        self.positions = nn.Parameter(torch.empty(length, width))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids) + self.positions[: ids.shape[1]]
+
+
+def litgpt_model(ours: LanguageModel) -> nn.Module:
+    """The model of `litgpt` with the weights of ours: Llama's architecture, or GPT-2's with a look-up of positions and
+    a tied head of ours around its blocks."""
     import litgpt
 
-    shape, weights = ours.config, ours.state_dict()
+    shape = ours.config
+    learned = shape.positions == "learned"
     config = litgpt.Config(
         block_size=shape.context_length,
         vocab_size=shape.vocab_size,
@@ -117,33 +141,49 @@ def _litgpt(ours: LanguageModel) -> nn.Module:
         n_layer=shape.layers,
         n_head=shape.heads,
         n_embd=shape.width,
-        rotary_percentage=1.0,
-        parallel_residual=False,
-        bias=False,
-        norm_class_name="RMSNorm",
-        norm_eps=shape.norm_eps,
-        mlp_class_name="LLaMAMLP",
-        intermediate_size=shape.hidden_width,
+        rotary_percentage=0.0 if learned else 1.0,
         rope_base=int(shape.rotary_base),
+        parallel_residual=False,
+        bias=shape.bias,
+        norm_class_name="RMSNorm" if shape.norm == "rmsnorm" else "LayerNorm",
+        norm_eps=shape.norm_eps,
+        mlp_class_name="LLaMAMLP" if shape.activation == "swiglu" else "GptNeoxMLP",
+        gelu_approximate="tanh",
+        intermediate_size=shape.hidden_width,
     )
     model = litgpt.GPT(config)
-    names = {
-        "lm_head.weight": weights["head.weight"],
-        "transformer.wte.weight": weights["embedding.weight"],
-        "transformer.ln_f.weight": weights["decoder.final_norm.weight"],
-    }
-    for i in range(shape.layers):
-        mine, theirs = f"decoder.blocks.{i}", f"transformer.h.{i}"
-        qkv = [weights[f"{mine}.attention.{part}.weight"] for part in ("query", "key", "value")]
-        names[f"{theirs}.attn.qkv.weight"] = torch.cat(qkv)
-        for part, name in (
-            ("attn.proj", "attention.output"),
-            ("mlp.fc_1", "mlp.gate"),
-            ("mlp.fc_2", "mlp.up"),
-            ("mlp.proj", "mlp.down"),
-            ("norm_1", "attention_norm"),
-            ("norm_2", "mlp_norm"),
-        ):
-            names[f"{theirs}.{part}.weight"] = weights[f"{mine}.{name}.weight"]
-    model.load_state_dict(names)
+    if learned:
+        model.transformer.wte = _TokensAndPositions(shape.vocab_size, shape.context_length, shape.width)
+    if shape.tied_head:
+        model.lm_head.weight = model.transformer.wte.weight
+    model.load_state_dict(_litgpt_names(ours))
     return model.train()
+
+
+def _litgpt_names(ours: LanguageModel) -> dict[str, Tensor]:
+    """Our weights under litgpt's names."""
+    shape, weights = ours.config, ours.state_dict()
+    names = {
+        "transformer.wte.weight": weights["embedding.weight"],
+        "lm_head.weight": weights["embedding.weight" if shape.tied_head else "head.weight"],
+    }
+    if shape.positions == "learned":
+        names["transformer.wte.positions"] = weights["decoder.positional.learned.weight"]
+    kinds = ("weight", "bias") if shape.bias else ("weight",)
+    gated = {"mlp.fc_1": "mlp.gate", "mlp.fc_2": "mlp.up"}
+    layers = {
+        "attn.proj": "attention.output",
+        **(gated if shape.activation == "swiglu" else {"mlp.fc": "mlp.up"}),
+        "mlp.proj": "mlp.down",
+        "norm_1": "attention_norm",
+        "norm_2": "mlp_norm",
+    }
+    for kind in kinds:
+        names[f"transformer.ln_f.{kind}"] = weights[f"decoder.final_norm.{kind}"]
+        for i in range(shape.layers):
+            mine, theirs = f"decoder.blocks.{i}", f"transformer.h.{i}"
+            qkv = [weights[f"{mine}.attention.{part}.{kind}"] for part in ("query", "key", "value")]
+            names[f"{theirs}.attn.qkv.{kind}"] = torch.cat(qkv)
+            for their_layer, my_layer in layers.items():
+                names[f"{theirs}.{their_layer}.{kind}"] = weights[f"{mine}.{my_layer}.{kind}"]
+    return names

@@ -1,82 +1,200 @@
-"""A contestant of benchmarks.pretrain: reads numbers of steps from standard input, answers with times and losses."""
+"""A contestant of benchmarks.pretrain: reads orders from standard input, one a line, and answers each with a line.
+
+`train N` takes N optimizer steps; `profile N` takes N more under the profiler. What is written to standard output
+besides (a library's greetings) goes to standard error.
+"""
 
 import json
-import resource
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
 
 import numpy as np
 import torch
 
-from benchmarks.training_models import CASES, OURS, Case, build
+from benchmarks.training_models import CASES, OURS, Case, build_ours, build_peer
+from benchmarks.training_profile import seconds_by_group
 from lm.objectives import masked_token
-from lm.optimizers import OptimizerSettings, build_optimizers
+from lm.optimizers import partition
+from lm.schedules import warmup_cosine
 
 SPECIAL = {"mask_id": 2, "cls_id": 3, "sep_id": 4, "special_ids": range(5)}
-LEARNING_RATE, WEIGHT_DECAY, BETAS, EPS = 1e-3, 0.1, (0.9, 0.95), 1e-8
+LEARNING_RATE, FINAL, WEIGHT_DECAY, BETAS, EPS, CLIP = 6e-4, 0.1, 0.1, (0.9, 0.95), 1e-8, 1.0
 
 
-def batches(case: Case, tokens: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """The same inputs, targets and weights for everybody."""
-    generator = np.random.default_rng(0)
-    masked = case.config.architecture == "encoder"
-    while True:
-        starts = generator.integers(0, len(tokens) - case.length - 1, size=case.batch)
-        blocks = np.stack([tokens[start : start + case.length + 1] for start in starts]).astype(np.int64)
-        if masked:
-            rows = [
-                masked_token(block[: case.length - 2], generator, vocab_size=case.config.vocab_size, **SPECIAL)
-                for block in blocks
-            ]
-            parts = [np.stack(part) for part in zip(*rows, strict=True)]
+@dataclass(frozen=True)
+class Job:
+    """What a contestant is told when it is started."""
+
+    peer: str
+    model: str
+    device: str
+    compiled: bool
+    tokens: str
+    """A file of uint16."""
+    steps: int
+    """Of the whole training, over which the learning rate rises and falls."""
+    rise: int
+    """Steps of its warm-up."""
+
+
+def batch_of(case: Case, tokens: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The inputs, targets and weights of a step, each (B, T), the same for everybody."""
+    generator = np.random.default_rng((0, number))
+    length = case.config.context_length
+    starts = generator.integers(0, len(tokens) - length - 1, size=case.batch)
+    blocks = np.stack([tokens[start : start + length + 1] for start in starts]).astype(np.int64)
+    if not case.masked:
+        parts = [blocks[:, :-1], blocks[:, 1:]]
+        return *(np.ascontiguousarray(part) for part in parts), np.ones((case.batch, length), np.float32)
+    rows = [
+        masked_token(block[: length - 2], generator, vocab_size=case.config.vocab_size, **SPECIAL) for block in blocks
+    ]
+    inputs, targets, weights = (np.stack(part) for part in zip(*rows, strict=True))
+    return inputs, targets, weights
+
+
+class OurSteps:
+    """The trainer that `bytelm pretrain` runs, on those batches."""
+
+    def __init__(self, job: Job, case: Case, tokens: np.ndarray) -> None:
+        from pipelines.training.config import TrainConfig
+        from pipelines.training.loop import Trainer
+
+        config = TrainConfig(
+            tokens=job.steps * case.tokens,
+            batch_tokens=case.tokens,
+            micro_batch=case.batch,
+            lr=LEARNING_RATE,
+            min_lr_ratio=FINAL,
+            warmup_tokens=job.rise * case.tokens,
+            weight_decay=WEIGHT_DECAY,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            eps=EPS,
+            grad_clip=CLIP,
+            compile=job.compiled,
+        )
+        model = build_ours(case).to(job.device)
+        model.compute_dtype = torch.bfloat16
+        self._case, self._tokens, self.step_tokens = case, tokens, case.tokens
+        self._trainer = Trainer(None, model, self, config)
+
+    def step(self, consumed: int):
+        """What the trainer asks its data for: the batch after so many sequences."""
+        from pipelines.training.loader import Batch
+
+        return Batch(*batch_of(self._case, self._tokens, consumed // self._case.batch))
+
+    def train(self) -> float:
+        return self._trainer.step()[0]
+
+
+class PeerSteps:
+    """The plain loop of a peer's examples, with fused AdamW; matrices decay and vectors do not."""
+
+    def __init__(self, job: Job, case: Case, tokens: np.ndarray) -> None:
+        self._job, self._case, self._tokens = job, case, tokens
+        self._model, self._loss = build_peer(job.peer, case, torch.device(job.device), torch.bfloat16, job.compiled)
+        _, decayed, kept = partition(self._model, muon=False)
+        groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": kept, "weight_decay": 0.0}]
+        self._optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPS, fused=True)
+        self._done = 0
+
+    def train(self) -> torch.Tensor:
+        """A tensor: nobody waits for a GPU to read a loss."""
+        rate = warmup_cosine(self._done, warmup_steps=self._job.rise, total_steps=self._job.steps, final=FINAL)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate * LEARNING_RATE
+        inputs, targets, weights = batch_of(self._case, self._tokens, self._done)
+        labels = np.where(weights == 0, -100, targets)
+        loss = self._loss(*(torch.from_numpy(part).to(self._job.device) for part in (inputs, labels)))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._done += 1
+        return loss.detach()
+
+
+class Clock:
+    """Seconds between marks: by events in the stream of a GPU, else by the wall."""
+
+    def __init__(self, device: str) -> None:
+        self._gpu = device == "cuda"
+        self._marks = []
+        self.mark()
+
+    def mark(self) -> None:
+        if self._gpu:
+            self._marks.append(torch.cuda.Event(enable_timing=True))
+            self._marks[-1].record()
         else:
-            parts = [blocks[:, :-1], blocks[:, 1:], np.ones((case.batch, case.length), np.float32)]
-        yield tuple(torch.from_numpy(np.ascontiguousarray(part)) for part in parts)
+            self._marks.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """Between each mark and the next, once all work is done."""
+        pairs = list(zip(self._marks, self._marks[1:], strict=False))
+        if self._gpu:
+            torch.cuda.synchronize()
+            return [before.elapsed_time(after) / 1e3 for before, after in pairs]
+        return [after - before for before, after in pairs]
 
 
-def optimizer_of(peer: str, model: torch.nn.Module):
-    """AdamW with the same constants, fused; matrices decay and vectors do not."""
-    if peer == OURS:
-        return build_optimizers(model, OptimizerSettings(lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, eps=EPS))
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPS, fused=True)
+def train(step: Callable, steps: int, device: str) -> dict:
+    """Seconds and losses (nats) of so many steps, and the most memory held meanwhile."""
+    forget_peak(device)
+    clock, losses = Clock(device), []
+    for _ in range(steps):
+        losses.append(step())
+        clock.mark()
+    seconds = clock.seconds()
+    return {"seconds": seconds, "losses": [float(loss) for loss in losses], "peak": peak_bytes(device)}
+
+
+def forget_peak(device: str) -> None:
+    """Start a new measurement of the most memory held, where the system lets one."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    elif sys.platform == "linux":
+        with open("/proc/self/clear_refs", "w") as file:  # noqa: PTH123
+            file.write("5")
+
+
+def peak_bytes(device: str) -> int:
+    """The most memory held since then: of a GPU what tensors took, else what was resident."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    if sys.platform == "linux":
+        with open("/proc/self/status") as file:  # noqa: PTH123
+            return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(**said: object) -> None:
+        print(json.dumps(said), file=answers, flush=True)
+
     started = time.perf_counter()
-    case = CASES[job["model"]]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, loss_of = build(job["peer"], case, device, torch.bfloat16, job["compiled"])
-    optimizer = optimizer_of(job["peer"], model)
-    tokens = np.memmap(job["tokens"], dtype=np.uint16, mode="r")
-    data = batches(case, tokens)
-
-    def step() -> torch.Tensor:
-        loss = loss_of(*(part.to(device) for part in next(data)))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    if job["compiled"]:  # compilation is timed apart
-        loss_of(
-            *(part.to(device) for part in next(batches(case, np.memmap(job["tokens"], dtype=np.uint16))))
-        ).backward()
-        optimizer.zero_grad()
-    print(json.dumps({"ready": time.perf_counter() - started}), flush=True)
+    job = Job(**json.loads(sys.argv[1]))
+    steps = (OurSteps if job.peer == OURS else PeerSteps)(
+        job, CASES[job.model], np.memmap(job.tokens, dtype=np.uint16, mode="r")
+    )
+    answer(ready=time.perf_counter() - started, version=None if job.peer == OURS else version(job.peer))
     for line in sys.stdin:
-        started = time.perf_counter()
-        losses = [float(step()) for _ in range(int(line))]
-        seconds = time.perf_counter() - started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        if device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated()
-        print(json.dumps({"seconds": seconds, "losses": losses, "peak": peak}), flush=True)
+        order, number = line.split()
+        if order == "train":
+            answer(**train(steps.train, int(number), job.device))
+        else:
+            answer(**seconds_by_group(steps.train, int(number), job.device))
 
 
 if __name__ == "__main__":

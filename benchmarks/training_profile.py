@@ -1,0 +1,64 @@
+"""Where the time of a training step goes: the profiler's operations, summed in groups a person knows."""
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+# The first that matches the name of an operation, or of one that it is part of, decides; the innermost name first.
+GROUPS = (
+    ("head and loss", re.compile(r"_LinearCrossEntropy|log_softmax|nll_loss|cross_entropy")),
+    ("optimizer and clipping", re.compile(r"Optimizer\.|fused_adam|_foreach_|linalg_vector_norm")),
+    ("attention", re.compile(r"scaled_dot_product|flash|bmm|softmax", re.IGNORECASE)),
+    ("matrix products of the layers", re.compile(r"^aten::(mm|addmm|linear|matmul)$|mkldnn|onednn|gemm|nvjet|cutlass")),
+    ("norms", re.compile(r"(layer|rms)_?norm", re.IGNORECASE)),
+    ("activations", re.compile(r"gelu|silu|relu", re.IGNORECASE)),
+    ("embeddings", re.compile(r"embedding|index", re.IGNORECASE)),
+    ("fused elementwise kernels", re.compile(r"cpp_fused|triton|CompiledFunction|Torch-Compiled")),
+    ("copies and casts", re.compile(r"copy_|aten::(to|_to_copy|cat|clone|contiguous|empty|zero_|fill_)|Memcpy|Memset")),
+    ("sums", re.compile(r"aten::(add|add_|mul|mul_|sum|sub|div)$|AccumulateGrad")),
+)
+REST, BETWEEN = "other operations", "between operations"
+
+
+def seconds_by_group(step: Callable[[], object], steps: int, device: str) -> dict:
+    """Seconds a step of each group, and of the whole step, over so many; on a GPU those of its kernels."""
+    on_gpu = device == "cuda"
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
+    with profile(activities=activities, acc_events=True) as profiler:
+        started = time.perf_counter()
+        for _ in range(steps):
+            step()
+        if on_gpu:
+            torch.cuda.synchronize()
+        whole = time.perf_counter() - started
+    groups: dict[str, float] = defaultdict(float)
+    for names, seconds in _spent(profiler.events(), on_gpu):
+        groups[group_of(names)] += seconds / steps
+    groups[BETWEEN] = max(0.0, whole / steps - sum(groups.values()))
+    return {"step": whole / steps, "groups": dict(groups)}
+
+
+def group_of(names: list[str]) -> str:
+    """The group of an operation, from its name and those of what it is part of, from the inside out."""
+    for group, pattern in GROUPS:
+        if any(pattern.search(name) for name in names):
+            return group
+    return REST
+
+
+def _spent(events: list, on_gpu: bool) -> Iterator[tuple[list[str], float]]:
+    """(names from the inside out, seconds of its own) of what ran in the thread that trains, or on the GPU."""
+    for event in events:
+        names, parent = [], event
+        while parent is not None:
+            names.append(parent.name)
+            parent = parent.cpu_parent
+        if on_gpu:
+            for kernel in event.kernels:
+                yield [kernel.name, *names], kernel.duration / 1e6
+        elif event.self_cpu_time_total > 0:
+            yield names, event.self_cpu_time_total / 1e6

@@ -1,0 +1,118 @@
+"""The benchmark of pretraining trains the same thing everywhere, and says so when something does not."""
+
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.pretrain import main
+from benchmarks.training_models import CASES, PADDED, build_ours, litgpt_model, transformers_model
+from benchmarks.training_profile import group_of, seconds_by_group
+from benchmarks.training_worker import batch_of
+
+SMALL = {"--steps": "8", "--warm-up": "4", "--turn": "2", "--rise": "2"}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Invented words, some of them frequent: enough for the smallest vocabulary."""
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    draw = np.random.default_rng(0)
+    words = ["".join(draw.choice(list("aeiounrstlkm"), size)) for size in draw.integers(1, 9, 400)]
+    path.write_text(" ".join(words[i % 400] for i in draw.zipf(1.3, 60_000)), encoding="utf-8")
+    return path
+
+
+def run(text, out, *more: str) -> dict:
+    arguments = [part for pair in SMALL.items() for part in pair]
+    main(["--text", str(text), "--device", "cpu", "--out", str(out), *arguments, *more])
+    return json.loads((out / "cpu.json").read_text(encoding="utf-8"))
+
+
+def test_contestants_start_from_the_same_weights_and_reach_the_same_loss(text, tmp_path):
+    result = run(text, tmp_path, "--models", "tiny-gpt2", "--no-compiled")
+    (case,) = result["models"]
+    rows = {row["contestant"]: row for row in case["rows"]}
+    ours, theirs = rows["bytelm"], rows["transformers"]
+    assert ours["losses"][0] == pytest.approx(theirs["losses"][0], rel=1e-3)
+    assert theirs["same_loss"] and len(ours["seconds"]) == 4
+    assert ours["to_best_peer"] == pytest.approx(theirs["step_s"] / ours["step_s"])
+    groups = ours["profile"]["groups"]
+    assert {"head and loss", "optimizer and clipping", "matrix products of the layers"} <= set(groups)
+    page = (tmp_path / "cpu.md").read_text(encoding="utf-8")
+    if find_spec("litgpt") is None:
+        assert "| litgpt | failed: ModuleNotFoundError: No module named 'litgpt'" in page
+    assert "All losses agree after 8 steps" in page and str(text.parent) not in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turn", ["2", "0"], ids=["by turns", "one after the other"])
+@pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-bert"])
+def test_compiled_contestants_reach_the_same_loss(text, tmp_path, model, turn):
+    (case,) = run(text, tmp_path, "--models", model, "--turn", turn)["models"]
+    rows = {row["contestant"]: row for row in case["rows"]}
+    for name in ("bytelm", "bytelm, compiled", "transformers", "transformers, compiled"):
+        assert rows[name]["same_loss"], rows[name]
+    assert rows["transformers, compiled"]["first_step_s"] > 3 * rows["transformers"]["step_s"]
+
+
+@pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-llama", "tiny-bert"])
+def test_transformers_computes_what_we_do(model):
+    ours = build_ours(CASES[model]).eval()
+    ids = torch.randint(512, (2, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        theirs = transformers_model(ours).eval()(ids).logits
+        torch.testing.assert_close(theirs, ours.logits(ours(ids)), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-llama"])
+def test_litgpt_computes_what_we_do(model):
+    pytest.importorskip("litgpt")
+    ours = build_ours(CASES[model]).eval()
+    ids = torch.randint(512, (2, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(litgpt_model(ours).eval()(ids), ours.logits(ours(ids)), atol=1e-4, rtol=1e-4)
+
+
+def test_the_published_shapes_are_the_published_sizes():
+    from lm.counting import count_parameters, model_without_memory
+
+    sizes = {"gpt2-124m": 124.5e6, "gpt2-350m": 355e6, "gpt3-1.3b": 1.32e9, "bert-base": 110e6}
+    for name, size in sizes.items():
+        assert count_parameters(model_without_memory(CASES[name].config)) == pytest.approx(size, rel=0.02), name
+        assert CASES[name].config.vocab_size % 64 == 0 and CASES[name].config.vocab_size <= PADDED
+
+
+def test_every_step_has_its_own_batch_whoever_asks():
+    case, tokens = CASES["tiny-bert"], np.arange(10_000, dtype=np.uint16) % 512
+    first, again, next_ = batch_of(case, tokens, 3), batch_of(case, tokens, 3), batch_of(case, tokens, 4)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[1], next_[1])
+    inputs, targets, weights = first
+    assert inputs.shape == targets.shape == weights.shape == (4, 32)
+    assert np.array_equal(inputs[weights == 0], targets[weights == 0])
+
+
+def test_a_profile_accounts_for_the_whole_step():
+    x = torch.randn(256, 256, requires_grad=True)
+    profile = seconds_by_group(lambda: torch.nn.functional.gelu(x @ x).sum().backward(), 3, "cpu")
+    assert sum(profile["groups"].values()) == pytest.approx(profile["step"], rel=0.01)
+    assert {"matrix products of the layers", "activations"} <= set(profile["groups"])
+    assert group_of(["aten::mm", "_LinearCrossEntropy"]) == "head and loss"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--steps", "4"], "multiple of --turn"),
+        (["--turn", "3"], "multiple of --turn"),
+        (["--litgpt-python", "no/such/python"], "no/such/python: there is no such interpreter"),
+        (["--text", "no/such/text.txt"], "no/such/text.txt"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_a_sentence(text, tmp_path, wrong, said, capsys):
+    with pytest.raises(SystemExit):
+        run(text, tmp_path, *wrong)
+    assert said in capsys.readouterr().err
