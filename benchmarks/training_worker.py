@@ -80,17 +80,21 @@ class OurSteps:
         )
         model = build_ours(case).to(job.device)
         model.compute_dtype = torch.bfloat16
-        self._case, self._tokens, self.step_tokens = case, tokens, case.tokens
+        self._case, self._tokens = case, tokens
         self._trainer = Trainer(None, model, self, config)
 
-    def step(self, consumed: int):
+    def step(self, consumed: int, tokens: int):
         """What the trainer asks its data for: the batch after so many sequences."""
         from pipelines.training.loader import Batch
 
         return Batch(*batch_of(self._case, self._tokens, consumed // self._case.batch))
 
+    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+        """And how many sequences and tokens that is."""
+        return self._case.batch, self._case.tokens
+
     def train(self) -> float:
-        return self._trainer.step()[0]
+        return self._trainer.step().loss
 
 
 class PeerSteps:
@@ -106,7 +110,7 @@ class PeerSteps:
 
     def train(self) -> torch.Tensor:
         """A tensor: nobody waits for a GPU to read a loss."""
-        rate = warmup_cosine(self._done, warmup_steps=self._job.rise, total_steps=self._job.steps, final=FINAL)
+        rate = warmup_cosine(self._done, warmup=self._job.rise, total=self._job.steps, final=FINAL)
         for group in self._optimizer.param_groups:
             group["lr"] = rate * LEARNING_RATE
         inputs, targets, weights = batch_of(self._case, self._tokens, self._done)
