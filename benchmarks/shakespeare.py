@@ -1,0 +1,132 @@
+"""tinyshakespeare by bytes: how soon a small GPT predicts the last tenth as well as nanoGPT's small run on a CPU.
+
+    python -m benchmarks.shakespeare --text tinyshakespeare.txt [--recipe bytes-tiny] [--runs 3]
+
+A tokenizer of 256 entries (no merges), the first nine tenths of the text, the recipe with seeds 0, 1, 2 and so on; then
+every target of the last tenth, in blocks of the training length and, beside it, with a sliding window. The text is
+ASCII, so a byte is a character. The runs go to benchmarks/results/shakespeare/.
+"""
+
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import tyro
+from safetensors.torch import load_file
+
+from pipelines.build_dataset import build_dataset
+from pipelines.evaluate import evaluate
+from pipelines.pretrain import pretrain
+from pipelines.recipe import load_recipe
+from pipelines.train_tokenizer import train_tokenizer
+from pipelines.training.checkpoints import latest_checkpoint
+from pipelines.training.run import Run
+
+RESULTS = Path(__file__).parent / "results" / "shakespeare"
+NANOGPT_NATS, NANOGPT_SECONDS = 1.886, 97.0  # 4 layers of width 128, T = 64, batch 12, 2,000 steps, on 2 cores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """tinyshakespeare by bytes."""
+
+    text: Path
+    """tinyshakespeare.txt."""
+    recipe: str = "bytes-tiny"
+    runs: int = 3
+    """With seeds 0, 1, 2 and so on."""
+    stride: int = 16
+    """Bytes between two windows of the sliding measurement; the recipe's is --stride the context itself."""
+    out: Path = RESULTS
+
+
+def nats_per_byte(run: Path, stride: int | None) -> float:
+    """The loss over every target of the last tenth: a token is a byte."""
+    return evaluate(run, stride=stride)["splits"]["validation"]["cross_entropy"]
+
+
+def one_run(options: Options, data: Path, out: Path, seed: int) -> dict[str, float]:
+    """Training and both measurements; seconds are of the training loop, of it with validation and checkpoints and the
+    making of the model, and nats per byte."""
+    recipe = load_recipe(options.recipe)
+    recipe = replace(recipe, train=replace(recipe.train, seed=seed))
+    started = time.perf_counter()
+    pretrain(recipe, data=data, out=out)
+    whole = time.perf_counter() - started
+    last = Run(out).metrics()[-1]
+    return {
+        "seed": seed,
+        "tokens": last["tokens"],
+        "training_seconds": last["time_s"],
+        "seconds": round(whole, 2),
+        "nats_per_byte": round(nats_per_byte(out, None), 4),
+        "sliding_nats_per_byte": round(nats_per_byte(out, options.stride), 4),
+    }
+
+
+def weights_of(run: Path) -> list[torch.Tensor]:
+    return list(load_file(latest_checkpoint(run) / "model.safetensors").values())
+
+
+def report(result: dict) -> str:
+    """The runs as a table in Markdown."""
+    rows = [
+        f"| {run['seed']} | {run['tokens']:,} | {run['training_seconds']:.1f} | {run['seconds']:.1f} "
+        f"| {run['nats_per_byte']:.4f} | {run['sliding_nats_per_byte']:.4f} |"
+        for run in result["runs"]
+    ]
+    seconds = statistics.median(run["seconds"] for run in result["runs"])
+    nats = statistics.median(run["nats_per_byte"] for run in result["runs"])
+    return "\n".join(
+        [
+            "# tinyshakespeare by bytes",
+            "",
+            f"`{result['command']}` on {result['machine']}, PyTorch {result['torch']}, {result['threads']} threads; "
+            f"{result['parameters']:,} parameters.",
+            "",
+            "| seed | bytes read | seconds of training | seconds in all | nats per byte | with a sliding window |",
+            "|---|---|---|---|---|---|",
+            *rows,
+            "",
+            f"Median: {nats:.4f} nats per byte (perplexity {math.exp(nats):.2f}) in {seconds:.1f} s, beside "
+            f"{NANOGPT_NATS} in {NANOGPT_SECONDS:.0f} s for nanoGPT's small run: {seconds / NANOGPT_SECONDS:.2f} of "
+            "its time. The last tenth whole, in blocks of the training length; seconds in all include making the "
+            "model, validation and checkpoints, but not importing PyTorch.",
+            "",
+        ]
+    )
+
+
+def main(options: Options) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        tokenizer, data = work / "tokenizer", work / "data"
+        text, context = [str(options.text)], load_recipe(options.recipe).model.context_length
+        train_tokenizer(text, vocab_size=256, out=tokenizer, special_tokens=(), split="tail:0.1")
+        build_dataset(text, tokenizer=tokenizer, out=data, context_length=context, split="tail:0.1", separator=False)
+        runs = [one_run(options, data, work / f"run-{seed}", seed) for seed in range(options.runs)]
+        parameters = sum(weights.numel() for weights in weights_of(work / "run-0"))
+    result = {
+        "command": f"python -m benchmarks.shakespeare --text {options.text.name} --runs {options.runs}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "parameters": parameters,
+        "runs": runs,
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"{options.recipe}.json").write_text(json.dumps(result, indent=2) + "\n")
+    (options.out / f"{options.recipe}.md").write_text(report(result))
+    print(report(result))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, args=sys.argv[1:]))
