@@ -48,7 +48,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = Fa
 
 def quantity(value: float, unit: str) -> str:
     """`value` with a decimal prefix: 12.3 kB, 4.56 M tok."""
-    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}".rstrip()

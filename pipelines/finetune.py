@@ -197,7 +197,9 @@ class _Task:
 
 
 def _encoder(folder: Path) -> Any:
+    from pipelines.training.loader import required
     from pipelines.training.run import Run
+    from tokenizer import CLS, SEP
 
     run = Run(folder)
     if run.recipe.model.architecture != "encoder":
@@ -205,6 +207,7 @@ def _encoder(folder: Path) -> Any:
             f"{folder} has a model of architecture {run.recipe.model.architecture!r}: a classifier is made of an "
             "encoder, such as bytelm pretrain bert-tiny trains"
         )
+    required("a classifier", (CLS, SEP), run.tokenizer())
     return run
 
 

@@ -151,14 +151,15 @@ def _embedding(model: LanguageModel, vocabulary: Vocabulary, labelled: list[int]
 def _excerpt(
     stream: TokenStream | None, model: LanguageModel, tok: Tokenizer, ordinary: list[int], seed: int
 ) -> np.ndarray:
-    """Ids (T,) as the model reads them: of an encoder between its two special tokens."""
+    """Ids (T,) as the model reads them: of an encoder between its two special tokens, if its tokenizer has them."""
     encoder = model.config.architecture == "encoder"
     length = max(1, min(EXCERPT_TOKENS, model.config.context_length) - 2 * encoder)
     ids = validation_excerpt(stream, tok, length, seed)
     if not len(ids):
         ids = np.random.default_rng(seed).choice(ordinary, length)
     special = tok.special_tokens
-    return np.concatenate(([special[CLS]], ids, [special[SEP]])) if encoder else ids
+    edged = encoder and CLS in special and SEP in special
+    return np.concatenate(([special[CLS]], ids, [special[SEP]])) if edged else ids
 
 
 def _attention(

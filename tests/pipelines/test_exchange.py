@@ -10,12 +10,13 @@ from safetensors.torch import load_file, save_file
 from pipelines.evaluate import evaluate
 from pipelines.export_hf import export_hf
 from pipelines.export_onnx import export_onnx
+from pipelines.finetune import finetune
 from pipelines.generate import generate
 from pipelines.import_hf import import_hf
 from pipelines.loading import load_trained
 from pipelines.report import report
 from pipelines.training.run import Run
-from tokenizer import CLS, END_OF_TEXT, SEP
+from tokenizer import CLS, END_OF_TEXT, SEP, Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -321,3 +322,22 @@ def test_a_missing_package_is_named(monkeypatch, peers, tmp_path):
     monkeypatch.setattr("pipelines.export_onnx.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'bytelm\[onnx\]'"):
         export_onnx(peers("gpt2")[2], out=tmp_path / "model.onnx")
+
+
+def test_special_tokens_that_an_imported_tokenizer_has_not_are_named_where_they_are_needed(tmp_path):
+    Tokenizer.train(["import os\n" * 9], vocab_size=258, special_tokens=("<s>",)).save(tmp_path / "tok")
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n')
+    runs = {}
+    for kind in ("bert", "t5"):
+        save_peer(tmp_path / kind, kind, tmp_path / "tok")
+        runs[kind] = import_hf(str(tmp_path / kind), out=tmp_path / f"{kind}-run")
+        assert report([runs[kind]]).is_file()
+    with pytest.raises(
+        ValueError, match=r"an encoder needs the special token <\|cls\|>, which the tokenizer of this run"
+    ):
+        generate(runs["bert"], prompt="a <|mask|>")
+    with pytest.raises(ValueError, match=r"a classifier needs the special token <\|cls\|>"):
+        finetune(runs["bert"], data=tmp_path / "rows.jsonl", out=tmp_path / "out")
+    for options in ({}, {"greedy": True}):
+        with pytest.raises(ValueError, match=r"an encoder-decoder needs the special token <\|endoftext\|>"):
+            generate(runs["t5"], prompt="a", **options)

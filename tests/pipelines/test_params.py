@@ -20,6 +20,13 @@ def test_the_table_has_the_published_numbers(capsys):
         assert number in shown
 
 
+def test_large_numbers_have_prefixes_of_their_own(capsys):
+    assert main(["params", "gpt3-175b"]) == 0
+    shown = capsys.readouterr().out
+    assert "1.08 TFLOP" in shown
+    assert "1.4 TB AdamW's moments" in shown
+
+
 def test_the_largest_gpt3_counts_without_its_memory(capsys):
     costs = costs_of(capsys, "gpt3-175b")
     assert costs["parameters"]["total"] == 174_604_259_328
