@@ -15,6 +15,7 @@ from lm.model import LanguageModel
 from lm.optimizers import OptimizerSettings, build_optimizers
 from lm.schedules import multiplier, weight_decay_multiplier
 from pipelines.display import Bar, quantity, say
+from pipelines.training.allocator import keep_freed_memory
 from pipelines.training.checkpoints import CheckpointWriter, Keep, checkpoint_folders, resume, take_snapshot
 from pipelines.training.config import TrainConfig
 from pipelines.training.data import TrainingData, hidden_states
@@ -64,6 +65,8 @@ class Trainer:
         self.batches = Prefetcher(data)
         self.flops = flops_per_token(model)
         self.device = next(model.parameters()).device
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.forward = parallel.wrap(model, config.compile)
         self.optimizers = build_optimizers(model, _settings(config), config.compile, parallel.spread)
         self.average = WeightAverage(model, config.average) if config.average else None
