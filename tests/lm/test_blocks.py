@@ -36,6 +36,17 @@ def test_mlp_computes_its_formula(name, formula):
     assert name in ACTIVATIONS
 
 
+def test_what_a_compiler_sees_of_gelu_is_the_same_function():
+    x = torch.linspace(-12, 12, 4801, dtype=torch.float64, requires_grad=True)
+    traced = torch.compile(ACTIVATIONS["gelu_tanh"], fullgraph=True, backend="eager")
+    expected = torch.nn.functional.gelu(x, approximate="tanh")
+    torch.testing.assert_close(traced(x), expected)
+    (gradient,) = torch.autograd.grad(traced(x).sum(), x)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), x)[0])
+    low = x.detach().bfloat16()
+    torch.testing.assert_close(traced(low), torch.nn.functional.gelu(low, approximate="tanh"))
+
+
 def test_grouped_heads_equal_plain_ones_whose_keys_and_values_are_repeated():
     grouped = build_model(tiny("llama", kv_heads=2), seed=0)
     plain = build_model(tiny("llama"), seed=0)
