@@ -126,7 +126,8 @@ class EncodingTables:
     """What all threads read and none writes."""
 
     def __init__(self, vocabulary: Vocabulary):
-        tokens = vocabulary.tokens
+        tokens = self.token_bytes = vocabulary.tokens
+        self.byte_lengths = vocabulary.byte_lengths
         self.pattern = vocabulary.pattern
         self.automaton = automaton_arrays(self.pattern.automaton) if self.pattern.automaton is not None else None
         byte_ids = vocabulary.byte_ids

@@ -44,7 +44,6 @@ def encode_long(
         raise ValueError(f"a single pretoken of {end - start} bytes is longer than the 2 GiB supported; cut the text")
     if tables.made_by is None:
         return merge_by_heap(data, start, end - start, tables, out, at, check)
-    lengths = np.diff(tables.tokens.offsets)
     first, window = at, WINDOW
     long = long_kernel.make_long(min(window, end - start), len(tables.made_by))
     while True:
@@ -56,7 +55,7 @@ def encode_long(
             wanted = start - window // 4
             while at > first and start > wanted:
                 at -= 1
-                start -= int(lengths[out[at]])
+                start -= int(tables.byte_lengths[out[at]])
             long = long_kernel.make_long(min(window, end - start), len(tables.made_by))
         elif size == end - start:
             return last
@@ -65,7 +64,7 @@ def encode_long(
             wanted = start - MARGIN
             while last > at + 1 and start > wanted:
                 last -= 1
-                start -= int(lengths[out[last]])
+                start -= int(tables.byte_lengths[out[last]])
             at = last
 
 
@@ -81,15 +80,10 @@ def _merge_window(data, start: int, size: int, tables: EncodingTables, long, out
 
 def _stay_apart(left: int, right: int, tables: EncodingTables) -> bool:
     """Whether merging the bytes of two ids gives the two again."""
-    both = np.frombuffer(_bytes(left, tables) + _bytes(right, tables), dtype=np.uint8)
+    both = np.frombuffer(tables.token_bytes[left] + tables.token_bytes[right], dtype=np.uint8)
     ids = np.empty(len(both), dtype=np.uint32)
     end = merge_by_heap(both, 0, len(both), tables, ids, 0, lambda: None)
     return ids[:end].tolist() == [left, right]
-
-
-def _bytes(token: int, tables: EncodingTables) -> bytes:
-    first, last = tables.tokens.offsets[token : token + 2].tolist()
-    return tables.tokens.blob[first:last].tobytes()
 
 
 def merge_by_heap(data, start: int, n: int, tables: EncodingTables, out, at: int, check) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenizer import long_pretokens, resolve_pattern
+from tokenizer import Tokenizer, long_pretokens, resolve_pattern
 from tokenizer.encoding import EncodingTables
 from tokenizer.vocabulary import BY_MERGES, Vocabulary
 
@@ -90,3 +90,14 @@ def test_real_windows_meet_in_every_phase(trained, as_tiktoken, tiktoken_pattern
         for extra in range(9):
             text = (unit * long_pretokens.WINDOW)[: 2 * long_pretokens.WINDOW // len(unit) + extra]
             assert tok.encode_to_numpy(text, 1).tolist() == peer.encode_ordinary(text)
+
+
+def test_tokens_longer_than_a_window_are_found():
+    """Each token is the one before twice, so that the ids of a run are the binary digits of its length."""
+    tok = Tokenizer.train([b"a" * 300_000], 273, special_tokens=())
+    assert tok.token_byte_lengths.max() == 2 * long_pretokens.WINDOW
+    for size in (5_000, long_pretokens.WINDOW, long_pretokens.WINDOW + 1, 100_000, 250_001):
+        widths = tok.token_byte_lengths[tok.encode(b"a" * size)].tolist()
+        longest = [2 * long_pretokens.WINDOW] * (size // (2 * long_pretokens.WINDOW))
+        digits = [1 << bit for bit in range(16, -1, -1) if size >> bit & 1]
+        assert widths == longest + digits
