@@ -216,7 +216,9 @@ class Encoder:
             check()
             if outcome == encode_kernel.GROW:
                 more = max(int(state[encode_kernel.NEEDED]), len(out) // 2)
-                out = np.concatenate([out, np.empty(more, dtype=np.uint32)])
+                larger = np.empty(len(out) + more, dtype=np.uint32)
+                larger[: state[encode_kernel.OUT]] = out[: state[encode_kernel.OUT]]  # the rest was never touched
+                out = larger
             elif outcome == encode_kernel.LONG:
                 first = state[encode_kernel.FIRST]
                 end = ends[first]
