@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 
 from lm.config import ModelConfig
+from pipelines.training.loader import required
 from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
 
 SHOWN = 40  # characters of a text that say where it was cut
@@ -36,7 +37,7 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig) -> l
 
     Raises ValueError where the tokenizer has no <|endoftext|>.
     """
-    special = special_ids(tok, (END_OF_TEXT,), "an encoder-decoder")
+    special = required("an encoder-decoder", (END_OF_TEXT,), tok)
     allowed = set(sentinels(len(special))) & set(special)
     rows = [tok.encode(text, allowed_special=allowed, disallowed_special=()) for text in sources]
     if config.positions not in ("relative", "none"):
@@ -57,7 +58,7 @@ def masked_ids(tok: Tokenizer, text: str, config: ModelConfig) -> list[int]:
 
     Raises ValueError for a text without a mask, one that is too long, and a tokenizer without these three.
     """
-    special = special_ids(tok, (CLS, SEP, MASK), "an encoder")
+    special = required("an encoder", (CLS, SEP, MASK), tok)
     if MASK not in text:
         raise ValueError(f"--prompt has no {MASK}: put it where the encoder shall guess a token")
     ids = [special[CLS], *tok.encode(text, allowed_special={MASK}, disallowed_special=()), special[SEP]]
@@ -67,14 +68,6 @@ def masked_ids(tok: Tokenizer, text: str, config: ModelConfig) -> list[int]:
             f"shorten it around {MASK}"
         )
     return ids
-
-
-def special_ids(tok: Tokenizer, names: Sequence[str], what: str) -> dict[str, int]:
-    """The ids of the special tokens by name; ValueError where one is missing that `what` reads."""
-    for name in names:
-        if name not in tok.special_tokens:
-            raise ValueError(f"{what} needs the special token {name}, which the tokenizer of this run has not")
-    return tok.special_tokens
 
 
 def _which(kind: str, number: int, rows: Sequence[Sequence[int]]) -> str:
