@@ -7,27 +7,29 @@ they do not have; merge that; close the gaps.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from tokenizer.apply_kernel import (
     SCAN_LIMIT,
     SCRATCH,
     SCRATCH_RECORD,
-    Merges,
-    Tokens,
-    find_long,
-    find_short,
     heap_begin,
     heap_ids,
     heap_merge,
     merge_short,
-    short_slot,
+)
+from tokenizer.cache_kernel import (
+    COUNT_BITS,
+    LARGE_ROW,
+    SMALL_ROW,
+    Caches,
+    find_large,
+    find_small_in_large,
+    row_in_large,
+    row_in_small,
 )
 from tokenizer.kernel_tools import (
     ALL,
-    HASH_1,
     HASH_2,
     ONE,
     SHORT,
@@ -42,30 +44,16 @@ from tokenizer.kernel_tools import (
     store_8,
 )
 from tokenizer.scan_kernel import scan
+from tokenizer.table_kernel import Merges, Tokens, find_long, find_short, short_slot
 
 # In `state`: ids written and documents done; documents scanned and where to go on; where the first pretoken not
 # encoded starts, its number in `ends` and that of the last; room needed in `out`.
 OUT, DOCUMENT, SCANNED, POSITION, START, FIRST, LAST, NEEDED = range(8)
 DONE, MORE, GROW, LONG = range(4)  # what `encode` returns
-COUNT_BITS = 4  # of the second word of a row of `Caches.small`, its upper ones; a key has zeros there
 BATCH = 512
 BATCHES = 64  # in a turn; a pretoken may be of any number of pieces
 CUT = 5  # pretokens of this many bytes and more are taken apart; if they are ASCII, only from SHORT on
 LARGE = 64  # pretokens of this many bytes and more are not cached
-SMALL_ROW = 4
-LARGE_ROW = 16
-
-
-class Caches(NamedTuple):
-    """Recent pretokens of one thread, in rows of words. A key has two rows side by side; a new one pushes the newer of
-    the two to the older's place."""
-
-    # uint64, rows of 4: up to 15 bytes as `pack` gives them, the number of ids in the upper bits, and up to 4 ids
-    small: np.ndarray
-    # uint64, rows of 16: up to 63 bytes, zero padded, their number in the top byte of word 7; up to 15 ids and their
-    # number in the 16 halves of words 8 to 15. Also small pretokens that have more ids than `small` takes, packed;
-    # their word 7 is 0.
-    large: np.ndarray
 
 
 # Scratch memory for a batch of pretokens on their way, one record, which is one argument of a kernel where as many
@@ -101,13 +89,6 @@ def _piece_end(data, start, end, joined):
     return end if i == limit else i
 
 
-@inlined
-def _row_in_small(low, high, small_mask):
-    """Where in `Caches.small` the two rows of a packed pretoken begin: the upper bits of a multilinear hash, to which
-    every bit of the key contributes."""
-    return low * HASH_1 + high * HASH_2 >> np.uint64(43) & small_mask
-
-
 @internal
 def _pack(data, start, ends, joined, caches, batch):
     """Fill a batch with pretokens, long ones in pieces, packed and hashed.
@@ -138,7 +119,7 @@ def _pack(data, start, ends, joined, caches, batch):
                 batch.low[k], batch.rows[k] = _pack_large(data, start, length, caches.large)
             else:
                 low, high = pack(data, start, length) if start <= safe else pack_slowly(data, start, length)
-                row = _row_in_small(low, high, small_mask)
+                row = row_in_small(low, high, small_mask)
                 prefetch(small, row)
                 batch.ends[k] = end
                 batch.low[k] = low
@@ -147,7 +128,7 @@ def _pack(data, start, ends, joined, caches, batch):
             pretoken += np.uint64(end == whole_end)
         else:
             low, high = pack(data, start, length)
-            row = _row_in_small(low, high, small_mask)
+            row = row_in_small(low, high, small_mask)
             prefetch(small, row)
             batch.ends[k] = end
             batch.low[k] = low
@@ -210,7 +191,7 @@ def _look_up(data, n, caches, tokens, batch, out, at):
             prefetch(tokens.short, short_slot(low, high, tokens))
         else:
             length = batch.lengths[k]
-            count = _find_large(data, batch.ends[k] - length, length, batch.low[k], row, large, out, at)
+            count = find_large(data, batch.ends[k] - length, length, batch.low[k], row, large, out, at)
             if count:
                 at += count
                 continue
@@ -218,47 +199,6 @@ def _look_up(data, n, caches, tokens, batch, out, at):
         misses += ONE
         at += _length(batch, k)
     return np.int64(misses), at
-
-
-@inlined
-def _find_large(data, start, length, low, first_row, large, out, at):
-    """Copy the ids of a large pretoken from its cache to out[at:]; how many, 0 where it is not there."""
-    last = np.uint64(((length + 7) >> 3) - 1)
-    count = 0
-    for way in range(2):
-        row = first_row + np.uint64(way * LARGE_ROW)
-        if large[row + np.uint64(7)] >> np.uint64(56) == np.uint64(length) and large[row + last] == low:
-            w = np.uint64(0)
-            while w < last and large[row + w] == load_8(data, start + np.int64(w) * 8):
-                w += np.uint64(1)
-            if w == last:
-                count = _copy_ids(large, row, out, at)
-    return count
-
-
-@inlined
-def _copy_ids(large, row, out, at):
-    """Copy the ids of a row to out[at:], and perhaps one place more; how many they are."""
-    count = np.int64(large[row + np.uint64(15)] >> np.uint64(32))
-    for w in range((count + 1) >> 1):
-        store_8(out, at + 2 * w, large[row + np.uint64(8 + w)])
-    return count
-
-
-@inlined
-def _row_in_large(low, high, large):
-    """Where a small pretoken is in `Caches.large` if it has too many ids for `Caches.small`."""
-    return mix(low, high) >> np.uint64(20) & np.uint64(len(large) - 2 * LARGE_ROW)
-
-
-@inlined
-def _find_small_in_large(low, high, large, found, used):
-    count = 0
-    for way in range(2):
-        row = _row_in_large(low, high, large) + np.uint64(way * LARGE_ROW)
-        if large[row] == low and large[row + np.uint64(1)] == high and large[row + np.uint64(7)] == 0:
-            count = _copy_ids(large, row, found, used)
-    return count
 
 
 @internal
@@ -272,7 +212,7 @@ def _find_or_merge(data, misses, used, merges, tokens, large, batch):
         if length < SHORT:
             token = find_short(batch.low[k], batch.high[k], tokens)
             if token < 0:
-                count = _find_small_in_large(batch.low[k], batch.high[k], large, batch.found, used)
+                count = find_small_in_large(batch.low[k], batch.high[k], large, batch.found, used)
         else:
             token = find_long(data, batch.ends[k] - length, batch.ends[k], tokens)
         if token >= 0:
@@ -377,7 +317,7 @@ def _remember(data, misses, packed, caches, batch):
                 small[row + np.uint64(2 + w)] = first | second << np.uint64(32)
         elif n <= 15:
             if length < SHORT:
-                row = _row_in_large(batch.low[k], batch.high[k], large)
+                row = row_in_large(batch.low[k], batch.high[k], large)
                 if large[row] == batch.low[k] and large[row + np.uint64(1)] == batch.high[k]:
                     continue
             for w in range(LARGE_ROW):

@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from tokenizer import apply_kernel as kernel
-from tokenizer import encode_kernel, long_kernel
+from tokenizer import apply_kernel, encode_kernel, long_kernel
+from tokenizer import table_kernel as kernel
+from tokenizer.cache_kernel import LARGE_ROW, SMALL_ROW, Caches
 from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
-from tokenizer.encode_kernel import LARGE_ROW, SMALL_ROW, Caches
-from tokenizer.kernel_tools import aligned
+from tokenizer.kernel_tools import SHORT, aligned
 from tokenizer.long_pretokens import encode_long
 from tokenizer.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretoken_ends
 from tokenizer.vocabulary import BY_MERGES, BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
@@ -34,7 +34,7 @@ def token_table(tokens: list[bytes | None]) -> kernel.Tokens:
     lengths = np.array([len(token or b"") for token in tokens], dtype=np.int64)
     offsets = np.zeros(len(tokens) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    longer = int((lengths >= kernel.SHORT).sum())
+    longer = int((lengths >= SHORT).sum())
     table = kernel.Tokens(
         short=aligned(4 * _capacity(len(tokens) - longer), 0),
         long=np.zeros(_capacity(longer), dtype=np.uint64),
@@ -90,10 +90,10 @@ def _merge_tokens(table: kernel.Tokens, merges: kernel.Merges, learn: bool = Fal
     """
     last = len(table.offsets) - 1
     parts = np.zeros((last, 3), dtype=np.int32)
-    memory = np.zeros(1, dtype=kernel.MERGE_TOKENS_RECORD)
+    memory = np.zeros(1, dtype=apply_kernel.MERGE_TOKENS_RECORD)
     for first in range(0, last, 1 << 14):
         stop = min(first + (1 << 14), last)
-        if kernel.merge_tokens(table, first, stop, merges, memory, learn, parts) < stop:
+        if apply_kernel.merge_tokens(table, first, stop, merges, memory, learn, parts) < stop:
             break
     return parts
 

@@ -12,12 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenizer.apply_kernel import find_pair, pair_bucket, pair_key
-from tokenizer.kernel_tools import (
-    inlined,
-    kernel,
-    prefetch,
-)
+from tokenizer.kernel_tools import inlined, kernel, prefetch
+from tokenizer.table_kernel import find_pair, pair_bucket, pair_key
 
 NONE, FRESH = -1, -2  # instead of a rank: no pair that merges starts here; one that is yet to be looked up
 ID, NEXT, PREVIOUS, RANK, NODE = range(5)  # parts of a node, and their number

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenizer import apply_kernel, long_kernel
+from tokenizer.table_kernel import find_token
 
 if TYPE_CHECKING:
     from tokenizer.encoding import EncodingTables
@@ -36,7 +37,7 @@ def encode_long(
 
     data: uint8; out: uint32. ValueError for more than 2 GiB.
     """
-    token = apply_kernel.find_token(data, start, end, tables.tokens)
+    token = find_token(data, start, end, tables.tokens)
     if token >= 0:
         out[at] = token
         return at + 1
