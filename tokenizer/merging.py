@@ -138,14 +138,15 @@ def _grown(training: kernel.Training) -> kernel.Training:
 
 
 def _tidied(training: kernel.Training) -> kernel.Training:
-    """Make room in the pool."""
+    """Make room in the pool, for half of it and for what the next merge may put in: twice its pair's places."""
     used = int(training.state[kernel.RECORDS])
     starts = training.records[kernel.START : kernel.RECORD * used : kernel.RECORD]
     by_start, done, filled = np.argsort(starts), 0, 0
     while done < len(by_start):
         done, filled = kernel.tidy(training.nodes, training.pool, training.records, by_start, done, filled)
     training.state[kernel.POOL] = filled
-    if 2 * training.state[kernel.POOL] > len(training.pool):
+    most = int(training.records[kernel.LENGTH : kernel.RECORD * used : kernel.RECORD].max(initial=0))
+    while filled + max(filled, 2 * most) > len(training.pool):
         training = training._replace(pool=_larger(training.pool))
     return training
 

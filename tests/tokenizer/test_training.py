@@ -147,6 +147,14 @@ def test_corpora_without_pairs_train_to_the_bytes(documents):
     assert tok.vocab_size == 256
 
 
+def test_a_short_text_of_one_frequent_pair_trains():
+    """Its places are most of what there is room for: the merge needs more room than tidying alone makes."""
+    text = "bbb abbabbaab aaaaaaaaaaaaaaaaaaaa bbbabaaaaaabbbbbbbbb aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+    tok = Tokenizer.train([text], 280, special_tokens=(), min_frequency=1)
+    assert tok.vocab_size == 280
+    assert tok.merges[0] == (b"a", b"a")
+
+
 def test_hard_documents_train():
     documents = ["a" * 3_000_000, " " * 1_000_000, "\n " * 300_000, "\x00" * 100_000, b"\xff\xfe" * 50_000]
     tok = Tokenizer.train(documents, 300, special_tokens=(), min_frequency=1)
