@@ -7,8 +7,7 @@ activations together. Here a chunk of rows at a time is multiplied out, scored, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -37,7 +36,6 @@ def linear_cross_entropy(
     soft_cap: float = 0.0,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
-    compiled: bool = False,
 ) -> Tensor:
     """Sum over rows n of weights[n] * -ln softmax(z)[targets[n]], z = rows[n] W^T + b, in nats.
 
@@ -49,8 +47,6 @@ def linear_cross_entropy(
     With `soft_cap` c, z becomes c tanh(z / c) (Gemma Team 2024). With `label_smoothing` s, the target has probability
     1 - s + s / V and every other entry s / V (Szegedy et al. 2016). With `z_loss` k, k times the squared log-sum-exp
     of z is added (Chowdhery et al. 2023). The last two are for training: they are no cross-entropy of the data.
-
-    `compiled`: what happens between the matrix products is made one pass by torch.compile, where there is a gradient.
     """
     wide = torch.promote_types(rows.dtype, torch.float32)
     variant = Variant(soft_cap, label_smoothing, z_loss)
@@ -58,38 +54,35 @@ def linear_cross_entropy(
         weights = rows.new_ones(len(rows), dtype=wide)
     differentiable = rows.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and differentiable:
-        score = _compiled_score() if compiled else _Score()
-        return _LinearCrossEntropy.apply(rows, weight, bias, targets, weights, variant, score)
-    total, buffers = rows.new_zeros((), dtype=wide), _Score()
-    for chunk, logits in _chunks(rows, weight, bias):
-        log_sum_exp, _ = buffers.softmax(logits, soft_cap)
+        return _LinearCrossEntropy.apply(rows, weight, bias, targets, weights, variant)
+    total = rows.new_zeros((), dtype=wide)
+    for chunk, logits, probabilities in _scored_chunks(rows, weight, bias, soft_cap):
+        log_sum_exp = _log_sum_exp(logits, probabilities)
         total += (_nats(logits, log_sum_exp, targets[chunk], variant) * weights[chunk]).sum()
     return total
-
-
-Scored = tuple[Tensor, Tensor]
-"""The weighted sum of nats of a chunk, and of its gradients with respect to the logits (V,)."""
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     """The gradient of nats with respect to logits is softmax - one_hot; the rest is two matrix products."""
 
     @staticmethod
-    def forward(ctx, rows, weight, bias, targets, weights, variant, score):
+    def forward(ctx, rows, weight, bias, targets, weights, variant):
         wide = torch.promote_types(rows.dtype, torch.float32)
         matrix = weight.to(rows.dtype)
         rows_gradient = torch.empty_like(rows)
         weight_gradient = torch.zeros_like(weight, dtype=wide)
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
         total = rows.new_zeros((), dtype=wide)
-        for chunk, logits in _chunks(rows, matrix, bias):
+        for chunk, logits, probabilities in _scored_chunks(rows, weight, bias, variant.soft_cap):
             scale = weights[chunk].to(wide)
-            nats, bias_part = score(logits, targets[chunk], scale, variant, bias is not None)
-            total += nats
-            if bias_gradient is not None:
-                bias_gradient += bias_part
+            log_sum_exp = _log_sum_exp(logits, probabilities)
+            total += (_nats(logits, log_sum_exp, targets[chunk], variant) * scale).sum()
+            gradient = _gradient(logits, probabilities, log_sum_exp, targets[chunk], variant)
             # Weights scale the narrow side of each product: a pass over the logits less.
-            gradient, narrow = logits, scale.to(rows.dtype).unsqueeze(-1)
+            if bias_gradient is not None:
+                bias_gradient += scale @ gradient
+            gradient = logits.copy_(gradient)  # the logits are spent: their memory takes the rounded gradient
+            narrow = scale.to(rows.dtype).unsqueeze(-1)
             rows_gradient[chunk] = (gradient @ matrix) * narrow
             weight_gradient += gradient.T @ (rows[chunk] * narrow)
         ctx.save_for_backward(rows_gradient, weight_gradient, bias_gradient)
@@ -104,74 +97,36 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if bias_gradient is not None:
             bias_gradient = (bias_gradient * upstream).to(bias_dtype)
         rows_gradient = rows_gradient * upstream.to(rows_gradient.dtype)
-        return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None, None, None
+        return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None, None
 
 
-def _chunks(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """(rows of the chunk, their logits), in a buffer used again and again.
+def _scored_chunks(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, soft_cap: float
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """(rows of the chunk, their logits, their softmax in float32 or wider), in buffers used again and again.
 
-    A fresh one for every chunk would come from the operating system page by page, which on the CPU takes
+    Fresh ones for every chunk would come from the operating system page by page, which on the CPU takes
     longer than the softmax.
     """
     elements = CHUNK_ELEMENTS.get(rows.device.type, CHUNK_ELEMENTS["cpu"])
     size = min(max(1, elements // len(weight)), len(rows))
     matrix, offset = weight.to(rows.dtype).T, None if bias is None else bias.to(rows.dtype)
-    buffer = rows.new_empty(size, len(weight))
+    all_logits = rows.new_empty(size, len(weight))
+    all_probabilities = torch.empty_like(all_logits, dtype=torch.promote_types(rows.dtype, torch.float32))
+    all_wide = torch.empty_like(all_probabilities)
     for start in range(0, len(rows), size or 1):
         chunk = slice(start, min(start + size, len(rows)))
-        logits = buffer[: chunk.stop - chunk.start]
+        count = chunk.stop - chunk.start
+        logits, wide, probabilities = all_logits[:count], all_wide[:count], all_probabilities[:count]
         if offset is None:
             torch.mm(rows[chunk], matrix, out=logits)
         else:
             torch.addmm(offset, rows[chunk], matrix, out=logits)
-        yield chunk, logits
-
-
-class _Score:
-    """What happens to a chunk between the matrix products, one operation after the other in buffers."""
-
-    def __init__(self) -> None:
-        self._buffers: tuple[Tensor, Tensor] | None = None
-
-    def __call__(self, logits: Tensor, targets: Tensor, scale: Tensor, variant: Variant, with_bias: bool) -> Scored:
-        """The nats and gradients of logits (n, V), which become their own gradient, unweighted."""
-        log_sum_exp, probabilities = self.softmax(logits, variant.soft_cap)
-        nats = (_nats(logits, log_sum_exp, targets, variant) * scale).sum()
-        gradient = _gradient(logits, probabilities, log_sum_exp, targets, variant)
-        bias_part = scale @ gradient if with_bias else nats
-        logits.copy_(gradient)
-        return nats, bias_part
-
-    def softmax(self, logits: Tensor, soft_cap: float) -> Scored:
-        """Log-sum-exp (n,) and softmax (n, V) in float32 or wider, after the soft cap, which logits get in place."""
-        if self._buffers is None:
-            like = torch.empty_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
-            self._buffers = like, torch.empty_like(like)
-        wide, probabilities = (buffer[: len(logits)] for buffer in self._buffers)
         wide.copy_(logits)
         if soft_cap:
             logits.copy_(wide.div_(soft_cap).tanh_().mul_(soft_cap))
         torch.softmax(wide, dim=-1, out=probabilities)
-        return _log_sum_exp(logits, probabilities), probabilities
-
-
-@cache
-def _compiled_score() -> Callable[..., Scored]:
-    return torch.compile(_plain_score)
-
-
-def _plain_score(logits: Tensor, targets: Tensor, scale: Tensor, variant: Variant, with_bias: bool) -> Scored:
-    """`_Score` without a thought for buffers, to be compiled."""
-    capped = logits.to(scale.dtype)
-    if variant.soft_cap:
-        capped = variant.soft_cap * torch.tanh(capped / variant.soft_cap)
-    log_sum_exp = torch.logsumexp(capped, dim=-1)
-    nats = (_nats(capped, log_sum_exp, targets, variant) * scale).sum()
-    probabilities = torch.exp(capped - log_sum_exp.unsqueeze(-1))
-    gradient = _gradient(capped, probabilities, log_sum_exp, targets, variant)
-    bias_part = (scale.unsqueeze(-1) * gradient).sum(dim=0) if with_bias else nats
-    logits.copy_(gradient)
-    return nats, bias_part
+        yield chunk, logits, probabilities
 
 
 def _log_sum_exp(logits: Tensor, probabilities: Tensor) -> Tensor:
@@ -203,11 +158,7 @@ def _gradient(logits: Tensor, probabilities: Tensor, log_sum_exp: Tensor, target
     gradient, target = probabilities, targets.unsqueeze(-1)
     if variant.z_loss:
         gradient *= (1.0 + 2.0 * variant.z_loss * log_sum_exp).unsqueeze(-1)
-    if torch.compiler.is_compiling():  # a comparison is fused with its surroundings, a scatter is not
-        hit = torch.arange(gradient.shape[-1], device=target.device) == target
-        gradient = gradient - torch.where(hit, 1.0 - variant.label_smoothing, 0.0)
-    else:
-        gradient.scatter_add_(-1, target, gradient.new_full(target.shape, variant.label_smoothing - 1.0))
+    gradient.scatter_add_(-1, target, gradient.new_full(target.shape, variant.label_smoothing - 1.0))
     if variant.label_smoothing:
         gradient -= variant.label_smoothing / gradient.shape[-1]
     if variant.soft_cap:

@@ -216,12 +216,11 @@ class LanguageModel(nn.Module):
         *,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
-        compiled: bool = False,
     ) -> Tensor:
         """Sum over rows of weight times -ln p(target): nats, a float32 scalar.
 
         rows (N, width) hidden states, targets (N,) int64, weights (N,) float32, 1 where left out;
-        `label_smoothing`, `z_loss` and `compiled` as in `lm.losses`.
+        `label_smoothing` and `z_loss` as in `lm.losses`.
         """
         return linear_cross_entropy(
             self.head(rows),
@@ -232,7 +231,6 @@ class LanguageModel(nn.Module):
             soft_cap=self.config.soft_cap,
             label_smoothing=label_smoothing,
             z_loss=z_loss,
-            compiled=compiled,
         )
 
     def _check_source(self, source: Tensor | None) -> None:

@@ -279,8 +279,7 @@ class Trainer:
             # The masked objective predicts 15 % of the positions, and padding is no target: the head is spared them.
             rows = weights.nonzero().squeeze(1)
             hidden, targets, weights = hidden[rows.to(self.device)], targets[rows], weights[rows]
-        there = targets.to(self.device), weights.to(self.device)
-        return self.model.loss(hidden, *there, compiled=self.config.compile, **smoothing)
+        return self.model.loss(hidden, targets.to(self.device), weights.to(self.device), **smoothing)
 
     @torch.no_grad()
     def _validate(self) -> None:

@@ -142,20 +142,3 @@ def test_forward_and_backward_never_hold_all_logits(monkeypatch):
     with LargestTensor() as largest:
         linear_cross_entropy(rows, weight, targets, bias, weights).backward()
     assert largest.elements == 512 * 8  # the rows themselves; the logits would be 512 x 64
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(
-    "options", [{}, {"soft_cap": 3.0}, {"label_smoothing": 0.1, "z_loss": 1e-2}, {"soft_cap": 3.0, "z_loss": 1e-2}]
-)
-def test_compiled_it_gives_the_same_value_and_gradients(monkeypatch, options, bias):
-    monkeypatch.setitem(losses.CHUNK_ELEMENTS, "cpu", 16 * 50)
-    rows, weight, targets, offset, weights = problem(40, 50, 8, torch.float32, bias=bias)
-    inputs = [rows, weight] + ([offset] if bias else [])
-    value = linear_cross_entropy(rows, weight, targets, offset, weights, **options)
-    expected = torch.autograd.grad(value, inputs)
-    got = linear_cross_entropy(rows, weight, targets, offset, weights, **options, compiled=True)
-    torch.testing.assert_close(got, value)
-    for gradient, other in zip(torch.autograd.grad(got, inputs), expected, strict=True):
-        torch.testing.assert_close(gradient, other)
