@@ -115,7 +115,8 @@ def main(options: Options) -> None:
         runs = [one_run(options, data, work / f"run-{seed}", seed) for seed in range(options.runs)]
         parameters = sum(weights.numel() for weights in weights_of(work / "run-0"))
     result = {
-        "command": f"python -m benchmarks.shakespeare --text {options.text.name} --runs {options.runs} --stride {options.stride}",
+        "command": f"python -m benchmarks.shakespeare --text {options.text.name} --runs {options.runs} "
+        f"--stride {options.stride}",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
