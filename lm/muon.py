@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,9 +32,10 @@ class Muon(torch.optim.Optimizer):
     weight = (1 - lr * weight_decay) * weight - lr * update.
 
     The factor gives every update the root mean square of AdamW's (Liu et al. 2025, equation 4), so that one learning
-    rate suits both. Matrices of one shape are orthogonalised in one batch of products, in bfloat16. `compiled`:
-    whether torch.compile fuses these, which takes seconds and pays on a GPU. `spread`: how several processes share
-    this work; of parameters that are sharded among them it also brings the rows together.
+    rate suits both. Matrices of one shape are orthogonalised in one batch of products. `narrow`: whether in bfloat16,
+    which is enough for them, and slow on a CPU without its instructions; else in float32. `compiled`: whether
+    torch.compile fuses these, which takes seconds and pays on a GPU. `spread`: how several processes share this work;
+    of parameters that are sharded among them it also brings the rows together.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         weight_decay: float = 0.1,
         momentum: float = 0.95,
+        narrow: bool = True,
         compiled: bool = False,
         spread: Spread = _alone,
     ) -> None:
@@ -50,7 +53,8 @@ class Muon(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.ndim != 2:
                     raise ValueError(f"Muon is for matrices: a parameter has shape {tuple(parameter.shape)}")
-        self._orthogonal = torch.compile(orthogonal, dynamic=False) if compiled else orthogonal
+        function = torch.compile(orthogonal, dynamic=False) if compiled else orthogonal
+        self._orthogonal = partial(function, dtype=torch.bfloat16 if narrow else torch.float32)
         self._spread = spread
 
     @torch.no_grad()
@@ -88,8 +92,8 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """matrices (N, rows, columns) of any float dtype to about U V^T of each one's U S V^T, in bfloat16.
+def orthogonal(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """matrices (N, rows, columns) of any float dtype to about U V^T of each one's U S V^T, computed in `dtype`.
 
     Newton and Schulz's iteration X = a X + (b A + c A^2) X with A = X X^T, on the side with fewer rows. What comes out
     has singular values between about 0.7 and 1.2, which train as well as ones.
@@ -97,7 +101,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
     a, b, c = COEFFICIENTS
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
-    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)).bfloat16()
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)).to(dtype)
     for _ in range(ROUNDS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

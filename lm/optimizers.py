@@ -69,14 +69,18 @@ class Optimizers:
 
 
 def build_optimizers(
-    model: nn.Module, settings: OptimizerSettings, compiled: bool = False, spread: Spread | None = None
+    model: nn.Module,
+    settings: OptimizerSettings,
+    narrow: bool = True,
+    compiled: bool = False,
+    spread: Spread | None = None,
 ) -> Optimizers:
     """The optimizers of a model's parameters: each belongs to exactly one group.
 
     adamw (Loshchilov and Hutter 2019): matrices and embeddings decay, vectors (biases, norms, scales) do not. muon:
-    the matrices of the blocks go to Muon, all else stays with AdamW. `compiled` and `spread`: see Muon. AdamW is one
-    fused kernel where torch has it: on the CPU a step of a 14M-parameter model then takes a third of the looped one's
-    time.
+    the matrices of the blocks go to Muon, all else stays with AdamW. `narrow`, `compiled` and `spread`: see Muon.
+    AdamW is one fused kernel where torch has it: on the CPU a step of a 14M-parameter model then takes a third of the
+    looped one's time.
     """
     hidden, decayed, kept = partition(model, settings.kind == "muon")
     adamw = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": kept, "weight_decay": 0.0}]
@@ -88,7 +92,7 @@ def build_optimizers(
     if hidden:
         lr = settings.muon_lr or settings.lr
         shared = {} if spread is None else {"spread": spread}
-        parts.append(Muon(hidden, lr, settings.weight_decay, settings.muon_momentum, compiled, **shared))
+        parts.append(Muon(hidden, lr, settings.weight_decay, settings.muon_momentum, narrow, compiled, **shared))
     return Optimizers(parts)
 
 

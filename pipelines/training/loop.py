@@ -68,7 +68,8 @@ class Trainer:
         if self.device.type == "cpu":
             keep_freed_memory()
         self.forward = parallel.wrap(model, config.compile)
-        self.optimizers = build_optimizers(model, _settings(config), config.compile, parallel.spread)
+        narrow = model.compute_dtype == torch.bfloat16  # what the machine is good at, which was found out for the model
+        self.optimizers = build_optimizers(model, _settings(config), narrow, config.compile, parallel.spread)
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
         self.at = Progress()

@@ -33,6 +33,8 @@ TABULATED = {
 
 TENSOR_CORES = (7, 0)  # the compute capability from which GPUs have matrix units for float16
 
+PATIENCE = 0.1  # seconds of one matrix product that a measurement is worth
+
 # bf16 must be this much faster than float32 before its rounding is worth it.
 WORTHWHILE = 1.3
 
@@ -82,24 +84,32 @@ def with_peaks(machine: Machine) -> Machine:
     tabulated = next((flops for part, flops in TABULATED.items() if part in name), None)
     if machine.dtype == torch.float32:
         tabulated = None  # what tables say of it leaves out tensor cores, or means tf32
-    # Few processors have instructions for float16, without which a large product takes seconds.
-    size = 8192 if on_gpu else 256 if machine.dtype == torch.float16 else 1024
-    return replace(
-        machine, peak_flops=tabulated, measured_flops=matmul_flops(machine.dtype, size, device=machine.device)
-    )
+    measured = matmul_flops(machine.dtype, 8192 if on_gpu else 1024, machine.device)
+    return replace(machine, peak_flops=tabulated, measured_flops=measured)
 
 
-def matmul_flops(dtype: torch.dtype, size: int = 512, repeats: int = 5, device: torch.device | str = "cpu") -> float:
-    """Floating-point operations a second of a `size`-cubed matrix product: the best of `repeats`."""
-    a, b = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
-    best = float("inf")
-    for _ in range(repeats):
-        started = time.perf_counter()
-        a @ b
-        if a.device.type == "cuda":
-            torch.cuda.synchronize(a.device)
-        best = min(best, time.perf_counter() - started)
-    return 2 * size**3 / best
+def matmul_flops(dtype: torch.dtype, size: int = 512, device: torch.device | str = "cpu") -> float:
+    """Floating-point operations a second of products of square matrices: the best of some of 128, 256 ... `size` rows.
+
+    Where a processor has no instructions for a dtype, a large product takes seconds; so sizes stop at one that takes
+    PATIENCE.
+    """
+    best, rows = 0.0, 128
+    while True:
+        a, b = (torch.ones(rows, rows, dtype=dtype, device=device) for _ in range(2))
+        seconds = min(_product_seconds(a, b) for _ in range(5))
+        best = max(best, 2 * rows**3 / seconds)
+        rows *= 2
+        if rows > size or 8 * seconds > PATIENCE:
+            return best
+
+
+def _product_seconds(a: torch.Tensor, b: torch.Tensor) -> float:
+    started = time.perf_counter()
+    a @ b
+    if a.device.type == "cuda":
+        torch.cuda.synchronize(a.device)
+    return time.perf_counter() - started
 
 
 def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> str:

@@ -63,14 +63,18 @@ def test_orthogonal_keeps_singular_vectors_and_brings_singular_values_near_one(r
     assert (inside - torch.diag_embed(values)).abs().max() < 0.15
 
 
+@pytest.mark.parametrize("narrow", [True, False], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("shape", [(24, 24), (24, 8), (8, 24)])
-def test_muon_takes_the_steps_of_torchs(shape):
+def test_muon_takes_the_steps_of_torchs(shape, narrow):
     torch.manual_seed(0)
     start, gradients = torch.randn(2, *shape), torch.randn(6, 2, *shape)
     ours = [torch.nn.Parameter(matrix.clone()) for matrix in start]
     theirs = [torch.nn.Parameter(matrix.clone()) for matrix in start]
     options = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.9}
-    optimizers = Muon(ours, **options), torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw")
+    optimizers = (
+        Muon(ours, **options, narrow=narrow),
+        torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw"),
+    )
     for step in gradients:
         for parameters, optimizer in zip((ours, theirs), optimizers, strict=True):
             for parameter, gradient in zip(parameters, step, strict=True):
