@@ -3,7 +3,8 @@ process of its own that waits while the others work.
 
     python -m benchmarks.pretrain --text FILE.jsonl.xz [--models gpt2 llama bert] [--litgpt-python PYTHON]
 
-writes benchmarks/results/pretrain/cpu.json and .md, or gpu. litgpt needs another huggingface_hub than transformers:
+writes benchmarks/results/pretrain/cpu-float32.json and .md, or whatever the device and the dtype are that it trains in
+fastest. litgpt needs another huggingface_hub than transformers:
 `make bench-pretrain` gives it an environment of its own. A contestant that cannot run is reported as such.
 """
 
@@ -30,7 +31,7 @@ from benchmarks.training_report import markdown, verdict
 from benchmarks.training_worker import Job
 from corpora import open_corpus
 from lm.counting import flops_per_token, model_without_memory
-from pipelines.training.machine import matmul_flops
+from pipelines.training.machine import choose_machine, matmul_flops
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
 
 RESULTS = Path(__file__).with_name("results") / "pretrain"
@@ -116,7 +117,7 @@ def measure(model: str, options: argparse.Namespace, folder: Path) -> dict:
     case = CASES[model]
     tokens = encoded(options.text, min(VOCABULARY, case.config.vocab_size), folder)
     jobs = [
-        Job(peer, model, options.device, compiled, str(tokens), options.steps, options.rise)
+        Job(peer, model, options.device, options.dtype, compiled, str(tokens), options.steps, options.rise)
         for compiled in ([False, True] if options.compiled else [False])
         for peer in [OURS, *peers_of(case)]
     ]
@@ -133,7 +134,7 @@ def measure(model: str, options: argparse.Namespace, folder: Path) -> dict:
     else:
         field = []
         for job in jobs:
-            peak = max(peak, _matrix_flops(options.device))
+            peak = max(peak, _matrix_flops(options))
             field += _by_turns(model, [job], start, options)[0]
     return _result(model, case, field, peak, options)
 
@@ -147,7 +148,7 @@ def _by_turns(model: str, jobs: list[Job], start, options: argparse.Namespace) -
             field.append(start(job))
             field[-1].train(options.warm_up)
         for number in range((options.steps - options.warm_up) // turn):
-            peak = max(peak, _matrix_flops(options.device))
+            peak = max(peak, _matrix_flops(options))
             first = number % len(field)
             for each in field[first:] + field[:first]:
                 _say(f"{model}: round {number + 1}, {each.name}")
@@ -161,8 +162,9 @@ def _by_turns(model: str, jobs: list[Job], start, options: argparse.Namespace) -
     return field, peak
 
 
-def _matrix_flops(device: str) -> float:
-    return matmul_flops(torch.bfloat16, size=8192 if device == "cuda" else 2048, repeats=3, device=device)
+def _matrix_flops(options: argparse.Namespace) -> float:
+    size = 8192 if options.device == "cuda" else 2048
+    return matmul_flops(getattr(torch, options.dtype), size, options.device)
 
 
 def _result(model: str, case: Case, field: list[Contestant], peak: float, options: argparse.Namespace) -> dict:
@@ -235,6 +237,12 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--text", type=Path, required=True, help="a corpus to train on, at least 2 MB")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--dtype",
+        choices=["auto", "float32", "bfloat16"],
+        default="auto",
+        help="of activations and matrix products; auto: bfloat16 where it is faster",
+    )
     parser.add_argument("--models", nargs="+", choices=CASES, help="default: those of the device's size")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all")
     parser.add_argument("--warm-up", type=int, default=20, help="steps before the clock counts")
@@ -251,6 +259,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
+    if options.dtype == "auto":
+        options.dtype = choose_machine(options.device).dtype_name
     options.models = options.models or list(ON_A_GPU if options.device == "cuda" else ON_A_CPU)
     if options.turn is None:
         options.turn = 0 if options.device == "cuda" else 5
@@ -277,6 +287,7 @@ def main(arguments: list[str]) -> None:
     result = {
         "command": " ".join(["python -m benchmarks.pretrain", *_without_paths(arguments)]),
         "device": _device(options.device),
+        "dtype": options.dtype,
         "versions": {"torch": torch.__version__, **versions},
         "turns": by_turns if options.turn else "one after the other",
         "tolerance": SAME_LOSS,
@@ -284,7 +295,7 @@ def main(arguments: list[str]) -> None:
         "took_s": round(time.perf_counter() - started),
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    name = "gpu" if options.device == "cuda" else "cpu"
+    name = f"{'gpu' if options.device == 'cuda' else 'cpu'}-{options.dtype}"
     (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     (options.out / f"{name}.md").write_text(markdown(result))
     print(markdown(result))

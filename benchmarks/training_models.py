@@ -1,6 +1,7 @@
 """The models that are trained beside each other: ours, and the same in a peer's words with the same weights."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -92,7 +93,7 @@ def build_peer(
     model = (litgpt_model if peer == "litgpt" else transformers_model)(ours).to(device)
 
     def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-        with torch.autocast(device.type, dtype):
+        with torch.autocast(device.type, dtype) if dtype != torch.float32 else nullcontext():
             out = model(inputs)
             logits = out if isinstance(out, Tensor) else out.logits
             return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)

@@ -5,6 +5,8 @@ from typing import Any
 
 def markdown(result: dict[str, Any]) -> str:
     """`result` of a run as a page of Markdown."""
+    dtype = result["dtype"]
+    autocast = "" if dtype == "float32" else " under autocast"
     lines = [
         "# Pretraining beside its peers",
         "",
@@ -13,11 +15,11 @@ def markdown(result: dict[str, Any]) -> str:
         + ".",
         "",
         "Each contestant trains in a process of its own from the same weights on the same batches, with AdamW, the "
-        f"same rates, clipping and bfloat16 products; {result['turns']}. Medians of the timed steps; start and "
-        "first step, in which compilation happens, apart. `bytelm` is the trainer of `bytelm pretrain`; the peers' "
-        "steps are plain loops under autocast. Compiled, a peer's model and loss are one graph. The peak is what the "
-        "best product of two square bfloat16 matrices reached during the run. The loss is the mean of the last ten "
-        f"steps, and is to be within {result['tolerance']:.0%} of ours.",
+        f"same rates, clipping and {dtype} products; {result['turns']}. Medians of the timed steps; start and first "
+        "step, in which compilation happens, apart. `bytelm` is the trainer of `bytelm pretrain`; the peers' steps are "
+        f"plain loops{autocast}. Compiled, a peer's model and loss are one graph. The peak is what the best product of "
+        f"two square {dtype} matrices reached during the run. The loss is the mean of the last ten steps, and is to be "
+        f"within {result['tolerance']:.0%} of ours.",
     ]
     for case in result["models"]:
         lines += ["", f"## {case['model']}: {case['shape']}", "", *_case(case)]

@@ -32,6 +32,8 @@ class Job:
     peer: str
     model: str
     device: str
+    dtype: str
+    """Of activations and matrix products; weights and their updates are float32."""
     compiled: bool
     tokens: str
     """A file of uint16."""
@@ -79,7 +81,7 @@ class OurSteps:
             compile=job.compiled,
         )
         model = build_ours(case).to(job.device)
-        model.compute_dtype = torch.bfloat16
+        model.compute_dtype = getattr(torch, job.dtype)
         self._case, self._tokens = case, tokens
         self._trainer = Trainer(None, model, self, config)
 
@@ -102,7 +104,8 @@ class PeerSteps:
 
     def __init__(self, job: Job, case: Case, tokens: np.ndarray) -> None:
         self._job, self._case, self._tokens = job, case, tokens
-        self._model, self._loss = build_peer(job.peer, case, torch.device(job.device), torch.bfloat16, job.compiled)
+        device, dtype = torch.device(job.device), getattr(torch, job.dtype)
+        self._model, self._loss = build_peer(job.peer, case, device, dtype, job.compiled)
         _, decayed, kept = partition(self._model, muon=False)
         groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": kept, "weight_decay": 0.0}]
         self._optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPS, fused=True)

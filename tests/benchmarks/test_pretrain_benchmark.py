@@ -27,8 +27,8 @@ def text(tmp_path_factory):
 
 def run(text, out, *more: str) -> dict:
     arguments = [part for pair in SMALL.items() for part in pair]
-    main(["--text", str(text), "--device", "cpu", "--out", str(out), *arguments, *more])
-    return json.loads((out / "cpu.json").read_text(encoding="utf-8"))
+    main(["--text", str(text), "--device", "cpu", "--dtype", "float32", "--out", str(out), *arguments, *more])
+    return json.loads((out / "cpu-float32.json").read_text(encoding="utf-8"))
 
 
 def test_contestants_start_from_the_same_weights_and_reach_the_same_loss(text, tmp_path):
@@ -41,7 +41,7 @@ def test_contestants_start_from_the_same_weights_and_reach_the_same_loss(text, t
     assert ours["to_best_peer"] == pytest.approx(theirs["step_s"] / ours["step_s"])
     groups = ours["profile"]["groups"]
     assert {"head and loss", "optimizer and clipping", "matrix products of the layers"} <= set(groups)
-    page = (tmp_path / "cpu.md").read_text(encoding="utf-8")
+    page = (tmp_path / "cpu-float32.md").read_text(encoding="utf-8")
     if find_spec("litgpt") is None:
         assert "| litgpt | failed: ModuleNotFoundError: No module named 'litgpt'" in page
     assert "All losses agree after 8 steps" in page and str(text.parent) not in page
