@@ -13,6 +13,8 @@ import pytest
 
 # Tests must not reach for a hub, nor a GPU's or a home's leftovers.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Who starts tests in the background has them, and all that they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # The models are tiny: a second thread would only wait for the first. Processes started by tests inherit it, so that
 # runs compare bit for bit.
 os.environ["OMP_NUM_THREADS"] = "1"
