@@ -12,6 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils, event
+from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
 
 
@@ -42,9 +43,22 @@ _OPTIONS = {"nogil": True, "_nrt": False}
 _INTERNAL = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
+class _Cache(FunctionCache):
+    """Loads kernels as they are. numba would first ready all of its library for the compiler, which takes longer than
+    everything else until a kernel runs, and imports SciPy where there is one."""
+
+    def load_overload(self, signature, target):
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(signature, target)
+
+
 def kernel(function: Callable):
     """What Python calls."""
-    return _by_types_alone(numba.njit(**_OPTIONS, cache=True)(function))
+    dispatcher = _by_types_alone(numba.njit(**_OPTIONS)(function))
+    dispatcher._cache = _Cache(function)
+    # What would import the extensions of numba that are installed: kernels take nothing but arrays and numbers.
+    dispatcher._compilation_chain_init_hook = lambda: None
+    return dispatcher
 
 
 def internal(function: Callable):

@@ -185,3 +185,17 @@ def test_a_short_text_loads_neither_numba_nor_numpy(written, trained, tmp_path):
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out.strip() == f"{tok.encode('hello wörld')} []"
+
+
+def test_kernels_from_the_cache_ready_neither_the_compiler_nor_scipy():
+    """Which together take three times as long as all else until a long text's first id."""
+    script = (
+        "import sys\nfrom tokenizer import Tokenizer\n"
+        "tok = Tokenizer.train([b'so many words, ' * 20], 280, special_tokens=(), min_frequency=1)\n"
+        "text = 'words, ' * 5000\n"
+        "assert tok.decode(tok.encode(text)) == text\n"
+        "print([name for name in ('numba.np.linalg', 'scipy.linalg', 'awkward') if name in sys.modules])"
+    )
+    for _ in range(2):  # the first may have to compile
+        out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
