@@ -2,7 +2,7 @@
 
 What takes time is waiting for memory. So a batch goes through in steps, each of which asks for the
 cache lines that the next one reads: pack and hash; look up in the caches, writing the ids and leaving gaps for what
-they do not have; merge that; close the gaps.
+they do not have. When some of these wait, they are merged, by turns, and the gaps are closed.
 """
 
 from __future__ import annotations
@@ -52,12 +52,32 @@ OUT, DOCUMENT, SCANNED, POSITION, START, FIRST, LAST, NEEDED = range(8)
 DONE, MORE, GROW, LONG = range(4)  # what `encode` returns
 BATCH = 512
 BATCHES = 64  # in a turn; a pretoken may be of any number of pieces
+WAITING = 128  # as many pretokens that no cache has are worth merging together
 CUT = 5  # pretokens of this many bytes and more are taken apart; if they are ASCII, only from SHORT on
 LARGE = 64  # pretokens of this many bytes and more are not cached
 
 
-# Scratch memory for a batch of pretokens on their way, one record, which is one argument of a kernel where as many
-# arrays would take longer to hand over than a short text to encode.
+# Pretokens that no cache has, in the order of the text, for which there are gaps in `out`.
+MISSES = WAITING + BATCH + 1
+MISSES_RECORD = np.dtype(
+    [
+        ("starts", np.int64, MISSES),
+        ("lengths", np.int64, MISSES),
+        ("low", np.uint64, MISSES),  # as in a batch
+        ("high", np.uint64, MISSES),
+        ("rows", np.uint64, MISSES),
+        ("written", np.int64, MISSES),  # where in `out` the gap begins, of as many places as there are bytes
+        ("counts", np.int64, MISSES),  # how many ids are in `found`
+        ("places", np.int64, MISSES),  # and where they begin
+        ("merging", np.int64, MISSES),  # which ones are merged
+        ("items", np.int64, (MISSES, 2)),  # their starts and lengths
+        ("spans", np.int64, (MISSES, 2)),  # and where in `found` their ids are, and how many
+        ("found", np.uint32, MISSES * SCAN_LIMIT + SCRATCH),
+    ]
+)
+
+# Scratch memory for pretokens on their way, one record, which is one argument of a kernel where as many arrays would
+# take longer to hand over than a short text to encode.
 BATCH_RECORD = np.dtype(
     [
         ("ends", np.int64, BATCH),  # of pieces
@@ -65,17 +85,12 @@ BATCH_RECORD = np.dtype(
         ("high", np.uint64, BATCH),  # 0,
         ("lengths", np.int64, BATCH),  # and its length in bytes
         ("rows", np.uint64, BATCH),  # the first row of its key in its cache
-        ("written", np.int64, BATCH),  # where in `out` its ids begin, or a gap of as many places as it has bytes
-        ("missing", np.int64, BATCH),  # which ones no cache has
-        ("counts", np.int64, BATCH),  # of these, how many ids are in `found`
-        ("places", np.int64, BATCH),  # and where they begin
-        ("merging", np.int64, BATCH),  # which ones of these are merged
-        ("items", np.int64, (BATCH, 2)),  # their starts and lengths
-        ("spans", np.int64, (BATCH, 2)),  # and where in `found` the ids of these are, and how many
-        ("found", np.uint32, BATCH * SCAN_LIMIT + SCRATCH),
+        ("written", np.int64, BATCH),  # where in `out` its ids or its gap begin
+        ("misses", MISSES_RECORD),
         ("scratch", SCRATCH_RECORD),
     ]
 )
+NO_ROW = ALL  # of a pretoken that no cache takes
 
 
 @inlined
@@ -157,28 +172,23 @@ def _pack_large(data, start, length, large):
     return last_word, row
 
 
-@inlined
-def _length(batch, k):
-    high = batch.high[k]
-    return np.int64(high >> np.uint64(56)) if high else batch.lengths[k]
-
-
 @internal
-def _look_up(data, n, caches, tokens, batch, out, at):
-    """Write the ids of pretokens that the caches have to out[at:], each of the others leaving a gap of as many places
-    as it has bytes. Those are listed in `missing`.
+def _look_up(data, n, caches, tokens, batch, misses, out, at):
+    """Write the ids of the n pretokens of a batch to out[at:] where the caches have them. The others leave gaps of as
+    many places as they have bytes, and are appended to the `misses` that there are.
 
-    Returns how many they are, and where in `out` it all ends.
+    Returns how many there are now, and where in `out` it all ends.
     """
     small = caches.small
     large = caches.large
-    misses = np.uint64(0)
+    missed = batch.misses
+    m = np.uint64(misses)
     for k in range(n):
         row = batch.rows[k]
         high = batch.high[k]
+        low = batch.low[k]
         batch.written[k] = at
         if high:
-            low = batch.low[k]
             # Which of the two rows it is cannot be predicted, so no branch depends on it; nor on the number of ids.
             first = (small[row] ^ low) | (small[row + ONE] ^ high) << np.uint64(COUNT_BITS)
             second = (small[row + np.uint64(4)] ^ low) | (small[row + np.uint64(5)] ^ high) << np.uint64(COUNT_BITS)
@@ -189,127 +199,134 @@ def _look_up(data, n, caches, tokens, batch, out, at):
                 at += np.int64(small[row + ONE] >> np.uint64(64 - COUNT_BITS))
                 continue
             prefetch(tokens.short, short_slot(low, high, tokens))
+            length = np.int64(high >> np.uint64(56))
         else:
             length = batch.lengths[k]
-            count = find_large(data, batch.ends[k] - length, length, batch.low[k], row, large, out, at)
+            count = find_large(data, batch.ends[k] - length, length, low, row, large, out, at)
             if count:
                 at += count
                 continue
-        batch.missing[misses] = k
-        misses += ONE
-        at += _length(batch, k)
-    return np.int64(misses), at
+        missed.starts[m] = batch.ends[k] - length
+        missed.lengths[m] = length
+        missed.low[m] = low
+        missed.high[m] = high
+        missed.rows[m] = row
+        missed.written[m] = at
+        m += ONE
+        at += length
+    return np.int64(m), at
 
 
 @internal
-def _find_or_merge(data, misses, used, merges, tokens, large, batch):
-    """Find the missing pretokens among the tokens, and merge the others, to `found` from `used` on."""
+def _find_or_merge(data, misses, used, merges, tokens, large, missed, scratch):
+    """Find the first `misses` among the tokens, and merge the others, to `found` from `used` on."""
     n = 0
+    found = missed.found
     for m in range(misses):
-        k = batch.missing[m]
-        length = _length(batch, k)
+        start = missed.starts[m]
+        length = missed.lengths[m]
         count = 0
         if length < SHORT:
-            token = find_short(batch.low[k], batch.high[k], tokens)
+            token = find_short(missed.low[m], missed.high[m], tokens)
             if token < 0:
-                count = find_small_in_large(batch.low[k], batch.high[k], large, batch.found, used)
+                count = find_small_in_large(missed.low[m], missed.high[m], large, found, used)
         else:
-            token = find_long(data, batch.ends[k] - length, batch.ends[k], tokens)
+            token = find_long(data, start, start + length, tokens)
         if token >= 0:
-            batch.found[used] = token
+            found[used] = token
             count = 1
         if count:
-            batch.places[k] = used
-            batch.counts[k] = count
+            missed.places[m] = used
+            missed.counts[m] = count
             used += count
         else:
-            batch.merging[n] = k
-            batch.items[n, 0] = batch.ends[k] - length
-            batch.items[n, 1] = length
+            missed.merging[n] = m
+            missed.items[n, 0] = start
+            missed.items[n, 1] = length
             n += 1
-    merge_short(data, batch.items, n, merges, batch.scratch.lanes, batch.found, used, batch.spans)
-    for m in range(n):
-        k = batch.merging[m]
-        batch.places[k] = batch.spans[m, 0]
-        batch.counts[k] = batch.spans[m, 1]
+    merge_short(data, missed.items, n, merges, scratch.lanes, found, used, missed.spans)
+    for i in range(n):
+        m = missed.merging[i]
+        missed.places[m] = missed.spans[i, 0]
+        missed.counts[m] = missed.spans[i, 1]
 
 
 @internal
-def _find_or_merge_one(data, start, length, merges, tokens, batch):
+def _find_or_merge_one(data, start, length, merges, tokens, found, heap):
     """Find or merge a pretoken of more than SCAN_LIMIT bytes, to the beginning of `found`; how many ids it has."""
     token = find_long(data, start, start + length, tokens)
     if token >= 0:
-        batch.found[0] = token
+        found[0] = token
         return np.int64(1)
-    size = heap_begin(data, start, 0, length, length, merges, batch.scratch.heap, 0)
-    heap_merge(length, merges, batch.scratch.heap, size, np.int64(1) << 62)
-    return heap_ids(length, batch.scratch.heap, batch.found, 0)
+    size = heap_begin(data, start, 0, length, length, merges, heap, 0)
+    heap_merge(length, merges, heap, size, np.int64(1) << 62)
+    return heap_ids(length, heap, found, 0)
 
 
 @internal
-def _close_gaps(misses, end, batch, out):
-    """Put the ids of the missing in their places, and move what is written between them to its own.
+def _close_gaps(misses, end, missed, out, id_offsets, document, documents):
+    """Put the ids of the missing in their places, and move what is written between them to its own, and with it where
+    documents document + 1 to `documents` begin.
 
     end: where in `out` it all ends, gaps included; returns where it ends without.
     """
-    at = batch.written[batch.missing[0]]
+    at = missed.written[0]
+    moved = 0
     for m in range(misses):
-        k = batch.missing[m]
-        for i in range(batch.counts[k]):
-            out[at + i] = batch.found[batch.places[k] + i]
-        at += batch.counts[k]
-        segment = batch.written[k] + _length(batch, k)
-        segment_end = batch.written[batch.missing[m + 1]] if m + 1 < misses else end
+        while document < documents and id_offsets[document + 1] <= missed.written[m]:
+            document += 1
+            id_offsets[document] -= moved
+        count = missed.counts[m]
+        for i in range(count):
+            out[at + i] = missed.found[missed.places[m] + i]
+        at += count
+        moved += missed.lengths[m] - count
+        segment = missed.written[m] + missed.lengths[m]
+        segment_end = missed.written[m + 1] if m + 1 < misses else end
         # Two at a time; the one beyond the end has been moved already, or is nothing.
         for i in range(0, segment_end - segment, 2):
             store_8(out, at + i, load_8(out, segment + i))
         at += segment_end - segment
+    for d in range(document + 1, documents + 1):
+        id_offsets[d] -= moved
     return at
 
 
 @internal
-def _end_documents(n, misses, at, batch, offsets, id_offsets, document):
-    """Write where the ids of the documents begin that follow one of the n pretokens; `at`: where the ids of the last
-    one end. Returns the number of the document that the next pretoken belongs to."""
+def _end_documents(n, at, batch, offsets, id_offsets, document):
+    """Write where the documents begin that follow one of the n pretokens, gaps included; `at`: where the last of these
+    ends. Returns the number of the document that the next pretoken belongs to."""
     documents = len(offsets) - 1
-    gaps = 0  # how far the ids have moved
-    m = 0
     k = 0
     while document < documents and offsets[document + 1] <= batch.ends[n - 1]:
         while batch.ends[k] < offsets[document + 1]:
-            if m < misses and batch.missing[m] == k:
-                gaps += _length(batch, k) - batch.counts[k]
-                m += 1
             k += 1
-        last_gap = 0
-        if m < misses and batch.missing[m] == k:
-            last_gap = _length(batch, k) - batch.counts[k]
         document += 1
-        id_offsets[document] = batch.written[k + 1] - gaps - last_gap if k + 1 < n else at
+        id_offsets[document] = batch.written[k + 1] if k + 1 < n else at
     return document
 
 
 @internal
-def _remember(data, misses, packed, caches, batch):
-    """Put what was missing of the first `packed` into the caches, where its ids fit."""
+def _remember(data, misses, missed, caches):
+    """Put what was missing into the caches, where its ids fit."""
     small = caches.small
     large = caches.large
-    found = batch.found
+    found = missed.found
     for m in range(misses):
-        k = batch.missing[m]
-        if k >= packed:
+        row = missed.rows[m]
+        if row == NO_ROW:
             continue
-        row = batch.rows[k]
-        at = batch.places[k]
-        n = batch.counts[k]
-        length = _length(batch, k)
+        low = missed.low[m]
+        at = missed.places[m]
+        n = missed.counts[m]
+        length = missed.lengths[m]
         if length < SHORT and n <= 4:
-            high = batch.high[k] | np.uint64(n) << np.uint64(64 - COUNT_BITS)
-            if small[row] == batch.low[k] and small[row + np.uint64(1)] == high:
-                continue  # the second of two in one batch is there already
+            high = missed.high[m] | np.uint64(n) << np.uint64(64 - COUNT_BITS)
+            if small[row] == low and small[row + np.uint64(1)] == high:
+                continue  # the second of two that waited is there already
             for w in range(SMALL_ROW):
                 small[row + np.uint64(SMALL_ROW + w)] = small[row + np.uint64(w)]
-            small[row] = batch.low[k]
+            small[row] = low
             small[row + np.uint64(1)] = high
             for w in range(2):
                 first = np.uint64(found[at + 2 * w]) if n > 2 * w else np.uint64(0)
@@ -317,20 +334,20 @@ def _remember(data, misses, packed, caches, batch):
                 small[row + np.uint64(2 + w)] = first | second << np.uint64(32)
         elif n <= 15:
             if length < SHORT:
-                row = row_in_large(batch.low[k], batch.high[k], large)
-                if large[row] == batch.low[k] and large[row + np.uint64(1)] == batch.high[k]:
+                row = row_in_large(low, missed.high[m], large)
+                if large[row] == low and large[row + np.uint64(1)] == missed.high[m]:
                     continue
             for w in range(LARGE_ROW):
                 large[row + np.uint64(LARGE_ROW + w)] = large[row + np.uint64(w)]
                 large[row + np.uint64(w)] = 0
             if length < SHORT:
-                large[row] = batch.low[k]
-                large[row + np.uint64(1)] = batch.high[k]
+                large[row] = low
+                large[row + np.uint64(1)] = missed.high[m]
             else:
                 last = ((length + 7) >> 3) - 1
                 for w in range(last):
-                    large[row + np.uint64(w)] = load_8(data, batch.ends[k] - length + 8 * w)
-                large[row + np.uint64(last)] = batch.low[k]
+                    large[row + np.uint64(w)] = load_8(data, missed.starts[m] + 8 * w)
+                large[row + np.uint64(last)] = low
                 large[row + np.uint64(7)] |= np.uint64(length) << np.uint64(56)
             for w in range(n):
                 large[row + np.uint64(8 + (w >> 1))] |= np.uint64(found[at + w]) << np.uint64(32 * (w & 1))
@@ -345,43 +362,54 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
     byte and three more) from state[OUT] on; id_offsets[d] is where those of document d begin. Returns the index of the
     first pretoken not encoded, and whether that is because a piece of it is longer than SCRATCH.
     """
+    missed = batch.misses
+    misses = 0
+    at = state[OUT]
+    document = state[DOCUMENT]
     stopped = False
-    for _ in range(BATCHES):
+    for turn in range(BATCHES):
         if first == len(ends):
             break
         n, pretokens = _pack(data, start, ends[first:], merges.joined, caches, batch)
-        misses, at = _look_up(data, n, caches, tokens, batch, out, state[OUT])
+        misses, at = _look_up(data, n, caches, tokens, batch, misses, out, at)
         merging = misses
         used = 0
         first += pretokens
-        ready = n
         stopped = n < BATCH and first < len(ends)
         if stopped and batch.lengths[n] <= SCRATCH:
             # One that the caches do not take; the next batch begins behind it.
-            ready += 1
             stopped = False
             end = batch.ends[n]
             length = batch.lengths[n]
             first += np.int64(end == ends[first])
-            batch.written[n] = at
-            batch.missing[misses] = n
+            batch.written[n] = missed.written[misses] = at
+            missed.starts[misses] = end - length
+            missed.lengths[misses] = length
+            missed.rows[misses] = NO_ROW
             misses += 1
+            n += 1
             at += length
             if length <= SCAN_LIMIT:
                 merging = misses
             else:
-                used = batch.counts[n] = _find_or_merge_one(data, end - length, length, merges, tokens, batch)
-                batch.places[n] = 0
-        if misses:
-            _find_or_merge(data, merging, used, merges, tokens, caches.large, batch)
-            at = _close_gaps(misses, at, batch, out)
-            _remember(data, misses, n, caches, batch)
-        state[OUT] = at
-        if ready:
-            state[DOCUMENT] = _end_documents(ready, misses, at, batch, offsets, id_offsets, state[DOCUMENT])
-            start = state[START] = batch.ends[ready - 1]
-        if stopped:
+                used = _find_or_merge_one(data, end - length, length, merges, tokens, missed.found, batch.scratch.heap)
+                missed.counts[misses - 1] = used
+                missed.places[misses - 1] = 0
+        if n:
+            document = _end_documents(n, at, batch, offsets, id_offsets, document)
+            start = batch.ends[n - 1]
+        last = stopped or first == len(ends) or turn == BATCHES - 1
+        if misses and (last or used or misses >= WAITING):
+            _find_or_merge(data, merging, used, merges, tokens, caches.large, missed, batch.scratch)
+            at = _close_gaps(misses, at, missed, out, id_offsets, state[DOCUMENT], document)
+            _remember(data, misses, missed, caches)
+            misses = 0
+            state[DOCUMENT] = document
+        if last:
             break
+    state[OUT] = at
+    state[DOCUMENT] = document
+    state[START] = start
     return first, stopped
 
 
