@@ -24,6 +24,12 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session")
+def users_environment():
+    """The environment without that limit, for what is run as a user runs it."""
+    return {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+
+@pytest.fixture(scope="session")
 def shared():
     """The folder of shared material; tests that need it are skipped where it is absent."""
     folder = Path(os.environ.get("BYTELM_SHARED", REPOSITORY.parent / "shared"))

@@ -37,17 +37,18 @@ def test_the_readme_has_commands_and_python():
     assert len(PYTHON) >= 2
 
 
-def test_every_command_and_script_works_in_order(newcomer):
+def test_every_command_and_script_works_in_order(newcomer, users_environment):
     """As printed, but for the length of the trainings, which is cut to seconds."""
+    options = {"cwd": newcomer, "env": users_environment, "capture_output": True, "text": True, "check": False}
     for command in COMMANDS:
         words = shlex.split(command.partition("#")[0])
         if words[1] == "pretrain":
             words[words.index("--train.tokens") + 1] = "20k"
         words[0] = str(Path(sys.executable).with_name("bytelm"))
-        done = subprocess.run(words, cwd=newcomer, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(words, timeout=300, **options)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     for script in PYTHON:
-        done = subprocess.run([sys.executable, "-c", script], cwd=newcomer, capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-c", script], **options)
         assert done.returncode == 0, f"{script}\n{done.stderr}"
     assert (newcomer / "my" / "report.html").exists()
 
