@@ -9,6 +9,7 @@ import numpy as np
 from tokenizer.kernel_tools import (
     ALL,
     ONE,
+    equal_of_8,
     inlined,
     internal,
     kernel,
@@ -23,6 +24,7 @@ SCAN_LIMIT = 64  # longer pretokens are merged through a heap
 SCRATCH = 4096  # pretokens longer than this are left to the caller
 
 LANES = 12  # pretokens merged by turns
+NO_RANK = np.uint32(0xFFFFFFFF)  # of a pair that does not merge
 PLACES = SCAN_LIMIT + 8  # of a lane in the arrays of `Lanes`; its first byte has the second
 
 LANE = np.dtype(
@@ -41,7 +43,7 @@ LANES_RECORD = np.dtype(
     [
         ("ids", np.int32, LANES * PLACES),
         ("merged", np.int32, LANES * PLACES),  # what the pair that starts at the place becomes
-        ("values", np.uint64, LANES * PLACES),  # that pair's rank << 32 | place: the least is the one to merge
+        ("ranks", np.uint32, LANES * PLACES),  # that pair's rank: the leftmost least is the one to merge
         ("state", LANE, LANES),
     ]
 )
@@ -93,7 +95,7 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
     """
     ids = lanes.ids
     merged = lanes.merged
-    values = lanes.values
+    ranks = lanes.ranks
     state = lanes.state
     pairs = merges.pairs
     for lane in range(LANES):
@@ -109,11 +111,11 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
                 # Without a neighbour the key is none's, and what is written before the first place is never read.
                 place = state[lane].before
                 value = find_pair(pairs, state[lane].before_key)
-                values[first + place] = value & ~LOW_HALF | place
+                ranks[first + place] = value >> np.uint64(32)
                 merged[first + place] = np.int32(value & LOW_HALF)
                 place = state[lane].at
                 value = find_pair(pairs, state[lane].after_key)
-                values[first + place] = value & ~LOW_HALF | place
+                ranks[first + place] = value >> np.uint64(32)
                 merged[first + place] = np.int32(value & LOW_HALF)
             elif begun < n:
                 start = np.uint64(items[begun, 0])
@@ -126,7 +128,7 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
                     value = merges.of_bytes[byte << np.uint64(8) | next_byte]
                     ids[first + i] = merges.byte_ids[byte]
                     merged[first + i] = np.int32(value & LOW_HALF)
-                    values[first + i] = value & ~LOW_HALF | i | np.uint64(i + ONE >= length) * ALL
+                    ranks[first + i] = (value | np.uint64(i + ONE >= length) * ALL) >> np.uint64(32)
                     byte = next_byte
                 state[lane].item = begun
                 state[lane].padded = padded
@@ -139,10 +141,10 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
             busy = True
             first = np.uint64(lane * PLACES + 1)
             left = state[lane].left
-            least = least_of_8(values, first)
+            least = least_of_8(ranks, first)
             for i in range(np.uint64(8), state[lane].padded, np.uint64(8)):
-                least = min(least, least_of_8(values, first + i))
-            if least >> np.uint64(32) == LOW_HALF:
+                least = min(least, least_of_8(ranks, first + i))
+            if least == NO_RANK:
                 item = state[lane].item
                 spans[item, 0] = used
                 while left:
@@ -152,7 +154,12 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
                 spans[item, 1] = used - spans[item, 0]
                 state[lane].item = -1
                 continue
-            at = least & LOW_HALF
+            at = np.uint64(0)
+            places = equal_of_8(ranks, first, least)
+            while places == 0:
+                at += np.uint64(8)
+                places = equal_of_8(ranks, first + at, least)
+            at += trailing_zeros(places)
             here = ONE << at
             above = left & ~(here | here - ONE)
             below = left & (here - ONE)
@@ -160,7 +167,7 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
             above ^= gone
             joined = merged[first + at]
             ids[first + at] = joined
-            values[first + trailing_zeros(gone)] = NOTHING
+            ranks[first + trailing_zeros(gone)] = NO_RANK
             before = np.uint64(63) - leading_zeros(below)
             after = trailing_zeros(above) & np.uint64(63)
             after_key = pair_key(joined, ids[first + after]) | np.uint64(above == 0) * ALL

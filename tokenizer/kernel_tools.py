@@ -120,29 +120,50 @@ def store_8(typing_context, array, index, value):
 
 
 def _load_vector(context, builder, array_type, array, index, lanes):
-    """The `lanes` uint64 words of an array from `index` on, as an LLVM vector."""
+    """The `lanes` elements of an array of unsigned integers from `index` on, as an LLVM vector."""
     view = context.make_array(array_type)(context, builder, array)
     pointer = builder.gep(view.data, [index])
-    vector = ir.VectorType(ir.IntType(64), lanes)
+    vector = ir.VectorType(ir.IntType(array_type.dtype.bitwidth), lanes)
     value = builder.load(builder.bitcast(pointer, vector.as_pointer()))
-    value.align = 8
+    value.align = array_type.dtype.bitwidth // 8
     return value
 
 
-def _least(builder, vector):
-    kind = ir.FunctionType(ir.IntType(64), [vector.type])
-    name = f"llvm.vector.reduce.umin.v{vector.type.count}i64"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [vector])
+def _splat(builder, value, lanes):
+    vector = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
+    for lane in range(lanes):
+        vector = builder.insert_element(vector, value, ir.IntType(32)(lane))
+    return vector
+
+
+def _reduce(builder, operation, vector):
+    """One element from all of a vector, by `umin` or `or`."""
+    element = vector.type.element
+    name = f"llvm.vector.reduce.{operation}.v{vector.type.count}i{element.width}"
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(element, [vector.type]), name)
+    return builder.call(function, [vector])
 
 
 @intrinsic
 def least_of_8(typing_context, array, index):
-    """The least of the eight words of a uint64 array from `index` on. Not bounds-checked."""
+    """The least of the eight elements of a uint32 array from `index` on. Not bounds-checked."""
 
     def codegen(context, builder, signature, arguments):
-        return _least(builder, _load_vector(context, builder, signature.args[0], *arguments, 8))
+        return _reduce(builder, "umin", _load_vector(context, builder, signature.args[0], *arguments, 8))
 
-    return types.uint64(array, index), codegen
+    return types.uint32(array, index), codegen
+
+
+@intrinsic
+def equal_of_8(typing_context, array, index, value):
+    """Bit i of a uint64: whether element index + i of a uint32 array is `value`, for eight. Not bounds-checked."""
+
+    def codegen(context, builder, signature, arguments):
+        vector = _load_vector(context, builder, signature.args[0], *arguments[:2], 8)
+        mask = builder.icmp_unsigned("==", vector, _splat(builder, arguments[2], 8))
+        return builder.zext(builder.bitcast(mask, ir.IntType(8)), ir.IntType(64))
+
+    return types.uint64(array, index, types.uint32), codegen
 
 
 @intrinsic
@@ -156,11 +177,10 @@ def find_in_bucket(typing_context, array, index, key):
         array, index, key = arguments
         keys = _load_vector(context, builder, signature.args[0], array, index, 4)
         values = _load_vector(context, builder, signature.args[0], array, builder.add(index, index.type(4)), 4)
-        wanted = ir.Constant(keys.type, ir.Undefined)
-        for lane in range(4):
-            wanted = builder.insert_element(wanted, key, ir.IntType(32)(lane))
-        nothing = ir.Constant(keys.type, [ir.Constant(ir.IntType(64), -1)] * 4)
-        return _least(builder, builder.select(builder.icmp_unsigned("==", keys, wanted), values, nothing))
+        nothing = ir.Constant(keys.type, [ir.Constant(ir.IntType(64), 0)] * 4)
+        found = builder.icmp_unsigned("==", keys, _splat(builder, key, 4))
+        # Of the complements, because one or none is left and `or` is what every processor does quickly.
+        return builder.not_(_reduce(builder, "or", builder.select(found, builder.not_(values), nothing)))
 
     return types.uint64(array, index, types.uint64), codegen
 
