@@ -215,10 +215,7 @@ class Encoder:
                 return out
             check()
             if outcome == encode_kernel.GROW:
-                more = max(int(state[encode_kernel.NEEDED]), len(out) // 2)
-                larger = np.empty(len(out) + more, dtype=np.uint32)
-                larger[: state[encode_kernel.OUT]] = out[: state[encode_kernel.OUT]]  # the rest was never touched
-                out = larger
+                out = _with_room(out, int(state[encode_kernel.OUT]), int(state[encode_kernel.NEEDED]))
             elif outcome == encode_kernel.LONG:
                 first = state[encode_kernel.FIRST]
                 end = ends[first]
@@ -280,7 +277,8 @@ class EncoderPool:
         divide = cut_within if self.tables.pattern.automaton is not None else cut
         pieces = list(divide(block, target))
         encoders = [self.take() for _ in range(min(threads, len(pieces)))]
-        results: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(pieces)
+        results: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        joined = _Joined(block.size // 2)
 
         def worker(encoder: Encoder):
             def work(index: int, check: Callable[[], None]) -> None:
@@ -288,26 +286,44 @@ class EncoderPool:
 
             return work
 
+        def done(index: int) -> None:
+            while (next_one := len(joined.ends)) in results:
+                joined.append(*results.pop(next_one))
+
         try:
-            share_out(range(len(pieces)), [worker(encoder) for encoder in encoders], lambda index: None)
+            share_out(range(len(pieces)), [worker(encoder) for encoder in encoders], done)
         finally:
             for encoder in encoders:
                 self.give_back(encoder)
-        return _join(block, pieces, results, threads)
+        # Where the (parts of) documents end in bytes and in ids; a document's end is one of these places.
+        byte_ends = np.concatenate([block.offsets[:1], *(piece.offsets[1:] for piece in pieces)])
+        id_ends = np.concatenate([[0], *joined.ends])
+        return joined.ids, id_ends[np.searchsorted(byte_ends, block.offsets, side="right") - 1]
 
 
-def _join(block: Block, pieces: list[Block], results: list, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    # Where the (parts of) documents end in bytes and in ids; a document's end is one of these places.
-    byte_ends = np.concatenate([block.offsets[:1], *(piece.offsets[1:] for piece in pieces)])
-    counts = np.concatenate([np.diff(id_offsets) for _, id_offsets in results])
-    id_ends = np.concatenate([[0], np.cumsum(counts)])
-    starts = np.cumsum([0, *(len(ids) for ids, _ in results)])
-    joined = np.empty(starts[-1], dtype=np.uint32)
+class _Joined:
+    """The ids of pieces behind one another. Each is put there as soon as it is its turn, so that its own memory, which
+    the caches still have, serves the next: touching new memory takes longer than copying."""
 
-    def copy(index: int, check: Callable[[], None]) -> None:
-        check()
-        joined[starts[index] : starts[index + 1]] = results[index][0]
-        results[index] = None
+    def __init__(self, room: int):
+        self._out, self._size = np.empty(room, dtype=np.uint32), 0
+        self.ends: list[np.ndarray] = []
+        """Where in `ids` the documents of each piece end."""
 
-    share_out(range(len(pieces)), [copy] * min(threads, len(pieces)), lambda index: None)
-    return joined, id_ends[np.searchsorted(byte_ends, block.offsets, side="right") - 1]
+    def append(self, ids: np.ndarray, id_offsets: np.ndarray) -> None:
+        start, self._size = self._size, self._size + len(ids)
+        if self._size > len(self._out):
+            self._out = _with_room(self._out, start, len(ids))
+        self._out[start : self._size] = ids
+        self.ends.append(start + id_offsets[1:])
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self._out[: self._size]
+
+
+def _with_room(out: np.ndarray, used: int, more: int) -> np.ndarray:
+    """A longer array that begins with the first ids of `out` that are used."""
+    larger = np.empty(len(out) + max(more, len(out) // 2), dtype=np.uint32)
+    larger[:used] = out[:used]  # the rest was never touched
+    return larger
