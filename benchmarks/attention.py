@@ -23,7 +23,7 @@ from rich.console import Console
 from torch import Tensor
 
 from benchmarks.attention_report import markdown
-from benchmarks.tokenizer import device
+from benchmarks.machine import device
 from lm import flex
 from lm.attention import BACKENDS, reference
 from lm.attention_maps import attention_maps

@@ -8,8 +8,6 @@ are fine-tuned with learning rates of their own, chosen on a fifth of the traini
 """
 
 import json
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ from typing import Any
 import torch
 import tyro
 
+from benchmarks.machine import device
 from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
 from pipelines.build_dataset import build_dataset
 from pipelines.finetune import finetune
@@ -174,10 +173,8 @@ def _result(options: Options, trial: Trial, run: Path, chosen: dict[str, tuple[f
     return {
         "options": shown,
         "machine": {
-            "processor": platform.processor() or platform.machine(),
+            **device(),
             "threads": torch.get_num_threads(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
             "torch": torch.__version__,
         },
         "passages": {name: len(getattr(trial, name)) for name in ("train", "test")},

@@ -7,8 +7,6 @@ counts; in bfloat16 roundings differ, and how many ids agree is recorded. Result
 """
 
 import json
-import os
-import platform
 import statistics
 import sys
 import time
@@ -24,6 +22,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.generation.streamers import BaseStreamer
 
+from benchmarks.machine import device
 from lm.config import ModelConfig
 from lm.exchange import to_hugging_face
 from lm.generation import stream
@@ -202,14 +201,7 @@ def read_bandwidth(device: str) -> float:
 def device_facts(options: Options) -> dict:
     if options.device != "cpu":
         return {"processor": torch.cuda.get_device_name(), "threads": options.threads}
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [entry.split(":")[1].strip() for entry in lines if entry.startswith("model name")]
-    return {
-        "processor": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "threads": options.threads,
-        "python": platform.python_version(),
-    }
+    return device() | {"threads": options.threads}
 
 
 def line(case: dict) -> str:

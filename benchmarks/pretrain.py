@@ -10,8 +10,6 @@ fastest. litgpt needs another huggingface_hub than transformers:
 
 import argparse
 import json
-import os
-import platform
 import re
 import statistics
 import subprocess
@@ -25,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.machine import cores, processor
 from benchmarks.texts import ROOT
 from benchmarks.training_models import CASES, ON_A_CPU, ON_A_GPU, OURS, Case, peers_of
 from benchmarks.training_report import markdown, verdict
@@ -220,15 +219,7 @@ def _say(text: str) -> None:
 def _device(name: str) -> str:
     if name == "cuda":
         return torch.cuda.get_device_name()
-    return f"{os.cpu_count()} cores of {_processor()}"
-
-
-def _processor() -> str:
-    """What the processor calls itself, as far as the system tells."""
-    facts = Path("/proc/cpuinfo")
-    lines = facts.read_text().splitlines() if facts.exists() else []
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or "a CPU"
+    return f"{cores()} cores of {processor()}"
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

@@ -8,13 +8,10 @@ Without files: English, Python code and multilingual text, as far as there is ma
 
 import hashlib
 import json
-import os
-import platform
 import shlex
 import sys
 import tempfile
 from base64 import b64encode
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +22,7 @@ from rich.console import Console
 
 from benchmarks.cases import Case
 from benchmarks.limits import access_latency, read_bandwidth
+from benchmarks.machine import device
 from benchmarks.peers import DISTRIBUTIONS, OURS, installed_version
 from benchmarks.peers.encoding import VocabularyFiles
 from benchmarks.race import Patience, Row
@@ -152,21 +150,6 @@ def vocabulary_files(folder: Path, named: Path | None, text: Text, vocab_size: i
 def describe(text: Text) -> dict:
     digest = hashlib.sha256(text.path.read_bytes()).hexdigest()
     return {"name": text.name, "bytes": text.size, "source": text.source, "sha256": digest}
-
-
-def device() -> dict:
-    processor = platform.processor() or platform.machine()
-    with suppress(OSError):
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        processor = names[0].partition(":")[2].strip() if names else processor
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    return {
-        "processor": processor,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_gb": round(memory / 1e9),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-    }
 
 
 def _chosen(what: str, names: str, known) -> list[str]:

@@ -1,0 +1,34 @@
+"""What a result says of the machine that it was measured on."""
+
+import os
+import platform
+from pathlib import Path
+
+import llvmlite.binding
+
+
+def processor() -> str:
+    """What the processor calls itself as far as the system tells, and the generation as which compilers know it, which
+    says what instructions it has."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = named[0] if named else platform.processor() or platform.machine()
+    return f"{name} ({llvmlite.binding.get_host_cpu_name()})"
+
+
+def cores() -> int | None:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def device() -> dict:
+    """Processor, cores, memory, system and Python."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return {
+        "processor": processor(),
+        "cores": cores(),
+        "memory_gb": round(memory / 1e9),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
