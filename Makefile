@@ -4,13 +4,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-slow bench lint constraints clean
+.PHONY: help setup demo test test-slow bench bench-pretrain lint constraints clean
 
 help:
 	@echo "make demo        text to tokenizer, dataset, GPT, BERT and report in minutes (in bytelm-demo/)"
 	@echo "make test        the tests and the linter"
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make bench       the tokenizer beside its peers, in most of an hour (results in benchmarks/results/)"
+	@echo "make bench-pretrain TEXT=FILE"
+	@echo "                 pretraining beside transformers and litgpt, in about an hour"
 	@echo "make setup       only the virtual environment in .venv/ with the bytelm command"
 
 setup: .venv/.ready
@@ -28,6 +30,9 @@ test-slow: .venv/.ready-test
 
 bench: .venv/.ready-bench
 	$(BIN)/python -m benchmarks.tokenizer
+
+bench-pretrain: .venv/.ready-bench .venv-litgpt/.ready
+	$(BIN)/python -m benchmarks.pretrain --text "$(TEXT)" --litgpt-python .venv-litgpt/bin/python
 
 lint: .venv/.ready-test
 	@echo "== linter"
@@ -54,6 +59,13 @@ lint: .venv/.ready-test
 	$(PIP) install --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
+# litgpt wants another huggingface_hub than transformers.
+.venv-litgpt/.ready: constraints.txt
+	@echo "== litgpt in an environment of its own, .venv-litgpt/"
+	$(PYTHON) -m venv .venv-litgpt
+	.venv-litgpt/bin/python -m pip --disable-pip-version-check install $$(grep ^torch== constraints.txt) litgpt
+	@touch $@
+
 # The newest versions that pass the tests become the pinned ones.
 constraints: .venv/.ready-test .venv/.ready-bench
 	@{ echo "# Versions that the tests pass with; made by make constraints."; \
@@ -61,4 +73,4 @@ constraints: .venv/.ready-test .venv/.ready-bench
 	@mv constraints.new constraints.txt
 
 clean:
-	rm -rf .venv build dist *.egg-info bytelm-demo
+	rm -rf .venv .venv-litgpt build dist *.egg-info bytelm-demo
