@@ -286,8 +286,10 @@ def merge_tokens(tokens, first, last, merges, memory, learn, parts):
     before the next token is looked at; it stops at a token that is not left in two. Tokens longer than SCRATCH are
     said to leave none. Returns the token it stopped at, or `last`.
     """
-    items = memory[0].item
-    found = memory[0].found
+    # Sliced, because what has its length in its type is compiled for each length.
+    items = memory[0].item[:]
+    span = memory[0].span[:]
+    found = memory[0].found[:]
     scratch = memory[0].scratch
     for token in range(first, last):
         start = tokens.offsets[token]
@@ -299,7 +301,7 @@ def merge_tokens(tokens, first, last, merges, memory, learn, parts):
         if n <= SCAN_LIMIT:
             items[0, 0] = start
             items[0, 1] = n
-            n = merge_short(tokens.blob, items, 1, merges, scratch.lanes, found, 0, memory[0].span)
+            n = merge_short(tokens.blob, items, 1, merges, scratch.lanes, found, 0, span)
         else:
             size = heap_begin(tokens.blob, start, 0, n, n, merges, scratch.heap, 0)
             heap_merge(n, merges, scratch.heap, size, np.int64(1) << 62)

@@ -221,7 +221,7 @@ def _look_up(data, n, caches, tokens, batch, misses, out, at):
 def _find_or_merge(data, misses, used, merges, tokens, large, missed, scratch):
     """Find the first `misses` among the tokens, and merge the others, to `found` from `used` on."""
     n = 0
-    found = missed.found
+    found = missed.found[:]  # sliced, so as to have no length in its type, for each of which would be compiled
     for m in range(misses):
         start = missed.starts[m]
         length = missed.lengths[m]
@@ -244,7 +244,7 @@ def _find_or_merge(data, misses, used, merges, tokens, large, missed, scratch):
             missed.items[n, 0] = start
             missed.items[n, 1] = length
             n += 1
-    merge_short(data, missed.items, n, merges, scratch.lanes, found, used, missed.spans)
+    merge_short(data, missed.items[:], n, merges, scratch.lanes, found, used, missed.spans[:])
     for i in range(n):
         m = missed.merging[i]
         missed.places[m] = missed.spans[i, 0]
@@ -392,7 +392,8 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
             if length <= SCAN_LIMIT:
                 merging = misses
             else:
-                used = _find_or_merge_one(data, end - length, length, merges, tokens, missed.found, batch.scratch.heap)
+                found, heap = missed.found[:], batch.scratch.heap
+                used = _find_or_merge_one(data, end - length, length, merges, tokens, found, heap)
                 missed.counts[misses - 1] = used
                 missed.places[misses - 1] = 0
         if n:
