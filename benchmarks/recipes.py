@@ -3,8 +3,8 @@
     python -m benchmarks.recipes --text CORPUS... [--tokens 1M] [--variants NAME...] [--seeds 1]
 
 writes benchmarks/results/recipes/recipes.json, adding to what is there, and recipes.md. What is there already, of the
-same text, tokens, seed and device, is not trained again: the same command goes on after an interruption, and with
-more variants, seeds or tokens adds those. What was made of it is told in benchmarks/recipes.md.
+same text, tokens, shape, seed and device, is not trained again: the same command goes on after an interruption, and
+with more variants, seeds or tokens adds those. What was made of it is told in benchmarks/recipes.md.
 """
 
 import json
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 import tyro
@@ -31,19 +31,31 @@ from pipelines.pretrain import pretrain
 from pipelines.recipe import Recipe
 from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.config import TrainConfig
+from pipelines.training.machine import Machine, choose_machine
 from pipelines.training.run import Run
 
 RESULTS = Path(__file__).with_name("results") / "recipes"
-SHAPE = {"context_length": 256, "layers": 4, "width": 192, "heads": 3, "bias": False}
+SHAPES = {
+    "small": {"context_length": 256, "layers": 4, "width": 192, "heads": 3, "bias": False},
+    "medium": {"context_length": 256, "layers": 6, "width": 320, "heads": 5, "bias": False},
+}
 GPT2 = {"positions": "learned", "activation": "gelu_tanh", "bias": True}
 MODERN = {"norm": "rmsnorm", "activation": "relu2", "qk_norm": True, "tied_head": False, "zero_projections": True}
 TRAIN = {"batch_tokens": 2048, "micro_batch": 8, "weight_decay": 0.1, "beta2": 0.99}
 MUON = {"optimizer": "muon", "schedule": "trapezoid", "min_lr_ratio": 0.0, "lr": 2e-3, "muon_lr": 8e-3}
-# Each variant: fields of the model, and of the training, that differ from SHAPE and TRAIN.
+RATES, DECAYS = ("5e-4", "1e-3", "2e-3", "4e-3", "8e-3"), ("0.1", "0.01")
+# GPT-2 with AdamW at every rate and decay: what others are to be better than.
+SWEEP: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    f"gpt2, lr {rate}" + (f", decay {decay}" if decay != DECAYS[0] else ""): (
+        GPT2,
+        {"lr": float(rate), "weight_decay": float(decay)},
+    )
+    for decay in DECAYS
+    for rate in RATES
+}
+# Each variant: fields of the model, and of the training, that differ from a shape and TRAIN.
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "gpt2, lr 1e-3": (GPT2, {"lr": 1e-3}),
-    "gpt2, lr 2e-3": (GPT2, {"lr": 2e-3}),
-    "gpt2, lr 4e-3": (GPT2, {"lr": 4e-3}),
+    **SWEEP,
     "gpt2, muon": (GPT2, MUON),
     "modern, adamw": (MODERN, {"lr": 2e-3}),
     "modern": (MODERN, MUON),
@@ -63,6 +75,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 # The options that the preset has and that only make sense beside it: `--group preset`.
 GROUPS = {
     "all": tuple(VARIANTS),
+    "sweep": tuple(SWEEP),
     "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
     "optimizers": ("gpt2, lr 1e-3", "gpt2, lr 2e-3", "gpt2, lr 4e-3", "gpt2, muon", "modern, adamw", "modern"),
 }
@@ -74,22 +87,31 @@ class Settings:
 
     data: Path
     tokens: int
-    device: str
+    shape: str
+    machine: Machine
     results: Path
 
     def key(self, variant: str, seed: int) -> dict[str, Any]:
         """What tells a training from all others."""
         fingerprint = TokenDataset(self.data).fingerprint[:16]
-        return {"variant": variant, "seed": seed, "tokens": self.tokens, "data": fingerprint, "device": self.device}
+        return {
+            "variant": variant,
+            "seed": seed,
+            "tokens": self.tokens,
+            "shape": self.shape,
+            "data": fingerprint,
+            "device": _device(self.machine),
+        }
 
 
 def recipes(
     *,
     text: Sequence[str],
     tokens: int = 1_000_000,
-    group: Literal["all", "preset", "optimizers"] = "all",
+    group: Literal["all", "sweep", "preset", "optimizers"] = "all",
     variants: Annotated[Sequence[str], tyro.conf.arg(metavar="NAME")] = (),
     seeds: int = 1,
+    shape: Literal["small", "medium"] = "small",
     folder: Path | None = None,
     results: Path = RESULTS,
 ) -> None:
@@ -98,9 +120,11 @@ def recipes(
     Args:
         text: Corpora to train on; 5 % of their documents are for validation.
         tokens: Tokens that each variant is trained on.
-        group: Which variants: all, those of what the preset modern has, or those of optimizers.
+        group: Which variants: all, GPT-2's rates and decays, those of what the preset modern has, or those of
+            optimizers.
         variants: Which by name instead.
         seeds: How many times each is trained, with seeds 0, 1, ...
+        shape: 4 layers of width 192, or 6 of 320.
         folder: Where the tokenizer and the dataset are made and found again; by default a temporary folder.
         results: Folder of recipes.json and recipes.md.
     """
@@ -113,7 +137,7 @@ def recipes(
             train_tokenizer(list(text), vocab_size=8192, out=where / "tokenizer")
         if not (where / "data").exists():
             build_dataset(list(text), tokenizer=where / "tokenizer", context_length=256, out=where / "data")
-        settings = Settings(where / "data", tokens, _device(), results)
+        settings = Settings(where / "data", tokens, shape, choose_machine(), results)
         for seed in range(seeds):
             for name in names:
                 key, rows = settings.key(name, seed), _rows(results)
@@ -123,19 +147,20 @@ def recipes(
                     _record([*rows, key | _trained(name, seed, settings)], results)
 
 
-def _device() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
+def _device(machine: Machine) -> str:
+    on_gpu = machine.device.type == "cuda"
+    name = torch.cuda.get_device_name() if on_gpu else f"CPU, {torch.get_num_threads()} threads"
+    return f"{name}, {machine.dtype_name}"
 
 
 def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
     """Validation bits per byte and seconds of one variant."""
     model, train = VARIANTS[name]
     recipe = Recipe(
-        model=ModelConfig(**SHAPE | model),
+        model=ModelConfig(**SHAPES[settings.shape] | model),
         train=TrainConfig(
-            **TRAIN
-            | train
-            | {"tokens": settings.tokens, "warmup_tokens": settings.tokens // 20, "seed": seed, "dtype": "bfloat16"},
+            **TRAIN | train | {"tokens": settings.tokens, "warmup_tokens": settings.tokens // 20, "seed": seed},
+            dtype=settings.machine.dtype_name,
             validate_every_tokens=max(1, settings.tokens // 4),
             validation_tokens=262_144,
             checkpoint_every_tokens=10 * settings.tokens,
@@ -174,23 +199,55 @@ def _record(rows: list[dict[str, Any]], results: Path) -> None:
 def markdown(rows: list[dict[str, Any]]) -> str:
     """A table for each dataset and number of tokens, best first; with more than one seed the median."""
     lines = ["# What pays in a small decoder", "", "`python -m benchmarks.recipes`; lower is better.", ""]
-    trials: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
+    trials: dict[Trial, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
-        trial = trials.setdefault((row.get("data", ""), row["tokens"]), {})
+        trial = trials.setdefault(tuple(row[name] for name in Trial._fields), {})
         trial.setdefault(row["variant"], []).append(row)
-    for (data, tokens), groups in sorted(trials.items()):
-        lines += [f"## {tokens:,} tokens" + (f" of the dataset {data}" if data else ""), ""]
-        lines += ["| variant | bits per byte | seeds | parameters | seconds | device |", "|---|---|---|---|---|---|"]
-        median = {name: statistics.median(row["bits_per_byte"] for row in group) for name, group in groups.items()}
-        for name in sorted(groups, key=median.__getitem__):
-            group = groups[name]
-            seconds = statistics.median(row["seconds"] for row in group)
-            lines.append(
-                f"| {name} | {median[name]:.4f} | {len(group)} | {group[0]['parameters']:,} | {seconds:.0f} | "
-                f"{group[0]['device']} |"
-            )
-        lines.append("")
+    for key, groups in sorted(trials.items()):
+        trial = Trial(*key)
+        lines += [
+            f"## {trial.tokens:,} tokens, {trial.shape} shape",
+            "",
+            f"{trial.device}" + (f"; dataset {trial.data}." if trial.data else "."),
+            "",
+            "| variant | bits per byte | seeds | parameters | seconds |",
+            "|---|---|---|---|---|",
+        ]
+        found = {name: (_median(group, "bits_per_byte"), _median(group, "seconds")) for name, group in groups.items()}
+        for name in sorted(groups, key=found.__getitem__):
+            bits, seconds = found[name]
+            parameters = groups[name][0]["parameters"]
+            lines.append(f"| {name} | {bits:.4f} | {len(groups[name])} | {parameters:,} | {seconds:.0f} |")
+        lines += ["", *_in_half(groups, trials.get(trial._replace(tokens=trial.tokens // 2), {}))]
     return "\n".join(lines)
+
+
+class Trial(NamedTuple):
+    """What the variants of one table have in common."""
+
+    data: str
+    device: str
+    shape: str
+    tokens: int
+
+
+def _median(rows: list[dict[str, Any]], name: str) -> float:
+    return statistics.median(row[name] for row in rows)
+
+
+def _in_half(groups: dict[str, list[dict[str, Any]]], half: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """How `modern` does with half the tokens beside the best GPT-2 of the sweep."""
+    swept = [name for name in SWEEP if name in groups]
+    if not swept or "modern" not in half:
+        return []
+    best = min(swept, key=lambda name: _median(groups[name], "bits_per_byte"))
+    bits, seconds = (_median(groups[best], name) for name in ("bits_per_byte", "seconds"))
+    others, time = (_median(half["modern"], name) for name in ("bits_per_byte", "seconds"))
+    return [
+        f"Of {len(swept)} rates and decays of GPT-2, {best!r} is best: {bits:.4f}. `modern` in half the tokens: "
+        f"{others:.4f}, in {time / seconds:.2f} of the time.",
+        "",
+    ]
 
 
 if __name__ == "__main__":
