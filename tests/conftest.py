@@ -15,18 +15,12 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Who starts tests in the background has them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# The models are tiny: a second thread would only wait for the first. Processes started by tests inherit it, so that
-# runs compare bit for bit.
+# The models are tiny: a second thread would only wait for the first, and where something else wants the cores, long.
+# Processes started by tests inherit it, so that runs compare bit for bit.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 BYTELM = Path(sys.executable).with_name("bytelm")
 REPOSITORY = Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture(scope="session")
-def users_environment():
-    """The environment without that limit, for what is run as a user runs it."""
-    return {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
 
 
 @pytest.fixture(scope="session")

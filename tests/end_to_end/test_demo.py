@@ -12,12 +12,11 @@ from pipelines.dataset import TokenDataset
 
 
 @pytest.fixture(scope="module")
-def demo_folder(tmp_path_factory, users_environment):
+def demo_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
         [str(Path(sys.executable).with_name("bytelm")), "demo", "--seconds", "2"],
         cwd=folder,
-        env=users_environment,
         capture_output=True,
         text=True,
         check=False,

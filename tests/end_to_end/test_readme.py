@@ -37,9 +37,9 @@ def test_the_readme_has_commands_and_python():
     assert len(PYTHON) >= 2
 
 
-def test_every_command_and_script_works_in_order(newcomer, users_environment):
+def test_every_command_and_script_works_in_order(newcomer):
     """As printed, but for the length of the trainings, which is cut to seconds."""
-    options = {"cwd": newcomer, "env": users_environment, "capture_output": True, "text": True, "check": False}
+    options = {"cwd": newcomer, "capture_output": True, "text": True, "check": False}
     for command in COMMANDS:
         words = shlex.split(command.partition("#")[0])
         if words[1] == "pretrain":
