@@ -31,6 +31,7 @@ def run(text, out, *more: str) -> dict:
     return json.loads((out / "cpu-float32.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_contestants_start_from_the_same_weights_and_reach_the_same_loss(text, tmp_path):
     result = run(text, tmp_path, "--models", "tiny-gpt2", "--no-compiled")
     (case,) = result["models"]
