@@ -12,7 +12,7 @@ help:
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make bench       the tokenizer beside its peers, in most of an hour (results in benchmarks/results/)"
 	@echo "make bench-pretrain TEXT=FILE"
-	@echo "                 pretraining beside transformers and litgpt, in about an hour"
+	@echo "                 pretraining beside transformers and litgpt, in an hour or two"
 	@echo "make setup       only the virtual environment in .venv/ with the bytelm command"
 
 setup: .venv/.ready

@@ -3,9 +3,9 @@ process of its own that waits while the others work.
 
     python -m benchmarks.pretrain --text FILE.jsonl.xz [--models gpt2 llama bert] [--litgpt-python PYTHON]
 
-writes benchmarks/results/pretrain/cpu-float32.json and .md, or whatever the device and the dtype are that it trains in
-fastest. litgpt needs another huggingface_hub than transformers:
-`make bench-pretrain` gives it an environment of its own. A contestant that cannot run is reported as such.
+writes benchmarks/results/pretrain/cpu-float32.json and .md, or what else the device and the dtype are called in which
+it trains fastest. litgpt needs another huggingface_hub than transformers: `make bench-pretrain` gives it an environment
+of its own. A contestant that cannot run is reported as such.
 """
 
 import argparse

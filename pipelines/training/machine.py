@@ -91,8 +91,8 @@ def with_peaks(machine: Machine) -> Machine:
 def matmul_flops(dtype: torch.dtype, size: int = 512, device: torch.device | str = "cpu") -> float:
     """Floating-point operations a second of products of square matrices: the best of some of 128, 256 ... `size` rows.
 
-    Where a processor has no instructions for a dtype, a large product takes seconds; so sizes stop at one that takes
-    PATIENCE.
+    Where a processor has no instructions for a dtype, a large product takes seconds; so sizes stop before one that
+    would take more than PATIENCE.
     """
     best, rows = 0.0, 128
     while True:
