@@ -81,7 +81,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # Weights scale the narrow side of each product: a pass over the logits less.
             if bias_gradient is not None:
                 bias_gradient += scale @ gradient
-            gradient = logits.copy_(gradient)  # the logits are spent: their memory takes the rounded gradient
+            if gradient.dtype != rows.dtype:
+                gradient = logits.copy_(gradient)  # the logits are spent: their memory takes the rounded gradient
             narrow = scale.to(rows.dtype).unsqueeze(-1)
             rows_gradient[chunk] = (gradient @ matrix) * narrow
             weight_gradient += gradient.T @ (rows[chunk] * narrow)
@@ -113,7 +114,8 @@ def _scored_chunks(
     matrix, offset = weight.to(rows.dtype).T, None if bias is None else bias.to(rows.dtype)
     all_logits = rows.new_empty(size, len(weight))
     all_probabilities = torch.empty_like(all_logits, dtype=torch.promote_types(rows.dtype, torch.float32))
-    all_wide = torch.empty_like(all_probabilities)
+    same = all_probabilities.dtype == all_logits.dtype
+    all_wide = all_logits if same else torch.empty_like(all_probabilities)
     for start in range(0, len(rows), size or 1):
         chunk = slice(start, min(start + size, len(rows)))
         count = chunk.stop - chunk.start
@@ -122,9 +124,12 @@ def _scored_chunks(
             torch.mm(rows[chunk], matrix, out=logits)
         else:
             torch.addmm(offset, rows[chunk], matrix, out=logits)
-        wide.copy_(logits)
+        if not same:
+            wide.copy_(logits)
         if soft_cap:
-            logits.copy_(wide.div_(soft_cap).tanh_().mul_(soft_cap))
+            wide.div_(soft_cap).tanh_().mul_(soft_cap)
+            if not same:
+                logits.copy_(wide)
         torch.softmax(wide, dim=-1, out=probabilities)
         yield chunk, logits, probabilities
 
