@@ -29,6 +29,7 @@ def evaluate(
     beams: int = 4,
     length_penalty: float = 1.0,
     compressors: bool = False,
+    checkpoint: str = "newest",
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def evaluate(
         beams: Of pairs: targets that beam search for BLEU follows side by side; 0 leaves the search out.
         length_penalty: Of pairs: a target's log-probability is divided by its length to this power.
         compressors: Whether to add what xz and zstd need for the same text: minutes for a large corpus.
+        checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
     """
     if not splits:
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
@@ -62,7 +64,7 @@ def evaluate(
     windows = windows_of(this, dataset, stride, min_context)
     streams = {split: dataset.split(split) for split in splits}
     other = comparable(Run(against), this) if against else None
-    trained = load_trained(this, device, dtype)
+    trained = load_trained(this, device, dtype, checkpoint)
     scorer = SplitScorer(
         this,
         trained,

@@ -7,7 +7,7 @@ from pipelines.arguments import RunFolder, parse
 from pipelines.files import read_json, whole_folder, write_json
 
 
-def export_hf(run: RunFolder, *, out: Path) -> Path:
+def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
     """Write the model and the tokenizer of a run as a folder that transformers opens, and return it.
 
     AutoModelForCausalLM opens a decoder, AutoModelForMaskedLM an encoder, AutoModelForSeq2SeqLM an encoder-decoder,
@@ -16,6 +16,7 @@ def export_hf(run: RunFolder, *, out: Path) -> Path:
 
     Args:
         out: Folder to make.
+        checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -31,7 +32,7 @@ def export_hf(run: RunFolder, *, out: Path) -> Path:
     tok = this.tokenizer()
     config = this.recipe.model
     chosen = format_of(config)
-    model = load_trained(this, device="cpu").model
+    model = load_trained(this, device="cpu", checkpoint=checkpoint).model
     settings, tensors = to_hugging_face(config, model.state_dict())
     ids = special_ids(config.architecture, tok.special_tokens)
     with whole_folder(out, replaceable=lambda folder: False) as partial:

@@ -14,7 +14,7 @@ TOLERANCE = 1e-4
 CHECKED = ((1, 1), (3, 5))  # batch and length; and one sequence as long as the context
 
 
-def export_onnx(run: RunFolder, *, out: Path) -> Path:
+def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
     """Write the model of a run as an ONNX file, compare it with the model in onnxruntime, and return its path.
 
     Inputs, int64, of any batch and length up to the context: `input_ids`; of an encoder also `attention_mask`, 0 at
@@ -26,6 +26,7 @@ def export_onnx(run: RunFolder, *, out: Path) -> Path:
 
     Args:
         out: File to write, such as model.onnx.
+        checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
@@ -43,7 +44,7 @@ def export_onnx(run: RunFolder, *, out: Path) -> Path:
     _check(this.recipe.model)
     # The formulas as they are: fused kernels have no counterpart that every runtime knows.
     model = LanguageModel(replace(this.recipe.model, attention="reference"))
-    model.load_state_dict(load_trained(this, device="cpu").model.state_dict())
+    model.load_state_dict(load_trained(this, device="cpu", checkpoint=checkpoint).model.state_dict())
     model.eval()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:

@@ -26,6 +26,7 @@ def generate(
     greedy: bool = False,
     beams: int | None = None,
     seed: int = 0,
+    checkpoint: str = "newest",
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
@@ -49,6 +50,7 @@ def generate(
         beams: An encoder-decoder looks for the likeliest text among so many that grow side by side; 0: it draws, as a
             decoder does. Left out, 4, or 0 where another option says how to choose.
         seed: The same seed draws the same text.
+        checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
         as_json: Whether to print JSON.
     """
     filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
@@ -60,7 +62,7 @@ def generate(
     from pipelines.training.run import Run
 
     this = Run(run)
-    model = load_trained(this, device, dtype).model
+    model = load_trained(this, device, dtype, checkpoint).model
     tok = this.tokenizer()
     architecture = model.config.architecture
     prompts = [prompt] if isinstance(prompt, str) else list(prompt) or [""]

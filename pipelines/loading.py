@@ -18,13 +18,14 @@ class Trained:
     checkpoint: Path
 
 
-def load_trained(run: Run, device: str = "auto", dtype: str = "float32") -> Trained:
-    """The model of a run's newest whole checkpoint, with its weights averaged where the run averages them.
+def load_trained(run: Run, device: str = "auto", dtype: str = "float32", checkpoint: str = "newest") -> Trained:
+    """The model of a run's checkpoint, with its weights averaged where the run averages them: the newest whole one,
+    the "best", of the lowest validation loss, or that of a step.
 
     Raises ValueError when there is none, or when it is of another model.
     """
     machine = choose_machine(device, dtype)
     model = build_model(run.recipe.model, seed=0)
-    checkpoint = load_model(run.folder, model)
+    folder = load_model(run.folder, model, checkpoint)
     model.compute_dtype = machine.dtype
-    return Trained(model.to(machine.device).eval(), machine, checkpoint)
+    return Trained(model.to(machine.device).eval(), machine, folder)

@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,18 +47,18 @@ class Keep:
     best: bool = False
     every_tokens: int = 0
 
-    def kept(self, run: Path) -> set[Path]:
-        """The folders that stay. One whose state.json cannot be read counts as neither best nor a multiple."""
+    def kept(self, run: Path, newest: Path) -> set[Path]:
+        """The folders that stay after `newest` was written. One whose state.json cannot be read counts as neither best
+        nor a multiple. Those of later steps go: the run went on from before them, since they are damaged."""
         folders = checkpoint_folders(run)
+        folders = folders[: folders.index(newest) + 1]
         kept = set(folders[-self.last :])
-        if not (self.best or self.every_tokens):
-            return kept
-        states = {folder: state for folder in folders if (state := _readable_state(folder))}
-        losses = {f: s["validation_loss"] for f, s in states.items() if s.get("validation_loss") is not None}
+        losses = _validation_losses(folders)
         if self.best and losses:
             kept.add(min(losses, key=losses.__getitem__))
         reached = 0
-        for folder, state in states.items():
+        for folder in folders:
+            state = _readable_state(folder)
             if self.every_tokens and state.get("tokens", 0) // self.every_tokens > reached:
                 reached = state["tokens"] // self.every_tokens
                 kept.add(folder)
@@ -127,7 +127,7 @@ def write_checkpoint(
         if isinstance(error, OSError):
             raise naming(error, folder) from None
         raise
-    kept = keep.kept(run)
+    kept = keep.kept(run, folder)
     for old in checkpoint_folders(run):
         if old not in kept:
             shutil.rmtree(old)
@@ -216,10 +216,31 @@ def newest_whole(run: Path, *names: str) -> tuple[Path, dict[str, bytes]]:
     raise ValueError(f"{run} has no checkpoint: bytelm pretrain makes one")
 
 
-def load_model(run: Path, model: torch.nn.Module) -> Path:
-    """Put the weights of a run's newest whole checkpoint into `model`, averaged ones where there are; return its
-    folder. ValueError when they are of another model."""
-    folder, contents = newest_whole(run, MODEL, AVERAGE)
+def whole_checkpoint(run: Path, which: str, *names: str) -> tuple[Path, dict[str, bytes]]:
+    """The checkpoint that `which` names, and its named files: the "newest" whole one, the "best", of the lowest
+    validation loss, or that of a step. ValueError when there is no such one, or it is damaged."""
+    if which == "newest":
+        return newest_whole(run, *names)
+    folders = {int(folder.name[5:]): folder for folder in checkpoint_folders(run)}
+    if which == "best":
+        losses = _validation_losses(folders.values())
+        if not losses:
+            raise ValueError(f"no checkpoint of {run} knows its validation loss: --train.keep-best has one kept")
+        folder = min(losses, key=losses.__getitem__)
+    elif not which.isdecimal():
+        raise ValueError(f"--checkpoint is {which!r}: give newest, best, or the number of a step")
+    elif int(which) not in folders:
+        there = ", ".join(f"{step:,}" for step in folders) or "none"
+        raise ValueError(f"{run} has no checkpoint of step {int(which):,}: it has those of {there}")
+    else:
+        folder = folders[int(which)]
+    return folder, read_checkpoint(folder, *names)
+
+
+def load_model(run: Path, model: torch.nn.Module, which: str = "newest") -> Path:
+    """Put the weights of a run's checkpoint (`whole_checkpoint`) into `model`, averaged ones where there are; return
+    its folder. ValueError when they are of another model."""
+    folder, contents = whole_checkpoint(run, which, MODEL, AVERAGE)
     weights = load(contents[MODEL])
     _check_weights(folder, model, weights)
     model.load_state_dict(weights)
@@ -310,12 +331,20 @@ def _put_rng_state(saved: Mapping[str, torch.Tensor], parallel: OneProcess) -> N
         torch.cuda.set_rng_state(states[f"cuda{suffix}"])
 
 
-def _readable_state(folder: Path) -> dict[str, Any] | None:
+def _validation_losses(folders: Iterable[Path]) -> dict[Path, float]:
+    """Those of the checkpoints whose own weights were measured: others only know that of weights before."""
+    states = {folder: _readable_state(folder) for folder in folders}
+    measured = {f: s for f, s in states.items() if s.get("validation_loss") is not None}
+    return {f: s["validation_loss"] for f, s in measured.items() if s.get("validated_step") == s.get("step")}
+
+
+def _readable_state(folder: Path) -> dict[str, Any]:
+    """What state.json holds; nothing where it cannot be read."""
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    return state if isinstance(state, dict) else None
+        return {}
+    return state if isinstance(state, dict) else {}
 
 
 def _write(path: Path, contents: bytes) -> str:

@@ -128,7 +128,7 @@ class Trainer:
             self._watch(step.loss)
         note = f"loss {self.at.watch.smoothed():.3f}, lr {step.lr:.2g}"
         bar.update(min(self.at.tokens, self.config.tokens), note=note)
-        if self.at.step == 1:
+        if gc.get_freeze_count() == 0:
             # What start-up left behind lives as long as the run: the collector need not look at it again.
             gc.collect()
             gc.freeze()
@@ -136,9 +136,12 @@ class Trainer:
         if self.at.unlogged and (last or self.at.step % self.config.log_every_steps == 0):
             self._log_training(step)
             self._start_clock()
+        best = False
         if last or self._due(self.config.validate_every_tokens, before):
+            lowest = self.at.lowest_validation_loss
             self._clock += self._timed(self._validate)
-        if last or self._due(self.config.checkpoint_every_tokens, before):
+            best = self.config.keep_best and self.at.lowest_validation_loss != lowest
+        if last or best or self._due(self.config.checkpoint_every_tokens, before):
             self._clock += self._timed(self._checkpoint)
 
     def _start_clock(self) -> None:
@@ -176,8 +179,10 @@ class Trainer:
 
     def _stopped(self) -> bool:
         """Whether a signal has reached any of the processes."""
-        self.at.signal = self.parallel.largest(self.at.signal)
-        return self.at.signal > 0
+        asked = self.parallel.largest(self.at.signal)
+        if asked:  # else a signal may have come while the others were asked, and counts after the next step
+            self.at.signal = asked
+        return asked > 0
 
     def _watch(self, loss: float) -> None:
         self.at.unlogged.append(loss)
@@ -297,7 +302,7 @@ class Trainer:
         nats, weight = self.parallel.sum(nats), self.parallel.sum(weight)
         if not math.isfinite(nats):
             raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")
-        self.at.validation_loss = nats / max(1.0, weight)
+        self.at.take_validation_loss(nats / max(1.0, weight))
         self._record("validation", self.at.validation_loss)
 
     def _checkpoint(self) -> None:

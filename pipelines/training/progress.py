@@ -24,6 +24,10 @@ class Progress:
     """Of the last step that was taken."""
     validation_loss: float | None = None
     """The last one measured, in nats per target."""
+    validated_step: int = -1
+    """The step after which it was."""
+    lowest_validation_loss: float | None = None
+    """Of all that were measured."""
     watch: LossWatch = field(default_factory=LossWatch)
     skipped: int = 0
     """Steps in a row that were left out because their loss or gradient was not finite."""
@@ -33,6 +37,12 @@ class Progress:
     """How many times the run went back to a checkpoint."""
     signal: int = 0
     """The signal that asked the run to save and leave, or 0; no checkpoint remembers it."""
+
+    def take_validation_loss(self, loss: float) -> None:
+        """Remember the validation loss of the weights as they are."""
+        self.validation_loss, self.validated_step = loss, self.step
+        lowest = self.lowest_validation_loss
+        self.lowest_validation_loss = loss if lowest is None else min(lowest, loss)
 
     def as_state(self) -> dict[str, Any]:
         """What state.json holds of it: a copy, since it is written while training goes on."""

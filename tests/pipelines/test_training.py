@@ -13,6 +13,7 @@ from lm.model import build_model
 from pipelines.dataset import TokenDataset
 from pipelines.pretrain import pretrain
 from pipelines.training.checkpoints import checkpoint_folders
+from pipelines.training.machine import tabulated_flops
 from pipelines.training.run import Run
 from tests.pipelines.training_cases import metrics_of, weights_of
 
@@ -169,17 +170,57 @@ def test_a_loss_that_jumps_is_a_spike_and_ordinary_noise_is_none():
     assert watch.spikes == [500]
 
 
-def test_the_best_checkpoint_and_milestones_are_kept(tmp_path, small_recipe, dataset_folder):
-    """A rate that is too high at first and falls to nothing: the best is not the last one."""
-    train = replace(
-        small_recipe.train, keep_checkpoints=1, keep_best=True, keep_every_tokens=6000, checkpoint_every_tokens=2560
-    )
+@pytest.mark.parametrize(("validate", "checkpoint"), [(768, 5120), (2560, 1024)])
+def test_the_best_weights_that_were_measured_are_kept_and_milestones(
+    tmp_path, small_recipe, dataset_folder, bytelm, validate, checkpoint
+):
+    """A rate that grows until the loss gets worse again. Checkpoints are sparser than measurements, or denser."""
+    every = {"validate_every_tokens": validate, "checkpoint_every_tokens": checkpoint, "keep_every_tokens": 6000}
+    train = replace(small_recipe.train, lr=1.0, warmup_tokens=12_800, keep_checkpoints=1, keep_best=True, **every)
     out = tmp_path / "gpt"
     assert pretrain(replace(small_recipe, train=train), data=dataset_folder, out=out) == 0
     tokens = {json.loads((folder / "state.json").read_text())["tokens"] for folder in checkpoint_folders(out)}
     losses = {line["tokens"]: line["loss"] for line in metrics_of(out) if line["split"] == "validation"}
-    written = {count: loss for count, loss in losses.items() if count and count % 2560 == 0}
-    assert tokens == {7680, 12800, min(written, key=written.get)}
+    best = min((count for count in losses if count), key=losses.__getitem__)
+    assert best < 12800 and tokens >= {best, 12800} and len(tokens) <= 4
+    assert any(6000 <= count < 6000 + checkpoint for count in tokens)
+    done = bytelm("evaluate", out, "--checkpoint", "best", "--stride", "32")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "evaluation.json").read_text())["checkpoint"] == f"step-{best // 256:07d}"
+    step = str(best // 256)
+    written = [bytelm("generate", out, "--checkpoint", which, "--tokens", "5").stdout for which in ("best", step)]
+    assert written[0] == written[1] != ""
+
+
+@pytest.mark.parametrize(
+    ("which", "told"),
+    [
+        ("3", "has no checkpoint of step 3: it has those of 40, 50"),
+        ("last", "--checkpoint is 'last': give newest, best, or the number of a step"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_refused(bytelm, trained_gpt, which, told):
+    done = bytelm("generate", trained_gpt, "--checkpoint", which)
+    assert (done.returncode, told in " ".join(done.stderr.split())) == (1, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "flops"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA L40", 181e12),
+        ("NVIDIA L4", 121e12),
+        ("Tesla T4", 65e12),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA T400", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("", None),
+    ],
+)
+def test_only_the_peak_of_the_device_itself_is_taken_for_its_peak(name, flops):
+    assert tabulated_flops(name) == flops
 
 
 def test_the_model_is_a_function_of_recipe_and_seed(small_recipe):
