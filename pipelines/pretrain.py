@@ -81,7 +81,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
         )
         say(precision_line(machine, recipe.model, recipe.train))
         reached = trainer.train()
-    if reached.signal:
+    if reached.signal and reached.tokens < recipe.train.tokens:
         reached_tokens = quantity(reached.tokens, "tok")
         say(f"{out}: saved at step {reached.step:,}, {reached_tokens} of {tokens}; the same command goes on from there")
         return 128 + reached.signal if group.is_main else 0
@@ -92,12 +92,16 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
 def _machine(recipe: Recipe, out: Path, group: "OneProcess") -> "Machine":
     """Where each process computes, in the dtype that the main one chose. A run that is there has decided what "auto"
     is."""
+    import torch
+
     from pipelines.training.machine import choose_machine
     from pipelines.training.run import Run
 
     if not group.is_main:
         return choose_machine(*group.tell(None), half=True)
     decided = Run(out).recipe.train if (out / "config.toml").exists() else recipe.train
+    if decided.device == "cuda" and not torch.cuda.is_available():
+        decided = recipe.train  # the run was begun elsewhere
     asked = [(getattr(recipe.train, name), getattr(decided, name)) for name in ("device", "dtype")]
     machine = choose_machine(*(there if given == "auto" else given for given, there in asked), half=True)
     group.tell([machine.device.type, machine.dtype_name])

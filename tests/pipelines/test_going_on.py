@@ -13,7 +13,7 @@ import torch
 
 from lm.schedules import batch_size, multiplier, weight_decay_multiplier
 from pipelines.pretrain import pretrain
-from pipelines.recipe import Recipe
+from pipelines.recipe import Recipe, save_config
 from pipelines.training.config import TrainConfig
 from pipelines.training.loop import Trainer
 from pipelines.training.run import Run
@@ -140,6 +140,19 @@ def test_a_run_goes_on_in_another_dtype_where_that_is_asked_for(tmp_path, small_
     for dtype in ("bfloat16", "auto"):  # what "auto" is, is decided once
         assert pretrain(with_train(small_recipe, dtype=dtype), data=dataset_folder, out=out) == 0
         assert Run(out).recipe.train.dtype == "bfloat16"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(tmp_path, small_recipe, dataset_folder, trained_gpt, capsys):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    run = Run(out)
+    save_config(out / "config.toml", with_train(run.recipe, device="cuda", dtype="float16"), run.facts)
+    shutil.rmtree(out / "checkpoints" / "step-0000050")
+    assert pretrain(with_train(small_recipe, device="auto"), data=dataset_folder, out=out) == 0
+    assert "goes on with train.device 'cpu' (was 'cuda'), train.dtype 'float32'" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert_same_run(out, trained_gpt)
 
 
 @pytest.mark.parametrize(

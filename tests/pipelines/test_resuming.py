@@ -16,8 +16,17 @@ from safetensors.torch import load_file
 from pipelines.pretrain import pretrain
 from pipelines.recipe import save_config
 from pipelines.training.checkpoints import checkpoint_folders, latest_checkpoint
+from pipelines.training.parallel import OneProcess
 from pipelines.training.run import Run
-from tests.pipelines.training_cases import assert_same_run, metrics_of, start, wait_for_step, weights_of
+from tests.pipelines.training_cases import (
+    assert_same_run,
+    metrics_of,
+    start,
+    stop_after,
+    wait_for_step,
+    weights_of,
+    with_train,
+)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -89,6 +98,47 @@ def test_a_damaged_checkpoint_is_skipped_by_name_and_the_run_ends_the_same(
     with pytest.warns(UserWarning, match=rf"step-0000050/{file} is .*: step-0000050 is skipped"):
         assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
     assert_same_run(out, trained_gpt)
+
+
+def test_what_is_saved_after_a_damaged_checkpoint_takes_its_place(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    """The run went on from before it, so that the new one is of an earlier step; only one is kept."""
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    hurt(latest_checkpoint(out) / "model.safetensors", "altered")
+    with pytest.warns(UserWarning, match="step-0000050 is skipped"), pytest.MonkeyPatch.context() as patch:
+        stop_after(44, patch)
+        pretrain(with_train(small_recipe, keep_checkpoints=1), data=dataset_folder, out=out)
+    assert [folder.name for folder in checkpoint_folders(out)] == ["step-0000044"]
+    assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
+    assert_same_run(out, trained_gpt)
+
+
+def test_signals_that_come_together_are_one_request(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
+    """As where a scheduler signals all processes of a job and the one that started them passes it on; the first comes
+    while this process hears from the others whether they were asked."""
+    largest, asked = OneProcess.largest, []
+
+    def interrupted(self, value):
+        answer = largest(self, value)
+        asked.append(value)
+        if len(asked) == 20:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OneProcess, "largest", interrupted)
+        assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 128 + signal.SIGTERM
+    assert int(latest_checkpoint(tmp_path / "gpt").name[-7:]) < 50
+    assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert_same_run(tmp_path / "gpt", trained_gpt)
+
+
+def test_a_signal_in_the_last_step_finds_the_run_finished(tmp_path, small_recipe, dataset_folder, trained_gpt, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(50, patch)
+        assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert "the same command goes on" not in capsys.readouterr().out
+    assert_same_run(tmp_path / "gpt", trained_gpt)
 
 
 def hurt(path, damage):
