@@ -64,8 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
     except MemoryError as error:
         return _out_of_memory(verb, error)
     except RuntimeError as error:
-        # PyTorch says so in its own words, for the CPU and for a GPU.
-        if "memory" in str(error) and not os.environ.get("BYTELM_DEBUG"):
+        # PyTorch says so in its own words, for a GPU and for the CPU.
+        told = any(words in str(error) for words in ("out of memory", "can't allocate memory"))
+        if told and not os.environ.get("BYTELM_DEBUG"):
             return _out_of_memory(verb, error)
         raise
     except (ValueError, OSError, FloatingPointError) as error:

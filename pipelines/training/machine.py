@@ -1,6 +1,7 @@
 """What the machine at hand is good at: the device, and the dtype of activations and matrix products."""
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +17,14 @@ from pipelines.training.config import TrainConfig
 # sheets, under the names that the devices give themselves.
 TABULATED = {
     "B200": 2250e12,
+    "H200 NVL": 835e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
     "H100 NVL": 835e12,
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
+    "L40": 181e12,
     "L4": 121e12,
     "A10G": 70e12,
     "A10": 125e12,
@@ -63,7 +66,7 @@ def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False
     trains in it must scale the loss. Raises ValueError when "cuda" is asked for where there is none.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but PyTorch sees no GPU here: use --device cpu or auto")
+        raise ValueError("device is 'cuda', but PyTorch sees no GPU here: give cpu or auto")
     chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     if dtype != "auto":
         return Machine(chosen, getattr(torch, dtype), f"{_describe(chosen)}, {dtype} as asked")
@@ -81,11 +84,18 @@ def with_peaks(machine: Machine) -> Machine:
     """`machine` with what its matrix products are said and seen to reach: some milliseconds of work."""
     on_gpu = machine.device.type == "cuda"
     name = torch.cuda.get_device_name(machine.device) if on_gpu else ""
-    tabulated = next((flops for part, flops in TABULATED.items() if part in name), None)
+    tabulated = tabulated_flops(name)
     if machine.dtype == torch.float32:
         tabulated = None  # what tables say of it leaves out tensor cores, or means tf32
     measured = matmul_flops(machine.dtype, 8192 if on_gpu else 1024, machine.device)
     return replace(machine, peak_flops=tabulated, measured_flops=measured)
+
+
+def tabulated_flops(name: str) -> float | None:
+    """What TABULATED has for the device of that name; None for others, whose names may hold one of its."""
+    if "Laptop" in name:  # which runs with less power than its namesake
+        return None
+    return next((flops for part, flops in TABULATED.items() if re.search(rf"\b{re.escape(part)}\b", name)), None)
 
 
 def matmul_flops(dtype: torch.dtype, size: int = 512, device: torch.device | str = "cpu") -> float:
@@ -94,9 +104,10 @@ def matmul_flops(dtype: torch.dtype, size: int = 512, device: torch.device | str
     Where a processor has no instructions for a dtype, a large product takes seconds; so sizes stop before one that
     would take more than PATIENCE.
     """
-    best, rows = 0.0, 128
+    best, rows, generator = 0.0, 128, torch.Generator(device).manual_seed(0)
     while True:
-        a, b = (torch.ones(rows, rows, dtype=dtype, device=device) for _ in range(2))
+        # Random, since a GPU multiplies constants in less power and so faster than anything real.
+        a, b = (torch.randn(rows, rows, generator=generator, device=device).to(dtype) for _ in range(2))
         seconds = min(_product_seconds(a, b) for _ in range(5))
         best = max(best, 2 * rows**3 / seconds)
         rows *= 2

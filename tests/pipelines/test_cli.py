@@ -149,6 +149,15 @@ def test_a_model_that_does_not_fit_the_memory(bytelm, dataset_folder, tmp_path):
     assert not (tmp_path / "r").exists()
 
 
+def test_a_fault_that_speaks_of_memory_is_not_called_a_lack_of_it(monkeypatch):
+    def fails(arguments):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr("pipelines.runs.main", fails)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        main(["runs"])
+
+
 def test_names_with_brackets_are_names(bytelm, tmp_path):
     (tmp_path / "a.txt").write_text("some text\n" * 100)
     done = bytelm("train-tokenizer", "a.txt", "--vocab-size", "265", "--out", "k[/b]")
