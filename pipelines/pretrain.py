@@ -62,8 +62,10 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
     if group.kind == "fsdp" and machine.dtype_name == "float16":
         raise ValueError("--parallel fsdp does not scale float16's loss: use --parallel ddp, or --train.dtype float32")
     recipe = with_machine(recipe, machine.device.type, machine.dtype_name)
-    model = build_model(recipe.model, recipe.train.seed).to(machine.device)
+    model = build_model(recipe.model, recipe.train.seed)
     model.compute_dtype = machine.dtype
+    if group.kind != "fsdp":  # which brings a block at a time to a GPU that may be too small for all of them
+        model = model.to(machine.device)
     facts = {
         "data": str(data.resolve()),
         "dataset_fingerprint": dataset.fingerprint,

@@ -123,13 +123,16 @@ def open_training_data(recipe: Recipe, dataset: Dataset, tokenizer: Tokenizer, s
     return BlockData(dataset, make_any_objective(recipe, dataset.context_length, tokenizer), recipe.train, share)
 
 
+def there(part: np.ndarray, device: torch.device) -> torch.Tensor:
+    """An array as a tensor on `device`. A GPU fetches it from pinned memory while it computes what was queued before;
+    from other memory the copy would wait for that."""
+    tensor = torch.from_numpy(part)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def hidden_states(model: Callable[..., torch.Tensor], batch: Batch, device: torch.device) -> torch.Tensor:
     """What `model` makes of a batch: (B, P, width)."""
-
-    def there(part: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(part).to(device, non_blocking=True)
-
     masks = {"segments": batch.segments, "source_present": batch.source_present}
-    named = {name: there(part) for name, part in masks.items() if part is not None}
-    sources = [] if batch.source is None else [there(batch.source)]
-    return model(there(batch.inputs), *sources, **named)
+    named = {name: there(part, device) for name, part in masks.items() if part is not None}
+    sources = [] if batch.source is None else [there(batch.source, device)]
+    return model(there(batch.inputs, device), *sources, **named)

@@ -18,7 +18,7 @@ from pipelines.display import Bar, quantity, say
 from pipelines.training.allocator import keep_freed_memory
 from pipelines.training.checkpoints import CheckpointWriter, Keep, checkpoint_folders, resume, take_snapshot
 from pipelines.training.config import TrainConfig
-from pipelines.training.data import TrainingData, hidden_states
+from pipelines.training.data import TrainingData, hidden_states, there
 from pipelines.training.loader import Batch
 from pipelines.training.machine import Machine
 from pipelines.training.metrics_log import MetricsLog
@@ -64,10 +64,10 @@ class Trainer:
         self.parallel = parallel
         self.batches = Prefetcher(data)
         self.flops = flops_per_token(model)
-        self.device = next(model.parameters()).device
+        self.forward = parallel.wrap(model, config.compile)
+        self.device = next(model.parameters()).device  # where FSDP has brought it
         if self.device.type == "cpu":
             keep_freed_memory()
-        self.forward = parallel.wrap(model, config.compile)
         narrow = model.compute_dtype == torch.bfloat16  # what the machine is good at, which was found out for the model
         self.optimizers = build_optimizers(model, _settings(config), narrow, config.compile, parallel.spread)
         self.average = WeightAverage(model, config.average) if config.average else None
@@ -279,13 +279,15 @@ class Trainer:
 
     def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
         """The sum of nats over the targets of a micro-batch."""
-        hidden = hidden_states(self.forward, batch, self.device).flatten(0, 1)
-        targets, weights = torch.from_numpy(batch.targets).flatten(), torch.from_numpy(batch.weights).flatten()
-        if not batch.weights.all():
+        targets, weights, rows = batch.targets.ravel(), batch.weights.ravel(), None
+        if not weights.all():
             # The masked objective predicts 15 % of the positions, and padding is no target: the head is spared them.
-            rows = weights.nonzero().squeeze(1)
-            hidden, targets, weights = hidden[rows.to(self.device)], targets[rows], weights[rows]
-        return self.model.loss(hidden, targets.to(self.device), weights.to(self.device), **smoothing)
+            rows = weights.nonzero()[0]
+            targets, weights, rows = targets[rows], weights[rows], there(rows, self.device)
+        # Sent before the model runs, or the host would wait for it before it could queue the loss.
+        targets, weights = there(targets, self.device), there(weights, self.device)
+        hidden = hidden_states(self.forward, batch, self.device).flatten(0, 1)
+        return self.model.loss(hidden if rows is None else hidden[rows], targets, weights, **smoothing)
 
     @torch.no_grad()
     def _validate(self) -> None:

@@ -211,7 +211,7 @@ def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
     try:
         dist.init_process_group(backend, **_meeting_point())
         console.quiet = quiet or rank > 0
-        yield Replicas() if kind == "ddp" else _shards()
+        yield Replicas() if kind == "ddp" else _shards("cuda" if "cuda" in backend else "cpu")
     except FloatingPointError:
         if rank == 0:
             raise
@@ -229,11 +229,11 @@ def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
             dist.destroy_process_group()
 
 
-def _shards() -> OneProcess:
+def _shards(device: str) -> OneProcess:
     # FSDP takes half a second to import: no other run should wait for it.
     from pipelines.training.shards import Shards
 
-    return Shards()
+    return Shards(device)
 
 
 def _meeting_point() -> dict[str, Any]:

@@ -27,8 +27,13 @@ class Shards(Replicas):
 
     kind: Kind = "fsdp"
 
+    def __init__(self, device: str) -> None:
+        """`device`: the type of those that the processes compute on. A model may come to `wrap` on the CPU."""
+        super().__init__()
+        self.device = device
+
     def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
-        mesh = init_device_mesh(next(model.parameters()).device.type, (self.world_size,))
+        mesh = init_device_mesh(self.device, (self.world_size,))
         policy = MixedPrecisionPolicy(
             param_dtype=None if model.compute_dtype == torch.float32 else model.compute_dtype,
             reduce_dtype=torch.float32,
