@@ -29,7 +29,8 @@ class TrainConfig:
     batch_warmup_tokens: int = 0
     """Tokens of training in which they do."""
     micro_batch: int = 16
-    """Blocks or pairs that go through the model at once; the batch is accumulated from them."""
+    """Blocks or pairs that go through the model at once; the batch is accumulated from them. 0: as many blocks as fit a
+    GPU's memory; 16 on a CPU, and of pairs, since they differ in length."""
     sampling: Literal["permutation", "crops"] = "permutation"
     """Blocks in an order drawn by (seed, epoch), each once an epoch; or crops at random offsets of the stream."""
     lr: float = 1e-3
@@ -99,15 +100,15 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         positive = (
-            "tokens batch_tokens micro_batch lr validate_every_tokens validation_tokens "
+            "tokens batch_tokens lr validate_every_tokens validation_tokens "
             "checkpoint_every_tokens keep_checkpoints log_every_steps eps max_rollbacks"
         )
         for name in positive.split():
             if not getattr(self, name) > 0:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must be above 0")
         not_negative = (
-            "warmup_tokens batch_tokens_start batch_warmup_tokens weight_decay weight_decay_ratio grad_clip muon_lr "
-            "seed keep_every_tokens z_loss"
+            "micro_batch warmup_tokens batch_tokens_start batch_warmup_tokens weight_decay weight_decay_ratio "
+            "grad_clip muon_lr seed keep_every_tokens z_loss"
         )
         for name in not_negative.split():
             if not getattr(self, name) >= 0:

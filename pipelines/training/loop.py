@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -18,7 +18,8 @@ from pipelines.display import Bar, quantity, say
 from pipelines.training.allocator import keep_freed_memory
 from pipelines.training.checkpoints import CheckpointWriter, Keep, checkpoint_folders, resume, take_snapshot
 from pipelines.training.config import TrainConfig
-from pipelines.training.data import TrainingData, hidden_states, there
+from pipelines.training.data import BlockData, TrainingData, hidden_states, there
+from pipelines.training.fitting import largest_micro_batch
 from pipelines.training.loader import Batch
 from pipelines.training.machine import Machine
 from pipelines.training.metrics_log import MetricsLog
@@ -29,6 +30,8 @@ from pipelines.training.run import Run
 from pipelines.training.signals import asked_to_stop
 from pipelines.training.stability import LossScale, NotFiniteError, check_weights, count_skipped
 from pipelines.training.watch import memory_bytes, utilisation
+
+USUAL_MICRO_BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Trainer:
         self.loss_scale = LossScale(model.compute_dtype, self.device)
         self.at = Progress()
         self.saved_step: int | None = None
+        if not config.micro_batch:
+            self.config = replace(config, micro_batch=self._fitting_micro_batch())
 
     def train(self) -> Progress:
         """Go on from the newest checkpoint, if there is one, to the end."""
@@ -276,6 +281,15 @@ class Trainer:
         self.loss_scale.unscale(self.optimizers)
         norm = self.parallel.clip(self.model, self.config.grad_clip or math.inf)
         return self.parallel.sum(float(total)), norm
+
+    def _fitting_micro_batch(self) -> int:
+        if self.device.type == "cpu" or not isinstance(self.data, BlockData):
+            return USUAL_MICRO_BATCH
+        wrapped, self.forward = self.forward, self.model  # not compiled for each size, and without other processes
+        rows = largest_micro_batch(self._nats, self.data.step(0, 0), self.model)
+        self.forward = wrapped
+        say(f"micro-batches of {rows:,} {self.data.unit}, as many as fit the memory")
+        return rows
 
     def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
         """The sum of nats over the targets of a micro-batch."""

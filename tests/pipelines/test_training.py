@@ -13,9 +13,11 @@ from lm.model import build_model
 from pipelines.dataset import TokenDataset
 from pipelines.pretrain import pretrain
 from pipelines.training.checkpoints import checkpoint_folders
+from pipelines.training.fitting import largest_micro_batch
+from pipelines.training.loader import Batch
 from pipelines.training.machine import tabulated_flops
 from pipelines.training.run import Run
-from tests.pipelines.training_cases import metrics_of, weights_of
+from tests.pipelines.training_cases import assert_same_run, metrics_of, weights_of
 
 
 def test_the_loss_falls_and_metrics_tell_it(trained_gpt, small_recipe):
@@ -168,6 +170,29 @@ def test_a_loss_that_jumps_is_a_spike_and_ordinary_noise_is_none():
     again = LossWatch(*watch.as_list())
     assert watch.update(500, 6.0) and again.update(500, 6.0)
     assert watch.spikes == [500]
+
+
+@pytest.mark.parametrize(("room", "found"), [(1000, 48), (47, 24), (23, 12), (11, 6), (1, 1)])
+def test_a_micro_batch_is_halved_until_it_fits_and_leaves_no_gradient(room, found):
+    model = torch.nn.Linear(4, 4)
+    inputs = np.ones((48, 4), np.int64)
+
+    def nats(batch):
+        if len(batch.inputs) > room:
+            raise torch.OutOfMemoryError("out of memory")
+        return model(torch.from_numpy(batch.inputs).float()).sum()
+
+    assert largest_micro_batch(nats, Batch(inputs, inputs, inputs), model) == found
+    assert model.weight.grad is None
+
+
+def test_a_micro_batch_that_is_left_open_is_16_on_a_cpu(tmp_path, small_recipe, dataset_folder):
+    runs = []
+    for size in (0, 16):
+        runs.append(tmp_path / str(size))
+        train = replace(small_recipe.train, micro_batch=size, batch_tokens=1024, tokens=2048)
+        assert pretrain(replace(small_recipe, train=train), data=dataset_folder, out=runs[-1]) == 0
+    assert_same_run(*runs)
 
 
 @pytest.mark.parametrize(("validate", "checkpoint"), [(768, 5120), (2560, 1024)])
