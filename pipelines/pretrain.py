@@ -1,6 +1,7 @@
 """`bytelm pretrain`: a recipe and a dataset to a trained model."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -84,13 +85,26 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
             + (f"; {group.world_size} processes ({group.kind})" if group.kind != "none" else "")
         )
         say(precision_line(machine, recipe.model, recipe.train))
-        reached = trainer.train()
+        with _compiling():
+            reached = trainer.train()
     if reached.signal and reached.tokens < recipe.train.tokens:
         reached_tokens = quantity(reached.tokens, "tok")
         say(f"{out}: saved at step {reached.step:,}, {reached_tokens} of {tokens}; the same command goes on from there")
         return 128 + reached.signal if group.is_main else 0
     say(f"{out}: {summary(trainer)}")
     return 0
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """ValueError where torch.compile cannot do its work, as without a C++ compiler."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f"train.compile is true, but torch.compile failed here: train without it ({why})") from error
 
 
 def _machine(recipe: Recipe, out: Path, group: "OneProcess") -> "Machine":

@@ -102,6 +102,21 @@ def test_compiling_changes_nothing_but_time(tmp_path, small_recipe, dataset_fold
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
+@pytest.mark.slow
+def test_compiling_without_a_compiler_is_a_sentence_and_the_run_goes_on_without(
+    bytelm, dataset_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CXX", "/nonexistent")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    command = ("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "run", "--train.tokens", "1k")
+    small = ("--model.context-length", "32", "--model.width", "32", "--train.device", "cpu")
+    refused = bytelm(*command, *small, "--train.compile")
+    assert refused.returncode == 1
+    assert "train.compile is true, but torch.compile failed here: train without it" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert bytelm(*command, *small).returncode == 0
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_path, small_recipe, dataset_folder):
     recipe = replace(
         small_recipe,
