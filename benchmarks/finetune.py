@@ -129,10 +129,8 @@ def _recipe(options: Options, tokens: int) -> Recipe:
     shape = {"layers": options.layers, "width": options.width, "heads": options.heads, "context_length": CONTEXT + 2}
     train = {
         "tokens": tokens,
-        "optimizer": "muon",  # with AdamW alone such an encoder stays at the unigram's loss for millions of tokens
         "lr": options.pretraining_lr,
         "muon_lr": options.muon_lr,
-        "schedule": "trapezoid",
         "batch_tokens": options.batch_tokens,
         "warmup_tokens": tokens // 50,
         "validate_every_tokens": max(1, tokens // 10),
