@@ -100,15 +100,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = N
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
-    """PyTorch's FlexAttention where it has a kernel worth compiling; else `sdpa`, as in training on the CPU.
-
-    Raises ValueError for dropout.
-    """
-    if dropout:
-        raise ValueError(
-            f"the attention backend flex has no dropout, {dropout} was given: set dropout=0, or take another "
-            "backend, such as auto"
-        )
+    """PyTorch's FlexAttention where it has a kernel worth compiling; else `sdpa`, as in training on the CPU."""
+    assert dropout == 0.0, "a configuration with dropout has another backend"
     from lm import flex as kernel  # imports the compiler's front end, which nobody else needs
 
     if not kernel.supported(q, k, v, mask):

@@ -31,12 +31,8 @@ GPU_TILE = 256 << 20
 def closed_form(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0
 ) -> Tensor:
-    """q (B, H, T, D), k and v (B, G, S, D) to (B, H, T, D). Raises ValueError for dropout."""
-    if dropout:
-        raise ValueError(
-            f"the attention backend closed_form has no dropout, {dropout} was given: set dropout=0, or take another "
-            "backend, such as auto"
-        )
+    """q (B, H, T, D), k and v (B, G, S, D) to (B, H, T, D)."""
+    assert dropout == 0.0, "a configuration with dropout has another backend"
     group_size(q, k)
     return _ClosedForm.apply(q, k, v, mask.bias, replace(mask, bias=None), default_scale(q, scale))
 

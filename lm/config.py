@@ -17,6 +17,7 @@ AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "re
 
 GATED = ("swiglu", "geglu")
 GATED_MULTIPLE = 64  # widths of a multiple of this fill the tiles of every matrix unit
+WITHOUT_DROPOUT = ("flex", "closed_form")  # attention backends that keep every weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,7 @@ class ModelConfig:
         self._check_heads()
         self._check_positions()
         self._check_architecture()
+        self._check_attention()
 
     def _check_choices(self) -> None:
         for field, choices in _CHOICES.items():
@@ -198,6 +200,13 @@ class ModelConfig:
             )
         if self.value_embeddings and self.architecture == "encoder-decoder":
             raise ValueError("model.value_embeddings is for decoders and encoders: leave it out of an encoder-decoder")
+
+    def _check_attention(self) -> None:
+        if self.dropout and self.attention in WITHOUT_DROPOUT:
+            raise ValueError(
+                f"model.dropout is {self.dropout}, but model.attention={self.attention!r} has none: give "
+                "model.dropout=0, or another backend, such as model.attention=auto"
+            )
 
     @property
     def head_width(self) -> int:

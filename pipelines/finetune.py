@@ -58,7 +58,7 @@ def finetune(
 
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace a classifier with --overwrite)")
-    encoder = _encoder(run)
+    encoder = _encoder(run, settings)
     train, tested = _texts(data, test, text_field, label_field, held_out)
     labels = train.distinct_labels()
     task = _Task(encoder, train, tested, labels, settings)
@@ -196,7 +196,8 @@ class _Task:
         return np.array([places[label] for label in labels], dtype=np.int64)
 
 
-def _encoder(folder: Path) -> Any:
+def _encoder(folder: Path, settings: FinetuneConfig) -> Any:
+    from lm.config import WITHOUT_DROPOUT
     from pipelines.training.loader import required
     from pipelines.training.run import Run
     from tokenizer import CLS, SEP
@@ -206,6 +207,11 @@ def _encoder(folder: Path) -> Any:
         raise ValueError(
             f"{folder} has a model of architecture {run.recipe.model.architecture!r}: a classifier is made of an "
             "encoder, such as bytelm pretrain bert-tiny trains"
+        )
+    if settings.dropout and run.recipe.model.attention in WITHOUT_DROPOUT:
+        raise ValueError(
+            f"{folder} has model.attention = {run.recipe.model.attention!r}, which has no dropout, but --dropout is "
+            f"{settings.dropout:g}: give --dropout 0"
         )
     required("a classifier", (CLS, SEP), run.tokenizer())
     return run

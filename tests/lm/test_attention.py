@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm.attention import BACKENDS
+from lm.config import WITHOUT_DROPOUT
 from lm.masks import Mask
 from tests.lm.attention_cases import cases, textbook, with_gradients
 
@@ -120,7 +121,7 @@ def test_softmax_is_stable_at_extreme_scores(name, dtype):
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), inputs[:2]))
 
 
-@pytest.mark.parametrize("name", sorted(set(BACKENDS) - {"closed_form", "flex"}))
+@pytest.mark.parametrize("name", sorted(set(BACKENDS) - set(WITHOUT_DROPOUT)))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dropout_zeroes_its_share_of_weights_and_keeps_their_mean(name, dtype):
     torch.manual_seed(0)
@@ -131,13 +132,6 @@ def test_dropout_zeroes_its_share_of_weights_and_keeps_their_mean(name, dtype):
     kept = weights > 0
     assert kept.float().mean().item() == pytest.approx(0.75, abs=0.01)
     torch.testing.assert_close(weights[kept], torch.full_like(weights[kept], 4 / 3), atol=1e-2, rtol=1e-2)
-
-
-@pytest.mark.parametrize("name", ["closed_form", "flex"])
-def test_backends_without_dropout_refuse_it_by_name(name):
-    q = torch.zeros(1, 1, 2, 4)
-    with pytest.raises(ValueError, match=f"{name} has no dropout, 0.1 was given"):
-        BACKENDS[name](q, q, q, Mask(), dropout=0.1)
 
 
 @pytest.mark.parametrize("name", NAMES)

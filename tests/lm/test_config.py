@@ -31,6 +31,8 @@ from lm.config import ModelConfig
         ({"positions": "relative", "relative_distance": 16}, ["model.relative_distance", "16", "32"]),
         ({"decoder_layers": 2}, ["model.decoder_layers", "'decoder'", "model.layers"]),
         ({"layers": 4, "value_embeddings": 3}, ["model.value_embeddings", "3", "at most 2"]),
+        ({"dropout": 0.1, "attention": "flex"}, ["model.dropout", "0.1", "'flex'", "dropout=0", "attention=auto"]),
+        ({"dropout": 0.1, "attention": "closed_form"}, ["model.dropout", "'closed_form'", "attention=auto"]),
         ({"attention": "magic"}, ["model.attention", "'magic'", "sdpa"]),
         ({"vocab_size": 10**20}, ["model.vocab_size", str(10**20), "at most 100,000,000"]),
         ({"layers": 10**9}, ["model.layers", "at most 10,000"]),

@@ -14,6 +14,7 @@ from corpora.labelled import read_labelled
 from pipelines.classifier import load_classifier
 from pipelines.classify import classify
 from pipelines.finetune import finetune
+from pipelines.recipe import save_config
 from pipelines.training.finetune_config import FinetuneConfig
 from pipelines.training.run import Run
 
@@ -193,6 +194,19 @@ def test_damaged_files_are_named(made, tmp_path):
     (folder / "config.toml").write_text(config.replace("heads =", "hands ="))
     with pytest.raises(ValueError, match=r"config.toml is damaged"):
         load_classifier(folder)
+
+
+def test_an_encoder_whose_attention_has_no_dropout_is_tuned_without_it(tmp_path, trained_bert, passages):
+    folder = shutil.copytree(trained_bert, tmp_path / "bert")
+    run = Run(folder)
+    model = replace(run.recipe.model, dropout=0.0, attention="closed_form")
+    save_config(folder / "config.toml", replace(run.recipe, model=model), run.facts)
+    with pytest.raises(ValueError, match=r"model\.attention = 'closed_form', .* --dropout is 0\.1: give --dropout 0"):
+        finetune(folder, data=passages[0], out=tmp_path / "out", settings=SETTINGS)
+    assert not (tmp_path / "out").exists()
+    settings = replace(SETTINGS, dropout=0.0, epochs=1)
+    finetune(folder, data=passages[0], out=tmp_path / "out", settings=settings, compare_scratch=False)
+    assert load_classifier(tmp_path / "out").model.config.attention == "closed_form"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pipelines.cli import main
 from pipelines.pretrain import pretrain
 from pipelines.recipe import save_config
 from pipelines.training.run import Run, locked
@@ -80,6 +81,20 @@ def test_a_folder_of_something_else_is_not_written_into(tmp_path, small_recipe, 
         with pytest.raises(ValueError, match="is not empty and holds no run"):
             pretrain(small_recipe, data=dataset_folder, out=there)
         assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("backend", ["flex", "closed_form"])
+def test_dropout_that_attention_has_not_leaves_no_run_in_the_way(
+    tmp_path, small_recipe, dataset_folder, backend, capsys
+):
+    save_config(tmp_path / "recipe.toml", small_recipe, {})
+    command = ["pretrain", str(tmp_path / "recipe.toml"), "--data", str(dataset_folder), "--out", str(tmp_path / "run")]
+    command += ["--train.tokens", "256", "--model.attention", backend]
+    with pytest.raises(SystemExit):
+        main(command)
+    assert "give model.dropout=0, or another backend" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert main([*command, "--model.dropout", "0"]) == 0
 
 
 @pytest.mark.parametrize(
