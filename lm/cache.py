@@ -20,9 +20,11 @@ from lm.positions import Rows
 
 
 class KVCache:
-    """Keys and values of the positions that a stack has read, for each block a pair of (B, G, capacity, D).
+    """Keys and values of the positions that a stack has read, for each block a pair of (B, G, columns, D).
 
-    Sequences of different lengths end together: the first `padding` (B,) int64 columns of each are none of its own.
+    Position t is in column t % columns: a window keeps as many columns as it sees, and each new position takes the
+    column of one that is out of sight; without one there is a column for each of `capacity` positions. Sequences of
+    different lengths end together: the first `padding` (B,) int64 positions of each are none of its own.
     """
 
     def __init__(
@@ -36,10 +38,11 @@ class KVCache:
         padding: Tensor | None = None,
     ) -> None:
         config = stack.config
-        shape = (batch, config.key_value_heads, capacity, config.head_width)
-        stored = storage_dtype(dtype, device)
         self.stack = stack
         self.capacity = capacity
+        self.columns = min(capacity, config.window or capacity)
+        shape = (batch, config.key_value_heads, self.columns, config.head_width)
+        stored = storage_dtype(dtype, device)
         self.keys = [torch.empty(shape, dtype=stored, device=device) for _ in stack.blocks]
         self.values = [torch.empty_like(keys) for keys in self.keys]
         self.clear(padding)
@@ -61,21 +64,27 @@ class KVCache:
         return positions_of(self.padding, self.length, self.length + tokens)
 
     def attends(self, tokens: int) -> list[Attend]:
-        """Attention of the next `tokens`, one function a block: it remembers their keys and values, and sees all that
-        are there."""
+        """Attention of the next `tokens`, one function a block: it sees all that is remembered, and remembers their
+        keys and values."""
+        blocks, config, dtype = range(len(self.keys)), self.stack.config, self.keys[0].dtype
         stop = self.length + tokens
-        present = None if self.present is None else self.present[:, :stop]
-        bias = self.stack.bias(slice(self.length, stop), stop, self.keys[0].dtype)
-        config = self.stack.config
+        # one token takes the place of the oldest before it attends, several join what is there
+        first = max(0, (stop if tokens == 1 else self.length) - self.columns)
+        present = None if self.present is None else self.present[:, first:stop]
+        bias = self.stack.bias(slice(self.length, stop), stop, dtype)
+        bias = None if bias is None else bias[..., first:]
         if tokens > 1:
             mask = Mask(causal=True, window=config.window, present=present, bias=bias)
-            return [partial(self._attend, block, mask) for block in range(len(self.keys))]
-        first = max(0, stop - config.window) if config.window else 0
-        added = None if present is None else hidden_columns(present[:, first:], self.keys[0].dtype)
+            past, kept = self._columns(first, self.length), self._columns(max(self.length, stop - self.columns), stop)
+            return [partial(self._attend, block, mask, past, kept) for block in blocks]
+        added = None if present is None else hidden_columns(present, dtype)
         if bias is not None:
-            added = bias[..., first:] if added is None else bias[..., first:] + added
+            added = bias if added is None else bias + added
+        if added is not None and first:
+            added = added.roll(first % self.columns, dims=-1)  # in the order of the columns
         scale = None if config.scaled_attention else 1.0
-        return [partial(self._attend_last, block, first, added, scale) for block in range(len(self.keys))]
+        kept = self._columns(self.length, stop)
+        return [partial(self._attend_last, block, stop - first, kept, added, scale) for block in blocks]
 
     def select(self, rows: Tensor) -> None:
         """Go on with those sequences, (N,) int64 with N at most B: a beam may go on twice, another not at all."""
@@ -87,25 +96,42 @@ class KVCache:
         if self.padding is not None:
             self.padding, self.present = self.padding[rows], self.present[rows]
 
-    def _attend(self, block: int, mask: Mask, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self._remember(block, k, v)
+    def _attend(
+        self, block: int, mask: Mask, past: slice | Tensor, kept: slice | Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        seen = k, v
         if self.length:
-            stop = self.length + k.shape[-2]
-            k, v = (tensors[block][:, :, :stop].to(q.dtype) for tensors in (self.keys, self.values))
-        return self.stack.backend()(q, k, v, mask)
+            before = (tensors[block][:, :, past].to(q.dtype) for tensors in (self.keys, self.values))
+            seen = (torch.cat(both, dim=-2) for both in zip(before, (k, v), strict=True))
+        mixed = self.stack.backend()(q, *seen, mask)
+        self._remember(block, kept, k[:, :, -self.columns :], v[:, :, -self.columns :])
+        return mixed
 
     def _attend_last(
-        self, block: int, first: int, added: Tensor | None, scale: float | None, q: Tensor, k: Tensor, v: Tensor
+        self,
+        block: int,
+        seen: int,
+        kept: slice | Tensor,
+        added: Tensor | None,
+        scale: float | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
     ) -> Tensor:
         """One query needs no mask for the future, so that all masks and bounds are made once for all blocks."""
-        self._remember(block, k, v)
-        seen = slice(first, self.length + 1)
-        return attend_all(q, self.keys[block][:, :, seen], self.values[block][:, :, seen], added, scale)
+        self._remember(block, kept, k, v)
+        return attend_all(q, self.keys[block][:, :, :seen], self.values[block][:, :, :seen], added, scale)
 
-    def _remember(self, block: int, k: Tensor, v: Tensor) -> None:
-        stop = self.length + k.shape[-2]
-        self.keys[block][:, :, self.length : stop] = k
-        self.values[block][:, :, self.length : stop] = v
+    def _remember(self, block: int, columns: slice | Tensor, k: Tensor, v: Tensor) -> None:
+        self.keys[block][:, :, columns] = k.to(self.keys[block].dtype)
+        self.values[block][:, :, columns] = v.to(self.values[block].dtype)
+
+    def _columns(self, start: int, stop: int) -> slice | Tensor:
+        """Those of the positions from `start` to `stop`, at most as many as there are columns."""
+        first = start % self.columns
+        if first + stop - start <= self.columns:
+            return slice(first, first + stop - start)
+        return torch.arange(start, stop, device=self.keys[0].device) % self.columns
 
 
 class SourceMemory:

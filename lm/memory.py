@@ -31,7 +31,7 @@ def cache_bytes_per_token(model: LanguageModel, dtype: torch.dtype) -> int:
 
 def cache_bytes(model: LanguageModel, dtype: torch.dtype, length: int, source_length: int = 0) -> int:
     """Bytes of one sequence's KV cache after `length` tokens, of which a window keeps only its own; an encoder-decoder
-    also keeps keys and values of `source_length` tokens."""
+    also keeps keys and values of `source_length` tokens. `dtype` is that of `lm.cache.storage_dtype`."""
     kept = min(length, model.config.window or length) * cache_bytes_per_token(model, dtype)
     if model.encoder is None or model.decoder is None:
         return kept

@@ -25,8 +25,8 @@ def params(
 
     Returns `parameters` by component, `parameters_tied` and `parameters_untied` likewise, `non_embedding`,
     `biases_and_norms`, `flops_per_token` of training, `training_bytes` (`weights`, `gradients`, AdamW's `moments`, and
-    an estimate of the `activations` of one sequence), `cache_bytes_per_token`, `cache_bytes` of a full context and
-    `generation_bytes`, weights and that cache.
+    an estimate of the `activations` of one sequence), `cache_bytes_per_token`, `cache_bytes` of a full context,
+    `cache_bytes_on_cpu`, where bfloat16 is kept as float32, and `generation_bytes`, weights and `cache_bytes`.
 
     Args:
         dtype: Of activations, and of weights and cache in generation; in training weights are float32.
@@ -46,6 +46,7 @@ def count(model: ModelConfig, dtype: str) -> dict[str, Any]:
     """The numbers that `params` returns."""
     import torch
 
+    from lm.cache import storage_dtype
     from lm.counting import (
         flops_per_token,
         matrix_parameters,
@@ -62,6 +63,7 @@ def count(model: ModelConfig, dtype: str) -> dict[str, Any]:
     tied, untied = (table, other) if model.tied_head else (other, table)
     length = model.context_length
     cache = cache_bytes(built, kind, length, source_length=length)
+    kept_on_cpu = storage_dtype(kind, torch.device("cpu"))
     return {
         "parameters": table,
         "parameters_tied": tied,
@@ -72,6 +74,7 @@ def count(model: ModelConfig, dtype: str) -> dict[str, Any]:
         "training_bytes": {**training_bytes(built), "activations": activation_bytes(model, kind)},
         "cache_bytes_per_token": cache_bytes_per_token(built, kind),
         "cache_bytes": cache,
+        "cache_bytes_on_cpu": cache_bytes(built, kept_on_cpu, length, source_length=length),
         "generation_bytes": kind.itemsize * table["total"] + cache,
         "dtype": dtype,
     }
@@ -117,10 +120,12 @@ def _print(model: ModelConfig, dtype: str, costs: dict[str, Any]) -> None:
     )
     if costs["cache_bytes_per_token"]:
         both = " and as long a source" if model.architecture == "encoder-decoder" else ""
+        wider = costs["cache_bytes_on_cpu"] != costs["cache_bytes"]
+        on_cpu = f"; on a CPU the cache is float32, {quantity(costs['cache_bytes_on_cpu'], 'B')}" if wider else ""
         say(
             f"generation: {quantity(costs['cache_bytes_per_token'], 'B')} of KV cache a token, "
             f"{quantity(costs['cache_bytes'], 'B')} for {length}{both}; with the weights "
-            f"{quantity(costs['generation_bytes'], 'B')} ({dtype})"
+            f"{quantity(costs['generation_bytes'], 'B')} ({dtype}){on_cpu}"
         )
 
 

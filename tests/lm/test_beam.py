@@ -136,7 +136,7 @@ def test_hypotheses_and_scores_are_those_of_transformers(early_stop, length_pena
     assert ended > 3 or not early_stop
 
 
-@pytest.mark.parametrize("shape", [T5, ORIGINAL])
+@pytest.mark.parametrize("shape", [T5, ORIGINAL, {**T5, "window": 3}, {**ORIGINAL, "window": 5}])
 @pytest.mark.parametrize("early_stop", [True, False])
 def test_neither_the_cache_nor_other_sources_change_what_is_found(shape, early_stop):
     model, (source, present) = lively(24, shape), sources(24)

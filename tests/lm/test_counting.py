@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lm.cache import storage_dtype
 from lm.config import ModelConfig
 from lm.counting import (
     count_parameters,
@@ -16,9 +17,12 @@ from lm.counting import (
     non_embedding_parameters,
     parameter_table,
 )
+from lm.generation import read_source
+from lm.inference import prepare
 from lm.memory import activation_bytes, cache_bytes, cache_bytes_per_token, training_bytes
 from lm.model import build_model
 from lm.presets import PRESETS, preset
+from lm.reading import Reader
 
 SMALL = ModelConfig(vocab_size=99, context_length=64, layers=3, width=48, heads=4)
 BOTH = replace(SMALL, architecture="encoder-decoder", layers=2, decoder_layers=3)
@@ -186,6 +190,24 @@ def test_a_cache_holds_keys_and_values_of_every_layer():
     assert cache_bytes(model_without_memory(preset("bert-base")), torch.float32, 512) == 0
     both = model_without_memory(BOTH)
     assert cache_bytes(both, torch.float32, 10, source_length=20) == 2 * 3 * 48 * 4 * (10 + 20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"window": 16, "kv_heads": 2}, {"window": 100}], ids=str)
+@pytest.mark.parametrize("config", [SMALL, BOTH], ids=lambda config: config.architecture)
+def test_a_cache_has_the_bytes_that_generation_allocates(config, options, dtype):
+    """On the CPU, where bfloat16 is kept as float32: a context of 64 tokens, and a source of 9."""
+    model = build_model(replace(config, **options), seed=0)
+    model.compute_dtype = dtype
+    ready, both = prepare(model), config.architecture == "encoder-decoder"
+    memory = read_source(ready, torch.ones(1, 9, dtype=torch.int64) if both else None)
+    reader = Reader(ready, torch.ones(1, 60, dtype=torch.int64), room=100, memory=memory)
+    tensors = [*reader.cache.keys, *reader.cache.values]
+    tensors += [tensor for pair in memory.memories for tensor in pair] if both else []
+    kept = storage_dtype(dtype, torch.device("cpu"))
+    assert {tensor.dtype for tensor in tensors} == {kept}
+    allocated = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+    assert cache_bytes(model_without_memory(model.config), kept, 64, source_length=9) == allocated
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,17 @@ def test_every_field_of_the_shape_can_be_given(capsys):
     assert costs["parameters"]["positions"] == 2000 * 768
 
 
+def test_a_cache_that_a_cpu_keeps_wider_is_said(capsys):
+    costs = costs_of(capsys, "gpt2")
+    assert costs["cache_bytes_on_cpu"] == 2 * costs["cache_bytes"] == 2 * 12 * 768 * 4 * 1024
+    assert main(["params", "gpt2"]) == 0
+    assert "(bfloat16); on a CPU the cache is float32, 75.5 MB" in capsys.readouterr().out
+    costs = costs_of(capsys, "gpt2", "--dtype", "float32")
+    assert costs["cache_bytes_on_cpu"] == costs["cache_bytes"]
+    assert main(["params", "gpt2", "--dtype", "float32"]) == 0
+    assert "on a CPU" not in capsys.readouterr().out
+
+
 def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
     from pipelines.loading import load_trained
     from pipelines.training.run import Run
