@@ -166,21 +166,52 @@ class ModelConfig:
                 f"model.width is {self.width}, and sinusoidal positions pair a sine with a cosine: "
                 f"try model.width={self.width + 1}, with heads that divide it"
             )
+        for positions, names in _OF_POSITIONS.items():
+            for field in names if self.positions != positions else ():
+                value, default = getattr(self, field), getattr(type(self), field)
+                if value != default:
+                    raise ValueError(
+                        f"model.{field} is {value!r}, but model.positions is {self.positions!r}: leave it at "
+                        f"{default!r}, or give model.positions={positions}"
+                    )
+        if self.positions == "rotary":
+            self._check_rotary()
+        if self.positions == "relative":
+            self._check_relative()
+
+    def _check_rotary(self) -> None:
         if not self.rotary_base > 1.0:
             raise ValueError(f"model.rotary_base is {self.rotary_base}: give a number above 1, such as 10000")
         if not self.rotary_factor >= 1.0:
             raise ValueError(f"model.rotary_factor is {self.rotary_factor}: give 1 or more, such as 4")
+        if self.rotary_scaling == "none" and self.rotary_factor != 1.0:
+            raise ValueError(
+                f"model.rotary_factor is {self.rotary_factor}, but model.rotary_scaling is 'none': leave it at 1, or "
+                "say how, such as model.rotary_scaling=yarn"
+            )
+        if self.rotary_scaling != "none" and self.rotary_factor == 1.0:
+            raise ValueError(
+                f"model.rotary_scaling is {self.rotary_scaling!r}, but model.rotary_factor is 1, which scales nothing: "
+                "say by how much, such as model.rotary_factor=4, or leave it at 'none'"
+            )
         if self.rotary_scaling in ("yarn", "llama3") and not self.rotary_original_length:
             raise ValueError(
                 f"model.rotary_scaling is {self.rotary_scaling!r}, which needs model.rotary_original_length: "
                 "give the context length that was trained on"
             )
-        if self.positions == "relative" and (self.relative_buckets < 4 or self.relative_buckets % 4):
+        if self.rotary_scaling in ("none", "linear") and self.rotary_original_length:
+            raise ValueError(
+                f"model.rotary_original_length is {self.rotary_original_length}, but model.rotary_scaling is "
+                f"{self.rotary_scaling!r}: leave it at 0, or give model.rotary_scaling=yarn or llama3"
+            )
+
+    def _check_relative(self) -> None:
+        if self.relative_buckets < 4 or self.relative_buckets % 4:
             raise ValueError(
                 f"model.relative_buckets is {self.relative_buckets}: give a multiple of 4, such as 32, since a "
                 "quarter of them are single distances of one direction"
             )
-        if self.positions == "relative" and self.relative_distance <= self.relative_buckets // 2:
+        if self.relative_distance <= self.relative_buckets // 2:
             raise ValueError(
                 f"model.relative_distance is {self.relative_distance}: give more than half of "
                 f"model.relative_buckets={self.relative_buckets}"
@@ -247,6 +278,10 @@ _CHOICES = {
     "activation": Activation,
     "initialization": Initialization,
     "attention": AttentionBackend,
+}
+_OF_POSITIONS = {
+    "rotary": ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length"),
+    "relative": ("relative_buckets", "relative_distance"),
 }
 # Far above any model, and low enough that the bytes of a matrix are a 64-bit number.
 _MOST = {

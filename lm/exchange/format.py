@@ -100,11 +100,7 @@ class Format:
             # A field that the format says nothing about has to have the value that it has by itself.
             allowed = self.expresses.get(each.name, (each.default,))
             value = getattr(config, each.name)
-            idle = (
-                each.name in SHAPE | TRAINING
-                or (each.name == "rotary_scaling" and config.positions != "rotary")
-                or (each.name == "kv_heads" and value == config.heads)
-            )
+            idle = each.name in SHAPE | TRAINING or (each.name == "kv_heads" and value == config.heads)
             if allowed and value not in allowed and not idle:
                 found.append(f"model.{each.name} = {_listed(allowed)}, not {value!r}")
         return found + self.conflicts(config)

@@ -54,9 +54,10 @@ def rotary_fields(settings: Mapping[str, Any], base: float, share: float | None 
                 f"config.json has {name} = {value!r} of rotary positions: only {allowed[-1]!r} is supported"
             )
     fields = {"positions": "rotary", "rotary_base": float(rope.get("rope_theta") or base)}
-    if kind == "default":
+    factor = float(rope.get("factor") or 1.0)
+    if kind == "default" or factor == 1.0:  # once as long is as long as it was
         return fields
-    fields |= {"rotary_scaling": KINDS[kind], "rotary_factor": float(rope.get("factor") or 1.0)}
+    fields |= {"rotary_scaling": KINDS[kind], "rotary_factor": factor}
     if kind != "linear":
         original = rope.get("original_max_position_embeddings") or settings["max_position_embeddings"]
         fields["rotary_original_length"] = int(original)

@@ -213,6 +213,13 @@ def test_another_configuration_than_ours_is_refused_by_name(name, change, words)
         from_hugging_face({**settings, **change}, tensors)
 
 
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
+def test_rotary_positions_scaled_by_one_are_read_as_what_they_are(kind):
+    settings, tensors = exported("llama")
+    config, _ = from_hugging_face({**settings, "rope_scaling": {"rope_type": kind, "factor": 1.0}}, tensors)
+    assert (config.rotary_scaling, config.rotary_factor, config.rotary_original_length) == ("none", 1.0, 0)
+
+
 def test_a_file_of_the_bare_model_is_read_too():
     settings, tensors = exported("gpt2")
     bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}

@@ -23,8 +23,14 @@ ELSEWHERE |= {"rotary_original_length"}
 def configurations(draw):
     architecture = draw(st.sampled_from(get_args(Architecture)))
     layers, heads, half = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 3))
-    both, scaling = architecture == "encoder-decoder", draw(st.sampled_from(["none", "linear"]))
-    buckets = draw(st.sampled_from([4, 8, 32]))
+    both, positions = architecture == "encoder-decoder", draw(st.sampled_from(get_args(Positions)))
+    more = {}
+    if positions == "rotary":
+        more["rotary_base"] = draw(st.sampled_from([100.0, 10000.0]))
+        more |= draw(st.sampled_from([{}, {"rotary_scaling": "linear", "rotary_factor": 2.5}]))
+    if positions == "relative":
+        buckets = draw(st.sampled_from([4, 8, 32]))
+        more |= {"relative_buckets": buckets, "relative_distance": buckets // 2 + draw(st.integers(1, 20))}
     return ModelConfig(
         architecture=architecture,
         vocab_size=VOCABULARY,
@@ -36,12 +42,7 @@ def configurations(draw):
         kv_heads=draw(st.sampled_from([n for n in (0, 1, 2, 4) if n == 0 or heads % n == 0])),
         mlp=draw(st.booleans()),
         mlp_width=draw(st.sampled_from([0, 7])),
-        positions=draw(st.sampled_from(get_args(Positions))),
-        rotary_base=draw(st.sampled_from([100.0, 10000.0])),
-        rotary_scaling=scaling,
-        rotary_factor=draw(st.sampled_from([1.0, 2.5])) if scaling == "linear" else 1.0,
-        relative_buckets=buckets,
-        relative_distance=buckets // 2 + draw(st.integers(1, 20)),
+        positions=positions,
         norm=draw(st.sampled_from(get_args(Norm))),
         norm_position=draw(st.sampled_from(get_args(NormPosition))),
         norm_eps=draw(st.sampled_from([1e-12, 1e-5, 0.1])),
@@ -57,6 +58,7 @@ def configurations(draw):
         value_embeddings=0 if both else draw(st.integers(0, (layers + 1) // 2)),
         embedding_skips=draw(st.booleans()),
         attention=draw(st.sampled_from(sorted(BACKENDS))),
+        **more,
     )
 
 
@@ -86,7 +88,7 @@ def test_logits_are_those_of_the_formulas(config, length, seed):
 def test_no_option_of_a_model_is_forgotten():
     drawn = set()
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=300, deadline=None, database=None)
     @given(config=configurations())
     def collect(config):
         default = ModelConfig()
