@@ -161,7 +161,7 @@ def windows_of(run: Run, dataset: Dataset, stride: int | None, min_context: int)
 
 
 def comparable(other: Run, this: Run) -> Run:
-    """`other`, if it predicts the same positions over the same tokens; else ValueError."""
+    """`other`, if it predicts the same positions over the same tokens from the same context; else ValueError."""
     if other.facts["tokenizer_fingerprint"] != this.tokenizer().fingerprint:
         raise ValueError(
             f"{other.folder} and {this.folder} have different tokenizers: their predictions are over different "
@@ -172,5 +172,12 @@ def comparable(other: Run, this: Run) -> Run:
         raise ValueError(
             f"{other.folder} and {this.folder} do not predict the same positions: "
             f"{theirs[0]} with a context of {theirs[1]}, and {ours[0]} with {ours[1]}"
+        )
+    masks = [r.recipe.model.document_mask for r in (other, this)]
+    if masks[0] != masks[1]:
+        with_mask, without = (other, this) if masks[0] else (this, other)
+        raise ValueError(
+            f"{with_mask.folder} has model.document_mask and {without.folder} has not: they do not "
+            "predict from the same context; evaluate each by itself"
         )
     return other

@@ -18,7 +18,7 @@ from pipelines.dataset import TokenDataset
 from pipelines.evaluate import evaluate
 from pipelines.loading import load_trained
 from pipelines.pretrain import pretrain
-from pipelines.recipe import load_recipe
+from pipelines.recipe import load_recipe, save_config
 from pipelines.scoring import decoder_windows
 from pipelines.training.loader import NextToken
 from pipelines.training.run import Run
@@ -176,6 +176,19 @@ def test_a_run_with_another_objective_or_tokenizer_is_not_compared(tmp_path, tra
     (stranger / "config.toml").write_text(text.replace(fingerprint, "0" * 64))
     with pytest.raises(ValueError, match="have different tokenizers"):
         evaluate(trained_gpt, against=stranger)
+
+
+def test_a_run_is_not_compared_under_a_document_mask_that_is_not_its_own(tmp_path, trained_gpt):
+    masked = shutil.copytree(trained_gpt, tmp_path / "masked")
+    recipe = Run(masked).recipe
+    model = replace(recipe.model, document_mask=True)
+    save_config(masked / "config.toml", replace(recipe, model=model), Run(masked).facts)
+    for one, other in ((masked, trained_gpt), (trained_gpt, masked)):
+        with pytest.raises(ValueError, match=rf"{masked} has model\.document_mask and {trained_gpt} has not"):
+            evaluate(one, against=other)
+    again = shutil.copytree(masked, tmp_path / "again")
+    same = evaluate(masked, against=again)["splits"]["validation"]
+    assert same["document_mask"] and same["kl_bits"] == pytest.approx(0, abs=1e-9)
 
 
 def test_a_dataset_of_another_tokenizer_is_refused(tmp_path, trained_gpt, text_folder):
