@@ -291,6 +291,7 @@ _MOST = {
     "decoder_layers": 10**4,
     "width": 10**8,
     "mlp_width": 10**9,
+    "rotary_original_length": 10**8,
     "relative_buckets": 10**6,
     "token_types": 10**6,
 }

@@ -60,7 +60,7 @@ def from_hugging_face(
     Raises ValueError for another format, for a setting that means something else than what we have, and for tensors
     that are missing, too many, or of another shape, by name.
     """
-    given = {each.model_type: each for each in FORMATS}.get(settings.get("model_type"))
+    given = next((each for each in FORMATS if each.model_type == settings.get("model_type")), None)
     if given is None:
         known = ", ".join(repr(each.model_type) for each in FORMATS)
         raise ValueError(f"config.json has model_type = {settings.get('model_type')!r}: bytelm reads {known}")
@@ -69,7 +69,11 @@ def from_hugging_face(
     settings = {**given.defaults, **settings}
     given.check(settings)
     tensors = given.canonical(tensors)
-    config = ModelConfig(**given.fields(settings, tensors))
+    fields = given.fields(settings, tensors)
+    try:
+        config = ModelConfig(**fields)
+    except ValueError as error:
+        raise ValueError(f"config.json makes a model that cannot be built: {error}") from None
     objections = given.objections(config)
     assert not objections, objections
     return config, _weights(given, config, tensors)

@@ -106,13 +106,16 @@ class Format:
         return found + self.conflicts(config)
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """ValueError names the first setting of config.json of the wrong type, or that means what we have not."""
+        """ValueError names the first setting of config.json of the wrong type, a size that is none, or one that means
+        what we have not."""
         for name, default in self.defaults.items():
             kind = int if default is None else type(default)
             value = settings[name]
             fits = type(value) is kind or (kind is float and type(value) is int) or value is default
             if not fits:
                 raise ValueError(f"config.json has {name} = {value!r}, but it must be of type {kind.__name__}")
+            if kind is int and value is not None and value < 1:
+                raise ValueError(f"config.json has {name} = {value}, but it must be 1 or more")
         for name, allowed in self.needs.items():
             if settings.get(name) not in allowed:
                 raise ValueError(

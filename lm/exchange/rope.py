@@ -39,13 +39,13 @@ def rotary_fields(settings: Mapping[str, Any], base: float, share: float | None 
     """The rotary fields of `ModelConfig` from a config.json of transformers 4 (rope_scaling) or 5 (rope_parameters).
 
     `base` and `share`, of the components that are rotated: as its other settings say. ValueError for a kind of scaling,
-    or a constant of one, that ours is not.
+    or a constant of one, that ours is not, and for what is no number where one is needed.
     """
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise ValueError(f"config.json has rope_scaling = {rope!r}, but it must be an object")
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in KINDS:
+    if kind not in tuple(KINDS):
         raise ValueError(f"config.json has rope_type = {kind!r}, which is not supported: known are {', '.join(KINDS)}")
     for name, allowed in FIXED.items():
         value = rope.get(name, share if name == "partial_rotary_factor" else None)
@@ -53,12 +53,26 @@ def rotary_fields(settings: Mapping[str, Any], base: float, share: float | None 
             raise ValueError(
                 f"config.json has {name} = {value!r} of rotary positions: only {allowed[-1]!r} is supported"
             )
-    fields = {"positions": "rotary", "rotary_base": float(rope.get("rope_theta") or base)}
-    factor = float(rope.get("factor") or 1.0)
-    if kind == "default" or factor == 1.0:  # once as long is as long as it was
+    fields = {"positions": "rotary", "rotary_base": float(_number(rope, "rope_theta", base))}
+    if kind == "default":
+        return fields
+    factor = float(_number(rope, "factor"))
+    if factor == 1.0:  # once as long is as long as it was
         return fields
     fields |= {"rotary_scaling": KINDS[kind], "rotary_factor": factor}
     if kind != "linear":
-        original = rope.get("original_max_position_embeddings") or settings["max_position_embeddings"]
-        fields["rotary_original_length"] = int(original)
+        original = _number(rope, "original_max_position_embeddings", settings["max_position_embeddings"], kinds=(int,))
+        fields["rotary_original_length"] = original
     return fields
+
+
+def _number(
+    rope: Mapping[str, Any], name: str, default: float | None = None, kinds: tuple[type, ...] = (int, float)
+) -> Any:
+    """That setting of rotary positions, or `default` where it is left out."""
+    value = rope.get(name)
+    value = default if value is None else value
+    if type(value) not in kinds:
+        expected = "a number" if float in kinds else "a whole number"
+        raise ValueError(f"config.json has {name} = {value!r} of rotary positions, but it must be {expected}")
+    return value

@@ -58,7 +58,7 @@ def _fields(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[
     # Whatever config.json says: it means the division by tie_word_embeddings.
     tied = is_tied(HEAD, EMBEDDING, {"tie_word_embeddings": True}, tensors)
     # transformers 5 writes the division itself into config.json; before, it followed from the tie.
-    scaled = settings.get("scale_decoder_outputs", settings["tie_word_embeddings"])
+    scaled = settings.get("scale_decoder_outputs")
     return {
         "architecture": "encoder-decoder",
         "vocab_size": settings["vocab_size"],
@@ -77,7 +77,7 @@ def _fields(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[
         "bias": False,
         "tied_head": tied,
         "scaled_attention": False,
-        "scaled_head": scaled,
+        "scaled_head": settings["tie_word_embeddings"] if scaled is None else scaled,
         "dropout": settings["dropout_rate"],
     }
 
@@ -156,7 +156,7 @@ T5 = Format(
         "is_encoder_decoder": True,
         "tie_word_embeddings": True,
     },
-    needs={"is_encoder_decoder": (True,)},
+    needs={"is_encoder_decoder": (True,), "scale_decoder_outputs": (None, True, False)},
     settings=_settings,
     fields=_fields,
     entries=_entries,

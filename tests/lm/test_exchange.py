@@ -1,6 +1,7 @@
 """Models travel to the formats of `transformers` and back without losing anything, or are refused by name."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -182,6 +183,7 @@ def exported(name="gpt2", **changes):
     [
         ("gpt2", {"model_type": "mamba"}, "model_type = 'mamba'"),
         ("gpt2", {"model_type": None}, "model_type = None"),
+        ("gpt2", {"model_type": ["gpt2"]}, r"model_type = \['gpt2'\]"),
         ("gpt2", {"activation_function": "tanh"}, "activation_function = 'tanh'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights = False"),
@@ -197,6 +199,25 @@ def exported(name="gpt2", **changes):
         ("llama", {"mlp_bias": True}, "mlp_bias = True"),
         ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
         ("llama", {"rope_scaling": {"rope_type": "yarn", "beta_fast": 16}}, "beta_fast = 16"),
+        ("llama", {"num_attention_heads": 0}, "num_attention_heads = 0, but it must be 1 or more"),
+        ("llama", {"num_key_value_heads": 0}, "num_key_value_heads = 0, but it must be 1 or more"),
+        ("gpt2", {"n_inner": 0}, "n_inner = 0, but it must be 1 or more"),
+        ("t5", {"num_decoder_layers": 0}, "num_decoder_layers = 0, but it must be 1 or more"),
+        ("t5", {"scale_decoder_outputs": "no"}, "scale_decoder_outputs = 'no'"),
+        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": [2]}}, r"factor = \[2\] of rotary positions"),
+        ("gpt-neox", {"rope_scaling": {"rope_type": "linear", "factor": None}}, "factor = None .* must be a number"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": "4"}}, "factor = '4' .* must be a number"),
+        ("llama yarn", {"rope_scaling": {"rope_type": ["yarn"], "factor": 4}}, r"rope_type = \['yarn'\]"),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 8.5}},
+            "original_max_position_embeddings = 8.5 .* must be a whole number",
+        ),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "linear", "factor": 0.5}},
+            "config.json .* model.rotary_factor is 0.5",
+        ),
         ("llama", {"rope_scaling": "yarn"}, "rope_scaling = 'yarn', but it must be an object"),
         ("gpt-neox", {"use_parallel_residual": True}, "use_parallel_residual = True"),
         ("gpt-neox", {"rotary_pct": 0.25}, "partial_rotary_factor = 0.25"),
@@ -218,6 +239,19 @@ def test_rotary_positions_scaled_by_one_are_read_as_what_they_are(kind):
     settings, tensors = exported("llama")
     config, _ = from_hugging_face({**settings, "rope_scaling": {"rope_type": kind, "factor": 1.0}}, tensors)
     assert (config.rotary_scaling, config.rotary_factor, config.rotary_original_length) == ("none", 1.0, 0)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "llama yarn", "bert", "t5"])
+def test_whatever_of_config_json_is_damaged_is_said_in_a_sentence(name):
+    settings, tensors = exported(name)
+    rope = settings.get("rope_scaling") or {}
+    damaged = [{key: value} for key in settings for value in (0, -1, None, [2], "x", {}, 1.5, math.nan)]
+    damaged += [{"rope_scaling": {**rope, key: value}} for key in rope for value in (0, -1, None, [2], "x", math.nan)]
+    for change in damaged:
+        try:
+            from_hugging_face({**settings, **change}, tensors)
+        except ValueError as error:
+            assert "config.json" in str(error) or str(error).startswith("the weights have"), (change, error)
 
 
 def test_a_file_of_the_bare_model_is_read_too():
