@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lm.config import ModelConfig
 from lm.exchange.format import ACTIVATIONS, Entry, Format, activation, is_tied, layer
-from lm.exchange.rope import KINDS, rope_scaling, rotary_fields
+from lm.exchange.rope import KINDS, rope_conflicts, rope_scaling, rotary_fields
 
 EMBEDDING = "gpt_neox.embed_in.weight"
 FINAL = "gpt_neox.final_layer_norm"
@@ -125,6 +125,7 @@ GPT_NEOX = Format(
     entries=_entries,
     zeros=_zeros,
     copies=lambda config: {"embed_out.weight": EMBEDDING} if config.tied_head else {},
+    conflicts=rope_conflicts,
     renamed={r"^lm_head\.": "embed_out."},
     superfluous=(r"\.attention\.(masked_)?bias$", r"rotary_emb\.inv_freq$"),
 )

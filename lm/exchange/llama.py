@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lm.config import ModelConfig
 from lm.exchange.format import Entry, Format, is_tied, layer
-from lm.exchange.rope import KINDS, rope_scaling, rotary_fields
+from lm.exchange.rope import KINDS, rope_conflicts, rope_scaling, rotary_fields
 
 EMBEDDING = "model.embed_tokens.weight"
 LAYERS = {
@@ -122,5 +122,6 @@ LLAMA = Format(
     fields=_fields,
     entries=_entries,
     copies=lambda config: {"lm_head.weight": EMBEDDING} if config.tied_head else {},
+    conflicts=rope_conflicts,
     superfluous=(r"rotary_emb\.inv_freq$",),
 )

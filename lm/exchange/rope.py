@@ -35,6 +35,20 @@ def rope_scaling(config: ModelConfig) -> dict[str, Any] | None:
     return scaling
 
 
+def rope_conflicts(config: ModelConfig) -> list[str]:
+    """Phrases as in `Format.objections`. Beside the original length transformers 4 ignores YaRN's factor and takes the
+    ratio of the two lengths; 5 takes the factor."""
+    if config.rotary_scaling != "yarn":
+        return []
+    ratio = config.context_length / config.rotary_original_length
+    if config.rotary_factor == ratio:
+        return []
+    return [
+        f"model.rotary_factor = {ratio!r} (model.context_length / model.rotary_original_length, which transformers 4 "
+        f"takes instead), not {config.rotary_factor!r}"
+    ]
+
+
 def rotary_fields(settings: Mapping[str, Any], base: float, share: float | None = None) -> dict[str, Any]:
     """The rotary fields of `ModelConfig` from a config.json of transformers 4 (rope_scaling) or 5 (rope_parameters).
 

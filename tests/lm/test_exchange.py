@@ -22,7 +22,7 @@ SMALL = {"vocab_size": VOCAB, "layers": 2, "width": 24, "heads": 4, "context_len
 RMS = {"norm": "rmsnorm", "bias": False}
 BERT = {"architecture": "encoder", "positions": "learned", "norm_position": "post", "norm_eps": 1e-12}
 T5 = {"architecture": "encoder-decoder", "positions": "relative", "scaled_attention": False, **RMS}
-LONGER = {"rotary_factor": 4.0, "rotary_original_length": 8}
+LONGER = {"rotary_factor": 30 / 8, "rotary_original_length": 8}
 CASES = {
     "gpt2": {"positions": "learned", "activation": "gelu_tanh"},
     "gpt2 untied": {"positions": "learned", "activation": "relu2", "tied_head": False},
@@ -106,6 +106,9 @@ def configurations(draw):
         "context_length": draw(st.integers(1, 20)),
         "norm_eps": draw(st.sampled_from([1e-12, 1e-5, 1e-3])),
     }
+    if "yarn" in kind:
+        length = draw(st.integers(9, 20))
+        shape |= {"context_length": length, "rotary_factor": length / 8}
     return ModelConfig(**{**CASES[kind], **shape, **groups})
 
 
@@ -154,6 +157,18 @@ def test_the_published_settings_of_gpt2_are_those_of_transformers():
         ({**BERT, "tied_head": False}, ["BERT would need model.tied_head = True, not False"]),
         ({**T5, "scaled_attention": True}, ["T5 would need model.scaled_attention = False, not True"]),
         ({**T5, "scaled_head": True, "tied_head": False}, ["T5 would need model.scaled_head = False where the head"]),
+        (
+            {**CASES["llama yarn"], "rotary_factor": 4.0},
+            [
+                "Llama would need model.rotary_factor = 3.75",
+                "model.context_length / model.rotary_original_length",
+                "4.0",
+            ],
+        ),
+        (
+            {"rotary_scaling": "yarn", **LONGER, "rotary_original_length": 15},
+            ["GPT-NeoX would need model.rotary_factor = 2.0", "not 3.75"],
+        ),
         ({"mlp": False}, ["model.mlp = True, not False"]),
     ],
 )
@@ -252,6 +267,14 @@ def test_whatever_of_config_json_is_damaged_is_said_in_a_sentence(name):
             from_hugging_face({**settings, **change}, tensors)
         except ValueError as error:
             assert "config.json" in str(error) or str(error).startswith("the weights have"), (change, error)
+
+
+def test_yarn_that_only_one_version_of_transformers_means_is_read_as_that_means_it():
+    """transformers 5 writes rope_parameters, where the factor counts and not the ratio of the lengths."""
+    settings, tensors = exported("llama yarn")
+    rope = {**settings.pop("rope_scaling"), "rope_theta": 10000.0, "factor": 4.0}
+    config, _ = from_hugging_face({**settings, "rope_parameters": rope}, tensors)
+    assert (config.rotary_scaling, config.rotary_factor, config.rotary_original_length) == ("yarn", 4.0, 8)
 
 
 def test_a_file_of_the_bare_model_is_read_too():
