@@ -61,14 +61,15 @@ def non_embedding_parameters(model: LanguageModel) -> int:
 
 
 def flops_per_token(
-    model: LanguageModel, length: int | None = None, selected: float = SELECTED, source_length: int | None = None
+    model: LanguageModel, length: float | None = None, selected: float = SELECTED, source_length: float | None = None
 ) -> float:
     """Floating-point operations of training on one token, forward and backward.
 
     6 * (matrix weights applied) + 12 * layers * width * min(length, window): two operations a weight forward and four
     backward, and attention counted full, masked or not; looking both ways a window is 2 window - 1 positions wide.
-    `length` is the positions of a sequence, the context length where None. The head of a masked model is applied to the
-    `selected` share only. Looking up an embedding multiplies nothing; the tied matrix counts where the head applies it.
+    `length` is the positions of a sequence, or their mean, the context length where None. The head of a masked model is
+    applied to the `selected` share only. Looking up an embedding multiplies nothing; the tied matrix counts where the
+    head applies it.
 
     Of an encoder-decoder it is the mean over the tokens of a source of `source_length` (`length` where None) and a
     target of `length`: cross-attention's keys and values are made once for each token of the source, which each token
@@ -85,7 +86,7 @@ def flops_per_token(
     return (flops + _stack_flops(model.encoder, source_length, 0)) / (length + source_length)
 
 
-def _stack_flops(stack: Stack, length: int, source_length: int) -> int:
+def _stack_flops(stack: Stack, length: float, source_length: float) -> float:
     """Of one sequence of `length` tokens, beside a source of `source_length` where there is cross-attention."""
     window = stack.config.window or length
     seen = min(length, window if stack.causal else 2 * window - 1)

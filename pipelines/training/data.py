@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from lm.counting import flops_per_token
+from lm.model import LanguageModel
 from lm.schedules import batch_size
 from pipelines.dataset import TokenDataset
 from pipelines.display import say
@@ -34,6 +36,10 @@ class TrainingData(Protocol):
         """How many examples that batch has in all processes together, and how many tokens: those of its blocks, or of
         both sides of its pairs with their ends and without padding."""
 
+    def flops_per_token(self, model: LanguageModel) -> float:
+        """Floating-point operations of training (`lm.counting`) for each token that `size` counts. Positions that are
+        read beside these, such as `<|cls|>` and sentinels, cost too; padding does not count."""
+
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
         """About the first `tokens` of the validation split, at most `rows` examples at a time in a process."""
 
@@ -56,6 +62,11 @@ class BlockData:
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self._blocks(tokens), self._blocks(tokens) * self.objective.length
+
+    def flops_per_token(self, model: LanguageModel) -> float:
+        length, source = self.objective.positions, self.objective.source_positions
+        each = flops_per_token(model, length, source_length=source)
+        return each * ((length + source) / self.objective.length)
 
     def _blocks(self, tokens: int) -> int:
         full, warmup = self._config.batch_tokens, self._config.batch_warmup_tokens
@@ -81,6 +92,7 @@ class PairData:
         self.objective, self._validation = objective, dataset.split("validation")
         train = dataset.split("train")
         self.loader = PairLoader(train, objective, config.batch_tokens, config.seed)
+        self._mean_source, self._mean_target = (float(side.mean()) for side in objective.lengths(train))
         cut = objective.cut(train)
         if cut:
             say(
@@ -92,6 +104,9 @@ class PairData:
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self.loader.size(consumed)
+
+    def flops_per_token(self, model: LanguageModel) -> float:
+        return flops_per_token(model, self._mean_target, source_length=self._mean_source)
 
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
         ends = np.cumsum(sum(self.objective.lengths(self._validation)))

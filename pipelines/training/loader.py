@@ -69,6 +69,9 @@ class Objective(Protocol):
 
     length: int
     positions: int
+    """Of a block, in the stack that predicts."""
+    source_positions: int
+    """Of a block, in the encoder beside a decoder; 0 without one."""
 
     def batch(self, stream: TokenStream, starts: np.ndarray, draws: Iterable[tuple[int, int, int]]) -> Batch: ...
 
@@ -76,6 +79,8 @@ class Objective(Protocol):
 class NextToken:
     """The decoder's objective: T inputs, each followed by its target. The last token of the stream has no successor:
     its target has weight 0."""
+
+    source_positions = 0
 
     def __init__(self, context_length: int, separator: int | None = None) -> None:
         """`separator`: the id before which a document ends, where documents must not see each other."""
@@ -95,6 +100,8 @@ class NextToken:
 
 class MaskedToken:
     """The encoder's objective: `<|cls|>`, the T tokens of a block with some of them masked, `<|sep|>`."""
+
+    source_positions = 0
 
     def __init__(self, context_length: int, tokenizer: Tokenizer, separator: int | None = None) -> None:
         special = required("masked-token", (MASK, CLS, SEP), tokenizer)
@@ -128,8 +135,9 @@ class SpanCorruption:
     `<|endoftext|>`; the decoder says what was taken out, after the sentinel of each span, and `<|endoftext|>`."""
 
     def __init__(self, context_length: int, tokenizer: Tokenizer) -> None:
-        source, self.positions = lengths_of_span_corruption(context_length, end=True)
-        spans = (source + self.positions - context_length - 2) // 2  # each adds a sentinel to both, as do the ends
+        self.source_positions, self.positions = lengths_of_span_corruption(context_length, end=True)
+        both = self.source_positions + self.positions
+        spans = (both - context_length - 2) // 2  # each adds a sentinel to both, as do the ends
         special = required("span-corruption", (END_OF_TEXT, *sentinels(spans)), tokenizer, "--sentinels 100")
         self.length = context_length
         end = special[END_OF_TEXT]

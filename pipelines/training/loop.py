@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from lm.averaging import WeightAverage
-from lm.counting import flops_per_token
 from lm.model import LanguageModel
 from lm.optimizers import OptimizerSettings, build_optimizers
 from lm.schedules import multiplier, weight_decay_multiplier
@@ -66,7 +65,7 @@ class Trainer:
         self.run, self.model, self.data, self.config, self.machine = run, model, data, config, machine
         self.parallel = parallel
         self.batches = Prefetcher(data)
-        self.flops = flops_per_token(model)
+        self.flops = data.flops_per_token(model) if machine else 0.0
         self.forward = parallel.wrap(model, config.compile)
         self.device = next(model.parameters()).device  # where FSDP has brought it
         if self.device.type == "cpu":

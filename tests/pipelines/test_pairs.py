@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from corpora import PairTexts, open_pairs
+from lm.counting import flops_per_token, model_without_memory
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset import TokenDataset
 from pipelines.evaluate import evaluate
@@ -23,7 +24,7 @@ from pipelines.pretrain import pretrain
 from pipelines.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.checkpoints import latest_checkpoint
-from pipelines.training.data import hidden_states
+from pipelines.training.data import hidden_states, open_training_data
 from pipelines.training.pair_loader import PairLoader, SequencePairs
 from pipelines.training.run import Run
 from tokenizer import Tokenizer
@@ -264,6 +265,17 @@ def test_padding_changes_no_loss(run, data):
     rows = list(range(12))
     assert len({len(pairs.sources[row]) for row in rows}) > 1
     assert nats(rows) == pytest.approx(sum(nats([row]) for row in rows), rel=1e-5)
+
+
+def test_a_token_of_a_pair_costs_about_what_it_does_on_average_over_all_pairs(data, recipe):
+    dataset, tok = PairDataset(data), Tokenizer.load(data)
+    training = open_training_data(recipe, dataset, tok)
+    model = model_without_memory(replace(recipe.model, vocab_size=dataset.vocab_size))
+    costs = tokens = 0
+    for source, target in zip(*SequencePairs(16, tok).lengths(dataset.split("train")), strict=True):
+        costs += flops_per_token(model, int(target), source_length=int(source)) * int(source + target)
+        tokens += int(source + target)
+    assert training.flops_per_token(model) == pytest.approx(costs / tokens, rel=0.02)
 
 
 def test_it_learns_to_write_backwards(run):

@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from lm.model import build_model
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset import TokenDataset, TokenStream
 from pipelines.evaluate import evaluate
@@ -14,6 +16,7 @@ from pipelines.loading import load_trained
 from pipelines.pretrain import pretrain
 from pipelines.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
+from pipelines.training.data import hidden_states, open_training_data
 from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption, segments_of, validation_batch
 from pipelines.training.run import Run
 from tokenizer import Tokenizer, sentinels
@@ -71,6 +74,18 @@ def test_spans_change_with_the_epoch_but_not_in_validation(data):
     later = objective.batch(stream, np.arange(8) * 48, [(0, 1, block) for block in range(8)])
     assert later.source.shape == first.source.shape
     assert not np.array_equal(first.source, later.source)
+
+
+def test_a_token_costs_what_is_read_for_it(recipe, data):
+    """A third of what torch counts in the forward pass, sentinels and ends included, with attention written out."""
+    dataset, tok = TokenDataset(data), Tokenizer.load(data)
+    training = open_training_data(recipe, dataset, tok)
+    config = replace(recipe.model, vocab_size=dataset.vocab_size, attention="reference")
+    model = build_model(config, seed=0).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.logits(hidden_states(model, training.step(0, 0), torch.device("cpu")))
+    _, tokens = training.size(0, 0)
+    assert training.flops_per_token(model) == pytest.approx(3 * counter.get_total_flops() / tokens)
 
 
 def test_it_learns_and_is_evaluated(run):

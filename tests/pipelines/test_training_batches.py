@@ -1,11 +1,14 @@
 """What training reads: every token, in an order that is a function of the seed."""
 
+from dataclasses import replace
 from queue import Queue
 from types import SimpleNamespace
 
 import numpy as np
 
+from lm.counting import flops_per_token, model_without_memory
 from pipelines.dataset import TokenDataset, TokenStream
+from pipelines.training.data import open_training_data
 from pipelines.training.loader import Loader, MaskedToken, NextToken, validation_batch
 from tokenizer import Tokenizer
 
@@ -41,6 +44,16 @@ def test_crops_lie_in_the_stream_and_reach_both_ends():
     assert batch.inputs.min() == 0
     assert batch.targets.max() == 39
     assert len(np.unique(batch.inputs[:, 0])) == 37
+
+
+def test_a_token_of_a_decoder_costs_one_position_and_one_of_an_encoder_a_little_more(dataset_folder, small_recipe):
+    dataset, tok = TokenDataset(dataset_folder), Tokenizer.load(dataset_folder)
+    for objective, architecture, positions in (("next-token", "decoder", 32), ("masked-token", "encoder", 34)):
+        shape = {"architecture": architecture, "context_length": positions, "vocab_size": dataset.vocab_size}
+        recipe = replace(small_recipe, objective=objective, model=replace(small_recipe.model, **shape))
+        model = model_without_memory(recipe.model)
+        cost = open_training_data(recipe, dataset, tok).flops_per_token(model)
+        assert cost == flops_per_token(model) * (positions / 32)
 
 
 def test_masks_change_with_the_epoch_but_not_in_validation(dataset_folder, tokenizer_folder):
