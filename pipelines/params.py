@@ -83,14 +83,15 @@ def count(model: ModelConfig, dtype: str) -> dict[str, Any]:
 def shape_named(name: str) -> ModelConfig:
     """The shape of a preset, of a run's folder, or of a recipe, by name or in a TOML file.
 
-    Raises ValueError, with the nearest name, when there is none.
+    Raises ValueError, with the nearest name, when there is none, and for the folder of a classifier.
     """
     from lm.presets import PRESETS
+    from pipelines.training.run import Run
 
     if name in PRESETS:
         return PRESETS[name]
     if (Path(name) / "config.toml").is_file():
-        return load_recipe(Path(name) / "config.toml").model
+        return Run(name).recipe.model
     if name in recipe_names() or Path(name).is_file():
         return load_recipe(name).model
     known = [*PRESETS, *(recipe for recipe in recipe_names() if recipe not in PRESETS)]

@@ -60,6 +60,18 @@ def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
     assert costs["parameters"]["total"] == sum(parameter.numel() for parameter in model.parameters())
 
 
+def test_a_classifier_is_said_to_be_one(trained_bert, tmp_path, capsys):
+    from pipelines.finetune import finetune
+    from pipelines.training.finetune_config import FinetuneConfig
+
+    rows = [json.dumps({"text": f"{label} {i}", "label": label}) for i in range(8) for label in ("a", "b")]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    options = {"data": tmp_path / "rows.jsonl", "test": tmp_path / "rows.jsonl", "compare_scratch": False}
+    finetune(trained_bert, out=tmp_path / "mine", settings=FinetuneConfig(epochs=1), **options)
+    assert main(["params", str(tmp_path / "mine")]) == 1
+    assert f"{tmp_path / 'mine'} is a classifier, not a run" in capsys.readouterr().err
+
+
 def test_a_recipe_needs_a_vocabulary(capsys, tmp_path):
     assert main(["params", "gpt-tiny"]) == 1
     assert "--model.vocab-size" in capsys.readouterr().err
