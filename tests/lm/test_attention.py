@@ -33,11 +33,20 @@ def test_backends_agree_with_the_reference_forward_and_backward(name, case, dtyp
         if rounded is not None:
             rounded.copy_(rounded.to(dtype))
     exact = with_gradients(BACKENDS["reference"], case, torch.float64)
+    cancelling = torch.finfo(dtype).eps * largest_term(case)
     for expected, got in zip(exact, with_gradients(BACKENDS[name], case, dtype), strict=True):
         assert got.dtype == dtype
         assert got.isfinite().all()
         scale = max(1.0, expected.abs().max().item())
-        assert (expected - got.double()).abs().max().item() <= TOLERANCE[dtype] * scale
+        assert (expected - got.double()).abs().max().item() <= TOLERANCE[dtype] * scale + cancelling
+
+
+def largest_term(case):
+    """Of the sums that are a gradient of q or k. Where a query sees one key they cancel to 0, but for a rounding."""
+    values = case.v.repeat_interleave(case.q.shape[1] // case.v.shape[1], dim=1)
+    of_weights = (case.upstream @ values.mT).abs().max().item()
+    scale = case.q.shape[-1] ** -0.5 if case.scale is None else case.scale
+    return scale * of_weights * max(x.abs().max().item() for x in (case.q, case.k))
 
 
 @pytest.mark.parametrize("name", NAMES)
