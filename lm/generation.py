@@ -40,7 +40,8 @@ def stream(
 
     Prompts of different lengths are padded on the left, where `present` (B, T) bool is False (`lm.reading.pad_left`).
     An encoder-decoder reads `source` (B, S), there where `source_present` is True, and goes on from ids, its start.
-    The penalty is on what each window holds (`lm.sampling`), before the sampler. A sequence that produced a stop id
+    The penalty is on what each window holds (`lm.sampling`) but for stop ids, before the sampler: the end of another
+    text, which many prompts begin with, says nothing about where this one ends. A sequence that produced a stop id
     repeats it from then on; the stream ends when all have, or after `max_new_tokens`. Of a prompt longer than the
     context the last `context_length` tokens are read; past that length the oldest quarter of the window goes.
     Raises ValueError for an encoder, an empty prompt, padding on the right, or a source too much or too few.
@@ -64,7 +65,10 @@ def _stream(
                 reader.append(chosen)
             logits = reader.logits()
             if repetition_penalty != 1.0:
-                logits = sampling.repetition_penalty(logits, reader.window, repetition_penalty, reader.present)
+                said = ~torch.isin(reader.window, stops)
+                if reader.present is not None:
+                    said &= reader.present
+                logits = sampling.repetition_penalty(logits, reader.window, repetition_penalty, said)
             chosen = sampler(logits)
             if len(stops):
                 chosen = torch.where(stopped, reader.window[:, -1], chosen)
@@ -93,10 +97,10 @@ def generate(
 ) -> Tensor:
     """Continue prompts: ids (T,) or (B, T) int64 to the new ids (N,) or (B, N), without the prompt.
 
-    Prompts, sources and errors as in `stream`, the samplers as in `lm.sampling`: temperature 0 is greedy, the others
-    filter where given, and the generator decides every draw. N is `max_new_tokens`, or less where all sequences
-    produced one of `stop_ids`, which they then end with (and repeat, where others go on). The same ids come with and
-    without the cache, and, chosen greedily, in any company.
+    Prompts, sources, the penalty and errors as in `stream`, the samplers as in `lm.sampling`: temperature 0 is greedy,
+    the others filter where given, and the generator decides every draw. N is `max_new_tokens`, or less where all
+    sequences produced one of `stop_ids`, which they then end with (and repeat, where others go on). The same ids come
+    with and without the cache, and, chosen greedily, in any company.
     """
     sampler = partial(
         sampling.choose,

@@ -254,6 +254,18 @@ def test_a_high_repetition_penalty_says_nothing_twice():
     assert len({*new, *prompts(1)[0].tolist()}) == 11 + len(set(prompts(1)[0].tolist()))
 
 
+def test_a_penalty_does_not_put_off_the_end_of_a_text_that_begins_with_one():
+    model = lively(ModelConfig(**SHAPE))
+    pairs = torch.cartesian_prod(torch.arange(53), torch.arange(53))
+    ends = generate(model, pairs, 1, temperature=0)[:, 0] == pairs[:, 0]
+    end, said = pairs[ends][0].tolist()
+    options = {"temperature": 0, "repetition_penalty": 1e9}
+    assert generate(model, torch.tensor([end, said]), 9, stop_ids=[end], **options).tolist() == [end]
+    ids, present = pad_left([[end, said], [end]])
+    assert generate(model, ids, 9, present=present, stop_ids=[end], **options)[0, 0] == end
+    assert end not in generate(model, torch.tensor([end, said]), 9, **options)
+
+
 def test_streamed_tokens_are_those_of_generate(decoder):
     tokens = stream(decoder, prompts(), 9)
     assert torch.equal(torch.stack(list(tokens), dim=1), generate(decoder, prompts(), 9, temperature=0))
