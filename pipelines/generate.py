@@ -18,7 +18,7 @@ def generate(
     *,
     prompt: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")] = (),
     tokens: int = 200,
-    temperature: float = TEMPERATURE,
+    temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
@@ -41,7 +41,7 @@ def generate(
         prompt: The text to go on from, or the source; an encoder's has <|mask|> where a token is wanted. Given several
             times, all are continued together.
         tokens: Most tokens to write; each text also stops at its end.
-        temperature: Below 1 sharper, above 1 more varied.
+        temperature: Below 1 sharper, above 1 more varied. Left out, 0.8.
         top_k: Draw from the so many likeliest tokens.
         top_p: Draw from the fewest tokens that have so much probability together.
         min_p: Draw from the tokens that are at least so probable beside the likeliest.
@@ -78,15 +78,24 @@ def generate(
         return _fill(model, tok, prompts[0], as_json)
     if architecture == "encoder-decoder" and (beams or (beams is None and not choosing)):
         return _shown(prompts, _searched(model, tok, prompts, tokens, beams or BEAMS), as_json, after_prompt=False)
-    sampler = _sampler(model, temperature=0.0 if greedy else temperature, seed=seed, **filters)
+    if temperature is None:
+        temperature = 0.0 if greedy else TEMPERATURE
+    sampler = _sampler(model, temperature=temperature, seed=seed, **filters)
     steps = _stream(model, tok, prompts, tokens, sampler, repetition_penalty)
     return _shown(prompts, _texts(tok, steps, len(prompts)), as_json, after_prompt=architecture == "decoder")
 
 
 def _check_settings(
-    tokens: int, temperature: float, greedy: bool, beams: int | None, seed: int, filters: dict[str, float | None]
+    tokens: int,
+    temperature: float | None,
+    greedy: bool,
+    beams: int | None,
+    seed: int,
+    filters: dict[str, float | None],
 ) -> None:
-    if not greedy and not 0.01 <= temperature <= 100:
+    if temperature is not None and greedy:
+        raise ValueError("--greedy takes the likeliest token, and --temperature says how to draw one: leave one out")
+    if temperature is not None and not 0.01 <= temperature <= 100:
         raise ValueError(
             f"--temperature is {temperature}, but must be from 0.01 to 100 (--greedy takes the likeliest token)"
         )
@@ -108,11 +117,11 @@ def _check_settings(
         raise ValueError(f"--seed is {seed}, but must not be negative, and below 2^63")
 
 
-def _choosing(temperature: float, greedy: bool, filters: dict[str, float | None]) -> list[str]:
+def _choosing(temperature: float | None, greedy: bool, filters: dict[str, float | None]) -> list[str]:
     """The options given that say how the next token is chosen."""
     given = {
         "--greedy": greedy,
-        "--temperature": temperature != TEMPERATURE,
+        "--temperature": temperature is not None,
         "--top-k": filters["top_k"] is not None,
         "--top-p": filters["top_p"] is not None,
         "--min-p": filters["min_p"] is not None,

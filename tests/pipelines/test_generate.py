@@ -87,7 +87,8 @@ def test_an_encoder_decoder_answers_sources_with_their_sentinels(trained_t5, cap
     drawn = [generate(trained_t5, prompt=sources[0], tokens=20, beams=0, seed=seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     # an option that says how to draw is not lost on a search
-    assert generate(trained_t5, prompt=sources[0], tokens=20, top_k=500, seed=1) == drawn[0]
+    for option in ({"top_k": 500}, {"temperature": 0.8}):
+        assert generate(trained_t5, prompt=sources[0], tokens=20, seed=1, **option) == drawn[0]
 
 
 def test_samples_of_an_encoder_decoder_show_what_was_hidden_and_what_was_guessed(trained_t5):
@@ -168,6 +169,8 @@ def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(translator,
         ({"beams": 10**9}, "--beams is 1,000,000,000, but must be from 1 to 100, or 0 to draw"),
         ({"seed": 2**63}, f"--seed is {2**63}"),
         ({"beams": 3, "top_k": 5}, "--beams looks for the likeliest text, and --top-k chooses otherwise"),
+        ({"beams": 3, "temperature": 0.8}, "--beams looks for the likeliest text, and --temperature chooses otherwise"),
+        ({"greedy": True, "temperature": 0.8}, "--greedy takes the likeliest token, and --temperature says how"),
         ({"beams": 3}, "--beams is for an encoder-decoder, and this run trained a model that is a decoder"),
     ],
 )
