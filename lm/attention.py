@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -78,10 +79,9 @@ def _block(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
     """PyTorch's fused kernels: no T x S weights are kept."""
     queries, keys = q.shape[-2], k.shape[-2]
-    group = group_size(q, k)
-    options = {"dropout_p": dropout, "scale": scale, "enable_gqa": group > 1}
+    options = {"dropout_p": dropout, "scale": scale}
     if mask.plain_causal(queries, keys):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)
+        return _fused(q, k, v, is_causal=True, **options)
     mask, columns = mask.crop(queries, keys)
     k, v = k[:, :, columns], v[:, :, columns]
     keys = k.shape[-2]
@@ -92,11 +92,20 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = N
     if mask.bias is not None:
         bias = mask.bias.to(q.dtype)
         visible = bias if visible is None else bias.masked_fill(~visible, -math.inf)
-    if group > 1 and visible is not None and q.device.type == "cuda":
-        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        options["enable_gqa"] = False  # the fused kernel that takes a mask knows no groups
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, **options)
+    out = _fused(q, k, v, attn_mask=visible, **options)
     return out if blind is None else out.masked_fill(blind, 0.0)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+    """PyTorch's attention; on a GPU grouped keys and values are repeated where no fused kernel would read them.
+
+    Flash alone knows groups there, and it takes neither a mask nor float32; what stands in for it keeps T x S scores.
+    """
+    group = group_size(q, k)
+    if group > 1 and q.device.type == "cuda" and (attn_mask is not None or q.dtype == torch.float32):
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        group = 1
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, enable_gqa=group > 1, **options)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:

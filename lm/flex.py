@@ -18,6 +18,7 @@ from lm.tiles import group_size
 
 BLOCK = 128
 SHORTEST_ON_CPU = 512
+NARROWEST_ON_GPU = 16  # components of a head: Triton's matrix products take no fewer
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _compiled = functools.cache(lambda: torch.compile(flex_attention))
@@ -26,13 +27,14 @@ _compiled = functools.cache(lambda: torch.compile(flex_attention))
 def supported(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
     """Whether there is a kernel that is worth its compilation.
 
-    There is none for float64, and on the CPU none with a backward pass; a new query over a KV cache would need one
-    for each length, and short sequences on the CPU have no large tensor to avoid.
+    There is none for float64, on a GPU none for heads of fewer than 16 components, and on the CPU none with a backward
+    pass; a new query over a KV cache would need one for each length, and short sequences on the CPU have no large
+    tensor to avoid.
     """
     if q.dtype not in DTYPES or q.shape[-2] != k.shape[-2]:
         return False
     if q.device.type != "cpu":
-        return True
+        return min(q.shape[-1], v.shape[-1]) >= NARROWEST_ON_GPU
     wants_gradients = any(x is not None and x.requires_grad for x in (q, k, v, mask.bias))
     return q.shape[-2] >= SHORTEST_ON_CPU and not (wants_gradients and torch.is_grad_enabled())
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 from lm.attention import BACKENDS
 from lm.config import WITHOUT_DROPOUT
@@ -153,6 +155,7 @@ def test_heads_that_cannot_be_grouped_are_refused(name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [8, 64])
 @pytest.mark.parametrize(
     "mask",
     [
@@ -165,9 +168,9 @@ def test_heads_that_cannot_be_grouped_are_refused(name):
     ],
     ids=["all", "causal", "window", "documents"],
 )
-def test_backends_agree_on_a_gpu(name, dtype, mask):
+def test_backends_agree_on_a_gpu(name, dtype, width, mask):
     torch.manual_seed(0)
-    q, k, v = (torch.randn(2, heads, 300, 64, device="cuda").to(dtype) for heads in (4, 2, 2))
+    q, k, v = (torch.randn(2, heads, 300, width, device="cuda").to(dtype) for heads in (4, 2, 2))
     wide = [x.double().requires_grad_() for x in (q, k, v)]
     inputs = [x.requires_grad_() for x in (q, k, v)]
     expected, got = BACKENDS["reference"](*wide, mask), BACKENDS[name](*inputs, mask)
@@ -176,6 +179,34 @@ def test_backends_agree_on_a_gpu(name, dtype, mask):
     tolerance = 8 * TOLERANCE[dtype] if dtype == torch.bfloat16 else 1e-2  # TF32 may be on
     for exact, found in [*pairs, *zip(*gradients, strict=True)]:
         assert (exact - found.double()).abs().max().item() <= tolerance * max(1.0, exact.abs().max().item())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(causal=True, window=100)])
+def test_grouped_heads_on_a_gpu_make_no_scores_of_all_queries_and_keys(dtype, mask):
+    q, k, v = (torch.randn(1, heads, 4096, 64, device="cuda", dtype=dtype) for heads in (16, 4, 4))
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    BACKENDS["sdpa"](q, k, v, mask)
+    assert torch.cuda.max_memory_allocated() - before < 16 * 4096**2 * dtype.itemsize / 2
+
+
+class Handed(TorchFunctionMode):
+    """What PyTorch's attention is handed: the heads of the keys, and whether it is to group them."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.nn.functional.scaled_dot_product_attention:
+            self.heads, self.grouped = args[1].shape[1], kwargs["enable_gqa"]
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("dtype", "heads", "grouped"), [(torch.float32, 4, False), (torch.bfloat16, 2, True)])
+def test_grouped_heads_on_a_gpu_reach_a_kernel_that_is_fused_for_their_dtype(dtype, heads, grouped):
+    with FakeTensorMode(), Handed() as handed:  # shapes on a GPU, without one
+        q, k = (torch.empty(1, count, 60, 16, device="cuda", dtype=dtype) for count in (4, 2))
+        assert BACKENDS["sdpa"](q, k, k, Mask(causal=True)).shape == q.shape
+    assert (handed.heads, handed.grouped) == (heads, grouped)
 
 
 def test_one_query_after_a_cache_is_the_last_row_of_the_whole():

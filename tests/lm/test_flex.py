@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hypothesis import given, settings
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import flex_attention
 
 from lm import flex
@@ -65,6 +66,15 @@ def test_on_the_cpu_it_steps_aside_where_gradients_are_needed():
     q, k, v = (torch.randn(1, 1, 6, 8, requires_grad=True) for _ in range(3))
     out = BACKENDS["flex"](q, k, v, Mask(causal=True))
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v)))
+
+
+@pytest.mark.parametrize(("width", "wide_enough"), [(8, False), (16, True)])
+def test_on_a_gpu_it_steps_aside_for_heads_too_narrow_to_be_compiled(width, wide_enough):
+    with FakeTensorMode():  # shapes on a GPU, without one
+        q = torch.empty(1, 1, 600, width, device="cuda")
+        assert flex.supported(q, q, q, Mask(causal=True)) == wide_enough
+        if not wide_enough:
+            assert BACKENDS["flex"](q, q, q, Mask(causal=True)).shape == q.shape
 
 
 @pytest.mark.slow
