@@ -12,6 +12,7 @@ from lm.generation import read_source
 from lm.inference import InferenceModel, prepare
 from lm.model import LanguageModel
 from lm.reading import Reader
+from lm.sampling import only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,7 @@ def beam_search(
     length_penalty: float = 1.0,
     early_stop: bool = True,
     source_present: Tensor | None = None,
+    allowed: Tensor | None = None,
     use_cache: bool = True,
 ) -> list[list[Hypothesis]]:
     """The best targets found for each source (B, S) int64, at most `beams` of them, best first.
@@ -45,7 +47,8 @@ def beam_search(
     1 takes the mean of a token. (Wu et al. 2016, equation 14, divide by ((5 + |y|) / 6)^a instead.) A source is done
     when `beams` targets have ended; without `early_stop` only when no unfinished one can still come before them,
     however long. What is unfinished after `max_new_tokens` is taken as it is. Sources are right-padded where
-    `source_present` (B, S) bool is False; none changes what is found for another. Raises ValueError for a model that
+    `source_present` (B, S) bool is False; none changes what is found for another. Targets have only ids for which
+    `allowed` (V,) bool is True, all probability being theirs. Raises ValueError for a model that
     reads no source, or fewer than one beam or token.
     """
     if beams < 1 or max_new_tokens < 1:
@@ -59,7 +62,8 @@ def beam_search(
     growing = searches
     for _ in range(max_new_tokens):
         parents = [
-            search.grow(candidates) for search, candidates in zip(growing, _candidates(reader, growing), strict=True)
+            search.grow(candidates)
+            for search, candidates in zip(growing, _candidates(reader, growing, allowed), strict=True)
         ]
         kept = [row for row, search in enumerate(growing) if not search.done]
         if not kept:
@@ -129,9 +133,9 @@ class _Search:
         return rules.score(self.log_probabilities[0], farthest) <= self.finished[-1].score
 
 
-def _candidates(reader: Reader, growing: list[_Search]) -> list[list[tuple[float, int, int]]]:
+def _candidates(reader: Reader, growing: list[_Search], allowed: Tensor | None) -> list[list[tuple[float, int, int]]]:
     """For each search its likeliest one-token continuations, twice as many as beams, so that enough do not end."""
-    logits = reader.logits().float()
+    logits = only(reader.logits().float(), allowed)
     before = torch.tensor([search.log_probabilities for search in growing], device=logits.device)
     entries = logits.shape[-1]
     total = before.unsqueeze(-1) + torch.log_softmax(logits, dim=-1).view(*before.shape, entries)

@@ -33,6 +33,7 @@ def stream(
     source_present: Tensor | None = None,
     sampler: Sampler = sampling.greedy,
     repetition_penalty: float = 1.0,
+    allowed: Tensor | None = None,
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
 ) -> Iterator[Tensor]:
@@ -41,7 +42,8 @@ def stream(
     Prompts of different lengths are padded on the left, where `present` (B, T) bool is False (`lm.reading.pad_left`).
     An encoder-decoder reads `source` (B, S), there where `source_present` is True, and goes on from ids, its start.
     The penalty is on what each window holds (`lm.sampling`) but for stop ids, before the sampler: the end of another
-    text, which many prompts begin with, says nothing about where this one ends. A sequence that produced a stop id
+    text, which many prompts begin with, says nothing about where this one ends. Ids for which `allowed` (V,) bool is
+    False are never chosen: a vocabulary may have more than a tokenizer knows. A sequence that produced a stop id
     repeats it from then on; the stream ends when all have, or after `max_new_tokens`. Of a prompt longer than the
     context the last `context_length` tokens are read; past that length the oldest quarter of the window goes.
     Raises ValueError for an encoder, an empty prompt, padding on the right, or a source too much or too few.
@@ -50,11 +52,16 @@ def stream(
     model = prepare(model, len(ids))
     memory = read_source(model, source, source_present)
     reader = Reader(model, ids, room=max_new_tokens, present=present, memory=memory, use_cache=use_cache)
-    return _stream(reader, max_new_tokens, sampler, repetition_penalty, stop_ids)
+    return _stream(reader, max_new_tokens, sampler, repetition_penalty, allowed, stop_ids)
 
 
 def _stream(
-    reader: Reader, max_new_tokens: int, sampler: Sampler, repetition_penalty: float, stop_ids: Sequence[int]
+    reader: Reader,
+    max_new_tokens: int,
+    sampler: Sampler,
+    repetition_penalty: float,
+    allowed: Tensor | None,
+    stop_ids: Sequence[int],
 ) -> Iterator[Tensor]:
     chosen = reader.window[:, -1]
     stops = torch.tensor(list(stop_ids), dtype=torch.int64, device=chosen.device)
@@ -69,7 +76,7 @@ def _stream(
                 if reader.present is not None:
                     said &= reader.present
                 logits = sampling.repetition_penalty(logits, reader.window, repetition_penalty, said)
-            chosen = sampler(logits)
+            chosen = sampler(sampling.only(logits, allowed))
             if len(stops):
                 chosen = torch.where(stopped, reader.window[:, -1], chosen)
                 stopped = stopped | torch.isin(chosen, stops)
@@ -91,16 +98,17 @@ def generate(
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
+    allowed: Tensor | None = None,
     generator: torch.Generator | None = None,
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
 ) -> Tensor:
     """Continue prompts: ids (T,) or (B, T) int64 to the new ids (N,) or (B, N), without the prompt.
 
-    Prompts, sources, the penalty and errors as in `stream`, the samplers as in `lm.sampling`: temperature 0 is greedy,
-    the others filter where given, and the generator decides every draw. N is `max_new_tokens`, or less where all
-    sequences produced one of `stop_ids`, which they then end with (and repeat, where others go on). The same ids come
-    with and without the cache, and, chosen greedily, in any company.
+    Prompts, sources, the penalty, `allowed` and errors as in `stream`, the samplers as in `lm.sampling`: temperature 0
+    is greedy, the others filter where given, and the generator decides every draw. N is `max_new_tokens`, or less where
+    all sequences produced one of `stop_ids`, which they then end with (and repeat, where others go on). The same ids
+    come with and without the cache, and, chosen greedily, in any company.
     """
     sampler = partial(
         sampling.choose,
@@ -122,6 +130,7 @@ def generate(
         source_present=source_present,
         sampler=sampler,
         repetition_penalty=repetition_penalty,
+        allowed=allowed,
         stop_ids=stop_ids,
         use_cache=use_cache,
     )
@@ -172,10 +181,13 @@ class FilledMask:
 
 
 @torch.inference_mode()
-def fill_masks(model: LanguageModel | InferenceModel, ids: Tensor, mask_id: int, top: int = 5) -> list[FilledMask]:
+def fill_masks(
+    model: LanguageModel | InferenceModel, ids: Tensor, mask_id: int, top: int = 5, allowed: Tensor | None = None
+) -> list[FilledMask]:
     """The `top` likeliest tokens at each mask of ids (T,) int64, which read <|cls|> ... <|sep|>.
 
-    Raises ValueError for a decoder, or where no position holds `mask_id`.
+    Ids for which `allowed` (V,) bool is False have no probability. Raises ValueError for a decoder, or where no
+    position holds `mask_id`.
     """
     if model.config.causal:
         raise ValueError("a decoder does not fill masks: give an encoder, or continue a text with generate")
@@ -184,7 +196,7 @@ def fill_masks(model: LanguageModel | InferenceModel, ids: Tensor, mask_id: int,
         raise ValueError(f"no position holds the mask id {mask_id}: put <|mask|> where a token is wanted")
     model = prepare(model)
     rows = model.model(ids.unsqueeze(0))[0, positions]
-    probabilities, choices = torch.softmax(model.logits(rows).float(), dim=-1).topk(top, dim=-1)
+    probabilities, choices = torch.softmax(sampling.only(model.logits(rows).float(), allowed), dim=-1).topk(top, dim=-1)
     return [
         FilledMask(position=position, ids=row_ids, probabilities=row_probabilities)
         for position, row_ids, row_probabilities in zip(

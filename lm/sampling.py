@@ -63,6 +63,11 @@ def repetition_penalty(logits: Tensor, ids: Tensor, penalty: float, present: Ten
     return torch.where(said, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
+def only(logits: Tensor, allowed: Tensor | None) -> Tensor:
+    """Keep the ids for which `allowed` (V,) bool is True; all where it is None."""
+    return logits if allowed is None else logits.masked_fill(~allowed, -math.inf)
+
+
 def greedy(logits: Tensor) -> Tensor:
     """The most likely id, the first of equals: (..., V) to (...) int64."""
     wide = torch.promote_types(logits.dtype, torch.float32)  # the search in bfloat16 takes four times as long

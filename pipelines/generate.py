@@ -159,12 +159,13 @@ def _stream(
     from lm.generation import stream
     from lm.reading import pad_left, pad_right
     from pipelines.prompts import prompt_ids, source_ids
+    from pipelines.text_ids import known_ids
     from tokenizer import END_OF_TEXT
 
     device = next(model.parameters()).device
     end = tok.special_tokens.get(END_OF_TEXT)
     options: dict[str, Any] = {"sampler": sampler, "repetition_penalty": repetition_penalty}
-    options["stop_ids"] = [] if end is None else [end]
+    options |= {"allowed": known_ids(tok, model), "stop_ids": [] if end is None else [end]}
     if model.config.architecture == "encoder-decoder":
         sources = source_ids(tok, prompts, model.config)
         options["source"], options["source_present"] = pad_right(sources, device)
@@ -181,6 +182,7 @@ def _searched(model: Any, tok: Any, prompts: Sequence[str], tokens: int, beams: 
     from lm.inference import prepare
     from lm.reading import pad_right
     from pipelines.prompts import source_ids
+    from pipelines.text_ids import known_ids
     from pipelines.translation import sources_at_once
     from tokenizer import END_OF_TEXT
 
@@ -197,6 +199,7 @@ def _searched(model: Any, tok: Any, prompts: Sequence[str], tokens: int, beams: 
             max_new_tokens=min(tokens, model.config.context_length),
             beams=beams,
             source_present=present,
+            allowed=known_ids(tok, model),
         )
         texts += [tok.decode([token for token in hypotheses[0].ids if token != end]) for hypotheses in found]
     yield texts
@@ -252,11 +255,12 @@ def _fill(model: Any, tok: Any, prompt: str, as_json: bool) -> list[dict[str, An
     from lm.generation import fill_masks
     from pipelines.display import table
     from pipelines.prompts import masked_ids
+    from pipelines.text_ids import known_ids
     from tokenizer import MASK
 
     ids = masked_ids(tok, prompt, model.config)
-    device = next(model.parameters()).device
-    filled = fill_masks(model, torch.tensor(ids, device=device), tok.special_tokens[MASK])
+    ids = torch.tensor(ids, device=next(model.parameters()).device)
+    filled = fill_masks(model, ids, tok.special_tokens[MASK], allowed=known_ids(tok, model))
     guesses = [
         {
             "position": mask.position,

@@ -12,6 +12,7 @@ from lm.objectives import span_corruption
 from lm.reading import pad_right
 from pipelines.dataset import TokenDataset, TokenStream
 from pipelines.pairs import PairDataset
+from pipelines.text_ids import known_ids
 from pipelines.training.run import Run
 from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
 
@@ -81,6 +82,7 @@ def _continued(model: LanguageModel, tok: Tokenizer, prompt: np.ndarray, title: 
         NEW_TOKENS,
         temperature=0.8,
         top_p=0.95,
+        allowed=known_ids(tok, model),
         generator=torch.Generator(device).manual_seed(seed),
         stop_ids=stop,
     )
@@ -96,7 +98,8 @@ def _filled(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray) -> dict[s
     answers = ids[places]
     ids[places] = special[MASK]
     device = next(model.parameters()).device
-    filled = fill_masks(model, torch.from_numpy(ids).to(device), special[MASK], top=3)
+    allowed = known_ids(tok, model)
+    filled = fill_masks(model, torch.from_numpy(ids).to(device), special[MASK], top=3, allowed=allowed)
     before = tok.decode(ids[1:-1].tolist())
     lines = ["", ""]
     for answer, mask in zip(answers.tolist(), filled, strict=True):
@@ -118,7 +121,7 @@ def _restored(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray, seed: i
     source, _, target, _ = span_corruption(
         excerpt, np.random.default_rng(seed), sentinel_ids=sentinel_ids, start_id=end, end_id=end
     )
-    found = _found(model, [source], end)[0]
+    found = _found(model, tok, [source], end)[0]
     return {
         "title": "validation text with spans taken out, and what was put there (hidden spans, then guesses)",
         "before": tok.decode(source[:-1].tolist()),
@@ -138,7 +141,7 @@ def _answered(run: Run, model: LanguageModel, tok: Tokenizer, seed: int) -> list
     rows = np.random.default_rng(seed).choice(len(pairs), size=min(ANSWERS, len(pairs)), replace=False).tolist()
     end = tok.special_tokens[END_OF_TEXT]
     longest = run.recipe.model.context_length - 1
-    found = _found(model, [np.append(pairs.sources[row][:longest], end) for row in rows], end)
+    found = _found(model, tok, [np.append(pairs.sources[row][:longest], end) for row in rows], end)
     return [
         {
             "title": "a source of the validation split, and what was found (its target, then ours)",
@@ -149,10 +152,17 @@ def _answered(run: Run, model: LanguageModel, tok: Tokenizer, seed: int) -> list
     ]
 
 
-def _found(model: LanguageModel, sources: list[np.ndarray], end: int) -> list[list[int]]:
+def _found(model: LanguageModel, tok: Tokenizer, sources: list[np.ndarray], end: int) -> list[list[int]]:
     """The likeliest target of each source, by beam search, without its end."""
     device = next(model.parameters()).device
     source, present = pad_right(sources, device)
-    length = model.config.context_length
-    found = beam_search(model, source, start_id=end, end_id=end, max_new_tokens=length, source_present=present)
+    found = beam_search(
+        model,
+        source,
+        start_id=end,
+        end_id=end,
+        max_new_tokens=model.config.context_length,
+        source_present=present,
+        allowed=known_ids(tok, model),
+    )
     return [[token for token in hypotheses[0].ids if token != end] for hypotheses in found]

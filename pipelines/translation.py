@@ -12,6 +12,7 @@ from lm.inference import prepare
 from lm.model import LanguageModel
 from pipelines.display import Bar, say
 from pipelines.pairs import Pairs
+from pipelines.text_ids import known_ids
 from pipelines.training.pair_loader import SequencePairs
 from tokenizer import Tokenizer
 
@@ -37,7 +38,8 @@ def translation_numbers(
     """
     found: list[list[int]] = [[]] * len(pairs)
     done = 0
-    for rows, hypotheses in _translated(model, pairs, objective, beams, length_penalty):
+    allowed = known_ids(tokenizer, model)
+    for rows, hypotheses in _translated(model, pairs, objective, beams, length_penalty, allowed):
         for row, ids in zip(rows.tolist(), hypotheses, strict=True):
             found[row] = ids
         done += len(rows)
@@ -63,7 +65,12 @@ def translation_numbers(
 
 
 def _translated(
-    model: LanguageModel, pairs: Pairs, objective: SequencePairs, beams: int, length_penalty: float
+    model: LanguageModel,
+    pairs: Pairs,
+    objective: SequencePairs,
+    beams: int,
+    length_penalty: float,
+    allowed: torch.Tensor | None,
 ) -> Iterator[tuple[np.ndarray, list[list[int]]]]:
     """(numbers of some pairs, the ids found for each, without their end), sources of similar lengths together."""
     prepared = prepare(model)
@@ -81,6 +88,7 @@ def _translated(
             beams=beams,
             length_penalty=length_penalty,
             source_present=torch.from_numpy(batch.source_present).to(prepared.device),
+            allowed=allowed,
         )
         best = [list(hypotheses[0].ids) for hypotheses in found]
         yield rows, [ids[:-1] if ids[-1] == objective.end_id else ids for ids in best]

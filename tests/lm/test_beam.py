@@ -1,6 +1,7 @@
 """Beam search finds what an exhaustive search and what transformers find."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -146,6 +147,19 @@ def test_neither_the_cache_nor_other_sources_change_what_is_found(shape, early_s
             alone = search(model, source[row][present[row]][None], early_stop=early_stop, use_cache=use_cache)[0]
             assert [ids for ids, _ in alone] == [ids for ids, _ in expected]
             assert [score for _, score in alone] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("shape", [T5, ORIGINAL])
+def test_targets_hold_no_entry_that_is_not_allowed_however_likely(shape):
+    model, (source, present) = lively(24, shape), sources(24)
+    likeliest = {token for row in search(model, source, present) for token in row[0][0]} - {END}
+    allowed = torch.ones(24, dtype=torch.bool)
+    allowed[list(likeliest)] = False
+    for row in search(model, source, present, allowed=allowed):
+        assert len(row) == 4
+        for ids, score in row:
+            assert allowed[list(ids)].all()
+            assert -math.inf < score <= 0
 
 
 def test_scores_are_log_probabilities_by_length_best_first():

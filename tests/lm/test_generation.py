@@ -1,5 +1,7 @@
 """Continuing a text and filling masks: neither the cache, the preparation nor the company changes a token."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -305,6 +307,35 @@ def test_masks_are_filled_with_the_likeliest_tokens_and_their_probabilities():
         values, tokens = p[mask.position].topk(4)
         assert mask.ids == tokens.tolist()
         assert mask.probabilities == pytest.approx(values.tolist(), abs=1e-5)
+
+
+def cut(model, entries):
+    """The same model with only the first entries of its vocabulary."""
+    smaller = build_model(replace(model.config, vocab_size=entries), seed=0)
+    shapes = {name: tensor.shape for name, tensor in smaller.state_dict().items()}
+    weights = {name: tensor[: shapes[name][0]] for name, tensor in model.state_dict().items()}
+    smaller.load_state_dict(weights)
+    return smaller
+
+
+def test_entries_that_are_not_allowed_are_as_if_they_were_not_there():
+    allowed, ids = torch.arange(53) < 40, prompts() % 40
+    model = lively(ModelConfig(**SHAPE))
+    assert (generate(model, ids, 30, generator=seeded()) >= 40).any()
+    for options in ({"temperature": 0, "repetition_penalty": 1.2}, {"generator": seeded()}):
+        new = generate(model, ids, 30, allowed=allowed, **options)
+        assert (new < 40).all()
+    assert torch.equal(
+        generate(model, ids, 30, temperature=0, allowed=allowed), generate(cut(model, 40), ids, 30, temperature=0)
+    )
+    masked = torch.tensor([3, 10, 2, 12, 4])
+    for expected, got in zip(
+        fill_masks(cut(encoder(), 40), masked, mask_id=2),
+        fill_masks(encoder(), masked, mask_id=2, allowed=allowed),
+        strict=True,
+    ):
+        assert got.ids == expected.ids
+        assert got.probabilities == pytest.approx(expected.probabilities, rel=1e-4)
 
 
 def plain():

@@ -169,10 +169,23 @@ def test_a_model_in_shards_is_imported(tmp_path, tokenizer_folder):
     assert_same_logits(peer, our_model(import_hf(str(tmp_path / "shards"), out=tmp_path / "run")))
 
 
-def test_a_vocabulary_padded_beyond_the_tokenizer_is_imported(tmp_path, tokenizer_folder, dataset_folder):
-    save_peer(tmp_path / "padded", "llama", tokenizer_folder, entries=576)
+@pytest.mark.parametrize("kind", list(SHAPES))
+def test_a_vocabulary_padded_beyond_the_tokenizer_is_imported_and_writes_only_what_the_tokenizer_knows(
+    kind, tmp_path, tokenizer_folder, dataset_folder
+):
+    save_peer(tmp_path / "padded", kind, tokenizer_folder, entries=576)
+    weights = load_file(tmp_path / "padded" / "model.safetensors")
+    for tensor in weights.values():
+        if len(tensor) == 576:
+            tensor[512:] *= 50  # what stands for nothing is the likeliest
+    save_file(weights, tmp_path / "padded" / "model.safetensors", metadata={"format": "pt"})
     run = import_hf(str(tmp_path / "padded"), out=tmp_path / "run")
-    assert evaluate(run, data=dataset_folder, device="cpu")["splits"]["validation"]["perplexity"] > 1
+    if kind == "llama":
+        assert evaluate(run, data=dataset_folder, device="cpu")["splits"]["validation"]["perplexity"] > 1
+    prompt = "import <|mask|>" if kind == "bert" else "import "
+    for options in ({}, {"beams": 0}):
+        assert generate(run, prompt=prompt, tokens=30, device="cpu", **options)
+    assert report([run]).is_file()
 
 
 def spoil_config(folder):
