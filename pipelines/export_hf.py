@@ -6,6 +6,13 @@ from typing import Any
 from pipelines.arguments import RunFolder, parse
 from pipelines.files import read_json, whole_folder, write_json
 
+NAMED_IDS = {
+    "decoder": ("bos_token_id", "eos_token_id", "pad_token_id"),
+    "encoder": ("pad_token_id",),
+    "encoder-decoder": ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
+}
+"""What config.json of each architecture says of special tokens."""
+
 
 def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
     """Write the model and the tokenizer of a run as a folder that transformers opens, and return it.
@@ -24,6 +31,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
     from lm.exchange import format_of, to_hugging_face
     from pipelines.display import quantity, say
     from pipelines.loading import load_trained
+    from pipelines.text_ids import BEFORE_TEXT, special_ids, text_ids
     from pipelines.training.run import Run
 
     if out.exists():
@@ -34,7 +42,10 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
     chosen = format_of(config)
     model = load_trained(this, device="cpu", checkpoint=checkpoint).model
     settings, tensors = to_hugging_face(config, model.state_dict())
-    ids = special_ids(config.architecture, tok.special_tokens)
+    if config.architecture == "decoder":
+        settings[BEFORE_TEXT] = list(text_ids(this, tok).before)
+    # None too, lest a default stand in for what the tokenizer has not.
+    ids = {name: i for name, i in special_ids(this, tok).items() if name in NAMED_IDS[config.architecture]}
     with whole_folder(out, replaceable=lambda folder: False) as partial:
         write_json(partial / "config.json", settings | ids)
         if config.architecture != "encoder":
@@ -43,35 +54,26 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
             save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
         except SafetensorError as error:
             raise OSError(f"{out} could not be written: {error}") from None
-        _write_tokenizer(partial, tok, config)
+        _write_tokenizer(partial, this, tok, ids)
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{out}: {quantity(parameters, '')} parameters in the format of {chosen.name} ({chosen.auto_class})")
     return out
 
 
-def special_ids(architecture: str, special: dict[str, int]) -> dict[str, int | None]:
-    """The ids that config.json names; None for a token that the tokenizer has not, lest a default stand in for it."""
-    from tokenizer import END_OF_TEXT, PAD
-
-    end, pad = special.get(END_OF_TEXT), special.get(PAD)
-    if architecture == "encoder":
-        return {"pad_token_id": pad}
-    # A document begins after the end of another, so the end is what generation begins with, too.
-    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": pad}
-    return {**ids, "decoder_start_token_id": end} if architecture == "encoder-decoder" else ids
-
-
-def _write_tokenizer(folder: Path, tok: Any, config: Any) -> None:
-    """tokenizer.json, and beside it what transformers wants to know that it does not say."""
-    from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP
+def _write_tokenizer(folder: Path, run: Any, tok: Any, ids: dict[str, Any]) -> None:
+    """tokenizer.json, and beside it what transformers wants to know that it does not say. `ids`: as in config.json."""
+    from pipelines.text_ids import text_ids
+    from tokenizer import CLS, MASK, SEP
 
     tok.save(folder)
-    roles = {"pad_token": PAD}
+    config, special = run.recipe.model, tok.special_tokens
+    spelling = {i: token for token, i in special.items()}
+    roles = {}
+    for name in ("pad_token", "bos_token", "eos_token"):
+        i = ids.get(f"{name}_id")
+        roles[name] = spelling.get(i[0] if isinstance(i, list) else i)
     if config.architecture == "encoder":
         roles |= {"cls_token": CLS, "sep_token": SEP, "mask_token": MASK}
-    else:
-        roles |= {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-    special = tok.special_tokens
     roles = {role: token for role, token in roles.items() if token in special}
     inputs = ["input_ids", "attention_mask"]
     if config.token_types:
@@ -85,7 +87,8 @@ def _write_tokenizer(folder: Path, tok: Any, config: Any) -> None:
     write_json(folder / "tokenizer_config.json", named | roles)
     write_json(folder / "special_tokens_map.json", roles)
     if config.architecture != "decoder":
-        edges = (CLS, SEP) if config.architecture == "encoder" else ("", END_OF_TEXT)
+        last = next((spelling[i] for i in text_ids(run, tok).after if i in spelling), "")
+        edges = (CLS, SEP) if config.architecture == "encoder" else ("", last)
         _add_template(folder / "tokenizer.json", *(name if name in special else "" for name in edges), special)
 
 

@@ -59,11 +59,13 @@ def generate(
     if beams and choosing:
         raise ValueError(f"--beams looks for the likeliest text, and {choosing[0]} chooses otherwise: leave one out")
     from pipelines.loading import load_trained
+    from pipelines.text_ids import text_ids
     from pipelines.training.run import Run
 
     this = Run(run)
     model = load_trained(this, device, dtype, checkpoint).model
     tok = this.tokenizer()
+    around = text_ids(this, tok)
     architecture = model.config.architecture
     prompts = [prompt] if isinstance(prompt, str) else list(prompt) or [""]
     if not prompt and architecture == "encoder-decoder":
@@ -77,12 +79,14 @@ def generate(
             raise ValueError(f"{choosing[0]} is for a model that writes, and this run trained an encoder: leave it out")
         return _fill(model, tok, prompts[0], as_json)
     if architecture == "encoder-decoder" and (beams or (beams is None and not choosing)):
-        return _shown(prompts, _searched(model, tok, prompts, tokens, beams or BEAMS), as_json, after_prompt=False)
+        texts = _searched(model, tok, around, prompts, tokens, beams or BEAMS)
+        return _shown(prompts, texts, as_json, after_prompt=False)
     if temperature is None:
         temperature = 0.0 if greedy else TEMPERATURE
     sampler = _sampler(model, temperature=temperature, seed=seed, **filters)
-    steps = _stream(model, tok, prompts, tokens, sampler, repetition_penalty)
-    return _shown(prompts, _texts(tok, steps, len(prompts)), as_json, after_prompt=architecture == "decoder")
+    steps = _stream(model, tok, around, prompts, tokens, sampler, repetition_penalty)
+    texts = _texts(tok, around.stops, steps, len(prompts))
+    return _shown(prompts, texts, as_json, after_prompt=architecture == "decoder")
 
 
 def _check_settings(
@@ -151,7 +155,7 @@ def _sampler(
 
 
 def _stream(
-    model: Any, tok: Any, prompts: Sequence[str], tokens: int, sampler: Any, repetition_penalty: float
+    model: Any, tok: Any, around: Any, prompts: Sequence[str], tokens: int, sampler: Any, repetition_penalty: float
 ) -> Iterator[Sequence[int]]:
     """The next id of each text, step by step. What is wrong with a prompt is said before the first."""
     import torch
@@ -160,23 +164,23 @@ def _stream(
     from lm.reading import pad_left, pad_right
     from pipelines.prompts import prompt_ids, source_ids
     from pipelines.text_ids import known_ids
-    from tokenizer import END_OF_TEXT
 
     device = next(model.parameters()).device
-    end = tok.special_tokens.get(END_OF_TEXT)
     options: dict[str, Any] = {"sampler": sampler, "repetition_penalty": repetition_penalty}
-    options |= {"allowed": known_ids(tok, model), "stop_ids": [] if end is None else [end]}
+    options |= {"allowed": known_ids(tok, model), "stop_ids": around.stops}
     if model.config.architecture == "encoder-decoder":
-        sources = source_ids(tok, prompts, model.config)
+        sources = source_ids(tok, prompts, model.config, around)
         options["source"], options["source_present"] = pad_right(sources, device)
-        ids, present = torch.full((len(prompts), 1), end, device=device), None
+        ids, present = torch.full((len(prompts), 1), around.start, device=device), None
         tokens = min(tokens, model.config.context_length)
     else:
-        ids, present = pad_left(prompt_ids(tok, prompts, model.config), device)
+        ids, present = pad_left(prompt_ids(tok, prompts, model.config, around), device)
     return (step.tolist() for step in stream(model, ids, tokens, present=present, **options))
 
 
-def _searched(model: Any, tok: Any, prompts: Sequence[str], tokens: int, beams: int) -> Iterator[list[str]]:
+def _searched(
+    model: Any, tok: Any, around: Any, prompts: Sequence[str], tokens: int, beams: int
+) -> Iterator[list[str]]:
     """The likeliest target of each source, whole, all in one step."""
     from lm.beam import beam_search
     from lm.inference import prepare
@@ -184,17 +188,16 @@ def _searched(model: Any, tok: Any, prompts: Sequence[str], tokens: int, beams: 
     from pipelines.prompts import source_ids
     from pipelines.text_ids import known_ids
     from pipelines.translation import sources_at_once
-    from tokenizer import END_OF_TEXT
 
-    sources, at_once = source_ids(tok, prompts, model.config), sources_at_once(beams)
-    ready, end = prepare(model), tok.special_tokens[END_OF_TEXT]
+    sources, at_once = source_ids(tok, prompts, model.config, around), sources_at_once(beams)
+    ready, end = prepare(model), around.stops[0]
     texts = []
     for first in range(0, len(sources), at_once):
         source, present = pad_right(sources[first : first + at_once], ready.device)
         found = beam_search(
             ready,
             source,
-            start_id=end,
+            start_id=around.start,
             end_id=end,
             max_new_tokens=min(tokens, model.config.context_length),
             beams=beams,
@@ -205,18 +208,15 @@ def _searched(model: Any, tok: Any, prompts: Sequence[str], tokens: int, beams: 
     yield texts
 
 
-def _texts(tok: Any, steps: Iterable[Sequence[int]], count: int) -> Iterator[list[str]]:
+def _texts(tok: Any, stops: Sequence[int], steps: Iterable[Sequence[int]], count: int) -> Iterator[list[str]]:
     """What each step adds to each text: a token may end in the middle of a character, which appears once the rest is
     there."""
     import codecs
 
-    from tokenizer import END_OF_TEXT
-
-    end = tok.special_tokens.get(END_OF_TEXT)
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(count)]
     ended = [False] * count
     for step in steps:
-        ended = [before or token == end for before, token in zip(ended, step, strict=True)]
+        ended = [before or token in stops for before, token in zip(ended, step, strict=True)]
         yield [
             "" if over else decoder.decode(tok.decode_bytes([token]))
             for over, decoder, token in zip(ended, decoders, step, strict=True)

@@ -26,7 +26,9 @@ def import_hf(
 
     The folder holds config.json, model.safetensors (or its shards and their index) and a byte-level BPE tokenizer. The
     run has one checkpoint, of step 0; it can be evaluated with --data, generated from, reported and exported. Weights
-    become float32. Raises ValueError for what is missing, damaged or not supported, by name.
+    become float32. Texts begin and end with the ids that config.json, generation_config.json and the tokenizer name, as
+    in transformers, or with <|endoftext|> where they name none. Raises ValueError for what is missing, damaged or not
+    supported, by name.
 
     Args:
         out: Folder of the run to make.
@@ -35,6 +37,7 @@ def import_hf(
     from lm.exchange import from_hugging_face
     from pipelines.display import quantity, say
     from pipelines.recipe import Recipe
+    from pipelines.text_ids import given_special_ids
     from tokenizer import Tokenizer
 
     if out.exists():
@@ -48,9 +51,11 @@ def import_hf(
             f"{source}: the tokenizer has {tok.vocab_size} entries, but the model only {config.vocab_size}: "
             "they do not belong together"
         )
+    special = given_special_ids(tok, _json_beside(folder, "generation_config.json"), settings)
+    imported = {"imported_from": source, "special_ids": special, "around_text": _around_text(folder, settings, tok)}
     recipe = Recipe(objective=objective or USUAL_OBJECTIVE[config.architecture], model=config)
     with whole_folder(out, replaceable=lambda folder: False) as partial:
-        _write_run(partial, recipe, weights, tok, source)
+        _write_run(partial, recipe, weights, tok, imported)
     parameters = sum(tensor.numel() for tensor in weights.values())
     say(f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {source}")
     return out
@@ -95,7 +100,7 @@ def _weight_files(folder: Path) -> list[Path]:
     raise ValueError(f"{folder} has no {WEIGHTS} and no {INDEX}: name a folder that save_pretrained wrote")
 
 
-def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, source: str) -> None:
+def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imported: dict[str, Any]) -> None:
     """A run of step 0, with an optimizer that has not begun."""
     import torch
 
@@ -111,11 +116,35 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, sou
         "dataset_fingerprint": "",
         "tokenizer_fingerprint": tok.fingerprint,
         "torch": torch.__version__,
-        "imported_from": source,
+        **imported,
     }
     tok.save(folder)
     save_config(folder / "config.toml", recipe, facts)
     write_checkpoint(folder, take_snapshot(model), Progress().as_state(), Keep())
+
+
+def _around_text(folder: Path, settings: dict[str, Any], tok: Any) -> dict[str, list[int]]:
+    """The ids `before` and `after` a text: what the folder's tokenizer puts there, or our own config.json says."""
+    from pipelines.text_ids import BEFORE_TEXT, is_known
+
+    before, after = [], []
+    processor = _json_beside(folder, "tokenizer.json").get("post_processor") or {}
+    for step in processor.get("processors", [processor]):
+        side = before
+        for piece in step.get("single", ()):
+            if "Sequence" in piece:
+                side = after
+            else:
+                side += step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+    before = settings.get(BEFORE_TEXT, before)
+    if not isinstance(before, list) or not all(is_known(tok, i) for i in before):
+        raise ValueError(f"config.json has {BEFORE_TEXT} = {before!r}, which are no ids of its tokenizer: export again")
+    return {"before": before, "after": after}
+
+
+def _json_beside(folder: Path, name: str) -> dict[str, Any]:
+    """A file that a model may come without."""
+    return read_json(folder / name, "fetch it again") if (folder / name).is_file() else {}
 
 
 def _fetch(source: str) -> Path:

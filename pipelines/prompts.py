@@ -4,20 +4,22 @@ import warnings
 from collections.abc import Sequence
 
 from lm.config import ModelConfig
+from pipelines.text_ids import TextIds
 from pipelines.training.loader import required
 from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
 
 SHOWN = 40  # characters of a text that say where it was cut
 
 
-def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig) -> list[list[int]]:
-    """What a decoder goes on from, for each prompt: the end of another document, since so a document begins, and the
-    text. Of one that is longer than the context its end.
+def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig, around: TextIds) -> list[list[int]]:
+    """What a decoder goes on from, for each prompt: what texts begin with (of what we train the end of another
+    document), and the text. Of one that is longer than the context its end.
 
-    Raises ValueError for an empty prompt where the tokenizer has no <|endoftext|>.
+    Raises ValueError for an empty prompt where there is nothing to start from.
     """
-    end = tok.special_tokens.get(END_OF_TEXT)
-    rows = [([] if end is None else [end]) + tok.encode(text, disallowed_special=()) for text in prompts]
+    rows = [[*around.before, *tok.encode(text, disallowed_special=())] for text in prompts]
+    if around.start is not None:
+        rows = [row or [around.start] for row in rows]
     if not all(rows):
         raise ValueError("--prompt is empty, and the tokenizer has no <|endoftext|> to start from: give a prompt")
     most = config.context_length
@@ -31,17 +33,19 @@ def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig) -> l
     return [row[-most:] for row in rows]
 
 
-def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig) -> list[list[int]]:
+def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, around: TextIds) -> list[list[int]]:
     """What an encoder-decoder reads of each source: the text, in which sentinels stand for spans, and its end. Of one
     that is longer than the context the beginning, as in training, unless positions are relative and so know no end.
 
-    Raises ValueError where the tokenizer has no <|endoftext|>.
+    Raises ValueError where there is nothing that a target would start or end with.
     """
-    special = required("an encoder-decoder", (END_OF_TEXT,), tok)
+    if around.start is None or not around.stops:
+        required("an encoder-decoder", (END_OF_TEXT,), tok)
+    special = tok.special_tokens
     allowed = set(sentinels(len(special))) & set(special)
     rows = [tok.encode(text, allowed_special=allowed, disallowed_special=()) for text in sources]
     if config.positions not in ("relative", "none"):
-        most = config.context_length - 1  # and the end
+        most = config.context_length - len(around.before) - len(around.after)
         for number, row in enumerate(rows, 1):
             if len(row) > most:
                 warnings.warn(
@@ -50,7 +54,7 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig) -> l
                     stacklevel=2,
                 )
         rows = [row[:most] for row in rows]
-    return [[*row, special[END_OF_TEXT]] for row in rows]
+    return [[*around.before, *row, *around.after] for row in rows]
 
 
 def masked_ids(tok: Tokenizer, text: str, config: ModelConfig) -> list[int]:

@@ -12,9 +12,10 @@ from lm.objectives import span_corruption
 from lm.reading import pad_right
 from pipelines.dataset import TokenDataset, TokenStream
 from pipelines.pairs import PairDataset
-from pipelines.text_ids import known_ids
+from pipelines.prompts import prompt_ids
+from pipelines.text_ids import TextIds, known_ids, text_ids
 from pipelines.training.run import Run
-from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
+from tokenizer import CLS, MASK, SEP, Tokenizer, sentinels
 
 PROMPT_TOKENS = 48
 NEW_TOKENS = 160
@@ -31,21 +32,22 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, 
     The given text is from the validation split of the run's dataset; without it only free samples are made.
     """
     tok = run.tokenizer()
+    around = text_ids(run, tok)
     if run.recipe.objective == "sequence-pairs":
-        return _answered(run, model, tok, seed)
+        return _answered(run, model, tok, around, seed)
     # An encoder's block is two shorter than what it reads.
     length = min(EXCERPT_TOKENS, run.recipe.model.context_length - 2)
     excerpt = validation_excerpt(validation_stream(run, tok), tok, length, seed)
     if run.recipe.objective == "masked-token":
         return [_filled(model, tok, excerpt)] if len(excerpt) else []
     if run.recipe.objective == "span-corruption":
-        return [_restored(model, tok, excerpt, seed)] if len(excerpt) else []
+        return [_restored(model, tok, around, excerpt, seed)] if len(excerpt) else []
     samples = []
     if len(excerpt):
-        samples.append(_continued(model, tok, excerpt[:PROMPT_TOKENS], "validation text, continued", seed))
-    if END_OF_TEXT in tok.special_tokens:
-        start = np.array([tok.special_tokens[END_OF_TEXT]])
-        samples.append(_continued(model, tok, start, "from nothing", seed))
+        samples.append(_continued(model, tok, around, excerpt[:PROMPT_TOKENS], "validation text, continued", seed))
+    if around.start is not None:
+        nothing = np.array(prompt_ids(tok, [""], model.config, around)[0])
+        samples.append(_continued(model, tok, around, nothing, "from nothing", seed))
     return samples
 
 
@@ -73,9 +75,10 @@ def validation_excerpt(stream: TokenStream | None, tok: Tokenizer, length: int, 
     return np.empty(0, np.int64)
 
 
-def _continued(model: LanguageModel, tok: Tokenizer, prompt: np.ndarray, title: str, seed: int) -> dict[str, Any]:
+def _continued(
+    model: LanguageModel, tok: Tokenizer, around: TextIds, prompt: np.ndarray, title: str, seed: int
+) -> dict[str, Any]:
     device = next(model.parameters()).device
-    stop = [tok.special_tokens[END_OF_TEXT]] if END_OF_TEXT in tok.special_tokens else []
     new = generate(
         model,
         torch.from_numpy(prompt).to(device),
@@ -84,10 +87,10 @@ def _continued(model: LanguageModel, tok: Tokenizer, prompt: np.ndarray, title: 
         top_p=0.95,
         allowed=known_ids(tok, model),
         generator=torch.Generator(device).manual_seed(seed),
-        stop_ids=stop,
+        stop_ids=around.stops,
     )
-    text = [token for token in new.tolist() if token not in stop]
-    given = [token for token in prompt.tolist() if token not in stop]
+    edges = {*around.before, around.start, *around.stops}
+    given, text = ([token for token in part.tolist() if token not in edges] for part in (prompt, new))
     return {"title": title, "before": tok.decode(given), "text": tok.decode(text)}
 
 
@@ -114,14 +117,13 @@ def _filled(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray) -> dict[s
     }
 
 
-def _restored(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray, seed: int) -> dict[str, Any]:
+def _restored(model: LanguageModel, tok: Tokenizer, around: TextIds, excerpt: np.ndarray, seed: int) -> dict[str, Any]:
     special = tok.special_tokens
-    end = special[END_OF_TEXT]
     sentinel_ids = [special[name] for name in sentinels(len(excerpt)) if name in special]
     source, _, target, _ = span_corruption(
-        excerpt, np.random.default_rng(seed), sentinel_ids=sentinel_ids, start_id=end, end_id=end
+        excerpt, np.random.default_rng(seed), sentinel_ids=sentinel_ids, start_id=around.start, end_id=around.stops[0]
     )
-    found = _found(model, tok, [source], end)[0]
+    found = _found(model, tok, around, [source])[0]
     return {
         "title": "validation text with spans taken out, and what was put there (hidden spans, then guesses)",
         "before": tok.decode(source[:-1].tolist()),
@@ -129,7 +131,7 @@ def _restored(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray, seed: i
     }
 
 
-def _answered(run: Run, model: LanguageModel, tok: Tokenizer, seed: int) -> list[dict[str, Any]]:
+def _answered(run: Run, model: LanguageModel, tok: Tokenizer, around: TextIds, seed: int) -> list[dict[str, Any]]:
     """Targets found for sources of the validation split; none where the dataset is gone or of another tokenizer."""
     try:
         dataset = PairDataset(run.data)
@@ -139,9 +141,9 @@ def _answered(run: Run, model: LanguageModel, tok: Tokenizer, seed: int) -> list
     if dataset.tokenizer_fingerprint != tok.fingerprint or len(pairs) == 0:
         return []
     rows = np.random.default_rng(seed).choice(len(pairs), size=min(ANSWERS, len(pairs)), replace=False).tolist()
-    end = tok.special_tokens[END_OF_TEXT]
-    longest = run.recipe.model.context_length - 1
-    found = _found(model, tok, [np.append(pairs.sources[row][:longest], end) for row in rows], end)
+    longest = run.recipe.model.context_length - len(around.before) - len(around.after)
+    sources = [np.array([*around.before, *pairs.sources[row][:longest], *around.after]) for row in rows]
+    found = _found(model, tok, around, sources)
     return [
         {
             "title": "a source of the validation split, and what was found (its target, then ours)",
@@ -152,17 +154,17 @@ def _answered(run: Run, model: LanguageModel, tok: Tokenizer, seed: int) -> list
     ]
 
 
-def _found(model: LanguageModel, tok: Tokenizer, sources: list[np.ndarray], end: int) -> list[list[int]]:
+def _found(model: LanguageModel, tok: Tokenizer, around: TextIds, sources: list[np.ndarray]) -> list[list[int]]:
     """The likeliest target of each source, by beam search, without its end."""
     device = next(model.parameters()).device
     source, present = pad_right(sources, device)
     found = beam_search(
         model,
         source,
-        start_id=end,
-        end_id=end,
+        start_id=around.start,
+        end_id=around.stops[0],
         max_new_tokens=model.config.context_length,
         source_present=present,
         allowed=known_ids(tok, model),
     )
-    return [[token for token in hypotheses[0].ids if token != end] for hypotheses in found]
+    return [[token for token in hypotheses[0].ids if token != around.stops[0]] for hypotheses in found]
