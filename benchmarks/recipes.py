@@ -161,7 +161,7 @@ def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
         train=TrainConfig(
             **TRAIN | train | {"tokens": settings.tokens, "warmup_tokens": settings.tokens // 20, "seed": seed},
             dtype=settings.machine.dtype_name,
-            validate_every_tokens=max(1, settings.tokens // 4),
+            validate_every_tokens=settings.tokens,
             validation_tokens=262_144,
             checkpoint_every_tokens=10 * settings.tokens,
         ),
@@ -172,13 +172,12 @@ def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
         out = Path(folder) / "run"
         if pretrain(recipe, data=settings.data, out=out):
             raise SystemExit("interrupted: the same command goes on after the variants that are done")
-        lines = [line for line in Run(out).metrics() if line["split"] == "validation"]
+        last = Run(out).metrics()[-1]  # of the validation split
     per_byte = held_out["tokens"] / held_out["bytes"] / math.log(2)
     sized = replace(recipe.model, vocab_size=dataset.vocab_size)
     return {
-        "bits_per_byte": lines[-1]["loss"] * per_byte,
-        "curve": [(line["tokens"], line["loss"] * per_byte) for line in lines],
-        "seconds": lines[-1]["time_s"],
+        "bits_per_byte": last["loss"] * per_byte,
+        "seconds": last["time_s"],
         "parameters": count_parameters(model_without_memory(sized)),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
