@@ -226,7 +226,7 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # up to a hundred processes start, each of which imports torch
+@pytest.mark.timeout(1800)  # sixty processes start, each of which imports torch
 def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, small_recipe, dataset_folder):
     """Killed after random times, often while a checkpoint is being written, since every second step writes one."""
     train = replace(
@@ -236,7 +236,7 @@ def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, s
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "whole") == 0
     generator, kills, partial = np.random.default_rng(0), 0, 0
     out = tmp_path / "killed"
-    while kills < 100:
+    while kills < 60:
         process = start(recipe, dataset_folder, out, tmp_path)
         before = len(checkpoint_folders(out)) and latest_checkpoint(out).name
         deadline = time.monotonic() + 120
@@ -251,7 +251,9 @@ def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, s
         process.wait()
         kills += 1
         partial += any((out / "checkpoints").glob("partial-*"))
-    assert process.returncode == 0, process.stdout.read()
+    last = start(recipe, dataset_folder, out, tmp_path)
+    output, _ = last.communicate(timeout=300)
+    assert last.returncode == 0, output
     assert kills >= 24
     assert partial >= 1  # it was killed while writing
     assert_same_run(out, tmp_path / "whole")
