@@ -140,11 +140,11 @@ def recipes(
         settings = Settings(where / "data", tokens, shape, choose_machine(), results)
         for seed in range(seeds):
             for name in names:
-                key, rows = settings.key(name, seed), _rows(results)
-                if any(key.items() <= row.items() for row in rows):
+                key = settings.key(name, seed)
+                if any(key.items() <= row.items() for row in _rows(results)):
                     say(f"{name}, seed {seed}: there already")
                 else:
-                    _record([*rows, key | _trained(name, seed, settings)], results)
+                    _record(key | _trained(name, seed, settings), results)
 
 
 def _device(machine: Machine) -> str:
@@ -189,7 +189,8 @@ def _rows(results: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text()) if path.exists() else []
 
 
-def _record(rows: list[dict[str, Any]], results: Path) -> None:
+def _record(row: dict[str, Any], results: Path) -> None:
+    rows = [*_rows(results), row]  # read only now: another process may have added some meanwhile
     results.mkdir(parents=True, exist_ok=True)
     write_whole(results / "recipes.json", json.dumps(rows, indent=1) + "\n")
     write_whole(results / "recipes.md", markdown(rows))
