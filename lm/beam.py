@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +31,7 @@ def beam_search(
     source: Tensor,
     *,
     start_id: int,
-    end_id: int,
+    end_ids: Sequence[int],
     max_new_tokens: int,
     beams: int = 4,
     length_penalty: float = 1.0,
@@ -42,7 +43,8 @@ def beam_search(
     """The best targets found for each source (B, S) int64, at most `beams` of them, best first.
 
     The `beams` likeliest unfinished targets each grow by every token; of all those, the `beams` likeliest that do not
-    end are kept, and those that end are finished if they are among the `beams` likeliest. A target y has the score
+    end, in one of `end_ids`, are kept, and those that end are finished if they are among the `beams` likeliest. A
+    target y has the score
     ln p(y | source) / |y|^a, with |y| its tokens, the end included, and a = `length_penalty`: 0 prefers short targets,
     1 takes the mean of a token. (Wu et al. 2016, equation 14, divide by ((5 + |y|) / 6)^a instead.) A source is done
     when `beams` targets have ended; without `early_stop` only when no unfinished one can still come before them,
@@ -57,14 +59,12 @@ def beam_search(
     memory = read_source(model, source, source_present)
     starts = torch.full((len(source) * beams, 1), start_id, device=source.device)
     reader = Reader(model, starts, room=max_new_tokens, memory=memory, use_cache=use_cache)
-    rules = _Rules(beams, end_id, max_new_tokens, length_penalty, early_stop)
+    rules = _Rules(beams, frozenset(end_ids), max_new_tokens, length_penalty, early_stop)
     searches = [_Search(rules) for _ in range(len(source))]
-    growing = searches
+    growing, count = searches, (1 + len(rules.end_ids)) * beams  # enough, however many of them end
     for _ in range(max_new_tokens):
-        parents = [
-            search.grow(candidates)
-            for search, candidates in zip(growing, _candidates(reader, growing, allowed), strict=True)
-        ]
+        found = _candidates(reader, growing, count, allowed)
+        parents = [search.grow(candidates) for search, candidates in zip(growing, found, strict=True)]
         kept = [row for row, search in enumerate(growing) if not search.done]
         if not kept:
             break
@@ -81,7 +81,7 @@ def beam_search(
 @dataclass(frozen=True)
 class _Rules:
     beams: int
-    end_id: int
+    end_ids: frozenset[int]
     max_new_tokens: int
     length_penalty: float
     early_stop: bool
@@ -109,7 +109,7 @@ class _Search:
         last = length == rules.max_new_tokens
         kept: list[tuple[float, int, int]] = []
         for rank, (log_probability, beam, token) in enumerate(candidates):
-            ended = token == rules.end_id or last
+            ended = token in rules.end_ids or last
             if not ended:
                 kept.append((log_probability, beam, token))
             elif rank < rules.beams and log_probability > -math.inf:
@@ -133,13 +133,15 @@ class _Search:
         return rules.score(self.log_probabilities[0], farthest) <= self.finished[-1].score
 
 
-def _candidates(reader: Reader, growing: list[_Search], allowed: Tensor | None) -> list[list[tuple[float, int, int]]]:
-    """For each search its likeliest one-token continuations, twice as many as beams, so that enough do not end."""
+def _candidates(
+    reader: Reader, growing: list[_Search], count: int, allowed: Tensor | None
+) -> list[list[tuple[float, int, int]]]:
+    """For each search its `count` likeliest one-token continuations."""
     logits = only(reader.logits().float(), allowed)
     before = torch.tensor([search.log_probabilities for search in growing], device=logits.device)
     entries = logits.shape[-1]
     total = before.unsqueeze(-1) + torch.log_softmax(logits, dim=-1).view(*before.shape, entries)
-    best = total.flatten(1).topk(min(2 * before.shape[1], total[0].numel()), dim=-1)
+    best = total.flatten(1).topk(min(count, total[0].numel()), dim=-1)
     return [
         [(value, *divmod(index, entries)) for value, index in zip(values, indices, strict=True)]
         for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True)

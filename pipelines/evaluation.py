@@ -23,10 +23,13 @@ from pipelines.scoring import (
     score,
     span_windows,
 )
+from pipelines.text_ids import special_ids, text_ids
 from pipelines.training.data import Dataset, make_any_objective, open_dataset
-from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption
+from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption, StreamObjective
+from pipelines.training.pair_loader import SequencePairs
 from pipelines.training.run import Run
 from pipelines.translation import translation_numbers
+from tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class SplitScorer:
         """`search`: the options of `translation_numbers`. `other`: a model to measure the divergence from."""
         self.model, self.other, self.dataset, self.windows, self.search = trained.model, other, dataset, windows, search
         self.tokenizer = run.tokenizer()
-        self.objective = make_any_objective(run.recipe, windows.window, self.tokenizer)
+        self.objective = _objective(run, windows.window, self.tokenizer)
         self.baselines = fit_baselines(dataset, self.objective)
         self.settings = vars(windows) | {
             "document_mask": run.recipe.model.document_mask,
@@ -113,6 +116,14 @@ class SplitScorer:
             return cut
         with Bar(f"searching {name}", len(stream), "pairs") as bar:
             return cut | translation_numbers(self.model, stream, self.objective, self.tokenizer, **self.search, bar=bar)
+
+
+def _objective(run: Run, length: int, tokenizer: Tokenizer) -> StreamObjective | SequencePairs:
+    """What the run's model predicts; the pairs of an imported one begin and end with its own ids."""
+    ids, pad = text_ids(run, tokenizer), special_ids(run, tokenizer)["pad_token_id"]
+    if run.recipe.objective != "sequence-pairs" or ids.start is None or not ids.stops or pad is None:
+        return make_any_objective(run.recipe, length, tokenizer)
+    return SequencePairs(length, start_id=ids.start, end_id=ids.stops[0], pad_id=pad)
 
 
 def dataset_of(run: Run, data: Path | None) -> Dataset:

@@ -190,7 +190,7 @@ def _searched(
     from pipelines.translation import sources_at_once
 
     sources, at_once = source_ids(tok, prompts, model.config, around), sources_at_once(beams)
-    ready, end = prepare(model), around.stops[0]
+    ready = prepare(model)
     texts = []
     for first in range(0, len(sources), at_once):
         source, present = pad_right(sources[first : first + at_once], ready.device)
@@ -198,13 +198,15 @@ def _searched(
             ready,
             source,
             start_id=around.start,
-            end_id=end,
+            end_ids=around.stops,
             max_new_tokens=min(tokens, model.config.context_length),
             beams=beams,
             source_present=present,
             allowed=known_ids(tok, model),
         )
-        texts += [tok.decode([token for token in hypotheses[0].ids if token != end]) for hypotheses in found]
+        texts += [
+            tok.decode([token for token in hypotheses[0].ids if token not in around.stops]) for hypotheses in found
+        ]
     yield texts
 
 

@@ -162,9 +162,9 @@ def _found(model: LanguageModel, tok: Tokenizer, around: TextIds, sources: list[
         model,
         source,
         start_id=around.start,
-        end_id=around.stops[0],
+        end_ids=around.stops,
         max_new_tokens=model.config.context_length,
         source_present=present,
         allowed=known_ids(tok, model),
     )
-    return [[token for token in hypotheses[0].ids if token != around.stops[0]] for hypotheses in found]
+    return [[token for token in hypotheses[0].ids if token not in around.stops] for hypotheses in found]

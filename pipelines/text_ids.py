@@ -29,7 +29,7 @@ class TextIds:
     start: int | None
     """What is gone on from where there is no prompt, as in an encoder-decoder's target."""
     stops: tuple[int, ...]
-    """Each ends what the model writes; an encoder-decoder's target ends with the first."""
+    """Each ends what the model writes; the targets of an encoder-decoder are given the first."""
 
 
 def text_ids(run: Run, tok: Tokenizer) -> TextIds:

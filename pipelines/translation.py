@@ -82,8 +82,8 @@ def _translated(
         found = beam_search(
             prepared,
             torch.from_numpy(batch.source).to(prepared.device),
-            start_id=objective.end_id,
-            end_id=objective.end_id,
+            start_id=objective.start_id,
+            end_ids=[objective.end_id],
             max_new_tokens=objective.positions,
             beams=beams,
             length_penalty=length_penalty,

@@ -126,7 +126,7 @@ def make_any_objective(recipe: Recipe, length: int, tokenizer: Tokenizer) -> Str
     """The objective of `recipe` for blocks of `length` tokens, or for pairs of at most that length; ValueError when the
     tokenizer lacks a special token that it needs."""
     if recipe.objective == "sequence-pairs":
-        return SequencePairs(length, tokenizer)
+        return SequencePairs.of(tokenizer, length)
     return make_objective(recipe.objective, length, tokenizer, recipe.model.document_mask)
 
 

@@ -5,6 +5,7 @@ and the batches shuffled. So one integer, the pairs consumed, resumes the order,
 """
 
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 
@@ -18,13 +19,20 @@ CHUNK_BATCHES = 64
 
 
 class SequencePairs:
-    """The objective of pairs: the encoder reads the source and `<|endoftext|>`; the decoder predicts the target and
-    `<|endoftext|>`, from `<|endoftext|>` on. `<|pad|>` fills up what is shorter, unseen and without a weight."""
+    """The objective of pairs: the encoder reads the source and its end; the decoder predicts the target and its end,
+    from a start on. Padding fills up what is shorter, unseen and without a weight."""
 
-    def __init__(self, context_length: int, tokenizer: Tokenizer) -> None:
-        special = required("sequence-pairs", (END_OF_TEXT, PAD), tokenizer)
+    def __init__(self, context_length: int, *, start_id: int, end_id: int, pad_id: int) -> None:
         self.positions = context_length
-        self.end_id, self.pad_id = special[END_OF_TEXT], special[PAD]
+        self.start_id, self.end_id, self.pad_id = start_id, end_id, pad_id
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, context_length: int) -> Self:
+        """As we train it, with `<|endoftext|>` as start and end, and `<|pad|>`; ValueError when `tokenizer` lacks
+        one."""
+        special = required("sequence-pairs", (END_OF_TEXT, PAD), tokenizer)
+        end = special[END_OF_TEXT]
+        return cls(context_length, start_id=end, end_id=end, pad_id=special[PAD])
 
     def batch(self, pairs: Pairs, rows: np.ndarray) -> Batch:
         """The pairs of those numbers. What is longer than the context, with its end, is cut."""
@@ -32,7 +40,7 @@ class SequencePairs:
         made = sequence_pairs(
             [pairs.sources[row] for row in rows.tolist()],
             [pairs.targets[row] for row in rows.tolist()],
-            start_id=self.end_id,
+            start_id=self.start_id,
             end_id=self.end_id,
             pad_id=self.pad_id,
             source_length=min(lengths[0], self.positions),

@@ -54,9 +54,9 @@ def sources(vocab_size, seed=3):
     return ids, torch.arange(9) < torch.tensor([[9], [4], [7], [1], [6]])
 
 
-def search(model, source, present=None, **options):
+def search(model, source, present=None, ends=(END,), **options):
     found = beam_search(
-        model, source, start_id=START, end_id=END, source_present=present, **{"max_new_tokens": 12} | options
+        model, source, start_id=START, end_ids=ends, source_present=present, **{"max_new_tokens": 12} | options
     )
     return [[(hypothesis.ids, hypothesis.score) for hypothesis in row] for row in found]
 
@@ -181,3 +181,22 @@ def test_scores_are_log_probabilities_by_length_best_first():
 def test_what_cannot_be_searched_is_refused(attempt, words):
     with pytest.raises(ValueError, match=words):
         attempt()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_any_of_several_ends_ends_a_target(beams):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    model, (source, present) = lively(7), sources(7)
+    settings, tensors = to_hugging_face(model.config, model.state_dict())
+    peer = T5ForConditionalGeneration(T5Config(**settings)).eval()
+    peer.load_state_dict(tensors, strict=False)
+    options = {"num_beams": beams, "max_new_tokens": 12, "do_sample": False, "early_stopping": beams > 1}
+    ids = {"eos_token_id": [END, 3], "decoder_start_token_id": START, "pad_token_id": START}
+    theirs = peer.generate(source, attention_mask=present.long(), **options, **ids)
+    ended = set()
+    for row, found in zip(theirs.tolist(), search(model, source, present, (END, 3), beams=beams), strict=True):
+        best = list(found[0][0])
+        assert best == row[1 : len(best) + 1]
+        ended.add(best[-1])
+    assert {END, 3} <= ended

@@ -13,67 +13,14 @@ from pipelines.export_onnx import export_onnx
 from pipelines.finetune import finetune
 from pipelines.generate import generate
 from pipelines.import_hf import import_hf
-from pipelines.loading import load_trained
 from pipelines.report import report
-from pipelines.samples import samples_of
-from pipelines.text_ids import text_ids
 from pipelines.training.run import Run
+from tests.pipelines.exchange_cases import AUTO, IDS, SHAPES, our_model, save_peer
 from tokenizer import CLS, END_OF_TEXT, SEP, Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
 TEXTS = ("import os\n\n\ndef main() -> int:\n    return 0\n", "naïve — 漢字 🙂\r\n\t x", "  ", "<|endoftext|x")
-AUTO = {
-    "gpt2": transformers.AutoModelForCausalLM,
-    "llama": transformers.AutoModelForCausalLM,
-    "gpt_neox": transformers.AutoModelForCausalLM,
-    "bert": transformers.AutoModelForMaskedLM,
-    "t5": transformers.AutoModelForSeq2SeqLM,
-}
-SHAPE = {
-    "max_position_embeddings": 34,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-}
-SHAPES = {
-    "gpt2": {"n_positions": 34, "n_embd": 32, "n_layer": 2, "n_head": 4},
-    "llama": {**SHAPE, "num_key_value_heads": 2},
-    "bert": SHAPE,
-    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
-}
-
-
-IDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 0}
-
-
-def save_peer(folder, kind, tokenizer_folder, entries=512, ids=IDS, **options):
-    """A random model of `transformers` and a tokenizer, as a folder of the hub has them."""
-    torch.manual_seed(1)
-    config = transformers.AutoConfig.for_model(kind, vocab_size=entries, **SHAPES[kind], **ids)
-    peer = AUTO[kind].from_config(config).eval()
-    with torch.no_grad():
-        for parameter in peer.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    peer.save_pretrained(folder, **options)
-    shutil.copy(tokenizer_folder / "tokenizer.json", folder)
-    return peer
-
-
-@pytest.fixture(scope="module")
-def peers(tmp_path_factory, tokenizer_folder):
-    """Of each kind such a folder, the model, and the run that was imported from it."""
-    made = {}
-
-    def get(kind):
-        if kind not in made:
-            folder = tmp_path_factory.mktemp("peers") / kind
-            peer = save_peer(folder, kind, tokenizer_folder)
-            made[kind] = folder, peer, import_hf(str(folder), out=folder.with_name("run"))
-        return made[kind]
-
-    return get
 
 
 @torch.no_grad()
@@ -92,10 +39,6 @@ def assert_same_logits(*models):
     first, *others = (logits(model, ids, source) for model in models)
     for other in others:
         torch.testing.assert_close(other, first, atol=1e-4, rtol=1e-4)
-
-
-def our_model(run):
-    return load_trained(Run(run), device="cpu").model
 
 
 @pytest.mark.parametrize("kind", list(SHAPES))
@@ -190,114 +133,6 @@ def test_a_vocabulary_padded_beyond_the_tokenizer_is_imported_and_writes_only_wh
     for options in ({}, {"beams": 0}):
         assert generate(run, prompt=prompt, tokens=30, device="cpu", **options)
     assert report([run]).is_file()
-
-
-def with_template(folder, *before):
-    """Have the tokenizer of a folder put special tokens before a text, as Llama 3's does."""
-    content = json.loads((folder / "tokenizer.json").read_text())
-    special = {token["content"]: token["id"] for token in content["added_tokens"]}
-    single = [{"SpecialToken": {"id": name, "type_id": 0}} for name in before]
-    single.append({"Sequence": {"id": "A", "type_id": 0}})
-    template = {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {name: {"id": name, "ids": [special[name]], "tokens": [name]} for name in before},
-    }
-    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
-    content["post_processor"] = {"type": "Sequence", "processors": [byte_level, template]}
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-
-
-@pytest.fixture(scope="module")
-def llama_3(tmp_path_factory, text_folder):
-    """A model with the special tokens of Llama 3, whose likeliest token after a beginning and "import " is an end."""
-    folder = tmp_path_factory.mktemp("llama-3")
-    special = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
-    Tokenizer.train(min(text_folder.iterdir()), vocab_size=300, special_tokens=special).save(folder)
-    with_template(folder, "<|begin_of_text|>")
-    ids = {"bos_token_id": 0, "eos_token_id": [1, 2]}
-    peer = save_peer(folder / "model", "llama", folder, entries=300, ids=ids)
-    tok = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    with torch.no_grad():
-        hidden = peer.model(tok("import ", return_tensors="pt")["input_ids"]).last_hidden_state[0, -1]
-        peer.lm_head.weight[2] = 0.2 * hidden
-    peer.save_pretrained(folder / "model")
-    return folder / "model", peer, tok
-
-
-def test_a_llama_begins_and_ends_texts_as_in_transformers(llama_3, tmp_path):
-    folder, peer, tok = llama_3
-    run = import_hf(str(folder), out=tmp_path / "run")
-    written = {}
-    for prompt in ("import ", "def f(x):", "   return", ""):
-        read = torch.tensor([tok(prompt)["input_ids"]])
-        new = peer.generate(read, attention_mask=torch.ones_like(read), do_sample=False, max_new_tokens=20)
-        expected = tok.decode(new[0, read.shape[1] :], skip_special_tokens=True)
-        written[prompt] = generate(run, prompt=prompt, tokens=20, greedy=True, device="cpu")
-        assert written[prompt] == expected
-    assert written["import "] == ""
-    assert any(written.values())
-    (sample,) = samples_of(Run(run), our_model(run))
-    assert sample["title"] == "from nothing"
-    assert "<|" not in sample["text"]
-
-
-def test_a_prompt_for_gpt2_is_read_without_a_beginning_unless_it_is_empty(peers):
-    _, peer, run = peers("gpt2")
-    tok = Run(run).tokenizer()
-    for prompt in ("import ", ""):
-        read = torch.tensor([tok.encode(prompt) or [0]])
-        options = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": 0, "pad_token_id": 0}
-        new = peer.generate(read, attention_mask=torch.ones_like(read), **options)[0, read.shape[1] :].tolist()
-        expected = tok.decode(token for token in new if token != 0)
-        assert generate(run, prompt=prompt, tokens=12, greedy=True, device="cpu") == expected
-
-
-def test_a_target_begins_with_the_id_that_transformers_begins_it_with(tokenizer_folder, tmp_path):
-    ids = {"eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 1}
-    peer = save_peer(tmp_path / "t5", "t5", tokenizer_folder, ids=ids)
-    run = import_hf(str(tmp_path / "t5"), out=tmp_path / "run")
-    tok = Run(run).tokenizer()
-    for source in ("import os", "def f(x):", "return"):
-        read = torch.tensor([[*tok.encode(source), 0]])
-        for beams in (0, 3):
-            options = {"num_beams": beams or 1, "early_stopping": bool(beams), "do_sample": False}
-            new = peer.generate(read, max_new_tokens=12, **options)[0, 1:].tolist()
-            expected = tok.decode(token for token in new if token > 1)
-            how = {"beams": beams} if beams else {"greedy": True}
-            assert generate(run, prompt=source, tokens=12, device="cpu", **how) == expected
-
-
-@pytest.mark.parametrize("kind", ["llama", "t5"])
-def test_the_ids_that_texts_begin_and_end_with_are_exported_as_they_were_imported(kind, llama_3, peers, tmp_path):
-    folder = llama_3[0] if kind == "llama" else peers(kind)[0]
-    run = import_hf(str(folder), out=tmp_path / "run")
-    out = export_hf(run, out=tmp_path / "out")
-    for name in ("config.json", "generation_config.json"):
-        before, after = (json.loads((each / name).read_text()) for each in (folder, out))
-        for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
-            assert after.get(key) == before.get(key)
-    first, again = Run(run), Run(import_hf(str(out), out=tmp_path / "again"))
-    assert text_ids(again, again.tokenizer()) == text_ids(first, first.tokenizer())
-    if kind == "llama":
-        theirs = transformers.AutoTokenizer.from_pretrained(out)
-        assert (theirs.bos_token, theirs.eos_token) == ("<|begin_of_text|>", "<|end_of_text|>")
-        assert theirs("import ")["input_ids"] == llama_3[2]("import ")["input_ids"]
-
-
-def test_a_run_that_went_out_and_came_back_writes_the_same(trained_gpt, tmp_path):
-    again = import_hf(str(export_hf(trained_gpt, out=tmp_path / "out")), out=tmp_path / "again")
-    for prompt in ("import ", "def ", ""):
-        first, second = (generate(run, prompt=prompt, tokens=20, seed=3, device="cpu") for run in (trained_gpt, again))
-        assert first == second
-    assert text_ids(Run(again), Run(again).tokenizer()) == text_ids(Run(trained_gpt), Run(trained_gpt).tokenizer())
-
-
-def test_ids_that_stand_for_nothing_in_the_tokenizer_are_taken_for_none(tokenizer_folder, tmp_path):
-    save_peer(tmp_path / "model", "gpt2", tokenizer_folder, ids={"bos_token_id": 50256, "eos_token_id": 50256})
-    run = import_hf(str(tmp_path / "model"), out=tmp_path / "run")
-    assert text_ids(Run(run), Run(run).tokenizer()).stops == (0,)
 
 
 def spoil_config(folder):

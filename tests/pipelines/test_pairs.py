@@ -232,7 +232,7 @@ def test_an_epoch_reads_every_pair_once_in_batches_within_the_budget(lengths, bu
     half = len(lengths) // 2
     pairs = Pairs(lists_of([sources[:half], sources[half:]]), lists_of([targets]))
     tok = Tokenizer.train(["abc"], vocab_size=261)
-    loader = PairLoader(pairs, SequencePairs(64, tok), budget, seed)
+    loader = PairLoader(pairs, SequencePairs.of(tok, 64), budget, seed)
     consumed, orders = 0, []
     for _ in range(2):
         order = []
@@ -244,7 +244,7 @@ def test_an_epoch_reads_every_pair_once_in_batches_within_the_budget(lengths, bu
             consumed += len(batch.inputs)
         assert sorted(order) == list(range(len(lengths)))
         orders.append(order)
-    again = PairLoader(pairs, SequencePairs(64, tok), budget, seed)
+    again = PairLoader(pairs, SequencePairs.of(tok, 64), budget, seed)
     assert (again.batch(len(lengths)).source[:, 0] - 300).tolist() == orders[1][: len(again.batch(len(lengths)).source)]
 
 
@@ -252,7 +252,7 @@ def test_padding_changes_no_loss(run, data):
     """The loss of a batch is the sum of the losses of its pairs, each alone and so without padding."""
     this = Run(run)
     model = load_trained(this, device="cpu").model
-    objective, pairs = SequencePairs(16, this.tokenizer()), PairDataset(data).split("validation")
+    objective, pairs = SequencePairs.of(this.tokenizer(), 16), PairDataset(data).split("validation")
 
     def nats(rows):
         batch = objective.batch(pairs, np.array(rows))
@@ -272,7 +272,7 @@ def test_a_token_of_a_pair_costs_about_what_it_does_on_average_over_all_pairs(da
     training = open_training_data(recipe, dataset, tok)
     model = model_without_memory(replace(recipe.model, vocab_size=dataset.vocab_size))
     costs = tokens = 0
-    for source, target in zip(*SequencePairs(16, tok).lengths(dataset.split("train")), strict=True):
+    for source, target in zip(*SequencePairs.of(tok, 16).lengths(dataset.split("train")), strict=True):
         costs += flops_per_token(model, int(target), source_length=int(source)) * int(source + target)
         tokens += int(source + target)
     assert training.flops_per_token(model) == pytest.approx(costs / tokens, rel=0.02)
@@ -302,7 +302,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_weights(tmp_path, recipe
 
 
 def test_tokens_are_those_of_both_sides_without_padding(run, data):
-    objective, pairs = SequencePairs(16, Run(run).tokenizer()), PairDataset(data).split("train")
+    objective, pairs = SequencePairs.of(Run(run).tokenizer(), 16), PairDataset(data).split("train")
     lengths = np.sum(objective.lengths(pairs), axis=0)
     state = json.loads((latest_checkpoint(run) / "state.json").read_text())
     assert 130_000 <= state["tokens"] < 130_000 + 512

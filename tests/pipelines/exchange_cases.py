@@ -1,0 +1,52 @@
+"""Models of `transformers` as folders of the hub have them, for the tests of what is imported from there."""
+
+import shutil
+
+import pytest
+import torch
+
+from pipelines.loading import load_trained
+from pipelines.training.run import Run
+
+transformers = pytest.importorskip("transformers")
+
+AUTO = {
+    "gpt2": transformers.AutoModelForCausalLM,
+    "llama": transformers.AutoModelForCausalLM,
+    "gpt_neox": transformers.AutoModelForCausalLM,
+    "bert": transformers.AutoModelForMaskedLM,
+    "t5": transformers.AutoModelForSeq2SeqLM,
+}
+SHAPE = {
+    "max_position_embeddings": 34,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
+SHAPES = {
+    "gpt2": {"n_positions": 34, "n_embd": 32, "n_layer": 2, "n_head": 4},
+    "llama": {**SHAPE, "num_key_value_heads": 2},
+    "bert": SHAPE,
+    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+}
+
+
+IDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 0}
+
+
+def save_peer(folder, kind, tokenizer_folder, entries=512, ids=IDS, **options):
+    """A random model of `transformers` and a tokenizer, as a folder of the hub has them."""
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(kind, vocab_size=entries, **SHAPES[kind], **ids)
+    peer = AUTO[kind].from_config(config).eval()
+    with torch.no_grad():
+        for parameter in peer.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    peer.save_pretrained(folder, **options)
+    shutil.copy(tokenizer_folder / "tokenizer.json", folder)
+    return peer
+
+
+def our_model(run):
+    return load_trained(Run(run), device="cpu").model
