@@ -59,6 +59,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gpt2, muon": (GPT2, MUON),
     "modern, adamw": (MODERN, {"lr": 2e-3}),
     "modern": (MODERN, MUON),
+    "modern, batches of 4,096": (MODERN, MUON | {"batch_tokens": 4096}),
     "modern, muon_lr 4e-3": (MODERN, MUON | {"muon_lr": 4e-3}),
     "modern, muon_lr 16e-3": (MODERN, MUON | {"muon_lr": 16e-3}),
     "modern, lr 4e-3": (MODERN, MUON | {"lr": 4e-3}),
@@ -79,6 +80,11 @@ GROUPS = {
     "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
     "optimizers": ("gpt2, lr 1e-3", "gpt2, lr 2e-3", "gpt2, lr 4e-3", "gpt2, muon", "modern, adamw", "modern"),
 }
+
+Row = dict[str, Any]
+"""What is recorded of one training."""
+Groups = dict[str, list[Row]]
+"""Rows by variant."""
 
 
 @dataclass(frozen=True)
@@ -184,27 +190,26 @@ def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _rows(results: Path) -> list[dict[str, Any]]:
+def _rows(results: Path) -> list[Row]:
     path = results / "recipes.json"
     return json.loads(path.read_text()) if path.exists() else []
 
 
-def _record(row: dict[str, Any], results: Path) -> None:
+def _record(row: Row, results: Path) -> None:
     rows = [*_rows(results), row]  # read only now: another process may have added some meanwhile
     results.mkdir(parents=True, exist_ok=True)
     write_whole(results / "recipes.json", json.dumps(rows, indent=1) + "\n")
     write_whole(results / "recipes.md", markdown(rows))
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: list[Row]) -> str:
     """A table for each dataset and number of tokens, best first; with more than one seed the median."""
     lines = ["# What pays in a small decoder", "", "`python -m benchmarks.recipes`; lower is better.", ""]
-    trials: dict[Trial, dict[str, list[dict[str, Any]]]] = {}
+    trials: dict[Trial, Groups] = {}
     for row in rows:
-        trial = trials.setdefault(tuple(row[name] for name in Trial._fields), {})
-        trial.setdefault(row["variant"], []).append(row)
-    for key, groups in sorted(trials.items()):
-        trial = Trial(*key)
+        groups = trials.setdefault(Trial(*(row[name] for name in Trial._fields)), {})
+        groups.setdefault(row["variant"], []).append(row)
+    for trial, groups in sorted(trials.items()):
         lines += [
             f"## {trial.tokens:,} tokens, {trial.shape} shape",
             "",
@@ -218,7 +223,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             bits, seconds = found[name]
             parameters = groups[name][0]["parameters"]
             lines.append(f"| {name} | {bits:.4f} | {len(groups[name])} | {parameters:,} | {seconds:.0f} |")
-        lines += ["", *_in_half(groups, trials.get(trial._replace(tokens=trial.tokens // 2), {}))]
+        alike = {one.tokens: found for one, found in trials.items() if one._replace(tokens=trial.tokens) == trial}
+        lines += ["", *_with_fewer_tokens(groups, alike, trial.tokens // 2)]
     return "\n".join(lines)
 
 
@@ -231,23 +237,28 @@ class Trial(NamedTuple):
     tokens: int
 
 
-def _median(rows: list[dict[str, Any]], name: str) -> float:
+def _median(rows: list[Row], name: str) -> float:
     return statistics.median(row[name] for row in rows)
 
 
-def _in_half(groups: dict[str, list[dict[str, Any]]], half: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """How `modern` does with half the tokens beside the best GPT-2 of the sweep."""
+def _with_fewer_tokens(groups: Groups, alike: dict[int, Groups], most: int) -> list[str]:
+    """How each `modern` does with at most so many tokens beside the best GPT-2 of the sweep; `alike`: by tokens."""
     swept = [name for name in SWEEP if name in groups]
-    if not swept or "modern" not in half:
+    modern = {
+        (name, tokens): rows
+        for tokens, found in alike.items()
+        for name, rows in found.items()
+        if tokens <= most and name.startswith("modern")
+    }
+    if not swept or not modern:
         return []
     best = min(swept, key=lambda name: _median(groups[name], "bits_per_byte"))
     bits, seconds = (_median(groups[best], name) for name in ("bits_per_byte", "seconds"))
-    others, time = (_median(half["modern"], name) for name in ("bits_per_byte", "seconds"))
-    return [
-        f"Of {len(swept)} rates and decays of GPT-2, {best!r} is best: {bits:.4f}. `modern` in half the tokens: "
-        f"{others:.4f}, in {time / seconds:.2f} of the time.",
-        "",
-    ]
+    lines = [f"Of {len(swept)} rates and decays of GPT-2, {best!r} is best: {bits:.4f}. With fewer tokens:", ""]
+    for (name, tokens), rows in sorted(modern.items()):
+        found, share = _median(rows, "bits_per_byte"), _median(rows, "seconds") / seconds
+        lines.append(f"- {name}, {tokens:,}: {found:.4f}, in {share:.2f} of the time.")
+    return [*lines, ""]
 
 
 if __name__ == "__main__":
