@@ -8,9 +8,12 @@ Gradients come back through the cast in float32. Weights are allocated here, and
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from lm.config import ModelConfig
 
@@ -56,10 +59,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich 2019).
-
-    Written out: in eager mode on the CPU, `F.rms_norm` takes about 1.4 times as long in bfloat16.
-    """
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich 2019)."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -67,9 +67,40 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)  # squares of bfloat16 summed in it lose the norm
-        mean_square = x.to(wide).square().mean(dim=-1, keepdim=True)
-        return x * torch.rsqrt(mean_square + self.eps).to(x.dtype) * self.weight.to(x.dtype)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return _RMSNorm.apply(x, self.weight, self.eps)
+        return _unit(x, self.eps)[0] * self.weight.to(x.dtype)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """`RMSNorm` with its derivative by hand: on the CPU in a third less time than what autograd makes of the formula.
+
+    With u = x / s, s = sqrt(mean(x^2) + eps) and g the gradient at u * weight, the gradients are the sum of g u over
+    all rows for the weight, and (g weight - u mean(g weight u)) / s for x. A compiler does as well with the formula.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        unit, scale = _unit(x, eps)
+        ctx.save_for_backward(unit, scale, weight)
+        return unit * weight.to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        unit, scale, weight = ctx.saved_tensors
+        d_weight = (gradient * unit).unsqueeze(0).sum(dim=tuple(range(unit.ndim)), dtype=weight.dtype)
+        gradient = gradient * weight.to(gradient.dtype)
+        mean = (gradient * unit).mean(dim=-1, keepdim=True)
+        d_x = gradient.addcmul_(unit, mean, value=-1).mul_(scale)
+        return d_x, d_weight, None
+
+
+def _unit(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x over its root mean square, and what it was multiplied by for that, (..., 1)."""
+    wide = torch.promote_types(x.dtype, torch.float32)  # squares of bfloat16 summed in it lose the norm
+    scale = torch.rsqrt(x.to(wide).square().mean(dim=-1, keepdim=True) + eps).to(x.dtype)
+    return x * scale, scale
 
 
 def build_norm(config: ModelConfig) -> nn.Module:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Tests must not reach for a hub, nor a GPU's or a home's leftovers.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -18,6 +19,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The models are tiny: a second thread would only wait for the first, and where something else wants the cores, long.
 # Processes started by tests inherit it, so that runs compare bit for bit.
 os.environ["OMP_NUM_THREADS"] = "1"
+# An example is late where the machine is busy, which says nothing about the code.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 BYTELM = Path(sys.executable).with_name("bytelm")
 REPOSITORY = Path(__file__).resolve().parents[1]
