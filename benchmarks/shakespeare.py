@@ -26,7 +26,7 @@ from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
 from pipelines.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
-from pipelines.training.checkpoints import latest_checkpoint
+from pipelines.training.kept import latest_checkpoint
 from pipelines.training.run import Run
 
 RESULTS = Path(__file__).parent / "results" / "shakespeare"

@@ -111,7 +111,7 @@ def _sized(recipe: Recipe, data: Path, seconds: float) -> Recipe:
 def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
     """The run's evaluation on the demo's terms: the one that is there, if it was made on these."""
     from pipelines.evaluate import evaluate
-    from pipelines.training.checkpoints import latest_checkpoint
+    from pipelines.training.kept import latest_checkpoint
     from pipelines.training.run import Run
 
     run = Run(folder)

@@ -106,7 +106,8 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imp
 
     from lm.model import LanguageModel
     from pipelines.recipe import save_config
-    from pipelines.training.checkpoints import Keep, take_snapshot, write_checkpoint
+    from pipelines.training.checkpoints import take_snapshot, write_checkpoint
+    from pipelines.training.kept import Keep
     from pipelines.training.progress import Progress
 
     model = LanguageModel(recipe.model)

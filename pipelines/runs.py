@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.arguments import parse
+from pipelines.training.kept import checkpoint_folders, readable_state
 from pipelines.training.run import Run, is_classifier
 
 DEPTH = 4  # folders below those that are named
@@ -54,7 +55,7 @@ def describe(folder: Path) -> dict[str, Any]:
     tokens = max((line["tokens"] for line in metrics), default=0)
     log = folder / "metrics.jsonl"
     return facts | {
-        "state": "training" if _is_locked(folder / ".lock") else _state(run, tokens),
+        "state": "training" if _is_locked(folder / ".lock") else _state(run),
         "objective": run.recipe.objective,
         "tokens": tokens,
         "of": run.recipe.train.tokens,
@@ -65,11 +66,12 @@ def describe(folder: Path) -> dict[str, Any]:
     }
 
 
-def _state(run: Run, tokens: int) -> str:
-    """The state of a run that no process trains."""
+def _state(run: Run) -> str:
+    """The state of a run that no process trains: what was trained after its newest checkpoint is not saved."""
     if "imported_from" in run.facts:
         return "imported"
-    return "finished" if tokens >= run.recipe.train.tokens else "stopped"
+    saved = max((readable_state(folder).get("tokens", 0) for folder in checkpoint_folders(run.folder)), default=0)
+    return "finished" if saved >= run.recipe.train.tokens else "stopped"
 
 
 def _run_folders(root: Path) -> list[Path]:

@@ -15,10 +15,11 @@ from lm.optimizers import OptimizerSettings, build_optimizers
 from lm.schedules import multiplier, weight_decay_multiplier
 from pipelines.display import Bar, quantity, say
 from pipelines.training.allocator import keep_freed_memory
-from pipelines.training.checkpoints import CheckpointWriter, Keep, checkpoint_folders, resume, take_snapshot
+from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
 from pipelines.training.config import TrainConfig
 from pipelines.training.data import BlockData, TrainingData, hidden_states, there
 from pipelines.training.fitting import largest_micro_batch
+from pipelines.training.kept import Keep, checkpoint_folders
 from pipelines.training.loader import Batch
 from pipelines.training.machine import Machine
 from pipelines.training.metrics_log import MetricsLog

@@ -218,7 +218,7 @@ def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gp
     """With the embedding zero, all logits are equal."""
     from safetensors.torch import load_file, save_file
 
-    from pipelines.training.checkpoints import latest_checkpoint
+    from pipelines.training.kept import latest_checkpoint
 
     run = shutil.copytree(trained_gpt, tmp_path / "uniform")
     folder = latest_checkpoint(run)

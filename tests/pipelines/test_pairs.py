@@ -23,8 +23,8 @@ from pipelines.pairs import Lists, PairDataset, Pairs
 from pipelines.pretrain import pretrain
 from pipelines.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
-from pipelines.training.checkpoints import latest_checkpoint
 from pipelines.training.data import hidden_states, open_training_data
+from pipelines.training.kept import latest_checkpoint
 from pipelines.training.pair_loader import PairLoader, SequencePairs
 from pipelines.training.run import Run
 from tokenizer import Tokenizer
@@ -290,7 +290,7 @@ def test_it_learns_to_write_backwards(run):
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_weights(tmp_path, recipe, data, run):
-    from pipelines.training.checkpoints import checkpoint_folders
+    from pipelines.training.kept import checkpoint_folders
 
     out = shutil.copytree(run, tmp_path / "cut")
     folders = checkpoint_folders(out)

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from pipelines.dataset import TokenStream
 from pipelines.pretrain import pretrain
 from pipelines.recipe import save_config
-from pipelines.training.checkpoints import checkpoint_folders, latest_checkpoint
+from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Loader, NextToken, Share
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from pipelines.pretrain import pretrain
 from pipelines.recipe import save_config
-from pipelines.training.checkpoints import checkpoint_folders, latest_checkpoint
+from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.parallel import OneProcess
 from pipelines.training.run import Run
 from tests.pipelines.training_cases import (

@@ -12,7 +12,7 @@ import torch
 
 from lm.optimizers import Optimizers
 from pipelines.pretrain import pretrain
-from pipelines.training.checkpoints import checkpoint_folders, latest_checkpoint
+from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import choose_machine
 from pipelines.training.stability import LossScale

@@ -12,8 +12,8 @@ import torch
 from lm.model import build_model
 from pipelines.dataset import TokenDataset
 from pipelines.pretrain import pretrain
-from pipelines.training.checkpoints import checkpoint_folders
 from pipelines.training.fitting import largest_micro_batch
+from pipelines.training.kept import checkpoint_folders
 from pipelines.training.loader import Batch
 from pipelines.training.machine import tabulated_flops
 from pipelines.training.run import Run

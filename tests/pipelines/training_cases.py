@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from pipelines.dataset import TokenDataset
 from pipelines.recipe import save_config
-from pipelines.training.checkpoints import latest_checkpoint
+from pipelines.training.kept import latest_checkpoint
 from pipelines.training.loader import Loader, NextToken
 from pipelines.training.loop import Trainer
 

@@ -1,0 +1,66 @@
+"""Which checkpoints a run has, and which of them stay. Imports no torch."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STATE = "state.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """Which checkpoints stay: the newest `last`; with `best` the one of the lowest validation loss; and the first one
+    past each multiple of `every_tokens`, where that is not 0."""
+
+    last: int = 1
+    best: bool = False
+    every_tokens: int = 0
+
+    def kept(self, run: Path, newest: Path) -> set[Path]:
+        """The folders that stay after `newest` was written. One whose state.json cannot be read counts as neither best
+        nor a multiple. Those of later steps go: the run went on from before them, since they are damaged."""
+        folders = checkpoint_folders(run)
+        folders = folders[: folders.index(newest) + 1]
+        kept = set(folders[-self.last :])
+        losses = validation_losses(folders)
+        if self.best and losses:
+            kept.add(min(losses, key=losses.__getitem__))
+        reached = 0
+        for folder in folders:
+            state = readable_state(folder)
+            if self.every_tokens and state.get("tokens", 0) // self.every_tokens > reached:
+                reached = state["tokens"] // self.every_tokens
+                kept.add(folder)
+        return kept
+
+
+def checkpoint_folders(run: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    folders = [path for path in (run / "checkpoints").glob("step-*") if path.name[5:].isdigit()]
+    return sorted(folders, key=lambda path: int(path.name[5:]))
+
+
+def latest_checkpoint(run: Path) -> Path:
+    """The newest checkpoint of a run; ValueError when it has none."""
+    folders = checkpoint_folders(run)
+    if not folders:
+        raise ValueError(f"{run} has no checkpoint: bytelm pretrain makes one")
+    return folders[-1]
+
+
+def validation_losses(folders: Iterable[Path]) -> dict[Path, float]:
+    """Those of the checkpoints whose own weights were measured: others only know that of weights before."""
+    states = {folder: readable_state(folder) for folder in folders}
+    measured = {f: s for f, s in states.items() if s.get("validation_loss") is not None}
+    return {f: s["validation_loss"] for f, s in measured.items() if s.get("validated_step") == s.get("step")}
+
+
+def readable_state(folder: Path) -> dict[str, Any]:
+    """What state.json holds; nothing where it cannot be read."""
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
