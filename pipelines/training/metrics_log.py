@@ -3,12 +3,13 @@
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import write_whole
+from pipelines.files import naming, write_whole
 
 
 def read_metrics(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -31,26 +32,37 @@ class MetricsLog:
     checkpoint starts an empty one (`step` -1)."""
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
-        path = folder / "metrics.jsonl"
-        kept = [(line, record) for line, record in read_metrics(path) if record["step"] <= step]
-        write_whole(path, "".join(line for line, _ in kept))
-        self._file = path.open("a", encoding="utf-8")
+        self._path = folder / "metrics.jsonl"
+        kept = [(line, record) for line, record in read_metrics(self._path) if record["step"] <= step]
+        write_whole(self._path, "".join(line for line, _ in kept))
+        self._file = self._path.open("a", encoding="utf-8")
         self._events = Events(folder / "tensorboard", [record for _, record in kept]) if tensorboard else None
 
     def write(self, **record: Any) -> None:
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
-        self._file.flush()
+        with self._named():
+            self._file.write(json.dumps(record, allow_nan=False) + "\n")
+            self._file.flush()
         if self._events is not None:
             self._events.write(record)
 
     def sync(self) -> None:
         """Make sure that what was written is on disk: a checkpoint must not outlive its metrics."""
-        os.fsync(self._file.fileno())
+        with self._named():
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        self._file.close()
+        with self._named():
+            self._file.close()
         if self._events is not None:
             self._events.close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """A full disk says which file it has no room for."""
+        try:
+            yield
+        except OSError as error:
+            raise naming(error, self._path) from None
 
 
 class Events:

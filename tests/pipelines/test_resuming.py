@@ -200,11 +200,13 @@ def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder)
     assert_same_run(stopped, whole)
 
 
+@pytest.mark.parametrize("full", ["step-0000060", "metrics.jsonl"])
 def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
-    tmp_path, small_recipe, dataset_folder, trained_gpt
+    tmp_path, small_recipe, dataset_folder, trained_gpt, full
 ):
     """A limit on file sizes makes writing fail as a full disk does: in the middle of a file."""
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    limit = 40_000 if full != "metrics.jsonl" else (out / full).stat().st_size + 50
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=small_recipe.train.tokens * 2))
     run = Run(out)
     save_config(out / "config.toml", replace(run.recipe, train=recipe.train), run.facts)
@@ -213,13 +215,13 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
     command = ["pretrain", str(tmp_path / "recipe.toml"), "--data", str(dataset_folder), "--out", str(out)]
     code = (
         "import resource, sys; from pipelines.cli import main; import torch; "
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000)); sys.exit(main({command!r}))"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); sys.exit(main({command!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("bytelm pretrain: ")
     assert "Traceback" not in done.stderr
-    assert "step-0000060" in done.stderr
+    assert full in done.stderr
     after = weights_of(out)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert {path.name for path in (out / "checkpoints").iterdir()} == {"step-0000040", "step-0000050"}
