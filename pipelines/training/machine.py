@@ -30,9 +30,12 @@ TABULATED = {
     "A10": 125e12,
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
+    "V100-PCIE": 112e12,
     "V100": 125e12,
     "T4": 65e12,
 }
+# Parts of a GPU, and those with more or fewer cores, or less power, than what their names begin with.
+OTHERS = re.compile(r"\b(Laptop|Max-Q|MIG|Ti|SUPER|D)\b")
 
 TENSOR_CORES = (7, 0)  # the compute capability from which GPUs have matrix units for float16
 
@@ -93,7 +96,7 @@ def with_peaks(machine: Machine) -> Machine:
 
 def tabulated_flops(name: str) -> float | None:
     """What TABULATED has for the device of that name; None for others, whose names may hold one of its."""
-    if "Laptop" in name:  # which runs with less power than its namesake
+    if OTHERS.search(name):
         return None
     return next((flops for part, flops in TABULATED.items() if re.search(rf"\b{re.escape(part)}\b", name)), None)
 
