@@ -62,6 +62,8 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
     machine = _machine(recipe, out, group)
     if group.kind == "fsdp" and machine.dtype_name == "float16":
         raise ValueError("--parallel fsdp does not scale float16's loss: use --parallel ddp, or --train.dtype float32")
+    if group.kind == "fsdp" and group.device != machine.device.type:
+        raise ValueError(f"{out} was begun on another device: give --train.device {group.device}")
     if group.kind == "fsdp" and not recipe.train.micro_batch:
         raise ValueError("train.micro_batch is 0, and --parallel fsdp cannot find out what fits: give a number")
     recipe = with_machine(recipe, machine.device.type, machine.dtype_name)
