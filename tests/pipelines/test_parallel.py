@@ -251,7 +251,7 @@ def longer(recipe):
     )
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+@pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def whole(request, tmp_path_factory, longer, dataset_folder):
     """A kind of parallelism, and the run on two processes that nothing stopped."""
     out = tmp_path_factory.mktemp(request.param) / "whole"
@@ -259,8 +259,7 @@ def whole(request, tmp_path_factory, longer, dataset_folder):
     return request.param, out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_job_that_lost_a_process_ends_and_the_same_command_goes_on(tmp_path, longer, dataset_folder, whole, rank):
     kind, untouched = whole
     job = launch(longer, dataset_folder, tmp_path / "run", kind)
