@@ -211,17 +211,20 @@ def resume(
     run: Path | None,
     model: torch.nn.Module,
     optimizers: Optimizers,
+    identity: Mapping[str, Any],
     average: WeightAverage | None = None,
     parallel: OneProcess = ALONE,
 ) -> dict[str, Any]:
     """Put model, optimizers, average and random generators into the state of a run's newest whole checkpoint; return
-    its state.json. ValueError when it is of another model. Only the main process needs to know the `run`."""
+    its state.json. ValueError when it is of another model, or of a run of another `identity`. Only the main process
+    needs to know the `run`."""
     state, files = {}, {}
     if parallel.is_main:
         folder, contents = newest_whole(run, MODEL, OPTIMIZER, RNG, AVERAGE, STATE)
         state = json.loads(contents.pop(STATE))
         files = {name: load(contents.pop(name)) for name in list(contents)}
         _check_weights(folder, model, files[MODEL])
+        _check_identity(folder, state.get("run", {}), identity)
     state, files = parallel.tell(state), parallel.outline(files)
     _fill(model.state_dict(), files[MODEL], parallel)
     _put_optimizer_state(model, optimizers, files[OPTIMIZER], parallel)
@@ -247,6 +250,15 @@ def _check_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, t
             f"{folder} holds the weights of another model ({wrong[0] if wrong else 'more tensors'} does not fit): "
             "the run's config.toml was changed"
         )
+
+
+def _check_identity(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    for name in theirs.keys() & ours.keys():
+        if theirs[name] != ours[name]:
+            raise ValueError(
+                f"{folder} is of another run: its {name} is {theirs[name]}, and that of this one is {ours[name]}: put "
+                "the run's own checkpoint there, or remove this one"
+            )
 
 
 def _put_optimizer_state(

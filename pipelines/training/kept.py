@@ -51,10 +51,13 @@ def latest_checkpoint(run: Path) -> Path:
 
 
 def validation_losses(folders: Iterable[Path]) -> dict[Path, float]:
-    """Those of the checkpoints whose own weights were measured: others only know that of weights before."""
+    """Those of the checkpoints, oldest first, whose own weights were measured: others only know that of weights before.
+    Where it was measured on more or fewer tokens later, only those since."""
     states = {folder: readable_state(folder) for folder in folders}
     measured = {f: s for f, s in states.items() if s.get("validation_loss") is not None}
-    return {f: s["validation_loss"] for f, s in measured.items() if s.get("validated_step") == s.get("step")}
+    tokens = next((s.get("validated_tokens") for s in reversed(measured.values())), None)
+    own = {f: s for f, s in measured.items() if s.get("validated_step") == s.get("step")}
+    return {f: s["validation_loss"] for f, s in own.items() if s.get("validated_tokens") == tokens}
 
 
 def readable_state(folder: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
@@ -79,6 +80,8 @@ class Trainer:
         self.saved_step: int | None = None
         if not config.micro_batch:
             self.config = replace(config, micro_batch=self._fitting_micro_batch())
+        if self.device.type == "cuda":  # the log is to tell what training needs, not what was tried before
+            torch.cuda.reset_peak_memory_stats(self.device)
 
     def train(self) -> Progress:
         """Go on from the newest checkpoint, if there is one, to the end."""
@@ -156,10 +159,21 @@ class Trainer:
     def _restore(self) -> None:
         """Stand where the run's newest whole checkpoint was made."""
         folder = self.run.folder if self.run else None
-        state = resume(folder, self.model, self.optimizers, self.average, self.parallel)
+        state = resume(folder, self.model, self.optimizers, self._identity(), self.average, self.parallel)
         self.at.restore(state)
         self.loss_scale.restore(state.get("loss_scale", {}))
         self.saved_step = self.at.step
+
+    def _identity(self) -> dict[str, Any]:
+        """What tells a run's checkpoints from those of other runs with a model of the same shape."""
+        if self.run is None:
+            return {}
+        return {
+            "dataset": self.run.facts["dataset_fingerprint"],
+            "objective": self.run.recipe.objective,
+            "optimizer": self.config.optimizer,
+            "seed": self.config.seed,
+        }
 
     def _roll_back(self, error: NotFiniteError) -> None:
         """Go on from the newest checkpoint, but past all that was read since: some of it did not go well with those
@@ -286,7 +300,9 @@ class Trainer:
         if self.device.type == "cpu" or not isinstance(self.data, BlockData):
             return USUAL_MICRO_BATCH
         wrapped, self.forward = self.forward, self.model  # not compiled for each size, and without other processes
-        rows = largest_micro_batch(self._nats, self.data.step(0, 0), self.model)
+        batch = self.data.step(0, self.config.batch_warmup_tokens)  # as large as they become
+        # What one process has no memory for none may do: they share out what they validate by it.
+        rows = -self.parallel.largest(-largest_micro_batch(self._nats, batch, self.model))
         self.forward = wrapped
         say(f"micro-batches of {rows:,} {self.data.unit}, as many as fit the memory")
         return rows
@@ -318,7 +334,7 @@ class Trainer:
         nats, weight = self.parallel.sum(nats), self.parallel.sum(weight)
         if not math.isfinite(nats):
             raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")
-        self.at.take_validation_loss(nats / max(1.0, weight))
+        self.at.take_validation_loss(nats / max(1.0, weight), self.config.validation_tokens)
         self._record("validation", self.at.validation_loss)
 
     def _checkpoint(self) -> None:
@@ -328,6 +344,7 @@ class Trainer:
         state = self.at.as_state() | {
             "averaged_steps": self.average.steps if self.average else 0,  # fewer than steps where some were skipped
             "loss_scale": self.loss_scale.as_state(),
+            "run": self._identity(),
         }
         self.writer.write(take_snapshot(self.model, self.optimizers, self.average, self.parallel), state)
         self.saved_step = self.at.step

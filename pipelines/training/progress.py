@@ -26,8 +26,10 @@ class Progress:
     """The last one measured, in nats per target."""
     validated_step: int = -1
     """The step after which it was."""
+    validated_tokens: int = 0
+    """How much of the validation split it was measured on: losses on more or fewer tokens do not compare."""
     lowest_validation_loss: float | None = None
-    """Of all that were measured."""
+    """Of all that were measured on as many."""
     watch: LossWatch = field(default_factory=LossWatch)
     skipped: int = 0
     """Steps in a row that were left out because their loss or gradient was not finite."""
@@ -38,10 +40,10 @@ class Progress:
     signal: int = 0
     """The signal that asked the run to save and leave, or 0; no checkpoint remembers it."""
 
-    def take_validation_loss(self, loss: float) -> None:
-        """Remember the validation loss of the weights as they are."""
-        self.validation_loss, self.validated_step = loss, self.step
-        lowest = self.lowest_validation_loss
+    def take_validation_loss(self, loss: float, tokens: int) -> None:
+        """Remember the validation loss of the weights as they are, on about so many tokens."""
+        lowest = self.lowest_validation_loss if tokens == self.validated_tokens else None
+        self.validation_loss, self.validated_step, self.validated_tokens = loss, self.step, tokens
         self.lowest_validation_loss = loss if lowest is None else min(lowest, loss)
 
     def as_state(self) -> dict[str, Any]:

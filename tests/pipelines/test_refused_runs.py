@@ -11,6 +11,7 @@ from pipelines.cli import main
 from pipelines.pretrain import pretrain
 from pipelines.recipe import save_config
 from pipelines.training.run import Run, locked
+from tests.pipelines.training_cases import weights_of
 from tokenizer import Tokenizer
 
 
@@ -72,6 +73,20 @@ def test_weights_of_another_shape_are_refused(tmp_path, small_recipe, dataset_fo
     save_config(out / "config.toml", replace(run.recipe, model=replace(run.recipe.model, width=64)), run.facts)
     with pytest.raises(ValueError, match="holds the weights of another model"):
         load_trained(Run(out))
+
+
+@pytest.mark.parametrize(("name", "other"), [("seed", {"seed": 5}), ("optimizer", {"optimizer": "muon"})])
+def test_a_checkpoint_of_another_run_is_refused_by_what_differs(
+    tmp_path, small_recipe, dataset_folder, trained_gpt, name, other
+):
+    recipe = replace(small_recipe, train=replace(small_recipe.train, **other))
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    run = Run(out)
+    save_config(out / "config.toml", replace(recipe, model=run.recipe.model), run.facts)
+    before = weights_of(out)
+    with pytest.raises(ValueError, match=f"step-0000050 is of another run: its {name} is .*remove this one"):
+        pretrain(recipe, data=dataset_folder, out=out)
+    assert all(torch.equal(weight, before[key]) for key, weight in weights_of(out).items())
 
 
 def test_a_folder_of_something_else_is_not_written_into(tmp_path, small_recipe, dataset_folder):

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +13,13 @@ import torch
 from lm.model import build_model
 from pipelines.dataset import TokenDataset
 from pipelines.pretrain import pretrain
+from pipelines.training.checkpoints import whole_checkpoint
 from pipelines.training.fitting import largest_micro_batch
-from pipelines.training.kept import checkpoint_folders
+from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Batch
 from pipelines.training.machine import tabulated_flops
 from pipelines.training.run import Run
-from tests.pipelines.training_cases import assert_same_run, metrics_of, weights_of
+from tests.pipelines.training_cases import assert_same_run, metrics_of, rewrite_state, stop_after, weights_of
 
 
 def test_the_loss_falls_and_metrics_tell_it(trained_gpt, small_recipe):
@@ -232,6 +234,25 @@ def test_the_best_weights_that_were_measured_are_kept_and_milestones(
     assert written[0] == written[1] != ""
 
 
+def test_the_best_is_one_of_those_that_were_measured_on_the_same_tokens(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    every = {"validate_every_tokens": 2560, "checkpoint_every_tokens": 12_800, "keep_checkpoints": 1, "keep_best": True}
+    train = replace(small_recipe.train, lr=1e-4, validation_tokens=1024, **every)
+    out = tmp_path / "gpt"
+    with monkeypatch.context() as patch:
+        stop_after(20, patch)
+        assert pretrain(replace(small_recipe, train=train), data=dataset_folder, out=out) == 128 + signal.SIGTERM
+    # As on a piece of text that is easier than the rest.
+    rewrite_state(latest_checkpoint(out), validation_loss=0.1, lowest_validation_loss=0.1)
+    assert (
+        pretrain(replace(small_recipe, train=replace(train, validation_tokens=64)), data=dataset_folder, out=out) == 0
+    )
+    folder, _ = whole_checkpoint(out, "best")
+    assert folder.name == "step-0000050"
+    assert folder in checkpoint_folders(out)
+
+
 @pytest.mark.parametrize(
     ("which", "told"),
     [
@@ -255,7 +276,12 @@ def test_a_checkpoint_that_is_not_there_is_refused(bytelm, trained_gpt, which, t
         ("Tesla T4", 65e12),
         ("NVIDIA RTX A1000", None),
         ("NVIDIA T400", None),
+        ("Tesla V100-PCIE-32GB", 112e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA H200 MIG 1g.18gb", None),
         ("", None),
     ],
 )

@@ -1,5 +1,6 @@
 """What tests of training share: runs started, stopped, looked at and compared."""
 
+import hashlib
 import json
 import os
 import signal
@@ -71,6 +72,15 @@ def stop_after(step, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Trainer, "_watch", stopping)
+
+
+def rewrite_state(folder, **changes):
+    """Change what a checkpoint's state.json says, so that nobody can tell."""
+    contents = json.dumps(json.loads((folder / "state.json").read_text()) | changes)
+    (folder / "state.json").write_text(contents)
+    sums = json.loads((folder / "checksums.json").read_text())
+    sums["state.json"] = hashlib.sha256(contents.encode()).hexdigest()
+    (folder / "checksums.json").write_text(json.dumps(sums))
 
 
 def with_train(recipe, **changes):
