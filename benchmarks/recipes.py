@@ -7,12 +7,13 @@ same text, tokens, shape, seed and device, is not trained again: the same comman
 with more variants, seeds or tokens adds those. What was made of it is told in benchmarks/recipes.md.
 """
 
+import fcntl
 import json
 import math
 import os
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -20,6 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 import tyro
 
+from corpora import open_corpus
 from lm.config import ModelConfig
 from lm.counting import count_parameters, model_without_memory
 from pipelines.arguments import parse
@@ -43,6 +45,7 @@ GPT2 = {"positions": "learned", "activation": "gelu_tanh", "bias": True}
 MODERN = {"norm": "rmsnorm", "activation": "relu2", "qk_norm": True, "tied_head": False, "zero_projections": True}
 TRAIN = {"batch_tokens": 2048, "micro_batch": 8, "weight_decay": 0.1, "beta2": 0.99}
 MUON = {"optimizer": "muon", "schedule": "trapezoid", "min_lr_ratio": 0.0, "lr": 2e-3, "muon_lr": 8e-3}
+PASSAGE = 20_000  # characters
 RATES, DECAYS = ("5e-4", "1e-3", "2e-3", "4e-3", "8e-3"), ("0.1", "0.01")
 # GPT-2 with AdamW at every rate and decay: what others are to be better than.
 SWEEP: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -124,7 +127,7 @@ def recipes(
     """Train the variants and compare them.
 
     Args:
-        text: Corpora to train on; 5 % of their documents are for validation.
+        text: Corpora to train on; 1 % of their passages are for validation.
         tokens: Tokens that each variant is trained on.
         group: Which variants: all, GPT-2's rates and decays, those of what the preset modern has, or those of
             optimizers.
@@ -142,7 +145,9 @@ def recipes(
         if not (where / "tokenizer").exists():
             train_tokenizer(list(text), vocab_size=8192, out=where / "tokenizer")
         if not (where / "data").exists():
-            build_dataset(list(text), tokenizer=where / "tokenizer", context_length=256, out=where / "data")
+            passages = [str(_write_passages(text, where / "passages.jsonl"))]
+            options = {"tokenizer": where / "tokenizer", "context_length": 256, "split": "hash:0.01"}
+            build_dataset(passages, out=where / "data", **options)
         settings = Settings(where / "data", tokens, shape, choose_machine(), results)
         for seed in range(seeds):
             for name in names:
@@ -151,6 +156,25 @@ def recipes(
                     say(f"{name}, seed {seed}: there already")
                 else:
                     _record(key | _trained(name, seed, settings), results)
+
+
+def _write_passages(text: Sequence[str], path: Path) -> Path:
+    """The documents of the corpora, cut at ends of lines: of sixty whole books it might be that none is held out."""
+    with path.open("w", encoding="utf-8") as file:
+        for _, batch in open_corpus(list(text), split="hash:0.01").routed_batches():
+            for document in batch["text"].to_pylist():
+                file.writelines(json.dumps({"text": passage}) + "\n" for passage in _passages(document))
+    return path
+
+
+def _passages(document: str, size: int = PASSAGE) -> Iterator[str]:
+    start = 0
+    while start < len(document):
+        end = start + size
+        if end < len(document):
+            end = document.rfind("\n", start, end) + 1 or end
+        yield document[start:end]
+        start = end
 
 
 def _device(machine: Machine) -> str:
@@ -162,18 +186,18 @@ def _device(machine: Machine) -> str:
 def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
     """Validation bits per byte and seconds of one variant."""
     model, train = VARIANTS[name]
+    dataset = TokenDataset(settings.data)
+    held_out = dataset.info["splits"]["validation"]
     recipe = Recipe(
         model=ModelConfig(**SHAPES[settings.shape] | model),
         train=TrainConfig(
             **TRAIN | train | {"tokens": settings.tokens, "warmup_tokens": settings.tokens // 20, "seed": seed},
             dtype=settings.machine.dtype_name,
             validate_every_tokens=settings.tokens,
-            validation_tokens=262_144,
+            validation_tokens=held_out["tokens"],
             checkpoint_every_tokens=10 * settings.tokens,
         ),
     )
-    dataset = TokenDataset(settings.data)
-    held_out = dataset.info["splits"]["validation"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         if pretrain(recipe, data=settings.data, out=out):
@@ -196,10 +220,15 @@ def _rows(results: Path) -> list[Row]:
 
 
 def _record(row: Row, results: Path) -> None:
-    rows = [*_rows(results), row]  # read only now: another process may have added some meanwhile
     results.mkdir(parents=True, exist_ok=True)
-    write_whole(results / "recipes.json", json.dumps(rows, indent=1) + "\n")
-    write_whole(results / "recipes.md", markdown(rows))
+    folder = os.open(results, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # other processes add theirs
+        rows = [*_rows(results), row]
+        write_whole(results / "recipes.json", json.dumps(rows, indent=1) + "\n")
+        write_whole(results / "recipes.md", markdown(rows))
+    finally:
+        os.close(folder)
 
 
 def markdown(rows: list[Row]) -> str:

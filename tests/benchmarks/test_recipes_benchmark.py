@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.recipes import GROUPS, VARIANTS, recipes
+from benchmarks.recipes import GROUPS, VARIANTS, _passages, recipes
 
 
 @pytest.mark.slow
@@ -33,3 +35,11 @@ def test_a_variant_that_is_none_is_named_before_anything_is_made(tmp_path):
 
 def test_groups_name_variants():
     assert all(set(names) <= set(VARIANTS) for names in GROUPS.values())
+
+
+@given(st.text("ab\n", max_size=60), st.integers(1, 20))
+def test_passages_are_a_document_in_pieces_that_end_lines_where_they_can(document, size):
+    passages = list(_passages(document, size))
+    assert "".join(passages) == document
+    assert all(0 < len(passage) <= size for passage in passages)
+    assert all(passage.endswith("\n") for passage in passages[:-1] if "\n" in passage)
