@@ -73,7 +73,8 @@ class TrainConfig:
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """Of matrix products in float32, in torch's words: in full; in TF32 or three bfloat16 products; in bfloat16."""
     compile: bool = False
-    """Whether torch.compile prepares the model first: it pays on long runs."""
+    """Whether torch.compile prepares the model first: it takes up to a minute, and pays on a GPU; on a CPU for models
+    of many small operations, such as RMS norms and gated MLPs."""
     validate_every_tokens: int = 1_000_000
     """Tokens between two measurements of the validation loss."""
     validation_tokens: int = 32_768

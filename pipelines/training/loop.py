@@ -229,7 +229,7 @@ class Trainer:
             lr=step.lr,
             grad_norm=self.at.grad_norm,
             tokens_per_s=round(rate, 1),
-            data_wait_s=round(self.batches.waited, 3),
+            data_wait_s=round(self.at.waited, 3),
             memory_bytes=memory_bytes(self.device),
             **more,
         )
@@ -261,6 +261,7 @@ class Trainer:
         started = time.perf_counter()
         self.model.train()
         batch = self.batches.step(self.at.consumed, self.at.tokens)
+        self.at.waited += time.perf_counter() - started
         examples, tokens = self.data.size(self.at.consumed, self.at.tokens)
         lr, weight_decay = self._schedule(tokens)
         loss, norm = self._backward(batch)

@@ -1,6 +1,5 @@
 """Batches made ahead, while the model is busy with the one before."""
 
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from pipelines.training.data import TrainingData
@@ -8,21 +7,18 @@ from pipelines.training.loader import Batch
 
 
 class Prefetcher:
-    """Gives the batches of `data` in order; `waited` counts the seconds that the trainer had to wait for them."""
+    """Gives the batches of `data` in order."""
 
     def __init__(self, data: TrainingData) -> None:
         self._data = data
         self._pool = ThreadPoolExecutor(1, "batches")
         self._next: tuple[tuple[int, int], Future[Batch]] | None = None
-        self.waited = 0.0
 
     def step(self, consumed: int, tokens: int) -> Batch:
         """The batch of `data.step`; the one that follows it is begun."""
-        started = time.perf_counter()
         if self._next is None or self._next[0] != (consumed, tokens):
             self._begin(consumed, tokens)
         batch = self._next[1].result()
-        self.waited += time.perf_counter() - started
         examples, more = self._data.size(consumed, tokens)
         self._begin(consumed + examples, tokens + more)
         return batch

@@ -18,6 +18,8 @@ class Progress:
     """Blocks or pairs that the run has read in its order."""
     seconds: float = 0.0
     """Spent training; validation, checkpoints and what happened between two processes are left out."""
+    waited: float = 0.0
+    """Of these, seconds that the trainer waited for batches."""
     unlogged: list[float] = field(default_factory=list)
     """The losses (nats) of the steps since the last line of metrics.jsonl, which reports their mean."""
     grad_norm: float = 0.0
