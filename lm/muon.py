@@ -95,14 +95,40 @@ def _local(tensor: Tensor) -> Tensor:
 def orthogonal(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """matrices (N, rows, columns) of any float dtype to about U V^T of each one's U S V^T, computed in `dtype`.
 
-    Newton and Schulz's iteration X = a X + (b A + c A^2) X with A = X X^T, on the side with fewer rows. What comes out
-    has singular values between about 0.7 and 1.2, which train as well as ones.
+    Newton and Schulz's iteration X = P X with P = a + b A + c A^2 and A = X X^T, on the side with fewer rows. What
+    comes out has singular values between about 0.7 and 1.2, which train as well as ones.
     """
-    a, b, c = COEFFICIENTS
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)).to(dtype)
+    rows, columns = x.shape[-2:]
+    rounds = _all_rounds_at_once if dtype != torch.bfloat16 and columns >= 2 * rows else _round_after_round
+    x = rounds(x)
+    return x.mT if tall else x
+
+
+def _round_after_round(x: Tensor) -> Tensor:
+    a, b, c = COEFFICIENTS
     for _ in range(ROUNDS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
+    return x
+
+
+def _all_rounds_at_once(x: Tensor) -> Tensor:
+    """The same with the small matrices alone, which spares the products with the long side: all P and A are polynomials
+    of the first A, so that they commute, and the next A is P A P.
+
+    With four times as many columns as rows in a bit over half the time. Singular values below 1e-3 of the largest lose
+    digits, in bfloat16 all of them.
+    """
+    a, b, c = COEFFICIENTS
+    gram = x @ x.mT
+    product = None
+    for remaining in reversed(range(ROUNDS)):
+        step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        step.diagonal(dim1=-2, dim2=-1).add_(a)
+        product = step if product is None else step @ product
+        if remaining:
+            gram = step @ gram @ step
+    return product @ x

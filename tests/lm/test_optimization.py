@@ -63,6 +63,22 @@ def test_orthogonal_keeps_singular_vectors_and_brings_singular_values_near_one(r
     assert (inside - torch.diag_embed(values)).abs().max() < 0.15
 
 
+@settings(max_examples=20, deadline=None)
+@given(rows=st.integers(1, 24), longer=st.integers(2, 6), smallest=st.floats(-8, 0), seed=st.integers(0, 2**32))
+def test_long_matrices_become_orthogonal_as_round_after_round(rows, longer, smallest, seed):
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(2, rows, longer * rows, generator=generator, dtype=torch.float64)
+    u, _, vt = torch.linalg.svd(drawn, full_matrices=False)
+    matrices = u * torch.logspace(0, smallest, rows, dtype=torch.float64) @ vt
+    expected = matrices / matrices.norm(dim=(-2, -1), keepdim=True)
+    for _ in range(5):
+        gram = expected @ expected.mT
+        expected = 3.4445 * expected - 4.775 * gram @ expected + 2.0315 * gram @ gram @ expected
+    for got in (orthogonal(matrices.float(), torch.float32), orthogonal(matrices.mT.float(), torch.float32).mT):
+        assert torch.linalg.matrix_norm(got.double() - expected, 2).max() < 0.01
+    torch.testing.assert_close(orthogonal(matrices, torch.float64), expected)
+
+
 @pytest.mark.parametrize("narrow", [True, False], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("shape", [(24, 24), (24, 8), (8, 24)])
 def test_muon_takes_the_steps_of_torchs(shape, narrow):
