@@ -283,7 +283,7 @@ def _with_fewer_tokens(groups: Groups, alike: dict[int, Groups], most: int) -> l
         return []
     best = min(swept, key=lambda name: _median(groups[name], "bits_per_byte"))
     bits, seconds = (_median(groups[best], name) for name in ("bits_per_byte", "seconds"))
-    lines = [f"Of {len(swept)} rates and decays of GPT-2, {best!r} is best: {bits:.4f}. With fewer tokens:", ""]
+    lines = [f"Of {len(swept)} of {len(SWEEP)} rates and decays of GPT-2, {best!r} is best: {bits:.4f}. With fewer tokens:", ""]
     for (name, tokens), rows in sorted(modern.items()):
         found, share = _median(rows, "bits_per_byte"), _median(rows, "seconds") / seconds
         lines.append(f"- {name}, {tokens:,}: {found:.4f}, in {share:.2f} of the time.")
