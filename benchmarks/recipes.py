@@ -24,6 +24,7 @@ import tyro
 from corpora import open_corpus
 from lm.config import ModelConfig
 from lm.counting import count_parameters, model_without_memory
+from lm.presets import preset
 from pipelines.arguments import parse
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset import TokenDataset
@@ -42,7 +43,9 @@ SHAPES = {
     "medium": {"context_length": 256, "layers": 6, "width": 320, "heads": 5, "bias": False},
 }
 GPT2 = {"positions": "learned", "activation": "gelu_tanh", "bias": True}
-MODERN = {"norm": "rmsnorm", "activation": "relu2", "qk_norm": True, "tied_head": False, "zero_projections": True}
+MODERN = {
+    name: getattr(preset("modern"), name) for name in ("norm", "activation", "qk_norm", "tied_head", "zero_projections")
+}
 TRAIN = {"batch_tokens": 2048, "micro_batch": 8, "weight_decay": 0.1, "beta2": 0.99}
 MUON = {"optimizer": "muon", "schedule": "trapezoid", "min_lr_ratio": 0.0, "lr": 2e-3, "muon_lr": 8e-3}
 PASSAGE = 20_000  # characters
@@ -283,7 +286,8 @@ def _with_fewer_tokens(groups: Groups, alike: dict[int, Groups], most: int) -> l
         return []
     best = min(swept, key=lambda name: _median(groups[name], "bits_per_byte"))
     bits, seconds = (_median(groups[best], name) for name in ("bits_per_byte", "seconds"))
-    lines = [f"Of {len(swept)} of {len(SWEEP)} rates and decays of GPT-2, {best!r} is best: {bits:.4f}. With fewer tokens:", ""]
+    tried = f"Of {len(swept)} of {len(SWEEP)} rates and decays of GPT-2, {best!r} is best: {bits:.4f}"
+    lines = [f"{tried}. With fewer tokens:", ""]
     for (name, tokens), rows in sorted(modern.items()):
         found, share = _median(rows, "bits_per_byte"), _median(rows, "seconds") / seconds
         lines.append(f"- {name}, {tokens:,}: {found:.4f}, in {share:.2f} of the time.")

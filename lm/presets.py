@@ -82,7 +82,6 @@ MODERN = ModelConfig(
     activation="relu2",
     bias=False,
     tied_head=False,
-    soft_cap=15.0,
     zero_projections=True,
 )
 
