@@ -45,6 +45,42 @@ def test_presets_have_the_published_number_of_parameters(name):
     assert parameter_table(model_without_memory(preset(name)))["total"] == PUBLISHED[name]
 
 
+@pytest.mark.parametrize(
+    ("name", "layers", "width", "heads", "head_width"),
+    [
+        ("gpt2", 12, 768, 12, 64),
+        ("gpt2-medium", 24, 1024, 16, 64),
+        ("gpt2-large", 36, 1280, 20, 64),
+        ("gpt2-xl", 48, 1600, 25, 64),
+        ("gpt3-small", 12, 768, 12, 64),
+        ("gpt3-medium", 24, 1024, 16, 64),
+        ("gpt3-large", 24, 1536, 16, 96),
+        ("gpt3-xl", 24, 2048, 16, 128),
+        ("gpt3-2.7b", 32, 2560, 32, 80),
+        ("gpt3-6.7b", 32, 4096, 32, 128),
+        ("gpt3-13b", 40, 5120, 40, 128),
+        ("gpt3-175b", 96, 12288, 96, 128),
+        ("llama-13b", 40, 5120, 40, 128),
+        ("llama3-8b", 32, 4096, 32, 128),
+        ("bert-large", 24, 1024, 16, 64),
+        ("t5-base", 12, 768, 12, 64),
+        ("transformer-base", 6, 512, 8, 64),
+    ],
+)
+def test_presets_have_the_published_shapes(name, layers, width, heads, head_width):
+    """Heads change no number of parameters."""
+    found = preset(name)
+    assert (found.layers, found.width, found.heads, found.head_width) == (layers, width, heads, head_width)
+
+
+def test_what_no_number_of_parameters_shows_of_a_preset_is_as_published():
+    llama3, original = preset("llama3-8b"), preset("transformer-base")
+    assert (llama3.rotary_base, llama3.norm_eps, llama3.kv_heads) == (500_000.0, 1e-5, 8)
+    assert (original.norm_position, original.positions, original.activation) == ("post", "sinusoidal", "relu")
+    assert (original.initialization, original.dropout) == ("xavier", 0.1)
+    assert all(preset(name).norm_eps == 1e-12 for name in ("bert-base", "bert-large"))
+
+
 def test_gpt3_without_biases_and_norms():
     """V d + L d + 12 N d^2."""
     assert matrix_parameters(model_without_memory(preset("gpt3-175b"))) == 174_588_899_328

@@ -133,11 +133,17 @@ def test_published_shapes_have_their_own_format(preset_name, format_name):
     assert format_of(preset(preset_name)).name == format_name
 
 
-def test_the_published_settings_of_gpt2_are_those_of_transformers():
-    settings = format_of(preset("gpt2")).settings(preset("gpt2"))
-    published = transformers.GPT2Config().to_dict()
-    for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "activation_function"):
-        assert settings[name] == published[name]
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gpt2", "gpt2"), ("llama", "llama"), ("bert-base", "bert"), ("t5-small", "t5")]
+)
+def test_the_published_settings_are_those_of_transformers(name, kind):
+    """Whose configurations are by default those of these models; but for GPT-2's dropout, and what is spelled anew in
+    other versions."""
+    settings = format_of(preset(name)).settings(preset(name))
+    published = transformers.AutoConfig.for_model(kind).to_dict()
+    shared = {key for key in settings.keys() & published.keys() if not key.endswith("pdrop")} - {"rope_scaling"}
+    assert len(shared) >= 8
+    assert {key: settings[key] for key in shared} == {key: published[key] for key in shared}
 
 
 @pytest.mark.parametrize(
