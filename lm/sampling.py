@@ -31,6 +31,8 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the nucleus: the fewest most likely tokens whose probability reaches p (Holtzman et al. 2020)."""
     if not 0.0 < p <= 1.0:
         raise ValueError(f"top_p is {p}: give a probability above 0 and up to 1")
+    if p == 1.0:
+        return logits  # sums of many probabilities round up to it before the last
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = torch.softmax(ordered.float(), dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities  # of all that rank higher; 0 for the first
@@ -77,7 +79,7 @@ def greedy(logits: Tensor) -> Tensor:
 def draw(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """An id from softmax(logits): (..., V) to (...) int64. The generator lives on the logits' device."""
     probabilities = torch.softmax(logits.float(), dim=-1)
-    ids = torch.multinomial(probabilities.flatten(0, -2), num_samples=1, generator=generator)
+    ids = torch.multinomial(probabilities.reshape(-1, logits.shape[-1]), num_samples=1, generator=generator)
     return ids.view(logits.shape[:-1])
 
 

@@ -71,7 +71,7 @@ def generate(
     if not prompt and architecture == "encoder-decoder":
         raise ValueError("--prompt is missing: an encoder-decoder answers a source, so give one")
     if beams and architecture != "encoder-decoder":
-        raise ValueError(f"--beams is for an encoder-decoder, and this run trained a model that is a {architecture}")
+        raise ValueError(f"--beams is for an encoder-decoder, and this run's model is of architecture {architecture}")
     if architecture == "encoder":
         if len(prompts) > 1:
             raise ValueError(f"an encoder fills the masks of one text, and --prompt was given {len(prompts)} times")
@@ -99,6 +99,9 @@ def _check_settings(
 ) -> None:
     if temperature is not None and greedy:
         raise ValueError("--greedy takes the likeliest token, and --temperature says how to draw one: leave one out")
+    if greedy and (drawing := [name for name in ("top_k", "top_p", "min_p") if filters[name] is not None]):
+        option = f"--{drawing[0].replace('_', '-')}"
+        raise ValueError(f"--greedy takes the likeliest token, and {option} says among which to draw: leave one out")
     if temperature is not None and not 0.01 <= temperature <= 100:
         raise ValueError(
             f"--temperature is {temperature}, but must be from 0.01 to 100 (--greedy takes the likeliest token)"

@@ -97,7 +97,7 @@ def _continued(
 def _filled(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray) -> dict[str, Any]:
     special = tok.special_tokens
     ids = np.concatenate(([special[CLS]], excerpt, [special[SEP]]))
-    places = np.arange(MASK_EVERY // 2 + 1, len(ids) - 1, MASK_EVERY)
+    places = np.arange(min(MASK_EVERY, len(excerpt)) // 2 + 1, len(ids) - 1, MASK_EVERY)
     answers = ids[places]
     ids[places] = special[MASK]
     device = next(model.parameters()).device

@@ -104,6 +104,20 @@ def test_padding_counts_as_not_said():
     assert penalised.tolist() == [[1.0, 1.0, -2.0], [0.5, 0.5, -1.0]]
 
 
+def test_a_nucleus_of_all_is_all_however_many_there_are():
+    logits = 3 * torch.randn(50_257, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(sampling.top_p(logits, 1.0), logits)
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 7), (2, 3, 7)])
+def test_samplers_take_any_leading_axes(shape):
+    logits = torch.full(shape, -1e4)
+    logits[..., 4] = 0.0
+    for ids in (sampling.draw(logits), sampling.greedy(logits), sampling.choose(logits, k=3, p=0.9)):
+        assert ids.shape == shape[:-1]
+        assert (ids == 4).all()
+
+
 @FEW
 @given(rows)
 def test_temperature_zero_and_top_one_are_greedy(logits):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lm.generation import generate as continued
+from pipelines.evaluate import evaluate
 from pipelines.generate import generate
 from pipelines.loading import load_trained
 from pipelines.samples import samples_of
@@ -73,6 +74,14 @@ def test_a_penalty_and_min_p_change_what_is_said(trained_gpt, capsys):
     assert plain != penalised
     # so near to 1 nothing but the likeliest is left
     assert generate(trained_gpt, prompt="import os\n" * 3, min_p=1.0, tokens=25) == plain
+
+
+def test_a_single_token_to_draw_from_is_the_likeliest(trained_gpt):
+    greedy = generate(trained_gpt, prompt="import ", tokens=20, greedy=True)
+    drawn = generate(trained_gpt, prompt="import ", tokens=20, seed=5)
+    assert drawn != greedy
+    for option in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}):
+        assert generate(trained_gpt, prompt="import ", tokens=20, seed=5, **option) == greedy
 
 
 def test_an_encoder_decoder_answers_sources_with_their_sentinels(trained_t5, capsys):
@@ -149,6 +158,17 @@ def test_a_text_with_masks_that_is_too_long_is_refused(trained_bert):
         generate(trained_bert, prompt="<|mask|>" + " import os" * 50)
 
 
+def test_evaluate_searches_with_the_beams_and_the_penalty_that_it_is_given(translator):
+    def found(**options):
+        examples = evaluate(translator, device="cpu", **options)["splits"]["validation"]["examples"]
+        return [example["hypothesis"] for example in examples], [example["source"] for example in examples]
+
+    hypotheses, sources = found(beams=4)
+    assert hypotheses == generate(translator, prompt=sources, beams=4, tokens=32)
+    assert hypotheses != found(beams=1)[0]
+    assert found(beams=4, length_penalty=3.0)[0] != found(beams=4, length_penalty=-3.0)[0]
+
+
 def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(translator, monkeypatch):
     from pipelines import translation
 
@@ -171,7 +191,8 @@ def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(translator,
         ({"beams": 3, "top_k": 5}, "--beams looks for the likeliest text, and --top-k chooses otherwise"),
         ({"beams": 3, "temperature": 0.8}, "--beams looks for the likeliest text, and --temperature chooses otherwise"),
         ({"greedy": True, "temperature": 0.8}, "--greedy takes the likeliest token, and --temperature says how"),
-        ({"beams": 3}, "--beams is for an encoder-decoder, and this run trained a model that is a decoder"),
+        ({"greedy": True, "top_p": 0.8}, "--greedy takes the likeliest token, and --top-p says among which to draw"),
+        ({"beams": 3}, "--beams is for an encoder-decoder, and this run's model is of architecture decoder"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(trained_gpt, options, words):
