@@ -6,6 +6,7 @@ of the run's, of `naive_bayes` over the run's tokens, and of `most_frequent`, th
 often; `confusions`, the most frequent mistakes; and how many `texts` there were and how many of them were `cut`.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -225,6 +226,13 @@ def _texts(
         raise ValueError(f"all texts of {data} have the label {train.labels[0]!r}: give some with another")
     if test is not None:
         tested = read_labelled(test, text_field, label_field)
+        trained_on = set(train.texts)
+        if known := sum(text in trained_on for text in tested.texts):
+            warnings.warn(
+                f"{known:,} of the {len(tested):,} texts of {test} are in {data} too: how well those are labelled says "
+                "little of others",
+                stacklevel=2,
+            )
     elif 0 < held_out < 1:
         train, tested = train.hold_out(held_out)
     else:

@@ -107,7 +107,8 @@ def test_texts_beyond_the_context_are_cut_and_counted(tmp_path, trained_bert):
     rows = [("a" if i % 2 else "a b c " * 100, i % 2) for i in range(8)]
     data = write(tmp_path / "rows.jsonl", rows)
     settings = replace(SETTINGS, epochs=1)
-    result = finetune(trained_bert, data=data, test=data, out=tmp_path / "out", settings=settings)
+    with pytest.warns(UserWarning, match=r"of the .* texts of .* are in .* too"):
+        result = finetune(trained_bert, data=data, test=data, out=tmp_path / "out", settings=settings)
     assert result["cut"] == {"train": 4, "test": 4}
     assert result["cut_to"] == 32
     classifier = load_classifier(tmp_path / "out")
