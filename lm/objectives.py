@@ -164,23 +164,29 @@ def sequence_pairs(
     pad_id: int,
     source_length: int,
     target_length: int,
+    before: Sequence[int] = (),
+    after: Sequence[int] | None = None,
 ) -> SequencePairs:
     """Pairs of sequences, padded on the right to S = `source_length` and N = `target_length`, ends included.
 
     The decoder reads the start and the target, and predicts the target and its end (Sutskever et al. 2014). What is
-    too long is cut off on the right: a source keeps its end, a target loses it, since it does not end there.
+    too long is cut off on the right: a source keeps its end, a target loses it, since it does not end there. A source
+    may stand between other ids than nothing and the end: `before` and `after`.
     """
+    after = [end_id] if after is None else after
+    room = source_length - len(before) - len(after)
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets: give one target for each source")
-    for name, length in (("source_length", source_length), ("target_length", target_length)):
-        if length < 1:
-            raise ValueError(f"{name} is {length}: give at least 1, for the end of the sequence")
+    least = {"source_length": (source_length, len(before) + len(after)), "target_length": (target_length, 1)}
+    for name, (length, ends) in least.items():
+        if length < max(1, ends):
+            raise ValueError(f"{name} is {length}: give at least {max(1, ends)}, for the end of the sequence")
     source = np.full((len(sources), source_length), pad_id, dtype=np.int64)
     present = np.zeros(source.shape, dtype=bool)
     predicted = np.full((len(targets), target_length), pad_id, dtype=np.int64)
     inputs, weights = predicted.copy(), np.zeros(predicted.shape, dtype=np.float32)
     for row, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
-        read = [*given[: source_length - 1], end_id]
+        read = [*before, *given[:room], *after]
         said = [*wanted, end_id][:target_length]
         source[row, : len(read)], present[row, : len(read)] = read, True
         predicted[row, : len(said)], weights[row, : len(said)] = said, 1.0

@@ -123,7 +123,8 @@ def _objective(run: Run, length: int, tokenizer: Tokenizer) -> StreamObjective |
     ids, pad = text_ids(run, tokenizer), special_ids(run, tokenizer)["pad_token_id"]
     if run.recipe.objective != "sequence-pairs" or ids.start is None or not ids.stops or pad is None:
         return make_any_objective(run.recipe, length, tokenizer)
-    return SequencePairs(length, start_id=ids.start, end_id=ids.stops[0], pad_id=pad)
+    around = {"before": ids.before, "after": ids.after}
+    return SequencePairs(length, start_id=ids.start, end_id=ids.stops[0], pad_id=pad, **around)
 
 
 def dataset_of(run: Run, data: Path | None) -> Dataset:

@@ -4,6 +4,7 @@ An epoch is a permutation of all pairs, cut into chunks; within a chunk the pair
 and the batches shuffled. So one integer, the pairs consumed, resumes the order, and only one chunk is ever sorted.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Self
 
@@ -22,9 +23,21 @@ class SequencePairs:
     """The objective of pairs: the encoder reads the source and its end; the decoder predicts the target and its end,
     from a start on. Padding fills up what is shorter, unseen and without a weight."""
 
-    def __init__(self, context_length: int, *, start_id: int, end_id: int, pad_id: int) -> None:
+    def __init__(
+        self,
+        context_length: int,
+        *,
+        start_id: int,
+        end_id: int,
+        pad_id: int,
+        before: Sequence[int] = (),
+        after: Sequence[int] | None = None,
+    ) -> None:
+        """`before` and `after`: the ids around a source, if not just the end."""
         self.positions = context_length
         self.start_id, self.end_id, self.pad_id = start_id, end_id, pad_id
+        self.before, self.after = tuple(before), (end_id,) if after is None else tuple(after)
+        self._around = len(self.before) + len(self.after), 1  # ids that are read beside a source, and a target
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, context_length: int) -> Self:
@@ -36,7 +49,8 @@ class SequencePairs:
 
     def batch(self, pairs: Pairs, rows: np.ndarray) -> Batch:
         """The pairs of those numbers. What is longer than the context, with its end, is cut."""
-        lengths = [int(side.lengths[rows].max()) + 1 for side in (pairs.sources, pairs.targets)]
+        sides = zip((pairs.sources, pairs.targets), self._around, strict=True)
+        lengths = [int(side.lengths[rows].max()) + around for side, around in sides]
         made = sequence_pairs(
             [pairs.sources[row] for row in rows.tolist()],
             [pairs.targets[row] for row in rows.tolist()],
@@ -45,17 +59,20 @@ class SequencePairs:
             pad_id=self.pad_id,
             source_length=min(lengths[0], self.positions),
             target_length=min(lengths[1], self.positions),
+            before=self.before,
+            after=self.after,
         )
         return Batch(made.inputs, made.targets, made.weights, made.source, made.source_present)
 
     def lengths(self, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
         """(N,) positions of each source and each target, ends included."""
-        sides = (pairs.sources, pairs.targets)
-        return tuple(np.minimum(side.lengths.astype(np.int64) + 1, self.positions) for side in sides)
+        sides = zip((pairs.sources, pairs.targets), self._around, strict=True)
+        return tuple(np.minimum(side.lengths.astype(np.int64) + around, self.positions) for side, around in sides)
 
     def cut(self, pairs: Pairs) -> int:
         """How many pairs are longer than the context."""
-        return int(((pairs.sources.lengths >= self.positions) | (pairs.targets.lengths >= self.positions)).sum())
+        source, target = (self.positions - around for around in self._around)
+        return int(((pairs.sources.lengths > source) | (pairs.targets.lengths > target)).sum())
 
 
 class PairLoader:

@@ -14,7 +14,7 @@ from pipelines.samples import samples_of
 from pipelines.text_ids import text_ids
 from pipelines.training.run import Run
 from tests.pipelines.exchange_cases import our_model, save_peer
-from tokenizer import Tokenizer
+from tokenizer import CLS, Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -83,10 +83,11 @@ def test_a_prompt_for_gpt2_is_read_without_a_beginning_unless_it_is_empty(peers)
 
 @pytest.fixture(scope="module")
 def padded_start(tokenizer_folder, tmp_path_factory):
-    """A T5 whose targets begin with padding, as T5's do, and end with either of two ids."""
+    """A T5 whose targets begin with padding, as T5's do, and end with either of two ids; sources have one before."""
     folder = tmp_path_factory.mktemp("t5")
     ids = {"eos_token_id": [0, 7], "pad_token_id": 1, "decoder_start_token_id": 1}
     peer = save_peer(folder / "model", "t5", tokenizer_folder, ids=ids)
+    with_template(folder / "model", CLS)
     return peer, import_hf(str(folder / "model"), out=folder / "run")
 
 
@@ -94,7 +95,7 @@ def test_a_target_begins_and_ends_with_the_ids_that_transformers_has_for_that(pa
     peer, run = padded_start
     tok = Run(run).tokenizer()
     for source in ("import os", "def f(x):", "return"):
-        read = torch.tensor([[*tok.encode(source), 0]])
+        read = torch.tensor([[tok.special_tokens[CLS], *tok.encode(source), 0]])
         for beams in (0, 3):
             options = {"num_beams": beams or 1, "early_stopping": bool(beams), "do_sample": False}
             new = peer.generate(read, max_new_tokens=12, **options)[0, 1:].tolist()
@@ -115,7 +116,8 @@ def test_targets_are_scored_from_the_id_that_they_begin_with(padded_start, token
     for source, target in rows:
         labels = torch.tensor([[*tok.encode(target), 0]])
         with torch.no_grad():
-            nats += peer(torch.tensor([[*tok.encode(source), 0]]), labels=labels).loss.item() * labels.numel()
+            read = torch.tensor([[tok.special_tokens[CLS], *tok.encode(source), 0]])
+            nats += peer(read, labels=labels).loss.item() * labels.numel()
         tokens += labels.numel()
     found = evaluate(run, data=tmp_path / "data", beams=0, device="cpu")["splits"]["validation"]
     assert found["tokens"] == tokens
