@@ -79,7 +79,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "modern, skips and value embeddings": (MODERN | {"embedding_skips": True, "value_embeddings": 1}, MUON),
     "modern, cosine": (MODERN, MUON | {"schedule": "cosine"}),
 }
-# The options that the preset has and that only make sense beside it: `--group preset`.
+# What the preset has, or might have: `--group preset`.
 GROUPS = {
     "all": tuple(VARIANTS),
     "sweep": tuple(SWEEP),
@@ -132,8 +132,8 @@ def recipes(
     Args:
         text: Corpora to train on; 1 % of their passages are for validation.
         tokens: Tokens that each variant is trained on.
-        group: Which variants: all, GPT-2's rates and decays, those of what the preset modern has, or those of
-            optimizers.
+        group: Which variants: all, GPT-2's rates and decays, those of what the preset modern has or might
+            have, or those of optimizers.
         variants: Which by name instead.
         seeds: How many times each is trained, with seeds 0, 1, ...
         shape: 4 layers of width 192, or 6 of 320.

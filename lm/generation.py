@@ -196,9 +196,8 @@ def fill_masks(
         raise ValueError(f"no position holds the mask id {mask_id}: put <|mask|> where a token is wanted")
     model = prepare(model)
     rows = model.model(ids.unsqueeze(0))[0, positions]
-    probabilities, choices = torch.softmax(sampling.only(model.logits(rows).float(), allowed), dim=-1).topk(
-        min(top, model.config.vocab_size), dim=-1
-    )
+    found = torch.softmax(sampling.only(model.logits(rows).float(), allowed), dim=-1)
+    probabilities, choices = found.topk(min(top, found.shape[-1]), dim=-1)
     return [
         FilledMask(position=position, ids=row_ids, probabilities=row_probabilities)
         for position, row_ids, row_probabilities in zip(

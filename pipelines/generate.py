@@ -207,9 +207,8 @@ def _searched(
             source_present=present,
             allowed=known_ids(tok, model),
         )
-        texts += [
-            tok.decode([token for token in hypotheses[0].ids if token not in around.stops]) for hypotheses in found
-        ]
+        best = [hypotheses[0].ids for hypotheses in found]
+        texts += [tok.decode([token for token in ids if token not in around.stops]) for ids in best]
     yield texts
 
 

@@ -30,8 +30,6 @@ SHAPES = {
     "bert": SHAPE,
     "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
 }
-
-
 IDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 0}
 
 
