@@ -13,6 +13,7 @@ import math
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -203,14 +204,17 @@ def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
     )
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
+        before = time.process_time()
         if pretrain(recipe, data=settings.data, out=out):
             raise SystemExit("interrupted: the same command goes on after the variants that are done")
+        processor = time.process_time() - before
         last = Run(out).metrics()[-1]  # of the validation split
     per_byte = held_out["tokens"] / held_out["bytes"] / math.log(2)
     sized = replace(recipe.model, vocab_size=dataset.vocab_size)
     return {
         "bits_per_byte": last["loss"] * per_byte,
         "seconds": last["time_s"],
+        "processor_seconds": processor,
         "parameters": count_parameters(model_without_memory(sized)),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
