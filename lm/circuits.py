@@ -23,6 +23,9 @@ from lm.layers import LayerNorm, RMSNorm
 from lm.model import LanguageModel
 from lm.positions import rotate
 
+# Fields of models whose logits are a sum of paths.
+_PATHS = {"architecture": "decoder", "layers": 1, "mlp": False, "soft_cap": 0.0, "value_embeddings": 0}
+
 
 @dataclass(frozen=True)
 class Decomposition:
@@ -38,6 +41,11 @@ class Decomposition:
         return self.direct + self.heads.sum(dim=0) + self.constant
 
 
+def has_paths(model: LanguageModel) -> bool:
+    """Whether `decompose_logits` takes the model: a one-layer attention-only decoder."""
+    return all(getattr(model.config, field) == needed for field, needed in _PATHS.items())
+
+
 def decompose_logits(model: LanguageModel, ids: Tensor) -> Decomposition:
     """The logits of a one-layer attention-only decoder on `ids` (B, T), path by path (Elhage et al. 2021, "One-Layer
     Attention-Only Transformers").
@@ -47,7 +55,7 @@ def decompose_logits(model: LanguageModel, ids: Tensor) -> Decomposition:
     positions; a head's term is its attention weights times its values, through its part of the output matrix.
     Raises ValueError for a model of another kind, naming the field.
     """
-    _require_one_attention_layer(model)
+    _require_paths(model)
     block = model.decoder.blocks[0]
     attention = block.attention
     with inspected(model), _inputs_of(block) as read:
@@ -224,16 +232,9 @@ def _require_linear_head(model: LanguageModel) -> None:
         )
 
 
-def _require_one_attention_layer(model: LanguageModel) -> None:
-    config = model.config
-    for field, needed in (
-        ("architecture", "decoder"),
-        ("layers", 1),
-        ("mlp", False),
-        ("soft_cap", 0.0),
-        ("value_embeddings", 0),
-    ):
-        value = getattr(config, field)
+def _require_paths(model: LanguageModel) -> None:
+    for field, needed in _PATHS.items():
+        value = getattr(model.config, field)
         if value != needed:
             raise ValueError(
                 f"model.{field} is {value!r}: the logits of a model with model.{field}={needed!r} are a sum of a "

@@ -24,7 +24,7 @@ from pipelines.recipe import read_toml
 from pipelines.training.finetune_config import FinetuneConfig
 from pipelines.training.finetuning import encode_texts, predict_logits
 from pipelines.training.machine import choose_machine
-from tokenizer import Tokenizer
+from tokenizer import CLS, SEP, Tokenizer
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
 
@@ -37,6 +37,8 @@ class TextClassifier:
     tokenizer: Tokenizer
     labels: list[Label]
     config: FinetuneConfig
+    edges: tuple[int, int]
+    """The ids that a text is read between, which stand for <|cls|> and <|sep|>."""
 
     def predict(self, texts: Sequence[str]) -> tuple[list[Label], np.ndarray]:
         """The likeliest label of each of N texts, and the probabilities (N, L) float64 of all `labels`, in their order.
@@ -57,14 +59,15 @@ class TextClassifier:
 
     def logits(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> torch.Tensor:
         """(N, L) float32 on the CPU."""
-        rows, _ = encode_texts(self.tokenizer, texts, self.model.config.context_length)
+        rows, _ = encode_texts(self.tokenizer, texts, self.model.config.context_length, self.edges)
         return predict_logits(self.model, rows, progress)
 
     def save(self, folder: Path, run: dict[str, Any], evaluation: dict[str, Any]) -> None:
         """Write the files of a classifier into `folder`, which is there; `run`: facts of where it comes from."""
         self.tokenizer.save(folder)
         save_file({name: value.cpu().contiguous() for name, value in self.model.state_dict().items()}, folder / WEIGHTS)
-        tables = {"model": asdict(self.model.config), "finetune": asdict(self.config), "run": run}
+        facts = {"edges": list(self.edges), **run}
+        tables = {"model": asdict(self.model.config), "finetune": asdict(self.config), "run": facts}
         write_whole(folder / "config.toml", tomli_w.dumps(tables))
         write_whole(folder / LABELS, json.dumps(self.labels, ensure_ascii=False, indent=2) + "\n")
         write_json(folder / "evaluation.json", evaluation)
@@ -80,7 +83,7 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
     folder = Path(folder)
     if not holds_classifier(folder):
         raise ValueError(f"{folder} holds no classifier (bytelm finetune makes one): give the folder of its --out")
-    model_config, config = _configs(folder / "config.toml")
+    model_config, config, facts = _configs(folder / "config.toml")
     labels = _labels(folder / LABELS)
     model = Classifier(model_config, len(labels), config.pooling)
     try:
@@ -89,7 +92,9 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
         raise ValueError(f"{folder / WEIGHTS} is damaged or of another model: run bytelm finetune again") from None
     machine = choose_machine(device, dtype)
     model.body.compute_dtype = machine.dtype
-    return TextClassifier(model.to(machine.device).eval(), Tokenizer.load(folder), labels, config)
+    tok = Tokenizer.load(folder)
+    edges = facts.get("edges") or [tok.special_tokens[name] for name in (CLS, SEP)]
+    return TextClassifier(model.to(machine.device).eval(), tok, labels, config, tuple(edges))
 
 
 def holds_classifier(folder: Path) -> bool:
@@ -107,9 +112,9 @@ def _labels(path: Path) -> list[Label]:
     return labels
 
 
-def _configs(path: Path) -> tuple[ModelConfig, FinetuneConfig]:
+def _configs(path: Path) -> tuple[ModelConfig, FinetuneConfig, dict[str, Any]]:
     tables = read_toml(path)
     try:
-        return ModelConfig(**tables["model"]), FinetuneConfig(**tables["finetune"])
+        return ModelConfig(**tables["model"]), FinetuneConfig(**tables["finetune"]), tables["run"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): run bytelm finetune again") from None

@@ -57,7 +57,7 @@ class SplitScorer:
         """`search`: the options of `translation_numbers`. `other`: a model to measure the divergence from."""
         self.model, self.other, self.dataset, self.windows, self.search = trained.model, other, dataset, windows, search
         self.tokenizer = run.tokenizer()
-        self.objective = _objective(run, windows.window, self.tokenizer)
+        self.objective = objective_of(run, windows.window, self.tokenizer)
         self.baselines = fit_baselines(dataset, self.objective)
         self.settings = vars(windows) | {
             "document_mask": run.recipe.model.document_mask,
@@ -118,13 +118,19 @@ class SplitScorer:
             return cut | translation_numbers(self.model, stream, self.objective, self.tokenizer, **self.search, bar=bar)
 
 
-def _objective(run: Run, length: int, tokenizer: Tokenizer) -> StreamObjective | SequencePairs:
-    """What the run's model predicts; the pairs of an imported one begin and end with its own ids."""
-    ids, pad = text_ids(run, tokenizer), special_ids(run, tokenizer)["pad_token_id"]
-    if run.recipe.objective != "sequence-pairs" or ids.start is None or not ids.stops or pad is None:
+def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> StreamObjective | SequencePairs:
+    """What the run's model predicts, which of an imported one begins, ends and is masked with its own ids."""
+    ids, objective = text_ids(run, tokenizer), run.recipe.objective
+    if objective == "masked-token" and not run.recipe.model.document_mask:
+        return MaskedToken(length, ids.special, tokenizer.vocab_size)
+    if objective == "next-token" or ids.start is None or not ids.stops:
         return make_any_objective(run.recipe, length, tokenizer)
-    around = {"before": ids.before, "after": ids.after}
-    return SequencePairs(length, start_id=ids.start, end_id=ids.stops[0], pad_id=pad, **around)
+    ends = {"start_id": ids.start, "end_id": ids.stops[0]}
+    if objective == "span-corruption":
+        return SpanCorruption(length, ids.special, **ends)
+    if (pad := special_ids(run, tokenizer)["pad_token_id"]) is None:
+        return make_any_objective(run.recipe, length, tokenizer)
+    return SequencePairs(length, pad_id=pad, **ends, before=ids.before, after=ids.after)
 
 
 def dataset_of(run: Run, data: Path | None) -> Dataset:

@@ -62,19 +62,19 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
 
 def _write_tokenizer(folder: Path, run: Any, tok: Any, ids: dict[str, Any]) -> None:
     """tokenizer.json, and beside it what transformers wants to know that it does not say. `ids`: as in config.json."""
-    from pipelines.text_ids import text_ids
-    from tokenizer import CLS, MASK, SEP
+    from pipelines.text_ids import ROLES, text_ids
 
     tok.save(folder)
-    config, special = run.recipe.model, tok.special_tokens
-    spelling = {i: token for token, i in special.items()}
+    config, around = run.recipe.model, text_ids(run, tok)
+    spelling = {i: token for token, i in tok.special_tokens.items()}
     roles = {}
     for name in ("pad_token", "bos_token", "eos_token"):
         i = ids.get(f"{name}_id")
         roles[name] = spelling.get(i[0] if isinstance(i, list) else i)
-    if config.architecture == "encoder":
-        roles |= {"cls_token": CLS, "sep_token": SEP, "mask_token": MASK}
-    roles = {role: token for role, token in roles.items() if token in special}
+    encoder = config.architecture == "encoder"
+    if encoder:
+        roles |= {role: spelling.get(around.special.get(ours)) for role, ours in ROLES.items()}
+    roles = {role: token for role, token in roles.items() if token is not None}
     inputs = ["input_ids", "attention_mask"]
     if config.token_types:
         inputs.insert(1, "token_type_ids")
@@ -87,9 +87,9 @@ def _write_tokenizer(folder: Path, run: Any, tok: Any, ids: dict[str, Any]) -> N
     write_json(folder / "tokenizer_config.json", named | roles)
     write_json(folder / "special_tokens_map.json", roles)
     if config.architecture != "decoder":
-        last = next((spelling[i] for i in text_ids(run, tok).after if i in spelling), "")
-        edges = (CLS, SEP) if config.architecture == "encoder" else ("", last)
-        _add_template(folder / "tokenizer.json", *(name if name in special else "" for name in edges), special)
+        last = next((spelling[i] for i in around.after if i in spelling), "")
+        edges = (roles.get("cls_token", ""), roles.get("sep_token", "")) if encoder else ("", last)
+        _add_template(folder / "tokenizer.json", *edges, tok.special_tokens)
 
 
 def _add_template(path: Path, first: str, last: str, special: dict[str, int]) -> None:

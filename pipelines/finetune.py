@@ -107,17 +107,21 @@ class _Task:
         from pipelines.classifier import TextClassifier
         from pipelines.display import Bar
         from pipelines.loading import load_trained
+        from pipelines.text_ids import text_ids
         from pipelines.training.finetuning import encode_texts, train_classifier
         from pipelines.training.machine import choose_machine
+        from tokenizer import CLS, SEP
 
         settings, tok = self.settings, self.run.tokenizer()
+        special = text_ids(self.run, tok).special
+        edges = special[CLS], special[SEP]
         start = None if scratch else load_trained(self.run, "cpu")
         machine = choose_machine(settings.device, settings.dtype)
         config = replace(self.run.recipe.model, dropout=settings.dropout)
         pretrained = start.model if start else None
         model = build_classifier(config, len(self.labels), settings.seed, settings.pooling, pretrained)
         model.body.compute_dtype = machine.dtype
-        rows, _ = encode_texts(tok, self.train.texts, config.context_length)
+        rows, _ = encode_texts(tok, self.train.texts, config.context_length, edges)
         with Bar(name, settings.epochs * len(rows), "texts") as bar:
             train_classifier(
                 model.to(machine.device),
@@ -127,7 +131,7 @@ class _Task:
                 lambda texts, loss: bar.update(texts, note=f"loss {loss:.3f}"),
             )
         model.body.compute_dtype = torch.float32  # in which it is tested, and used by default
-        return TextClassifier(model, tok, self.labels, settings), start.checkpoint.name if start else None
+        return TextClassifier(model, tok, self.labels, settings, edges), start.checkpoint.name if start else None
 
     def scores(self, classifier: Any) -> dict[str, Any]:
         """What evaluation.json says of a classifier, its mistakes included."""
@@ -146,7 +150,7 @@ class _Task:
         ]
         positions = classifier.model.config.context_length
         cut = {
-            name: encode_texts(classifier.tokenizer, part.texts, positions)[1]
+            name: encode_texts(classifier.tokenizer, part.texts, positions, classifier.edges)[1]
             for name, part in (("train", self.train), ("test", self.test))
         }
         return {"cut": cut, "cut_to": positions - 2, **self.numbers(logits), "confusions": confusions}
@@ -199,6 +203,7 @@ class _Task:
 
 def _encoder(folder: Path, settings: FinetuneConfig) -> Any:
     from lm.config import WITHOUT_DROPOUT
+    from pipelines.text_ids import text_ids
     from pipelines.training.loader import required
     from pipelines.training.run import Run
     from tokenizer import CLS, SEP
@@ -214,7 +219,7 @@ def _encoder(folder: Path, settings: FinetuneConfig) -> Any:
             f"{folder} has model.attention = {run.recipe.model.attention!r}, which has no dropout, but --dropout is "
             f"{settings.dropout:g}: give --dropout 0"
         )
-    required("a classifier", (CLS, SEP), run.tokenizer())
+    required("a classifier", (CLS, SEP), text_ids(run, run.tokenizer()).special)
     return run
 
 

@@ -77,7 +77,7 @@ def generate(
             raise ValueError(f"an encoder fills the masks of one text, and --prompt was given {len(prompts)} times")
         if choosing:
             raise ValueError(f"{choosing[0]} is for a model that writes, and this run trained an encoder: leave it out")
-        return _fill(model, tok, prompts[0], as_json)
+        return _fill(model, tok, around, prompts[0], as_json)
     if architecture == "encoder-decoder" and (beams or (beams is None and not choosing)):
         texts = _searched(model, tok, around, prompts, tokens, beams or BEAMS)
         return _shown(prompts, texts, as_json, after_prompt=False)
@@ -253,7 +253,7 @@ def _shown(prompts: Sequence[str], steps: Iterator[list[str]], as_json: bool, af
     return texts[0] if single else texts
 
 
-def _fill(model: Any, tok: Any, prompt: str, as_json: bool) -> list[dict[str, Any]]:
+def _fill(model: Any, tok: Any, around: Any, prompt: str, as_json: bool) -> list[dict[str, Any]]:
     import torch
 
     from lm.generation import fill_masks
@@ -262,9 +262,9 @@ def _fill(model: Any, tok: Any, prompt: str, as_json: bool) -> list[dict[str, An
     from pipelines.text_ids import known_ids
     from tokenizer import MASK
 
-    ids = masked_ids(tok, prompt, model.config)
+    ids = masked_ids(tok, prompt, model.config, around)
     ids = torch.tensor(ids, device=next(model.parameters()).device)
-    filled = fill_masks(model, ids, tok.special_tokens[MASK], allowed=known_ids(tok, model))
+    filled = fill_masks(model, ids, around.special[MASK], allowed=known_ids(tok, model))
     guesses = [
         {
             "position": mask.position,

@@ -1,5 +1,6 @@
 """`bytelm import-hf`: a model in a format of `transformers`, and its tokenizer, as a run."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,7 +38,7 @@ def import_hf(
     from lm.exchange import from_hugging_face
     from pipelines.display import quantity, say
     from pipelines.recipe import Recipe
-    from pipelines.text_ids import given_special_ids
+    from pipelines.text_ids import given_roles, given_special_ids
     from tokenizer import Tokenizer
 
     if out.exists():
@@ -52,7 +53,15 @@ def import_hf(
             "they do not belong together"
         )
     special = given_special_ids(tok, _json_beside(folder, "generation_config.json"), settings)
-    imported = {"imported_from": source, "special_ids": special, "around_text": _around_text(folder, settings, tok)}
+    named = [_json_beside(folder, name) for name in ("tokenizer_config.json", "special_tokens_map.json")]
+    imported = {
+        "imported_from": source,
+        "special_ids": special,
+        "roles": given_roles(tok, *named),
+        "around_text": _around_text(folder, settings, tok),
+    }
+    if config.architecture == "encoder":
+        _warn_of_missing_roles(source, tok.special_tokens | imported["roles"])
     recipe = Recipe(objective=objective or USUAL_OBJECTIVE[config.architecture], model=config)
     with whole_folder(out, replaceable=lambda folder: False) as partial:
         _write_run(partial, recipe, weights, tok, imported)
@@ -124,6 +133,18 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imp
     write_checkpoint(folder, take_snapshot(model), Progress().as_state(), Keep())
 
 
+def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:
+    from pipelines.text_ids import ROLES
+
+    missing = [name for name, ours in ROLES.items() if ours not in special]
+    if missing:
+        warnings.warn(
+            f"{source}: tokenizer_config.json names no {', no '.join(missing)} among the tokenizer's added tokens, "
+            "without which texts cannot be masked or classified: name them there and import again",
+            stacklevel=3,
+        )
+
+
 def _around_text(folder: Path, settings: dict[str, Any], tok: Any) -> dict[str, list[int]]:
     """The ids `before` and `after` a text: what the folder's tokenizer puts there, or our own config.json says."""
     from pipelines.text_ids import BEFORE_TEXT, is_known
@@ -131,6 +152,8 @@ def _around_text(folder: Path, settings: dict[str, Any], tok: Any) -> dict[str, 
     before, after = [], []
     processor = _json_beside(folder, "tokenizer.json").get("post_processor") or {}
     for step in processor.get("processors", [processor]):
+        if step.get("type") in ("BertProcessing", "RobertaProcessing"):
+            before, after = [step["cls"][1]], [step["sep"][1]]
         side = before
         for piece in step.get("single", ()):
             if "Sequence" in piece:

@@ -1,19 +1,21 @@
 """What a report shows of the inside of a model: attention, circuits of heads, and the geometry of the embedding."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lm.attention_maps import attention_maps, head_scores
-from lm.circuits import copying_scores, token_ov_circuit, token_qk_circuit
+from lm.circuits import copying_scores, decompose_logits, has_paths, token_ov_circuit, token_qk_circuit
 from lm.geometry import nearest_tokens, principal_components
 from lm.model import LanguageModel
 from pipelines.dataset import TokenStream
-from pipelines.display import visible
-from pipelines.samples import validation_excerpt, validation_stream
+from pipelines.samples import corrupted, validation_excerpt, validation_pairs, validation_stream
+from pipelines.text_ids import TextIds, text_ids
+from pipelines.token_labels import Vocabulary
 from pipelines.training.run import Run
 from tokenizer import CLS, SEP, Tokenizer
 
@@ -24,16 +26,16 @@ WORDS = 12  # that tables have a row for
 LABELLED = 40  # tokens with a label in the picture of the embedding
 NEIGHBOURS = 6
 EFFECTS = 4  # tokens named for each word in the table of circuits
-KINDS = ("word, after a space", "letters", "digits", "punctuation", "white space", "part of a character", "special")
 
 
 @dataclass(frozen=True)
 class Attention:
-    """`maps` (L, H, T, T) of an excerpt with the labels `tokens` (T), and `scores` (L, H) of every head by name."""
+    """`weights` (L, H, T, S) from tokens with the labels `queries` (T) to those with the labels `keys` (S)."""
 
-    tokens: list[str]
-    maps: np.ndarray
-    scores: dict[str, np.ndarray]
+    title: str
+    queries: list[str]
+    keys: list[str]
+    weights: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -48,86 +50,71 @@ class Embedding:
     neighbours: list[tuple[str, list[tuple[str, float]]]]
 
 
+class WordCircuits(NamedTuple):
+    """One word in a head: the tokens that it attends to most one position back, and those whose logits it raises most
+    where it is attended to."""
+
+    word: str
+    attended: list[str]
+    raised: list[str]
+
+
 @dataclass(frozen=True)
 class Circuits:
-    """What one head does with some tokens: (token, tokens that it attends to one position back, tokens whose logits
-    attending to it raises)."""
+    """What one head does with words: `words` (N), and between them, from row to column, the QK circuit `qk` (N, N) one
+    position back, less what a row gives to the mean of all tokens, and the OV circuit `ov` (N, N)."""
 
     layer: int
     head: int
-    rows: list[tuple[str, list[str], list[str]]]
+    words: list[WordCircuits]
+    qk: np.ndarray
+    ov: np.ndarray
+
+
+@dataclass(frozen=True)
+class Paths:
+    """How far each path of a one-layer model raises the logit of the token that comes next over the mean logit:
+    `terms` (P, T) of the paths with those `names` (P), at each of `tokens` (T), which `following` (T) come after."""
+
+    names: list[str]
+    tokens: list[str]
+    following: list[str]
+    terms: np.ndarray
 
 
 @dataclass(frozen=True)
 class Inside:
-    """All of it; attention is that of decoders and encoders that read two tokens or more, circuits those of decoders
-    without qk_norm."""
+    """All of it; `attention` is of models that read two tokens or more, `scores` (L, H) of every head by name are of
+    decoders and encoders, circuits of decoders without qk_norm, paths of one-layer attention-only decoders."""
 
     embedding: Embedding
-    attention: Attention | None = None
+    attention: Sequence[Attention] = ()
+    scores: dict[str, np.ndarray] | None = None
     circuits: Circuits | None = None
-
-
-class Vocabulary:
-    """The tokens that are used, each by its place among them: its id, and how it is shown. (Ids of a tokenizer can be
-    unused, and a model's embedding can have more rows than there are tokens.)"""
-
-    def __init__(self, tok: Tokenizer) -> None:
-        special = {token: spelling.encode() for spelling, token in tok.special_tokens.items()}
-        lengths = tok.token_byte_lengths.tolist()
-        self.ids = [token for token in range(tok.vocab_size) if lengths[token] or token in special]
-        self.pieces = [special.get(token) or tok.token_bytes(token) for token in self.ids]
-        self.special = [token in special for token in self.ids]
-
-    def labels(self, places: Iterable[int]) -> list[str]:
-        """Tokens on one line, white space visible."""
-        return [visible(self.pieces[place]) for place in places]
-
-    def words(self, counts: np.ndarray) -> list[int]:
-        """Whole words of at least three letters, by their `counts` (ids); where these say nothing, by the order of the
-        merges, which is that of frequency too."""
-        found = (
-            place
-            for place, piece in enumerate(self.pieces)
-            if piece[:1] == b" " and len(piece) > 3 and piece[1:].isalpha()
-        )
-        return sorted(found, key=lambda place: -counts[self.ids[place]])[:LABELLED]
-
-    def kinds(self) -> list[int]:
-        """Which of KINDS each token is."""
-        return [6 if special else _kind(piece) for piece, special in zip(self.pieces, self.special, strict=True)]
-
-
-def _kind(piece: bytes) -> int:
-    try:
-        text = piece.decode()
-    except UnicodeDecodeError:
-        return 5
-    bare = text.strip()
-    if not bare:
-        return 4
-    if any(character.isdigit() for character in bare):
-        return 2
-    if any(character.isalpha() for character in bare):
-        return 0 if text[0] == " " else 1
-    return 3
+    paths: Paths | None = None
 
 
 def look_inside(run: Run, model: LanguageModel, seed: int = 0) -> Inside:
     """The inside of a run's model. The excerpt is from the validation split; without one it is random tokens."""
     tok = run.tokenizer()
-    stream = validation_stream(run, tok)
+    around, stream = text_ids(run, tok), validation_stream(run, tok)
     seen = np.empty(0, np.int64) if stream is None else stream.read(0, COUNTED_TOKENS)
     vocabulary = Vocabulary(tok)
-    words = vocabulary.words(np.bincount(seen, minlength=tok.vocab_size))
+    words = vocabulary.words(np.bincount(seen, minlength=tok.vocab_size), LABELLED)
     embedding = _embedding(model, vocabulary, words)
-    if model.config.architecture == "encoder-decoder" or model.config.context_length < 2:
+    if model.config.context_length < 2:
         return Inside(embedding)
-    ordinary = [token for token, special in zip(vocabulary.ids, vocabulary.special, strict=True) if not special]
-    attention = _attention(model, _excerpt(stream, model, tok, ordinary, seed), vocabulary, ordinary, seed)
-    if model.config.architecture == "encoder" or model.config.qk_norm:
-        return Inside(embedding, attention)
-    return Inside(embedding, attention, _circuits(model, vocabulary, words[:WORDS], attention.scores["copying"]))
+    special = np.array(vocabulary.special)
+    ordinary = np.array(vocabulary.ids)[~special]
+    if model.config.architecture == "encoder-decoder":
+        source, ids = _pair(run, stream, model, tok, around, ordinary, seed)
+        return Inside(embedding, _maps(model, vocabulary, ids, source))
+    ids = _excerpt(stream, model, tok, around, ordinary, seed)
+    attention, scores = _maps(model, vocabulary, ids), _scores(model, ordinary, seed)
+    circuits = None
+    if model.config.architecture == "decoder" and not model.config.qk_norm:
+        circuits = _circuits(model, vocabulary, words[:WORDS], scores["copying"])
+    return Inside(embedding, attention, scores, circuits, _paths(model, vocabulary, ids) if has_paths(model) else None)
 
 
 def _embedding(model: LanguageModel, vocabulary: Vocabulary, labelled: list[int]) -> Embedding:
@@ -149,34 +136,75 @@ def _embedding(model: LanguageModel, vocabulary: Vocabulary, labelled: list[int]
 
 
 def _excerpt(
-    stream: TokenStream | None, model: LanguageModel, tok: Tokenizer, ordinary: list[int], seed: int
+    stream: TokenStream | None, model: LanguageModel, tok: Tokenizer, around: TextIds, ordinary: np.ndarray, seed: int
 ) -> np.ndarray:
     """Ids (T,) as the model reads them: of an encoder between its two special tokens, if its tokenizer has them."""
     encoder = model.config.architecture == "encoder"
-    length = max(1, min(EXCERPT_TOKENS, model.config.context_length) - 2 * encoder)
-    ids = validation_excerpt(stream, tok, length, seed)
-    if not len(ids):
-        ids = np.random.default_rng(seed).choice(ordinary, length)
-    special = tok.special_tokens
+    ids = _text(stream, tok, min(EXCERPT_TOKENS, model.config.context_length) - 2 * encoder, ordinary, seed)
+    special = around.special
     edged = encoder and CLS in special and SEP in special
     return np.concatenate(([special[CLS]], ids, [special[SEP]])) if edged else ids
 
 
-def _attention(
-    model: LanguageModel, ids: np.ndarray, vocabulary: Vocabulary, ordinary: list[int], seed: int
-) -> Attention:
-    maps = attention_maps(model, torch.from_numpy(ids)[None].to(model.embedding.weight.device)).own[:, 0]
+def _text(stream: TokenStream | None, tok: Tokenizer, length: int, ordinary: np.ndarray, seed: int) -> np.ndarray:
+    """Ids of the stream, or random ones."""
+    ids = validation_excerpt(stream, tok, max(1, length), seed)
+    return ids if len(ids) else np.random.default_rng(seed).choice(ordinary, max(1, length))
+
+
+def _pair(
+    run: Run,
+    stream: TokenStream | None,
+    model: LanguageModel,
+    tok: Tokenizer,
+    around: TextIds,
+    ordinary: np.ndarray,
+    seed: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the encoder and the decoder of a model read, (S,) and (T,): of a pair of the validation split, or of a text
+    with spans taken out; without a dataset random tokens."""
+    most = min(EXCERPT_TOKENS, model.config.context_length)
+    if run.recipe.objective == "span-corruption" and stream is not None:
+        return corrupted(_text(stream, tok, most - 1, ordinary, seed), around, seed)[:2]
+    source = target = _text(None, tok, most, ordinary, seed)
+    if pairs := validation_pairs(run, tok):
+        row = int(np.random.default_rng(seed).integers(len(pairs)))
+        source, target = pairs.sources[row], pairs.targets[row]
+    room = max(1, most - len(around.before) - len(around.after))
+    start = () if around.start is None else (around.start,)
+    return np.array([*around.before, *source[:room], *around.after]), np.array([*start, *target[: most - 1]])
+
+
+def _maps(
+    model: LanguageModel, vocabulary: Vocabulary, ids: np.ndarray, source: np.ndarray | None = None
+) -> list[Attention]:
+    device = model.embedding.weight.device
+    place = {token: place for place, token in enumerate(vocabulary.ids)}
+
+    def labels(read: np.ndarray) -> list[str]:
+        return vocabulary.labels(place[token] for token in read.tolist())
+
+    def weights(maps: Tensor) -> np.ndarray:
+        return maps[:, 0].float().cpu().numpy()
+
+    read = torch.from_numpy(ids)[None].to(device)
+    if source is None:
+        return [Attention("Attention", labels(ids), labels(ids), weights(attention_maps(model, read).own))]
+    maps = attention_maps(model, read, torch.from_numpy(source)[None].to(device))
+    return [
+        Attention("Attention of the encoder", labels(source), labels(source), weights(maps.encoder)),
+        Attention("Attention of the decoder", labels(ids), labels(ids), weights(maps.own)),
+        Attention("Attention from the decoder to the encoder", labels(ids), labels(source), weights(maps.cross)),
+    ]
+
+
+def _scores(model: LanguageModel, ordinary: np.ndarray, seed: int) -> dict[str, np.ndarray]:
     length = min(SCORE_TOKENS, model.config.context_length // 2)
-    found = head_scores(model, torch.Generator().manual_seed(seed), length=length, ids=torch.tensor(ordinary))
+    found = head_scores(model, torch.Generator().manual_seed(seed), length=length, ids=torch.from_numpy(ordinary))
     scores = {"previous token": found.previous, "duplicate token": found.duplicate, "induction": found.induction}
     if model.config.architecture == "decoder":
         scores["copying"] = copying_scores(model)
-    place = {token: place for place, token in enumerate(vocabulary.ids)}
-    return Attention(
-        vocabulary.labels(place[token] for token in ids.tolist()),
-        maps.float().cpu().numpy(),
-        {name: score.cpu().numpy() for name, score in scores.items()},
-    )
+    return {name: score.cpu().numpy() for name, score in scores.items()}
 
 
 def _circuits(model: LanguageModel, vocabulary: Vocabulary, words: list[int], copying: np.ndarray) -> Circuits:
@@ -185,9 +213,27 @@ def _circuits(model: LanguageModel, vocabulary: Vocabulary, words: list[int], co
     everything = torch.tensor(vocabulary.ids, device=model.embedding.weight.device)
     attended = token_qk_circuit(model, layer, head, everything[words], everything, distance=1)
     attended = attended / model.embedding.weight[everything].double().norm(dim=-1)  # keys are read through a norm
+    attended = attended - attended.mean(dim=-1, keepdim=True)  # what all keys share changes no softmax
     raised = token_ov_circuit(model, layer, head, everything[words], everything)
 
     def largest(values: Tensor) -> list[list[str]]:
         return [vocabulary.labels(row) for row in values.topk(min(EFFECTS, len(everything)), dim=-1).indices.tolist()]
 
-    return Circuits(layer, head, list(zip(vocabulary.labels(words), largest(attended), largest(raised), strict=True)))
+    rows = zip(vocabulary.labels(words), largest(attended), largest(raised), strict=True)
+    between = (circuit[:, words].numpy(force=True) for circuit in (attended, raised))
+    return Circuits(layer, head, [WordCircuits(*row) for row in rows], *between)
+
+
+def _paths(model: LanguageModel, vocabulary: Vocabulary, ids: np.ndarray) -> Paths:
+    """Of an excerpt (T,): at all positions but the last."""
+    read = torch.from_numpy(ids)[None].to(model.embedding.weight.device)
+    found = decompose_logits(model, read)
+    parts = torch.cat([found.direct, found.heads[:, 0], found.constant])[:, :-1]  # (P, T - 1, V)
+    following = read[:, 1:, None].expand(len(parts), -1, -1)
+    terms = parts.gather(-1, following)[..., 0] - parts.mean(dim=-1)
+    place = {token: place for place, token in enumerate(vocabulary.ids)}
+    labels = vocabulary.labels(place[token] for token in ids.tolist())
+    names = ["direct", *(f"head {head}" for head in range(len(found.heads)))]
+    if found.constant.any():
+        names.append("biases")
+    return Paths(names, labels[:-1], labels[1:], terms[: len(names)].numpy(force=True))

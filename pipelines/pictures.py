@@ -1,11 +1,14 @@
 """The pictures of a model's inside, as SVG."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from pipelines.inside import KINDS, Attention, Embedding, Inside
+from pipelines.inside import Attention, Circuits, Embedding, Inside, Paths
 from pipelines.plots import COLOURS, draw_svg
+from pipelines.token_labels import KINDS
 
 # A page of very many heads shows some of them, evenly spaced.
 MOST_LAYERS = MOST_HEADS = 12
@@ -22,43 +25,43 @@ def draw_attention(attention: Attention) -> str:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    layers, heads = (_spaced(n, most) for n, most in zip(attention.maps.shape, (MOST_LAYERS, MOST_HEADS), strict=False))
-    length = len(attention.tokens)
-    side = min(3.0, (PAGE_INCHES - 1.0) / len(heads))
+    layers, heads = (_spaced(n, m) for n, m in zip(attention.weights.shape, (MOST_LAYERS, MOST_HEADS), strict=False))
+    tall, wide = len(attention.queries), len(attention.keys)
+    side = min(3.0, (PAGE_INCHES - 1.0) / len(heads))  # of a map, in width
     # One picture of all maps, with gaps: a grid of many axes takes minutes to lay out.
-    down, right = length + math.ceil(TITLE_INCHES * length / side), length + max(1, length // 12)
+    down, right = tall + math.ceil(TITLE_INCHES * wide / side), wide + max(1, wide // 12)
     picture = np.full((down * len(layers), right * len(heads)), np.nan)
-    figure = Figure(figsize=(side * len(heads) + 1.0, side * len(layers) * down / length + 1.0), layout="constrained")
+    figure = Figure(figsize=(side * len(heads) + 1.0, side * len(layers) * down / wide + 1.0), layout="constrained")
     axes = figure.subplots()
     for row, layer in enumerate(layers):
         for column, head in enumerate(heads):
-            top, left = (row + 1) * down - length, column * right
-            picture[top : top + length, left : left + length] = attention.maps[layer, head]
+            top, left = (row + 1) * down - tall, column * right
+            picture[top : top + tall, left : left + wide] = attention.weights[layer, head]
             frame = {"fill": False, "edgecolor": "#cbd5e0", "linewidth": 0.6}
-            axes.add_patch(Rectangle((left - 0.5, top - 0.5), length, length, **frame))
+            axes.add_patch(Rectangle((left - 0.5, top - 0.5), wide, tall, **frame))
             title = f"layer {layer}, head {head}" if side > LABELLED_INCHES else f"{layer}.{head}"
-            axes.text(left + (length - 1) / 2, top - 0.8, title, ha="center", va="bottom", fontsize=8)
+            axes.text(left + (wide - 1) / 2, top - 0.8, title, ha="center", va="bottom", fontsize=8)
     axes.imshow(picture, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="none")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, pad=2)
     axes.set(xticks=[], yticks=[])
     if side > LABELLED_INCHES:
-        style = {"fontsize": min(8.0, 62.0 * side / length), "parse_math": False}
-        across = [column * right + i for column in range(len(heads)) for i in range(length)]
-        along = [(row + 1) * down - length + i for row in range(len(layers)) for i in range(length)]
-        axes.set_xticks(across, attention.tokens * len(heads), rotation=90, **style)
-        axes.set_yticks(along, attention.tokens * len(layers), **style)
+        style = {"fontsize": min(8.0, 62.0 * side / wide), "parse_math": False}
+        across = [column * right + i for column in range(len(heads)) for i in range(wide)]
+        along = [(row + 1) * down - tall + i for row in range(len(layers)) for i in range(tall)]
+        axes.set_xticks(across, attention.keys * len(heads), rotation=90, **style)
+        axes.set_yticks(along, attention.queries * len(layers), **style)
     return draw_svg(figure, text="none")
 
 
-def draw_scores(attention: Attention) -> str:
+def draw_scores(scores: dict[str, np.ndarray]) -> str:
     """A small table of colours for each score: a row for each layer, a column for each head."""
     from matplotlib.figure import Figure
 
-    layers, heads = next(iter(attention.scores.values())).shape
+    layers, heads = next(iter(scores.values())).shape
     figure = Figure(figsize=(PAGE_INCHES, 0.9 + min(4.0, 0.32 * layers)), layout="constrained")
-    row = figure.subplots(1, len(attention.scores), squeeze=False)[0]
-    for axes, (name, values) in zip(row, attention.scores.items(), strict=True):
+    row = figure.subplots(1, len(scores), squeeze=False)[0]
+    for axes, (name, values) in zip(row, scores.items(), strict=True):
         signed = name == "copying"
         axes.imshow(values, cmap="RdBu" if signed else "Blues", vmin=-1.0 if signed else 0.0, vmax=1.0, aspect="auto")
         axes.set_title(name, fontsize=9)
@@ -73,6 +76,45 @@ def draw_scores(attention: Attention) -> str:
                 axes.text(head, layer, f"{value:.2f}", **style)
     row[0].set_ylabel("layer", fontsize=8)
     return draw_svg(figure, text="none")
+
+
+def draw_circuits(circuits: Circuits) -> str:
+    """The two circuits of a head between words, from rows to columns."""
+    from matplotlib.figure import Figure
+
+    words = [each.word for each in circuits.words]
+    figure = Figure(figsize=(PAGE_INCHES, 1.2 + 0.32 * len(words)), layout="constrained")
+    panels = {"attends to, one back (QK circuit)": circuits.qk, "raises (OV circuit)": circuits.ov}
+    for axes, (title, values) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        _draw_signed(axes, values, words, words)
+        axes.set_title(title, fontsize=9)
+        axes.tick_params(axis="x", rotation=90)
+    return draw_svg(figure, text="none")
+
+
+def draw_paths(paths: Paths) -> str:
+    """A row for each path, a column for each token that comes next, over it the one before."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(PAGE_INCHES, 1.6 + 0.34 * len(paths.names)), layout="constrained")
+    axes = figure.subplots()
+    columns = [f"{token} → {following}" for token, following in zip(paths.tokens, paths.following, strict=True)]
+    _draw_signed(axes, paths.terms, paths.names, columns)
+    axes.tick_params(axis="x", rotation=90)
+    for (row, column), value in np.ndenumerate(paths.terms):
+        dark = abs(value) > 0.6 * np.abs(paths.terms).max()
+        style = {"ha": "center", "va": "center", "fontsize": 6, "color": "white" if dark else "#1a202c"}
+        axes.text(column, row, f"{value:.1f}", **style)
+    return draw_svg(figure, text="none")
+
+
+def _draw_signed(axes: Any, values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Values as colours, white at zero."""
+    most = np.abs(values).max() or 1.0
+    axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto", interpolation="none")
+    axes.set_xticks(range(len(columns)), columns, fontsize=7, parse_math=False)
+    axes.set_yticks(range(len(rows)), rows, fontsize=7, parse_math=False)
+    axes.tick_params(length=0)
 
 
 def draw_embedding(embedding: Embedding) -> str:
@@ -117,25 +159,31 @@ def _spaced(count: int, most: int) -> list[int]:
 
 def pictures(inside: Inside) -> list[tuple[str, str, str]]:
     """(title, explanation, SVG) of each picture that there is data for."""
-    drawn = []
-    if inside.attention is not None:
-        drawn = [
-            (
-                "Attention",
-                "What each token of a short text (its row) attends to (columns): the darker, the more. The text: "
-                + " ".join(inside.attention.tokens),
-                draw_attention(inside.attention),
-            ),
-            (
-                "Kinds of heads",
-                _SCORES + (_COPYING if "copying" in inside.attention.scores else ""),
-                draw_scores(inside.attention),
-            ),
-        ]
+    drawn = [
+        (each.title, f"{_ATTENTION} The text: {' '.join(each.queries)}", draw_attention(each))
+        for each in inside.attention
+    ]
+    if inside.scores is not None:
+        text = _SCORES + (_COPYING if "copying" in inside.scores else "")
+        drawn.append(("Kinds of heads", text, draw_scores(inside.scores)))
+    if inside.paths is not None:
+        drawn.append(("Logits, path by path", _PATHS, draw_paths(inside.paths)))
+    if inside.circuits is not None and inside.circuits.words:
+        title = f"Circuits of head {inside.circuits.head} of layer {inside.circuits.layer}, which copies most"
+        drawn.append((title, _CIRCUITS, draw_circuits(inside.circuits)))
     text = "Every token along the two directions in which embeddings differ most."
     return [*drawn, ("Embedding", text, draw_embedding(inside.embedding))]
 
 
+_ATTENTION = "What each token of a short text (its row) attends to (columns): the darker, the more."
+_PATHS = (
+    "The logits of a one-layer attention-only model are a sum: how far the direct path, from a token to what follows "
+    "it, and each head raise the logit of the token that comes next over the mean of all tokens (blue), or lower it."
+)
+_CIRCUITS = (
+    "Read from the head's matrices alone: what each word (its row) attends to at the position before it, and whose "
+    "logits it raises (blue) or lowers where it is attended to. A head that copies is blue along the diagonal."
+)
 _SCORES = (
     "On random tokens that are then repeated, the mean attention to the position before; to the same token of the "
     "first time; to what came after it then (an induction head: it guesses that it comes again)."

@@ -39,10 +39,11 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, arou
 
     Raises ValueError where there is nothing that a target would start or end with.
     """
+    special = around.special
     if around.start is None or not around.stops:
-        required("an encoder-decoder", (END_OF_TEXT,), tok)
-    special = tok.special_tokens
-    allowed = set(sentinels(len(special))) & set(special)
+        required("an encoder-decoder", (END_OF_TEXT,), special)
+    marks = {special[name] for name in sentinels(len(special)) if name in special}
+    allowed = {spelling for spelling, i in tok.special_tokens.items() if i in marks}
     rows = [tok.encode(text, allowed_special=allowed, disallowed_special=()) for text in sources]
     if config.positions not in ("relative", "none"):
         most = config.context_length - len(around.before) - len(around.after)
@@ -57,19 +58,21 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, arou
     return [[*around.before, *row, *around.after] for row in rows]
 
 
-def masked_ids(tok: Tokenizer, text: str, config: ModelConfig) -> list[int]:
+def masked_ids(tok: Tokenizer, text: str, config: ModelConfig, around: TextIds) -> list[int]:
     """What an encoder reads of a text with <|mask|>s: it, between <|cls|> and <|sep|>.
 
     Raises ValueError for a text without a mask, one that is too long, and a tokenizer without these three.
     """
-    special = required("an encoder", (CLS, SEP, MASK), tok)
-    if MASK not in text:
-        raise ValueError(f"--prompt has no {MASK}: put it where the encoder shall guess a token")
-    ids = [special[CLS], *tok.encode(text, allowed_special={MASK}, disallowed_special=()), special[SEP]]
+    special = around.special
+    required("an encoder", (CLS, SEP, MASK), special)
+    mask = next(spelling for spelling, i in tok.special_tokens.items() if i == special[MASK])
+    if mask not in text:
+        raise ValueError(f"--prompt has no {mask}: put it where the encoder shall guess a token")
+    ids = [special[CLS], *tok.encode(text, allowed_special={mask}, disallowed_special=()), special[SEP]]
     if len(ids) > config.context_length and config.positions not in ("relative", "none"):
         raise ValueError(
             f"--prompt has {len(ids) - 2:,} tokens, and the encoder reads {config.context_length - 2:,} at once: "
-            f"shorten it around {MASK}"
+            f"shorten it around {mask}"
         )
     return ids
 

@@ -11,7 +11,7 @@ from lm.model import LanguageModel
 from lm.objectives import span_corruption
 from lm.reading import pad_right
 from pipelines.dataset import TokenDataset, TokenStream
-from pipelines.pairs import PairDataset
+from pipelines.pairs import PairDataset, Pairs
 from pipelines.prompts import prompt_ids
 from pipelines.text_ids import TextIds, known_ids, text_ids
 from pipelines.training.run import Run
@@ -39,7 +39,7 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, 
     length = min(EXCERPT_TOKENS, run.recipe.model.context_length - 2)
     excerpt = validation_excerpt(validation_stream(run, tok), tok, length, seed)
     if run.recipe.objective == "masked-token":
-        return [_filled(model, tok, excerpt)] if len(excerpt) else []
+        return [_filled(model, tok, around, excerpt)] if len(excerpt) else []
     if run.recipe.objective == "span-corruption":
         return [_restored(model, tok, around, excerpt, seed)] if len(excerpt) else []
     samples = []
@@ -59,6 +59,16 @@ def validation_stream(run: Run, tok: Tokenizer) -> TokenStream | None:
     except ValueError:
         return None
     return stream if dataset.tokenizer_fingerprint == tok.fingerprint else None
+
+
+def validation_pairs(run: Run, tok: Tokenizer) -> Pairs | None:
+    """The validation split of a run's dataset of pairs; None where there is none, or it is of another tokenizer."""
+    try:
+        dataset = PairDataset(run.data)
+        pairs = dataset.split("validation")
+    except ValueError:
+        return None
+    return pairs if dataset.tokenizer_fingerprint == tok.fingerprint and len(pairs) else None
 
 
 def validation_excerpt(stream: TokenStream | None, tok: Tokenizer, length: int, seed: int) -> np.ndarray:
@@ -94,8 +104,8 @@ def _continued(
     return {"title": title, "before": tok.decode(given), "text": tok.decode(text)}
 
 
-def _filled(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray) -> dict[str, Any]:
-    special = tok.special_tokens
+def _filled(model: LanguageModel, tok: Tokenizer, around: TextIds, excerpt: np.ndarray) -> dict[str, Any]:
+    special = around.special
     ids = np.concatenate(([special[CLS]], excerpt, [special[SEP]]))
     places = np.arange(min(MASK_EVERY, len(excerpt)) // 2 + 1, len(ids) - 1, MASK_EVERY)
     answers = ids[places]
@@ -117,12 +127,16 @@ def _filled(model: LanguageModel, tok: Tokenizer, excerpt: np.ndarray) -> dict[s
     }
 
 
-def _restored(model: LanguageModel, tok: Tokenizer, around: TextIds, excerpt: np.ndarray, seed: int) -> dict[str, Any]:
-    special = tok.special_tokens
+def corrupted(excerpt: np.ndarray, around: TextIds, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """An excerpt with spans taken out as an encoder reads it, and what a decoder reads and says of them."""
+    special = around.special
     sentinel_ids = [special[name] for name in sentinels(len(excerpt)) if name in special]
-    source, _, target, _ = span_corruption(
-        excerpt, np.random.default_rng(seed), sentinel_ids=sentinel_ids, start_id=around.start, end_id=around.stops[0]
-    )
+    ends = {"start_id": around.start, "end_id": around.stops[0]}
+    return span_corruption(excerpt, np.random.default_rng(seed), sentinel_ids=sentinel_ids, **ends)[:3]
+
+
+def _restored(model: LanguageModel, tok: Tokenizer, around: TextIds, excerpt: np.ndarray, seed: int) -> dict[str, Any]:
+    source, _, target = corrupted(excerpt, around, seed)
     found = _found(model, tok, around, [source])[0]
     return {
         "title": "validation text with spans taken out, and what was put there (hidden spans, then guesses)",
@@ -132,13 +146,9 @@ def _restored(model: LanguageModel, tok: Tokenizer, around: TextIds, excerpt: np
 
 
 def _answered(run: Run, model: LanguageModel, tok: Tokenizer, around: TextIds, seed: int) -> list[dict[str, Any]]:
-    """Targets found for sources of the validation split; none where the dataset is gone or of another tokenizer."""
-    try:
-        dataset = PairDataset(run.data)
-        pairs = dataset.split("validation")
-    except ValueError:
-        return []
-    if dataset.tokenizer_fingerprint != tok.fingerprint or len(pairs) == 0:
+    """Targets found for sources of the validation split, if there are any."""
+    pairs = validation_pairs(run, tok)
+    if pairs is None:
         return []
     rows = np.random.default_rng(seed).choice(len(pairs), size=min(ANSWERS, len(pairs)), replace=False).tolist()
     longest = run.recipe.model.context_length - len(around.before) - len(around.after)

@@ -9,13 +9,15 @@ from torch import Tensor
 
 from lm.model import LanguageModel
 from pipelines.training.run import Run
-from tokenizer import END_OF_TEXT, PAD, Tokenizer
+from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 """What config.json of transformers names; of these an eos_token_id may be several."""
 BEFORE_TEXT = "bytelm_before_text"
 """What our config.json names beside them: the ids that documents began with in training, which no tokenizer of
 transformers puts there by itself."""
+ROLES = {"cls_token": CLS, "sep_token": SEP, "mask_token": MASK}
+"""What tokenizer_config.json of transformers names, in whatever spelling, and how we spell it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class TextIds:
     """What is gone on from where there is no prompt, as in an encoder-decoder's target."""
     stops: tuple[int, ...]
     """Each ends what the model writes; the targets of an encoder-decoder are given the first."""
+    special: dict[str, int]
+    """The ids of the tokenizer's special tokens, and of those that stand for ours in other spellings, by ours."""
 
 
 def text_ids(run: Run, tok: Tokenizer) -> TextIds:
@@ -50,6 +54,7 @@ def text_ids(run: Run, tok: Tokenizer) -> TextIds:
         after=tuple(around["after"]) or stops[:1],
         start=first_of("decoder_start_token_id", "bos_token_id"),
         stops=stops,
+        special=tok.special_tokens | run.facts.get("roles", {}),
     )
 
 
@@ -77,6 +82,22 @@ def given_special_ids(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str,
         if known:
             found[name] = known if isinstance(value, list) else known[0]
     return found
+
+
+def given_roles(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str, int]:
+    """Which special tokens stand for ours in other spellings: those that files of transformers name, and the sentinels
+    of T5, `<extra_id_0>` and so on. The ids, by our spelling."""
+    roles, special = {}, tok.special_tokens
+    for name, ours in ROLES.items():
+        named = (each.get(name) for each in settings)
+        spellings = (token.get("content") if isinstance(token, dict) else token for token in named)
+        spelling = next((each for each in spellings if isinstance(each, str) and each in special), ours)
+        if spelling != ours:
+            roles[ours] = special[spelling]
+    for number, ours in enumerate(sentinels(len(special))):
+        if (spelling := f"<extra_id_{number}>") in special:
+            roles[ours] = special[spelling]
+    return roles
 
 
 def known_ids(tok: Tokenizer, model: LanguageModel) -> Tensor | None:

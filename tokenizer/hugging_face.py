@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LONGEST_REGEX = 10_000  # characters
 
+_ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
@@ -73,21 +74,21 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
 def parse_tokenizer_json(content: Any) -> Vocabulary:
     """The vocabulary of a tokenizer.json. ValueError names the field that is missing, damaged or not supported."""
     expect(isinstance(content, dict), "is not a JSON object")
+    model = content.get("model")
+    expect(isinstance(model, dict), "has no model")
+    expect(
+        model.get("type") == "BPE" or ("type" not in model and "merges" in model),
+        f"has a model of type {shown(model.get('type'))}, which is not supported ({_ONLY})",
+    )
     for field in ("truncation", "padding"):
         expect(content.get(field) is None, f"has a {field} ({_type(content.get(field))}), which is not supported")
     decoder = content.get("decoder")
     expect(
         decoder is None or _type(decoder) == "ByteLevel",
-        f"has a decoder of type {_type(decoder)}, which is not supported",
+        f"has a decoder of type {_type(decoder)}, which is not supported ({_ONLY})",
     )
     normalizer = _parse_normalizer(content.get("normalizer"))
     pattern = _parse_pre_tokenizer(content.get("pre_tokenizer"))
-    model = content.get("model")
-    expect(isinstance(model, dict), "has no model")
-    expect(
-        model.get("type") == "BPE" or ("type" not in model and "merges" in model),
-        f"has a model of type {shown(model.get('type'))}, which is not supported",
-    )
     for field in ("continuing_subword_prefix", "end_of_word_suffix", "dropout", "byte_fallback"):
         expect(not model.get(field), f"has model.{field} = {shown(model.get(field))}, which is not supported")
     ignore_merges = model.get("ignore_merges", False)
@@ -189,7 +190,7 @@ def parse_added_tokens(
 
 
 def _parse_post_processor(processor: Any, special: dict[str, int]) -> dict | None:
-    """None, ByteLevel or TemplateProcessing, or a sequence of these.
+    """None, ByteLevel, TemplateProcessing, BertProcessing or RobertaProcessing, or a sequence of these.
 
     They change the offsets, and what is put around a text, both of which are not ours: the field is only kept.
     """
@@ -201,6 +202,16 @@ def _parse_post_processor(processor: Any, special: dict[str, int]) -> dict | Non
         kind = _type(step)
         if kind == "TemplateProcessing":
             _check_template(step, special)
+        elif kind in ("BertProcessing", "RobertaProcessing"):
+            for name in ("cls", "sep"):
+                token = step.get(name)
+                expect(
+                    isinstance(token, list)
+                    and len(token) == 2
+                    and isinstance(token[0], str)
+                    and special.get(token[0]) == token[1],
+                    f"has a post_processor {kind} with {name} = {shown(token)}, which added_tokens does not have",
+                )
         elif kind == "ByteLevel":
             flags = [step.get(flag, True) for flag in ("add_prefix_space", "trim_offsets", "use_regex")]
             expect(set(map(type, flags)) == {bool}, f"has a post_processor ByteLevel with {shown(flags)}")

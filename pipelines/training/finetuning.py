@@ -12,19 +12,22 @@ from lm.classification import Classifier
 from lm.optimizers import OptimizerSettings, build_optimizers
 from lm.schedules import warmup_cosine
 from pipelines.training.finetune_config import FinetuneConfig
-from tokenizer import CLS, SEP, Tokenizer
+from tokenizer import Tokenizer
 
 # Batches among which texts change places, so that those of one batch are about as long as each other.
 SORTED_BATCHES = 16
 PREDICTED_TEXTS = 64
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], positions: int) -> tuple[list[np.ndarray], int]:
-    """What an encoder of so many positions reads of each text, and how many texts are longer: `<|cls|>`, the tokens,
-    cut at the end where there are too many, `<|sep|>`; int64. Special spellings in a text are text."""
-    special, room = tokenizer.special_tokens, positions - 2
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], positions: int, edges: tuple[int, int]
+) -> tuple[list[np.ndarray], int]:
+    """What an encoder of so many positions reads of each text, and how many texts are longer: the first of `edges`
+    (`<|cls|>`), the tokens, cut at the end where there are too many, the second (`<|sep|>`); int64. Special spellings
+    in a text are text."""
+    room = positions - 2
     encoded = tokenizer.encode_batch(texts, disallowed_special=())
-    rows = [np.array([special[CLS], *ids[:room], special[SEP]], dtype=np.int64) for ids in encoded]
+    rows = [np.array([edges[0], *ids[:room], edges[1]], dtype=np.int64) for ids in encoded]
     return rows, sum(len(ids) > room for ids in encoded)
 
 

@@ -3,7 +3,7 @@
 The n-th block of a run is a function of (seed, n) alone, so one integer, the blocks consumed, resumes the order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -103,12 +103,15 @@ class MaskedToken:
 
     source_positions = 0
 
-    def __init__(self, context_length: int, tokenizer: Tokenizer, separator: int | None = None) -> None:
-        special = required("masked-token", (MASK, CLS, SEP), tokenizer)
+    def __init__(
+        self, context_length: int, special: Mapping[str, int], vocab_size: int, separator: int | None = None
+    ) -> None:
+        """`special`: the ids of special tokens, which are never masked; `vocab_size`: below which random tokens are."""
+        required("masked-token", (MASK, CLS, SEP), special)
         self.length, self.positions = context_length, context_length + 2
         self._separator = separator
         self._ids = {"mask_id": special[MASK], "cls_id": special[CLS], "sep_id": special[SEP]}
-        self._ids |= {"special_ids": np.array(sorted(special.values())), "vocab_size": tokenizer.vocab_size}
+        self._ids |= {"special_ids": np.array(sorted(set(special.values()))), "vocab_size": vocab_size}
 
     def batch(self, stream: TokenStream, starts: np.ndarray, draws: Iterable[tuple[int, int, int]]) -> Batch:
         blocks = stream.gather(starts, self.length)
@@ -134,14 +137,20 @@ class SpanCorruption:
     """T5's objective: the encoder reads the T tokens of a block with some spans of them taken out, and
     `<|endoftext|>`; the decoder says what was taken out, after the sentinel of each span, and `<|endoftext|>`."""
 
-    def __init__(self, context_length: int, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, context_length: int, special: Mapping[str, int], start_id: int | None = None, end_id: int | None = None
+    ) -> None:
+        """`start_id` and `end_id`: other ids than `<|endoftext|>` that targets begin with and both sides end with."""
         self.source_positions, self.positions = lengths_of_span_corruption(context_length, end=True)
         both = self.source_positions + self.positions
         spans = (both - context_length - 2) // 2  # each adds a sentinel to both, as do the ends
-        special = required("span-corruption", (END_OF_TEXT, *sentinels(spans)), tokenizer, "--sentinels 100")
+        required("span-corruption", sentinels(spans), special, "--sentinels 100")
+        if start_id is None or end_id is None:
+            required("span-corruption", (END_OF_TEXT,), special)
+            start_id = end_id = special[END_OF_TEXT]
         self.length = context_length
-        end = special[END_OF_TEXT]
-        self._ids = {"sentinel_ids": [special[name] for name in sentinels(spans)], "start_id": end, "end_id": end}
+        sentinel_ids = [special[name] for name in sentinels(spans)]
+        self._ids = {"sentinel_ids": sentinel_ids, "start_id": start_id, "end_id": end_id}
 
     def batch(self, stream: TokenStream, starts: np.ndarray, draws: Iterable[tuple[int, int, int]]) -> Batch:
         blocks = stream.gather(starts, self.length)
@@ -161,25 +170,27 @@ def make_objective(
 ) -> StreamObjective:
     """The objective of a recipe for blocks of `context_length` tokens; with `document_mask` its batches number the
     documents, so that they do not see each other."""
-    separator = required("document_mask", (END_OF_TEXT,), tokenizer)[END_OF_TEXT] if document_mask else None
+    special, separator = tokenizer.special_tokens, None
+    if document_mask:
+        required("document_mask", (END_OF_TEXT,), special)
+        separator = special[END_OF_TEXT]
     if name == "next-token":
         return NextToken(context_length, separator)
     if name == "masked-token":
-        return MaskedToken(context_length, tokenizer, separator)
-    return SpanCorruption(context_length, tokenizer)
+        return MaskedToken(context_length, special, tokenizer.vocab_size, separator)
+    return SpanCorruption(context_length, special)
 
 
 def required(
-    objective: str, names: Iterable[str], tokenizer: Tokenizer, remedy: str = "--special-tokens"
-) -> dict[str, int]:
-    """The special tokens of `tokenizer`; ValueError when it lacks one of `names`, which `objective` needs."""
+    objective: str, names: Iterable[str], special: Mapping[str, int], remedy: str = "--special-tokens"
+) -> None:
+    """ValueError when the special tokens of a tokenizer lack one of `names`, which `objective` needs."""
     for name in names:
-        if name not in tokenizer.special_tokens:
+        if name not in special:
             raise ValueError(
                 f"{objective} needs the special token {name}, which the tokenizer lacks: train one that has it "
                 f"(bytelm train-tokenizer {remedy})"
             )
-    return tokenizer.special_tokens
 
 
 def segments_of(ids: np.ndarray, separator: int | None) -> np.ndarray | None:

@@ -43,7 +43,8 @@ class SequencePairs:
     def of(cls, tokenizer: Tokenizer, context_length: int) -> Self:
         """As we train it, with `<|endoftext|>` as start and end, and `<|pad|>`; ValueError when `tokenizer` lacks
         one."""
-        special = required("sequence-pairs", (END_OF_TEXT, PAD), tokenizer)
+        special = tokenizer.special_tokens
+        required("sequence-pairs", (END_OF_TEXT, PAD), special)
         end = special[END_OF_TEXT]
         return cls(context_length, start_id=end, end_id=end, pad_id=special[PAD])
 

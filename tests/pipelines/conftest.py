@@ -1,5 +1,8 @@
 """What tests of several files read."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 
@@ -19,3 +22,42 @@ def peers(tmp_path_factory, tokenizer_folder):
         return made[kind]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def trained_t5(tmp_path_factory, small_recipe, text_folder):
+    """The run folder of a small encoder-decoder for span corruption."""
+    from pipelines.build_dataset import build_dataset
+    from pipelines.pretrain import pretrain
+    from pipelines.train_tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("t5")
+    train_tokenizer([str(text_folder)], vocab_size=512, sentinels=20, out=folder / "tok")
+    build_dataset([str(text_folder)], tokenizer=folder / "tok", context_length=32, out=folder / "data")
+    model = replace(
+        small_recipe.model, architecture="encoder-decoder", positions="relative", norm="rmsnorm", bias=False
+    )
+    recipe = replace(small_recipe, objective="span-corruption", model=model)
+    assert pretrain(recipe, data=folder / "data", out=folder / "run") == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def trained_translator(tmp_path_factory, small_recipe):
+    """The run folder of an encoder-decoder trained on pairs, of a context of 32."""
+    from pipelines.build_dataset import build_dataset
+    from pipelines.pretrain import pretrain
+    from pipelines.train_tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("translator")
+    pairs = [{"en": f"the number {i}", "de": f"die Zahl {i}"} for i in range(400)]
+    for split, chosen in (("train", pairs[:-20]), ("validation", pairs[-20:])):
+        lines = "".join(json.dumps(pair) + "\n" for pair in chosen)
+        (folder / f"numbers.{split}.jsonl").write_text(lines)
+    corpus = [str(folder / "numbers.*.jsonl")]
+    train_tokenizer(corpus, pairs=("en", "de"), vocab_size=270, out=folder / "tok")
+    build_dataset(corpus, pairs=("en", "de"), tokenizer=folder / "tok", out=folder / "data")
+    model = replace(small_recipe.model, architecture="encoder-decoder")
+    recipe = replace(small_recipe, objective="sequence-pairs", model=model)
+    assert pretrain(recipe, data=folder / "data", out=folder / "run") == 0
+    return folder / "run"

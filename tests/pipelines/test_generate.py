@@ -1,7 +1,6 @@
 """`bytelm generate` with several prompts, penalties, and an encoder-decoder."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,45 +11,6 @@ from pipelines.generate import generate
 from pipelines.loading import load_trained
 from pipelines.samples import samples_of
 from pipelines.training.run import Run
-
-
-@pytest.fixture(scope="module")
-def trained_t5(tmp_path_factory, small_recipe, text_folder):
-    """The run folder of a small encoder-decoder for span corruption."""
-    from pipelines.build_dataset import build_dataset
-    from pipelines.pretrain import pretrain
-    from pipelines.train_tokenizer import train_tokenizer
-
-    folder = tmp_path_factory.mktemp("t5")
-    train_tokenizer([str(text_folder)], vocab_size=512, sentinels=20, out=folder / "tok")
-    build_dataset([str(text_folder)], tokenizer=folder / "tok", context_length=32, out=folder / "data")
-    model = replace(
-        small_recipe.model, architecture="encoder-decoder", positions="relative", norm="rmsnorm", bias=False
-    )
-    recipe = replace(small_recipe, objective="span-corruption", model=model)
-    assert pretrain(recipe, data=folder / "data", out=folder / "run") == 0
-    return folder / "run"
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory, small_recipe):
-    """The run folder of an encoder-decoder trained on pairs, of a context of 32."""
-    from pipelines.build_dataset import build_dataset
-    from pipelines.pretrain import pretrain
-    from pipelines.train_tokenizer import train_tokenizer
-
-    folder = tmp_path_factory.mktemp("translator")
-    pairs = [{"en": f"the number {i}", "de": f"die Zahl {i}"} for i in range(400)]
-    for split, chosen in (("train", pairs[:-20]), ("validation", pairs[-20:])):
-        lines = "".join(json.dumps(pair) + "\n" for pair in chosen)
-        (folder / f"numbers.{split}.jsonl").write_text(lines)
-    corpus = [str(folder / "numbers.*.jsonl")]
-    train_tokenizer(corpus, pairs=("en", "de"), vocab_size=270, out=folder / "tok")
-    build_dataset(corpus, pairs=("en", "de"), tokenizer=folder / "tok", out=folder / "data")
-    model = replace(small_recipe.model, architecture="encoder-decoder")
-    recipe = replace(small_recipe, objective="sequence-pairs", model=model)
-    assert pretrain(recipe, data=folder / "data", out=folder / "run") == 0
-    return folder / "run"
 
 
 def test_prompts_given_together_go_on_as_each_alone(trained_gpt, capsys):
@@ -108,8 +68,8 @@ def test_samples_of_an_encoder_decoder_show_what_was_hidden_and_what_was_guessed
     assert hidden.startswith("<|sentinel_0|>")
 
 
-def test_samples_of_a_model_of_pairs_show_source_target_and_answer(translator):
-    run = Run(translator)
+def test_samples_of_a_model_of_pairs_show_source_target_and_answer(trained_translator):
+    run = Run(trained_translator)
     samples = samples_of(run, load_trained(run).model)
     assert len(samples) == 4
     for sample in samples:
@@ -117,23 +77,23 @@ def test_samples_of_a_model_of_pairs_show_source_target_and_answer(translator):
         assert target == sample["before"].replace("the number", "die Zahl")
 
 
-def test_a_source_longer_than_the_model_reads_is_cut_and_it_is_said_where(translator, capsys):
-    tok = Run(translator).tokenizer()
+def test_a_source_longer_than_the_model_reads_is_cut_and_it_is_said_where(trained_translator, capsys):
+    tok = Run(trained_translator).tokenizer()
     long = "the number 17 " * 30
     start = tok.decode(tok.encode(long)[:31])
-    whole = generate(translator, prompt=start, tokens=12)
+    whole = generate(trained_translator, prompt=start, tokens=12)
     for options in ({}, {"greedy": True, "beams": 0}):
         with pytest.warns(UserWarning) as warned:
-            cut = generate(translator, prompt=["the number 3", long], tokens=12, **options)[1]
+            cut = generate(trained_translator, prompt=["the number 3", long], tokens=12, **options)[1]
         (warning,) = warned
         rest = " ".join(tok.decode(tok.encode(long)[31:]).split())[:10]
         assert f"source 2 of 2 has {len(tok.encode(long))} tokens, of which the model reads the first 31" in str(
             warning.message
         )
         assert f"what comes from '{rest}" in str(warning.message)
-    assert cut == generate(translator, prompt=start, tokens=12, greedy=True, beams=0)
+    assert cut == generate(trained_translator, prompt=start, tokens=12, greedy=True, beams=0)
     with pytest.warns(UserWarning, match="the source has"):
-        assert generate(translator, prompt=long, tokens=12) == whole
+        assert generate(trained_translator, prompt=long, tokens=12) == whole
 
 
 def test_relative_positions_read_a_source_of_any_length(trained_t5, recwarn):
@@ -158,25 +118,25 @@ def test_a_text_with_masks_that_is_too_long_is_refused(trained_bert):
         generate(trained_bert, prompt="<|mask|>" + " import os" * 50)
 
 
-def test_evaluate_searches_with_the_beams_and_the_penalty_that_it_is_given(translator):
+def test_evaluate_searches_with_the_beams_and_the_penalty_that_it_is_given(trained_translator):
     def found(**options):
-        examples = evaluate(translator, device="cpu", **options)["splits"]["validation"]["examples"]
+        examples = evaluate(trained_translator, device="cpu", **options)["splits"]["validation"]["examples"]
         return [example["hypothesis"] for example in examples], [example["source"] for example in examples]
 
     hypotheses, sources = found(beams=4)
-    assert hypotheses == generate(translator, prompt=sources, beams=4, tokens=32)
+    assert hypotheses == generate(trained_translator, prompt=sources, beams=4, tokens=32)
     assert hypotheses != found(beams=1)[0]
     assert found(beams=4, length_penalty=3.0)[0] != found(beams=4, length_penalty=-3.0)[0]
 
 
-def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(translator, monkeypatch):
+def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(trained_translator, monkeypatch):
     from pipelines import translation
 
     sources = [f"the number {i}" for i in (3, 14, 159, 2, 65)]
-    together = generate(translator, prompt=sources, tokens=10)
+    together = generate(trained_translator, prompt=sources, tokens=10)
     monkeypatch.setattr(translation, "TARGETS", 8)
     assert translation.sources_at_once(4) == 2
-    assert generate(translator, prompt=sources, tokens=10) == together
+    assert generate(trained_translator, prompt=sources, tokens=10) == together
     assert translation.sources_at_once(100) == 1
 
 

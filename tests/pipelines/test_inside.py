@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from lm.attention_maps import attention_maps
+from lm.circuits import token_ov_circuit, token_qk_circuit
 from lm.model import build_model
-from pipelines.inside import KINDS, Vocabulary, look_inside
+from pipelines.inside import look_inside
 from pipelines.loading import load_trained
-from pipelines.pictures import draw_attention, draw_embedding, draw_scores
+from pipelines.pictures import draw_attention, draw_circuits, draw_embedding, draw_paths, draw_scores
 from pipelines.report import report
+from pipelines.token_labels import KINDS, Vocabulary
 from pipelines.training.run import Run
 
 
@@ -23,15 +26,53 @@ def gpt(trained_gpt):
 
 def test_a_decoder_shows_attention_circuits_and_embedding(gpt):
     inside = look_inside(*gpt)
-    layers, heads, rows, columns = inside.attention.maps.shape
+    (attention,) = inside.attention
+    layers, heads, rows, columns = attention.weights.shape
     assert (layers, heads) == (1, 2)
-    assert rows == columns == len(inside.attention.tokens)
-    np.testing.assert_allclose(inside.attention.maps.sum(axis=-1), 1.0, rtol=1e-5)
-    assert all(scores.shape == (1, 2) for scores in inside.attention.scores.values())
-    assert set(inside.attention.scores) == {"previous token", "duplicate token", "induction", "copying"}
+    assert rows == columns == len(attention.queries) == len(attention.keys)
+    np.testing.assert_allclose(attention.weights.sum(axis=-1), 1.0, rtol=1e-5)
+    assert all(scores.shape == (1, 2) for scores in inside.scores.values())
+    assert set(inside.scores) == {"previous token", "duplicate token", "induction", "copying"}
     assert inside.embedding.coordinates.shape == (512, 2)
-    copying = inside.attention.scores["copying"]
+    copying = inside.scores["copying"]
     assert copying[inside.circuits.layer, inside.circuits.head] == copying.max()
+    assert inside.paths is None
+
+
+def test_circuits_between_words_are_those_of_their_embeddings(gpt):
+    run, model = gpt
+    inside, tok = look_inside(run, model), run.tokenizer()
+    circuits = inside.circuits
+    ids = torch.tensor([tok.encode(each.word.replace("·", " "))[0] for each in circuits.words])
+    assert len(ids) == 12
+    ov = token_ov_circuit(model, circuits.layer, circuits.head, ids, ids)
+    np.testing.assert_allclose(circuits.ov, ov.numpy())
+    here, back = (token_qk_circuit(model, circuits.layer, circuits.head, ids, ids, distance=d) for d in (0, 1))
+    norms = model.embedding.weight[ids].double().norm(dim=-1).numpy(force=True)
+    np.testing.assert_allclose(np.diff(circuits.qk), np.diff(back.numpy() / norms), atol=1e-12)
+    assert not torch.allclose(here, back)  # positions are rotary
+    assert draw_circuits(circuits).startswith("<svg")
+
+
+def test_logits_of_a_one_layer_attention_only_model_are_shown_path_by_path(gpt):
+    run, model = gpt
+    alone = build_model(replace(model.config, mlp=False), seed=3).eval()
+    paths = look_inside(run, alone).paths
+    assert paths.names == ["direct", "head 0", "head 1"]
+    ids = torch.tensor([excerpt_ids(run, paths)])
+    with torch.no_grad():
+        logits = alone.logits(alone(ids))[0, :-1]
+    raised = logits.gather(-1, ids[0, 1:, None])[:, 0] - logits.mean(dim=-1)
+    np.testing.assert_allclose(paths.terms.sum(axis=0), raised.numpy(), rtol=1e-4, atol=1e-5)
+    assert (np.abs(paths.terms).max(axis=1) > 0).all()
+    assert "direct" in draw_paths(paths)
+
+
+def excerpt_ids(run, paths):
+    """The ids that the labels of `paths` stand for."""
+    vocabulary = Vocabulary(run.tokenizer())
+    places = {label: place for place, label in enumerate(vocabulary.labels(range(len(vocabulary.ids))))}
+    return [vocabulary.ids[places[label]] for label in [*paths.tokens, paths.following[-1]]]
 
 
 def test_the_excerpt_is_validation_text(gpt, trained_gpt):
@@ -40,40 +81,65 @@ def test_the_excerpt_is_validation_text(gpt, trained_gpt):
 
     tok = run.tokenizer()
     text = tok.decode(TokenDataset(run.data).split("validation").read(0, 10**6).tolist())
-    shown = "".join(look_inside(run, model).attention.tokens)
+    shown = "".join(look_inside(run, model).attention[0].queries)
     assert shown.replace("⏎", "\n").replace("·", " ").replace("→", "\t") in text
 
 
 def test_an_encoder_reads_its_excerpt_between_its_special_tokens(trained_bert):
     run = Run(trained_bert)
     inside = look_inside(run, load_trained(run).model)
-    assert inside.attention.tokens[0] == "<|cls|>"
-    assert inside.attention.tokens[-1] == "<|sep|>"
-    assert inside.attention.maps[..., 0, 1:].max() > 0  # what comes later is seen
-    assert "copying" not in inside.attention.scores
+    (attention,) = inside.attention
+    assert attention.queries[0] == "<|cls|>"
+    assert attention.queries[-1] == "<|sep|>"
+    assert attention.weights[..., 0, 1:].max() > 0  # what comes later is seen
+    assert "copying" not in inside.scores
     assert inside.circuits is None
 
 
-def test_an_encoder_decoder_shows_its_embedding(gpt):
-    run, model = gpt
-    both = build_model(replace(model.config, architecture="encoder-decoder"), seed=0)
-    inside = look_inside(run, both)
-    assert inside.attention is None
-    assert len(inside.embedding.neighbours) > 0
+def test_an_encoder_decoder_shows_what_each_stack_attends_to_in_text_without_spans(trained_t5):
+    run = Run(trained_t5)
+    inside = look_inside(run, load_trained(run).model)
+    encoder, decoder, cross = inside.attention
+    assert encoder.queries == encoder.keys == cross.keys
+    assert decoder.queries == decoder.keys == cross.queries
+    assert "<|sentinel_0|>" in encoder.keys
+    assert "<|sentinel_0|>" in decoder.queries
+    assert encoder.keys[-1] == "<|endoftext|>"
+    for each in inside.attention:
+        assert each.weights.shape[2:] == (len(each.queries), len(each.keys))
+        np.testing.assert_allclose(each.weights.sum(axis=-1), 1.0, rtol=1e-5)
+        assert draw_attention(each).startswith("<svg")
+    assert (np.triu(decoder.weights[0, 0], 1) == 0).all()
+    assert inside.scores is inside.circuits is inside.paths is None
+
+
+def test_an_encoder_decoder_of_pairs_shows_a_pair(trained_translator):
+    run = Run(trained_translator)
+    from pipelines.pairs import PairDataset
+
+    pairs, tok = PairDataset(run.data).split("validation"), run.tokenizer()
+    encoder, decoder, _ = look_inside(run, load_trained(run).model).attention
+    known = [
+        (tok.decode(source.tolist()), tok.decode(target.tolist()))
+        for source, target in zip(pairs.sources, pairs.targets, strict=True)
+    ]
+    source, target = ("".join(labels).replace("·", " ") for labels in (encoder.keys[:-1], decoder.queries[1:]))
+    assert any(one.startswith(source) and other.startswith(target) for one, other in known)
 
 
 def test_without_the_dataset_the_excerpt_is_random_tokens(gpt, monkeypatch):
     run, model = gpt
     monkeypatch.setitem(run.facts, "data", "/nowhere")
     inside = look_inside(run, model)
-    assert len(inside.attention.tokens) == inside.attention.maps.shape[-1]
+    (attention,) = inside.attention
+    assert len(attention.keys) == attention.weights.shape[-1]
 
 
 def test_the_same_run_has_the_same_inside(gpt):
     first, second = look_inside(*gpt), look_inside(*gpt)
-    np.testing.assert_array_equal(first.attention.maps, second.attention.maps)
+    np.testing.assert_array_equal(first.attention[0].weights, second.attention[0].weights)
     np.testing.assert_array_equal(first.embedding.coordinates, second.embedding.coordinates)
-    assert first.circuits == second.circuits
+    assert first.circuits.words == second.circuits.words
     assert draw_embedding(first.embedding) == draw_embedding(second.embedding)
 
 
@@ -93,26 +159,25 @@ def test_tokens_are_sorted_by_kind(tmp_path):
     assert kinds[b"\xff"] == "part of a character"
     assert kinds[b"<|endoftext|>"] == "special"
     counts = np.bincount(tok.encode(" words words word"), minlength=tok.vocab_size)
-    assert vocabulary.labels(vocabulary.words(counts))[:2] == ["·words", "·word"]
+    assert vocabulary.labels(vocabulary.words(counts, 5))[:2] == ["·words", "·word"]
 
 
 def test_labels_cannot_break_a_picture(gpt):
-    inside = look_inside(*gpt)
-    tokens = ["<b>&", "$x^$", "日本", '"', *inside.attention.tokens[4:]]
-    svg = draw_attention(replace(inside.attention, tokens=tokens))
+    (attention,) = look_inside(*gpt).attention
+    tokens = ["<b>&", "$x^$", "日本", '"', *attention.queries[4:]]
+    svg = draw_attention(replace(attention, queries=tokens, keys=tokens))
     for shown in ("&lt;b&gt;&amp;", "$x^$", "日本"):
         assert shown in svg
 
 
 def test_a_large_model_shows_some_of_its_heads(gpt):
-    inside = look_inside(*gpt)
-    maps = np.repeat(np.repeat(inside.attention.maps, 40, axis=0), 8, axis=1)
-    many = replace(inside.attention, maps=maps, scores={"induction": np.zeros((40, 16))})
+    (attention,) = look_inside(*gpt).attention
+    many = replace(attention, weights=np.repeat(np.repeat(attention.weights, 40, axis=0), 8, axis=1))
     titles = re.findall(r"(\d+\.\d+)</text>", draw_attention(many))
     assert "0.0" in titles
     assert "39.15" in titles
     assert len(titles) == 12 * 12
-    assert len(draw_scores(many)) < 100_000
+    assert len(draw_scores({"induction": np.zeros((40, 16))})) < 100_000
 
 
 def test_a_page_without_the_inside_can_be_had(trained_gpt, tmp_path):
@@ -125,8 +190,6 @@ def test_a_page_without_the_inside_can_be_had(trained_gpt, tmp_path):
 
 
 def test_looking_inside_leaves_no_trace(gpt):
-    import torch
-
     _, model = gpt
     ids = torch.arange(20)[None]
     before = model(ids)

@@ -50,7 +50,7 @@ def metrics_of(run):
 
 def test_source_and_target_together_are_the_block(data):
     tok, stream = Tokenizer.load(data), TokenDataset(data).split("train")
-    objective = SpanCorruption(48, tok)
+    objective = SpanCorruption(48, tok.special_tokens)
     batch = validation_batch(stream, objective, 0, 6)
     marks, end = {tok.special_tokens[name] for name in sentinels(4)}, tok.special_tokens["<|endoftext|>"]
     for row in range(6):
@@ -68,7 +68,7 @@ def test_source_and_target_together_are_the_block(data):
 
 
 def test_spans_change_with_the_epoch_but_not_in_validation(data):
-    stream, objective = TokenDataset(data).split("validation"), SpanCorruption(48, Tokenizer.load(data))
+    stream, objective = TokenDataset(data).split("validation"), SpanCorruption(48, Tokenizer.load(data).special_tokens)
     first, again = (validation_batch(stream, objective, 0, 8) for _ in range(2))
     assert np.array_equal(first.source, again.source)
     later = objective.batch(stream, np.arange(8) * 48, [(0, 1, block) for block in range(8)])
@@ -95,7 +95,7 @@ def test_it_learns_and_is_evaluated(run):
     assert numbers["bits_per_byte"] is None
     assert "pseudo_perplexity" not in numbers
     dataset = TokenDataset(Run(run).data)
-    objective = SpanCorruption(48, Tokenizer.load(run))
+    objective = SpanCorruption(48, Tokenizer.load(run).special_tokens)
     assert numbers["tokens"] == dataset.split("validation").blocks * objective.positions
     assert 0 < numbers["bigram_cross_entropy_bits"] < numbers["unigram_cross_entropy_bits"]
     with pytest.raises(ValueError, match="was trained on span-corruption: it reads whole blocks"):
@@ -165,7 +165,7 @@ def evaluate_without_mask(tmp_path, recipe):
 def test_a_masked_model_numbers_documents_by_what_was_there(dataset_folder, tokenizer_folder):
     tok, stream = Tokenizer.load(tokenizer_folder), TokenDataset(dataset_folder).split("validation")
     end = tok.special_tokens["<|endoftext|>"]
-    batch = validation_batch(stream, MaskedToken(32, tok, end), 0, 16)
+    batch = validation_batch(stream, MaskedToken(32, tok.special_tokens, tok.vocab_size, end), 0, 16)
     assert batch.segments.shape == batch.inputs.shape
     assert (np.diff(batch.segments, axis=1) == (batch.targets[:, 1:] == end)).all()
 
@@ -204,4 +204,4 @@ def test_smoothing_out_of_range_is_refused_by_name(small_recipe, field, value):
 def test_a_stream_of_one_block_still_makes_a_batch():
     tok = Tokenizer.train(["abc"], vocab_size=265, special_tokens=("<|endoftext|>", *sentinels(4)))
     stream = TokenStream([np.arange(100, 148, dtype=np.uint16)], 48)
-    assert len(validation_batch(stream, SpanCorruption(48, tok), 0, 16).inputs) == 1
+    assert len(validation_batch(stream, SpanCorruption(48, tok.special_tokens), 0, 16).inputs) == 1

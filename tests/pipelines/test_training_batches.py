@@ -9,7 +9,7 @@ import numpy as np
 from lm.counting import flops_per_token, model_without_memory
 from pipelines.dataset import TokenDataset, TokenStream
 from pipelines.training.data import open_training_data
-from pipelines.training.loader import Loader, MaskedToken, NextToken, validation_batch
+from pipelines.training.loader import Loader, NextToken, make_objective, validation_batch
 from tokenizer import Tokenizer
 
 
@@ -59,7 +59,7 @@ def test_a_token_of_a_decoder_costs_one_position_and_one_of_an_encoder_a_little_
 def test_masks_change_with_the_epoch_but_not_in_validation(dataset_folder, tokenizer_folder):
     dataset = TokenDataset(dataset_folder)
     stream = dataset.split("validation")
-    objective = MaskedToken(32, Tokenizer.load(tokenizer_folder))
+    objective = make_objective("masked-token", 32, Tokenizer.load(tokenizer_folder))
     first, again = (validation_batch(stream, objective, 0, 8) for _ in range(2))
     assert np.array_equal(first.inputs, again.inputs)
     starts = np.arange(8) * 32
@@ -70,7 +70,9 @@ def test_masks_change_with_the_epoch_but_not_in_validation(dataset_folder, token
 
 def test_masking_alone_hides_one_position(dataset_folder, tokenizer_folder):
     tok = Tokenizer.load(tokenizer_folder)
-    batch = MaskedToken(4, tok).alone(np.array([[10, 11, 12, 13], [20, 21, 22, 23]]), np.array([0, 3]))
+    batch = make_objective("masked-token", 4, tok).alone(
+        np.array([[10, 11, 12, 13], [20, 21, 22, 23]]), np.array([0, 3])
+    )
     cls, sep, mask = (tok.special_tokens[name] for name in ("<|cls|>", "<|sep|>", "<|mask|>"))
     assert batch.inputs.tolist() == [[cls, mask, 11, 12, 13, sep], [cls, 20, 21, 22, mask, sep]]
     assert batch.targets[batch.weights > 0].tolist() == [10, 23]

@@ -174,7 +174,8 @@ REFUSED = {
             "special_tokens": {},
         },
     ),
-    "post_processor of type BertProcessing": set_at("post_processor", value={"type": "BertProcessing"}),
+    "post_processor of type Unknown": set_at("post_processor", value={"type": "Unknown"}),
+    "BertProcessing with cls": set_at("post_processor", value={"type": "BertProcessing", "cls": ["[CLS]", 0]}),
     "which added_tokens does not have": set_at(
         "post_processor",
         value={
