@@ -86,6 +86,14 @@ def check_beams(beams: int, zero: str) -> None:
         raise ValueError(f"--beams is {beams:,}, but must be from 1 to {MOST_BEAMS}, or 0 {zero}")
 
 
+def check_length_penalty(length_penalty: float) -> None:
+    """ValueError for a --length-penalty whose powers of lengths overflow."""
+    if not -100 <= length_penalty <= 100:
+        raise ValueError(
+            f"--length-penalty is {length_penalty}, but must be from -100 to 100 (1 for the mean of a token)"
+        )
+
+
 def parse_number(text: str) -> float:
     """The number that `text` spells, such as "0.1" or "3e-4"; ValueError when it spells none."""
     try:
@@ -110,7 +118,7 @@ def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, more: s
                 args=list(arguments),
                 prog=prog,
                 registry=_registry(),
-                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
+                config=(tyro.conf.DisallowNone,),
                 description="\n\n".join(filter(None, (_description(target), more))),
             )
     except SystemExit as leaving:
@@ -123,6 +131,7 @@ def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, more: s
 def _description(target: Callable[..., Any]) -> str:
     """What the docstring of `target` says to someone at a command line, who gets no value and sees no exception."""
     text = inspect.cleandoc(target.__doc__ or "").partition("\nArgs:")[0]
+    text = re.sub(r"(;|,? and)\s+return\b.*?(?=[.:](\s|$))", "", text, flags=re.DOTALL)
     paragraphs = []
     for paragraph in text.split("\n\n"):
         sentences = re.split(r"(?<=\.)\s+", " ".join(paragraph.split()))

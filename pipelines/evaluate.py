@@ -14,7 +14,7 @@ given their sources, `cut` (how many pairs are longer than the model reads), `bl
 from pathlib import Path
 from typing import Any
 
-from pipelines.arguments import Device, Dtype, RunFolder, check_beams, parse
+from pipelines.arguments import Device, Dtype, RunFolder, check_beams, check_length_penalty, parse
 from pipelines.files import write_json
 
 
@@ -49,10 +49,7 @@ def evaluate(
     if not splits:
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
     check_beams(beams, "to leave the search out")
-    if not -100 <= length_penalty <= 100:
-        raise ValueError(
-            f"--length-penalty is {length_penalty}, but must be from -100 to 100 (1 for the mean of a token)"
-        )
+    check_length_penalty(length_penalty)
     from pipelines.evaluation import SplitScorer, comparable, dataset_of, windows_of
     from pipelines.loading import load_trained
     from pipelines.training.run import Run

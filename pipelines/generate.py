@@ -7,24 +7,26 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.arguments import Device, Dtype, RunFolder, check_beams, parse
+from pipelines.arguments import Device, Dtype, RunFolder, check_beams, check_length_penalty, parse
+from pipelines.choosing import Choosing
 
 BEAMS = 4
-TEMPERATURE = 0.8
+TOKENS = 200
 
 
 def generate(
     run: RunFolder,
     *,
     prompt: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")] = (),
-    tokens: int = 200,
+    tokens: int | None = None,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    repetition_penalty: float = 1.0,
+    repetition_penalty: float | None = None,
     greedy: bool = False,
     beams: int | None = None,
+    length_penalty: float | None = None,
     seed: int = 0,
     checkpoint: str = "newest",
     device: Device = "auto",
@@ -40,7 +42,7 @@ def generate(
     Args:
         prompt: The text to go on from, or the source; an encoder's has <|mask|> where a token is wanted. Given several
             times, all are continued together.
-        tokens: Most tokens to write; each text also stops at its end.
+        tokens: Most tokens to write; each text also stops at its end. Left out, 200.
         temperature: Below 1 sharper, above 1 more varied. Left out, 0.8.
         top_k: Draw from the so many likeliest tokens.
         top_p: Draw from the fewest tokens that have so much probability together.
@@ -49,15 +51,30 @@ def generate(
         greedy: Always take the likeliest token.
         beams: An encoder-decoder looks for the likeliest text among so many that grow side by side; 0: it draws, as a
             decoder does. Left out, 4, or 0 where another option says how to choose.
+        length_penalty: Beam search divides log-probabilities by the length to this power: 0 prefers short targets. Left
+            out, 1.
         seed: The same seed draws the same text.
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
         as_json: Whether to print JSON.
     """
-    filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
-    _check_settings(tokens, temperature, greedy, beams, seed, filters)
-    choosing = _choosing(temperature, greedy, filters)
-    if beams and choosing:
-        raise ValueError(f"--beams looks for the likeliest text, and {choosing[0]} chooses otherwise: leave one out")
+    choosing = Choosing(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        greedy=greedy,
+        seed=seed,
+    )
+    if tokens is not None and tokens < 1:
+        raise ValueError(f"--tokens is {tokens}, but must be at least 1")
+    if beams is not None:
+        check_beams(beams, "to draw")
+    if length_penalty is not None:
+        check_length_penalty(length_penalty)
+    if beams and choosing.given:
+        option = choosing.given[0]
+        raise ValueError(f"--beams looks for the likeliest text, and {option} chooses otherwise: leave one out")
     from pipelines.loading import load_trained
     from pipelines.text_ids import text_ids
     from pipelines.training.run import Run
@@ -70,95 +87,31 @@ def generate(
     prompts = [prompt] if isinstance(prompt, str) else list(prompt) or [""]
     if not prompt and architecture == "encoder-decoder":
         raise ValueError("--prompt is missing: an encoder-decoder answers a source, so give one")
-    if beams and architecture != "encoder-decoder":
-        raise ValueError(f"--beams is for an encoder-decoder, and this run's model is of architecture {architecture}")
+    searching = ["--beams"] * bool(beams) + ["--length-penalty"] * (length_penalty is not None)
+    if searching and architecture != "encoder-decoder":
+        raise ValueError(
+            f"{searching[0]} is for an encoder-decoder, and this run's model is of architecture {architecture}"
+        )
     if architecture == "encoder":
         if len(prompts) > 1:
             raise ValueError(f"an encoder fills the masks of one text, and --prompt was given {len(prompts)} times")
-        if choosing:
-            raise ValueError(f"{choosing[0]} is for a model that writes, and this run trained an encoder: leave it out")
+        if writing := choosing.given + ["--tokens"] * (tokens is not None):
+            raise ValueError(f"{writing[0]} is for a model that writes, and this run trained an encoder: leave it out")
         return _fill(model, tok, around, prompts[0], as_json)
-    if architecture == "encoder-decoder" and (beams or (beams is None and not choosing)):
-        texts = _searched(model, tok, around, prompts, tokens, beams or BEAMS)
+    tokens = TOKENS if tokens is None else tokens
+    if architecture == "encoder-decoder" and (beams or (beams is None and not choosing.given)):
+        penalty = 1.0 if length_penalty is None else length_penalty
+        texts = _searched(model, tok, around, prompts, tokens, beams or BEAMS, penalty)
         return _shown(prompts, texts, as_json, after_prompt=False)
-    if temperature is None:
-        temperature = 0.0 if greedy else TEMPERATURE
-    sampler = _sampler(model, temperature=temperature, seed=seed, **filters)
-    steps = _stream(model, tok, around, prompts, tokens, sampler, repetition_penalty)
+    if length_penalty is not None:
+        raise ValueError("--length-penalty is of beam search, which this does not do: leave it out, or give --beams")
+    steps = _stream(model, tok, around, prompts, tokens, choosing)
     texts = _texts(tok, around.stops, steps, len(prompts))
     return _shown(prompts, texts, as_json, after_prompt=architecture == "decoder")
 
 
-def _check_settings(
-    tokens: int,
-    temperature: float | None,
-    greedy: bool,
-    beams: int | None,
-    seed: int,
-    filters: dict[str, float | None],
-) -> None:
-    if temperature is not None and greedy:
-        raise ValueError("--greedy takes the likeliest token, and --temperature says how to draw one: leave one out")
-    if greedy and (drawing := [name for name in ("top_k", "top_p", "min_p") if filters[name] is not None]):
-        option = f"--{drawing[0].replace('_', '-')}"
-        raise ValueError(f"--greedy takes the likeliest token, and {option} says among which to draw: leave one out")
-    if temperature is not None and not 0.01 <= temperature <= 100:
-        raise ValueError(
-            f"--temperature is {temperature}, but must be from 0.01 to 100 (--greedy takes the likeliest token)"
-        )
-    if filters["top_k"] is not None and filters["top_k"] < 1:
-        raise ValueError(f"--top-k is {filters['top_k']}, but must be at least 1")
-    for name in ("top_p", "min_p"):
-        value = filters[name]
-        if value is not None and not 0 < value <= 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be above 0 and at most 1")
-    if not 0.01 <= filters["repetition_penalty"] <= 100:
-        raise ValueError(
-            f"--repetition-penalty is {filters['repetition_penalty']}, but must be from 0.01 to 100 (1 for none)"
-        )
-    if tokens < 1:
-        raise ValueError(f"--tokens is {tokens}, but must be at least 1")
-    if beams is not None:
-        check_beams(beams, "to draw")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"--seed is {seed}, but must not be negative, and below 2^63")
-
-
-def _choosing(temperature: float | None, greedy: bool, filters: dict[str, float | None]) -> list[str]:
-    """The options given that say how the next token is chosen."""
-    given = {
-        "--greedy": greedy,
-        "--temperature": temperature is not None,
-        "--top-k": filters["top_k"] is not None,
-        "--top-p": filters["top_p"] is not None,
-        "--min-p": filters["min_p"] is not None,
-        "--repetition-penalty": filters["repetition_penalty"] != 1.0,
-    }
-    return [option for option, is_given in given.items() if is_given]
-
-
-def _sampler(
-    model: Any,
-    *,
-    temperature: float,
-    seed: int,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    repetition_penalty: float,
-) -> Any:
-    from functools import partial
-
-    import torch
-
-    from lm.sampling import choose
-
-    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
-    return partial(choose, temperature_value=temperature, k=top_k, p=top_p, smallest_share=min_p, generator=generator)
-
-
 def _stream(
-    model: Any, tok: Any, around: Any, prompts: Sequence[str], tokens: int, sampler: Any, repetition_penalty: float
+    model: Any, tok: Any, around: Any, prompts: Sequence[str], tokens: int, choosing: Choosing
 ) -> Iterator[Sequence[int]]:
     """The next id of each text, step by step. What is wrong with a prompt is said before the first."""
     import torch
@@ -169,7 +122,7 @@ def _stream(
     from pipelines.text_ids import known_ids
 
     device = next(model.parameters()).device
-    options: dict[str, Any] = {"sampler": sampler, "repetition_penalty": repetition_penalty}
+    options: dict[str, Any] = {"sampler": choosing.sampler(device), "repetition_penalty": choosing.penalty}
     options |= {"allowed": known_ids(tok, model), "stop_ids": around.stops}
     if model.config.architecture == "encoder-decoder":
         sources = source_ids(tok, prompts, model.config, around)
@@ -182,7 +135,7 @@ def _stream(
 
 
 def _searched(
-    model: Any, tok: Any, around: Any, prompts: Sequence[str], tokens: int, beams: int
+    model: Any, tok: Any, around: Any, prompts: Sequence[str], tokens: int, beams: int, length_penalty: float
 ) -> Iterator[list[str]]:
     """The likeliest target of each source, whole, all in one step."""
     from lm.beam import beam_search
@@ -204,6 +157,7 @@ def _searched(
             end_ids=around.stops,
             max_new_tokens=min(tokens, model.config.context_length),
             beams=beams,
+            length_penalty=length_penalty,
             source_present=present,
             allowed=known_ids(tok, model),
         )

@@ -74,6 +74,24 @@ def test_every_verb_explains_itself_without_torch(verb):
     assert not {"Raises", "Returns"} & set(done.stdout.split())
 
 
+def test_a_switch_can_be_turned_either_way_whatever_a_preset_says(capsys):
+    for name in ("gpt2", "llama"):
+        printed = {}
+        for option in ("--model.bias", "--model.no-bias"):
+            main(["params", name, option, "--json"])
+            printed[option] = json.loads(capsys.readouterr().out)["parameters"]["total"]
+        assert printed["--model.bias"] > printed["--model.no-bias"]
+
+
+def test_what_a_function_returns_is_not_told_to_people(capsys):
+    for verb in ("report", "finetune", "evaluate", "build-dataset", "import-hf", "export-onnx"):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        description = capsys.readouterr().out.split("\n\n")[1]
+        assert "return" not in description
+        assert description.endswith(".")
+
+
 def test_help_says_which_recipes_and_which_models_there_are(capsys):
     for verb, names in (("pretrain", recipe_names()), ("params", [*recipe_names(), *PRESETS])):
         with pytest.raises(SystemExit):
@@ -93,7 +111,7 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
         ("params gpt2 --model.width 100 --model.heads 3", "model.heads=3 does not divide: try model.width=102"),
         ("params gpt2 --model.positions round", "--model.positions is 'round': choose one of 'rotary', 'learned', "),
         ("params gpt2 --model.layer 3", "there is no option --model.layer (did you mean --model.layers?): `bytelm par"),
-        ("params gpt2 --model.bias no", "there is no option --model.bias (did you mean --model.no-bias?)"),
+        ("params gpt2 --model.biases", "there is no option --model.biases (did you mean --model.bias?)"),
         ("params gpt2 --model.layers", "--model.layers needs a value"),
         (f"params gpt2 {LONG}", f"'{LONG}' is more than is asked for"),
         ("pretrain gpt-tiny", "--data PATH and --out PATH are missing: `bytelm pretrain gpt-tiny --help` lists all"),

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from lm.beam import beam_search
 from lm.generation import generate as continued
 from pipelines.evaluate import evaluate
 from pipelines.generate import generate
@@ -140,6 +141,22 @@ def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(trained_tra
     assert translation.sources_at_once(100) == 1
 
 
+def test_a_search_prefers_the_lengths_that_the_penalty_says(trained_translator):
+    run = Run(trained_translator)
+    model, tok = load_trained(run, "cpu").model, run.tokenizer()
+    source = torch.tensor([[*tok.encode("the number 7"), 0]])
+    found = {}
+    for penalty in (0.0, 1.0, 3.0):
+        options = {"start_id": 0, "end_ids": [0], "max_new_tokens": 12, "beams": 4, "length_penalty": penalty}
+        best = beam_search(model, source, **options)[0][0].ids
+        found[penalty] = tok.decode([token for token in best if token != 0])
+        options = {"tokens": 12, "beams": 4, "length_penalty": penalty, "device": "cpu"}
+        assert generate(trained_translator, prompt="the number 7", **options) == found[penalty]
+    assert len(set(found.values())) > 1
+    with pytest.raises(ValueError, match="--length-penalty is of beam search"):
+        generate(trained_translator, prompt="the number 7", length_penalty=0.6, greedy=True)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -153,6 +170,9 @@ def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(trained_tra
         ({"greedy": True, "temperature": 0.8}, "--greedy takes the likeliest token, and --temperature says how"),
         ({"greedy": True, "top_p": 0.8}, "--greedy takes the likeliest token, and --top-p says among which to draw"),
         ({"beams": 3}, "--beams is for an encoder-decoder, and this run's model is of architecture decoder"),
+        ({"length_penalty": 0.6}, "--length-penalty is for an encoder-decoder"),
+        ({"length_penalty": 101.0}, "--length-penalty is 101.0, but must be from -100 to 100"),
+        ({"tokens": 0}, "--tokens is 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(trained_gpt, options, words):
@@ -165,6 +185,8 @@ def test_an_encoder_takes_one_text(trained_bert):
         generate(trained_bert, prompt=["<|mask|>", "a <|mask|>"])
     with pytest.raises(ValueError, match="--greedy is for a model that writes"):
         generate(trained_bert, prompt="<|mask|>", greedy=True)
+    with pytest.raises(ValueError, match="--tokens is for a model that writes"):
+        generate(trained_bert, prompt="<|mask|>", tokens=5)
 
 
 def test_nothing_is_printed_before_a_prompt_that_cannot_be_read(trained_gpt, capsys):
