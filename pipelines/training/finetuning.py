@@ -51,7 +51,7 @@ def train_classifier(
     total = config.epochs * math.ceil(len(rows) / config.batch_size)
     warmup = round(config.warmup * total)
     seen = 0
-    for step, batch in enumerate(_epochs([len(row) for row in rows], config)):
+    for step, batch in enumerate(epochs([len(row) for row in rows], config)):
         optimizers.schedule(warmup_cosine(step, warmup=warmup, total=total, final=0.0))
         ids, present = padded([rows[i] for i in batch], device)
         loss = F.cross_entropy(model(ids, present), torch.from_numpy(targets[batch]).to(device))
@@ -95,7 +95,7 @@ def padded(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Te
     return ids.to(device), present
 
 
-def _epochs(lengths: Sequence[int], config: FinetuneConfig) -> Iterator[np.ndarray]:
+def epochs(lengths: Sequence[int], config: FinetuneConfig) -> Iterator[np.ndarray]:
     """The rows of each batch, in an order drawn by (seed, epoch)."""
     lengths = np.asarray(lengths)
     for epoch in range(config.epochs):

@@ -200,3 +200,31 @@ def test_any_of_several_ends_ends_a_target(beams):
         assert best == row[1 : len(best) + 1]
         ended.add(best[-1])
     assert {END, 3} <= ended
+
+
+def chain(probabilities):
+    """A model whose next token depends on the last alone, with those probabilities (V, V), whatever the source."""
+    entries = len(probabilities)
+    shape = {"context_length": 16, "layers": 1, "width": entries, "heads": 1, "positions": "none", "norm": "rmsnorm"}
+    config = ModelConfig(
+        vocab_size=entries, architecture="encoder-decoder", **shape, zero_projections=True, tied_head=False
+    )
+    model = build_model(config, seed=0).eval()
+    with torch.no_grad():
+        model.embedding.weight.copy_(torch.eye(entries))
+        # of length 1, which the norm makes sqrt(entries)
+        model.output_weight().copy_(torch.tensor(probabilities).log().T / entries**0.5)
+    return model
+
+
+def test_without_an_early_stop_a_likely_end_does_not_hide_a_longer_target_that_scores_better():
+    # after START an end is likelier than 2, but 2 and the two 3s that follow have a better mean
+    tiny = 1e-6
+    model = chain([[tiny, 0.5, 0.4, 0.1], [0.25] * 4, [tiny, 0.02, tiny, 0.98], [tiny, 0.5, tiny, 0.5]])
+    source = torch.tensor([[2, 3]])
+    ((first, first_score),) = search(model, source, beams=1, early_stop=True, max_new_tokens=4)[0]
+    assert first == (END,)
+    assert first_score == pytest.approx(math.log(0.5), abs=1e-4)
+    ((best, score),) = search(model, source, beams=1, early_stop=False, max_new_tokens=4)[0]
+    assert best[:2] == (2, 3)
+    assert score > first_score + 0.1

@@ -11,7 +11,7 @@ from lm.generation import fill_masks, generate, stream
 from lm.inference import PackedLinear, SplitLinear, packing_works, prepare
 from lm.masks import Mask
 from lm.model import build_model
-from lm.reading import pad_left
+from lm.reading import Reader, pad_left
 
 SHAPE = {"vocab_size": 53, "context_length": 16, "layers": 2, "width": 32, "heads": 4}
 DECODERS = {
@@ -336,6 +336,25 @@ def test_entries_that_are_not_allowed_are_as_if_they_were_not_there():
     ):
         assert got.ids == expected.ids
         assert got.probabilities == pytest.approx(expected.probabilities, rel=1e-4)
+
+
+def test_a_window_that_is_full_gives_a_quarter_away_and_reads_the_rest_once():
+    model = prepare(lively(ModelConfig(**SHAPE)))
+    context = model.config.context_length
+    for use_cache in (True, False):
+        reader = Reader(model, prompts()[:, :1], room=3 * context, use_cache=use_cache)
+        lengths = []
+        for step in range(3 * context):
+            reader.logits()
+            reader.append(torch.full((len(reader.window),), step % 7))
+            lengths.append(reader.window.shape[1])
+        assert max(lengths) == context
+        after = context + 1 - context // 4
+        cycle = [*range(after, context + 1)]
+        assert lengths[: context - 1] == [*range(2, context + 1)]
+        rest = lengths[context - 1 :]
+        assert rest == (cycle * len(rest))[: len(rest)]
+        assert reader.window[0, -5:].tolist() == [step % 7 for step in range(3 * context - 5, 3 * context)]
 
 
 def plain():

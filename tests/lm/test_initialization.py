@@ -1,6 +1,7 @@
 """Every parameter starts as the table in lm/initialization.py says."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,11 @@ def test_gpt2_draws_with_a_small_deviation_and_smaller_where_the_residual_stream
             both = config.architecture == "encoder-decoder" and key.startswith("decoder")
             deviation /= math.sqrt(3 * 3 if both else 2 * 8)
         check(key, parameter, deviation)
+
+
+def test_a_block_without_an_mlp_writes_to_the_residual_stream_once():
+    for key, parameter in drawn(build_model(replace(DECODER, mlp=False), seed=0)):
+        check(key, parameter, 0.02 / math.sqrt(8) if key.endswith("attention.output.weight") else 0.02)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder-decoder"])

@@ -16,6 +16,7 @@ from pipelines.classify import classify
 from pipelines.finetune import finetune
 from pipelines.recipe import save_config
 from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.training.finetuning import SORTED_BATCHES, epochs
 from pipelines.training.run import Run
 
 MODULES = ("argparse", "calendar", "decimal")
@@ -25,6 +26,24 @@ SETTINGS = FinetuneConfig(epochs=4, lr=3e-3, batch_size=8, device="cpu", dtype="
 def write(path, rows):
     path.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows), encoding="utf-8")
     return path
+
+
+def test_every_epoch_reads_all_texts_in_another_order_those_of_a_batch_about_as_long_as_each_other():
+    lengths = np.random.default_rng(0).integers(1, 500, size=1000)
+    config = FinetuneConfig(epochs=3, batch_size=8)
+    batches = list(epochs(lengths, config))
+    orders = np.concatenate(batches).reshape(3, 1000)
+    assert all(sorted(order) == list(range(1000)) for order in orders.tolist())
+    first, second = ({frozenset(batch.tolist()) for batch in batches[i * 125 : i * 125 + 125]} for i in (0, 1))
+    assert len(first & second) < 5  # other texts together, not only the same batches in another order
+    spread = np.mean([np.ptp(lengths[batch]) for batch in batches])
+    assert spread < 4 * 500 / SORTED_BATCHES  # by chance it would be 390
+    firsts = [lengths[batch[0]] for batch in batches]
+    assert abs(np.corrcoef(firsts[:-1], firsts[1:])[0, 1]) < 0.3  # batches do not come by length
+    again = np.concatenate(list(epochs(lengths, config))).reshape(3, 1000)
+    other = np.concatenate(list(epochs(lengths, replace(config, seed=1)))).reshape(3, 1000)
+    assert (again == orders).all()
+    assert not (other == orders).all()
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,9 @@ def test_a_cache_that_a_cpu_keeps_wider_is_said(capsys):
     assert costs["cache_bytes_on_cpu"] == 2 * costs["cache_bytes"] == 2 * 12 * 768 * 4 * 1024
     assert main(["params", "gpt2"]) == 0
     assert "(bfloat16); on a CPU the cache is float32, 75.5 MB" in capsys.readouterr().out
+    assert costs["generation_bytes"] == 2 * 124_439_808 + costs["cache_bytes"]
     costs = costs_of(capsys, "gpt2", "--dtype", "float32")
+    assert costs["generation_bytes"] == 4 * 124_439_808 + costs["cache_bytes"]
     assert costs["cache_bytes_on_cpu"] == costs["cache_bytes"]
     assert main(["params", "gpt2", "--dtype", "float32"]) == 0
     assert "on a CPU" not in capsys.readouterr().out
