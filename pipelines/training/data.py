@@ -1,6 +1,6 @@
 """What a run trains on and is validated on, whatever its objective: batches by position."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,8 @@ from pipelines.training.pair_loader import PairLoader, SequencePairs
 from tokenizer import Tokenizer
 
 Dataset = TokenDataset | PairDataset
+
+ALIGNMENT = 16  # bytes, at least an element of any dtype
 
 
 class TrainingData(Protocol):
@@ -138,16 +140,43 @@ def open_training_data(recipe: Recipe, dataset: Dataset, tokenizer: Tokenizer, s
     return BlockData(dataset, make_any_objective(recipe, dataset.context_length, tokenizer), recipe.train, share)
 
 
-def there(part: np.ndarray, device: torch.device) -> torch.Tensor:
-    """An array as a tensor on `device`. A GPU fetches it from pinned memory while it computes what was queued before;
-    from other memory the copy would wait for that."""
-    tensor = torch.from_numpy(part)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+def sent(parts: Mapping[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
+    """Arrays as tensors on `device`. A GPU fetches them by one copy, from one piece of pinned memory, while it computes
+    what was queued before; from other memory, the copy would wait for that."""
+    if device.type != "cuda":
+        return {name: torch.from_numpy(part).to(device) for name, part in parts.items()}
+    return unpacked(packed(parts, pin=True).to(device, non_blocking=True), parts)
+
+
+def packed(parts: Mapping[str, np.ndarray], *, pin: bool) -> torch.Tensor:
+    """The bytes of arrays one after the other, each from a multiple of ALIGNMENT on; uint8."""
+    room = torch.empty(sum(map(_room, parts.values())), dtype=torch.uint8, pin_memory=pin)
+    for name, there in unpacked(room, parts).items():
+        there.copy_(torch.from_numpy(parts[name]))
+    return room
+
+
+def unpacked(room: torch.Tensor, parts: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """Views of what `packed` made of arrays of the dtypes and shapes of `parts`."""
+    found, start = {}, 0
+    for name, part in parts.items():
+        dtype = torch.from_numpy(part).dtype
+        found[name] = room[start : start + part.nbytes].view(dtype).view(part.shape)
+        start += _room(part)
+    return found
+
+
+def _room(part: np.ndarray) -> int:
+    return -(-part.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def parts_read(batch: Batch) -> dict[str, np.ndarray]:
+    """The arrays of a batch that a model reads, by the names of its arguments."""
+    parts = {"ids": batch.inputs, "source": batch.source}
+    parts |= {"segments": batch.segments, "source_present": batch.source_present}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def hidden_states(model: Callable[..., torch.Tensor], batch: Batch, device: torch.device) -> torch.Tensor:
     """What `model` makes of a batch: (B, P, width)."""
-    masks = {"segments": batch.segments, "source_present": batch.source_present}
-    named = {name: there(part, device) for name, part in masks.items() if part is not None}
-    sources = [] if batch.source is None else [there(batch.source, device)]
-    return model(there(batch.inputs, device), *sources, **named)
+    return model(**sent(parts_read(batch), device))

@@ -18,7 +18,7 @@ from pipelines.display import Bar, quantity, say
 from pipelines.training.allocator import keep_freed_memory
 from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
 from pipelines.training.config import TrainConfig
-from pipelines.training.data import BlockData, TrainingData, hidden_states, there
+from pipelines.training.data import BlockData, TrainingData, parts_read, sent
 from pipelines.training.fitting import largest_micro_batch
 from pipelines.training.kept import Keep, checkpoint_folders
 from pipelines.training.loader import Batch
@@ -310,14 +310,15 @@ class Trainer:
 
     def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
         """The sum of nats over the targets of a micro-batch."""
-        targets, weights, rows = batch.targets.ravel(), batch.weights.ravel(), None
-        if not weights.all():
+        parts = {"targets": batch.targets.ravel(), "weights": batch.weights.ravel()}
+        if not batch.weights.all():
             # The masked objective predicts 15 % of the positions, and padding is no target: the head is spared them.
-            rows = weights.nonzero()[0]
-            targets, weights, rows = targets[rows], weights[rows], there(rows, self.device)
+            rows = parts["weights"].nonzero()[0]
+            parts = {name: part[rows] for name, part in parts.items()} | {"rows": rows}
         # Sent before the model runs, or the host would wait for it before it could queue the loss.
-        targets, weights = there(targets, self.device), there(weights, self.device)
-        hidden = hidden_states(self.forward, batch, self.device).flatten(0, 1)
+        tensors = sent(parts_read(batch) | parts, self.device)
+        targets, weights, rows = (tensors.pop(name, None) for name in ("targets", "weights", "rows"))
+        hidden = self.forward(**tensors).flatten(0, 1)
         return self.model.loss(hidden if rows is None else hidden[rows], targets, weights, **smoothing)
 
     @torch.no_grad()

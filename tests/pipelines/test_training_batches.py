@@ -5,10 +5,13 @@ from queue import Queue
 from types import SimpleNamespace
 
 import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lm.counting import flops_per_token, model_without_memory
 from pipelines.dataset import TokenDataset, TokenStream
-from pipelines.training.data import open_training_data
+from pipelines.training.data import open_training_data, packed, sent, unpacked
 from pipelines.training.loader import Loader, NextToken, make_objective, validation_batch
 from tokenizer import Tokenizer
 
@@ -104,3 +107,18 @@ def test_batches_made_ahead_are_those_made_when_asked_for():
         data.made.put((consumed, tokens))
     assert batches.step(2, 7).number == (2, 7)  # somewhere else, as after resuming
     batches.close()
+
+
+SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=3)
+
+
+@given(st.lists(st.tuples(st.sampled_from([np.int64, np.float32, np.bool_]), SHAPES), min_size=1, max_size=6))
+def test_arrays_that_travel_in_one_piece_arrive_as_they_were(kinds):
+    generator = np.random.default_rng(0)
+    parts = {f"{n}": generator.integers(0, 2**20, shape).astype(dtype) for n, (dtype, shape) in enumerate(kinds)}
+    arrived = unpacked(packed(parts, pin=False).clone(), parts)
+    assert list(arrived) == list(parts)
+    for name, part in parts.items():
+        assert arrived[name].numpy().dtype == part.dtype
+        np.testing.assert_array_equal(arrived[name].numpy(), part)
+        np.testing.assert_array_equal(sent(parts, torch.device("cpu"))[name].numpy(), part)
