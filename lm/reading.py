@@ -133,6 +133,8 @@ def pad_right(sources: Sequence[Sequence[int]], device: torch.device | None = No
 
 
 def _lengths(texts: Sequence[Sequence[int]]) -> list[int]:
+    if not texts:
+        raise ValueError("there is no text to read: give at least one")
     for number, text in enumerate(texts, 1):
         if len(text) == 0:
             raise ValueError(f"text {number} of {len(texts)} has no token: give at least one")

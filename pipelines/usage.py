@@ -78,6 +78,7 @@ def _unrecognized(said: str, others: list[list[str]]) -> str:
     if not unknown:
         return f"{' '.join(words)!r} is more than is asked for"
     similar = [section for section in others if not section[0].startswith("Unrecognized")]
-    offered = [line.split()[0] for section in similar for line in section if line.strip().startswith("--")]
+    lines = [line.strip() for section in similar for line in section if line.strip().startswith("--")]
+    offered = [word.rstrip(",") for line in lines for word in line.split() if word.startswith("--")]
     nearest = get_close_matches(unknown[0], offered, n=1, cutoff=0.0)
     return f"there is no option {' and '.join(unknown)}" + (f" (did you mean {nearest[0]}?)" if nearest else "")

@@ -378,6 +378,7 @@ def t5():
         (lambda: generate(t5(), prompts(), 3), "'encoder-decoder', and a source was not given"),
         (lambda: generate(t5(), prompts(), 3, source=prompts(), source_present=prompts() > 99), "a token in every row"),
         (lambda: pad_left([[1], []]), "text 2 of 2 has no token"),
+        (lambda: pad_left([]), "there is no text to read"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(attempt, words):

@@ -129,9 +129,9 @@ def test_a_vocabulary_padded_beyond_the_tokenizer_is_imported_and_writes_only_wh
     run = import_hf(str(tmp_path / "padded"), out=tmp_path / "run")
     if kind == "llama":
         assert evaluate(run, data=dataset_folder, device="cpu")["splits"]["validation"]["perplexity"] > 1
-    prompt = "import <|mask|>" if kind == "bert" else "import "
-    for options in ({}, {"beams": 0}):
-        assert generate(run, prompt=prompt, tokens=30, device="cpu", **options)
+    prompt, length = ("import <|mask|>", {}) if kind == "bert" else ("import ", {"tokens": 30})
+    for options in (length, length | {"beams": 0}):
+        assert generate(run, prompt=prompt, device="cpu", **options)
     assert report([run]).is_file()
 
 
