@@ -28,7 +28,8 @@ def import_hf(
     The folder holds config.json, model.safetensors (or its shards and their index) and a byte-level BPE tokenizer. The
     run has one checkpoint, of step 0; it can be evaluated with --data, generated from, reported and exported. Weights
     become float32. Texts begin and end with the ids that config.json, generation_config.json and the tokenizer name, as
-    in transformers, or with <|endoftext|> where they name none. Raises ValueError for what is missing, damaged or not
+    in transformers, or with <|endoftext|> where they name none; masks are what tokenizer_config.json says, spans
+    <extra_id_0> and so on. Raises ValueError for what is missing, damaged or not
     supported, by name.
 
     Args:

@@ -165,7 +165,7 @@ def _pair(
     with spans taken out; without a dataset random tokens."""
     most = min(EXCERPT_TOKENS, model.config.context_length)
     if run.recipe.objective == "span-corruption" and stream is not None:
-        return corrupted(_text(stream, tok, most - 1, ordinary, seed), around, seed)[:2]
+        return corrupted(_text(stream, tok, max(2, most - 1), ordinary, seed), around, seed)[:2]
     source = target = _text(None, tok, most, ordinary, seed)
     if pairs := validation_pairs(run, tok):
         row = int(np.random.default_rng(seed).integers(len(pairs)))
@@ -179,10 +179,7 @@ def _maps(
     model: LanguageModel, vocabulary: Vocabulary, ids: np.ndarray, source: np.ndarray | None = None
 ) -> list[Attention]:
     device = model.embedding.weight.device
-    place = {token: place for place, token in enumerate(vocabulary.ids)}
-
-    def labels(read: np.ndarray) -> list[str]:
-        return vocabulary.labels(place[token] for token in read.tolist())
+    labels = vocabulary.labels_of
 
     def weights(maps: Tensor) -> np.ndarray:
         return maps[:, 0].float().cpu().numpy()
@@ -231,8 +228,7 @@ def _paths(model: LanguageModel, vocabulary: Vocabulary, ids: np.ndarray) -> Pat
     parts = torch.cat([found.direct, found.heads[:, 0], found.constant])[:, :-1]  # (P, T - 1, V)
     following = read[:, 1:, None].expand(len(parts), -1, -1)
     terms = parts.gather(-1, following)[..., 0] - parts.mean(dim=-1)
-    place = {token: place for place, token in enumerate(vocabulary.ids)}
-    labels = vocabulary.labels(place[token] for token in ids.tolist())
+    labels = vocabulary.labels_of(ids)
     names = ["direct", *(f"head {head}" for head in range(len(found.heads)))]
     if found.constant.any():
         names.append("biases")

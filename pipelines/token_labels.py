@@ -25,6 +25,11 @@ class Vocabulary:
         """Tokens on one line, white space visible."""
         return [visible(self.pieces[place]) for place in places]
 
+    def labels_of(self, ids: np.ndarray) -> list[str]:
+        """The labels of ids (T,) that stand for something."""
+        places = {token: place for place, token in enumerate(self.ids)}
+        return self.labels(places[token] for token in ids.tolist())
+
     def words(self, counts: np.ndarray, most: int) -> list[int]:
         """The places of at most so many whole words of three letters or more, by their `counts` (ids); where these say
         nothing, by the order of the merges, which is that of frequency too."""
