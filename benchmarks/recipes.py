@@ -214,7 +214,7 @@ def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
     return {
         "bits_per_byte": last["loss"] * per_byte,
         "seconds": last["time_s"],
-        "processor_seconds": processor,
+        "processor_seconds": processor if settings.machine.device.type == "cpu" else None,
         "parameters": count_parameters(model_without_memory(sized)),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
@@ -251,14 +251,15 @@ def markdown(rows: list[Row]) -> str:
             "",
             f"{trial.device}" + (f"; dataset {trial.data}." if trial.data else "."),
             "",
-            "| variant | bits per byte | seeds | parameters | seconds |",
-            "|---|---|---|---|---|",
+            "| variant | bits per byte | seeds | parameters | seconds | of a processor |",
+            "|---|---|---|---|---|---|",
         ]
         found = {name: (_median(group, "bits_per_byte"), _median(group, "seconds")) for name, group in groups.items()}
         for name in sorted(groups, key=found.__getitem__):
             bits, seconds = found[name]
-            parameters = groups[name][0]["parameters"]
-            lines.append(f"| {name} | {bits:.4f} | {len(groups[name])} | {parameters:,} | {seconds:.0f} |")
+            parameters, processor = groups[name][0]["parameters"], _processor_seconds(groups[name])
+            cells = (f"{bits:.4f}", f"{len(groups[name])}", f"{parameters:,}", f"{seconds:.0f}")
+            lines.append(f"| {name} | {' | '.join(cells)} | {f'{processor:.0f}' if processor else '–'} |")
         alike = {one.tokens: found for one, found in trials.items() if one._replace(tokens=trial.tokens) == trial}
         lines += ["", *_with_fewer_tokens(groups, alike, trial.tokens // 2)]
     return "\n".join(lines)
@@ -277,6 +278,12 @@ def _median(rows: list[Row], name: str) -> float:
     return statistics.median(row[name] for row in rows)
 
 
+def _processor_seconds(rows: list[Row]) -> float | None:
+    """The median of what other work on the machine does not lengthen; None for a GPU, and rows of before it was
+    recorded."""
+    return _median(rows, "processor_seconds") if all(row.get("processor_seconds") for row in rows) else None
+
+
 def _with_fewer_tokens(groups: Groups, alike: dict[int, Groups], most: int) -> list[str]:
     """How each `modern` does with at most so many tokens beside the best GPT-2 of the sweep; `alike`: by tokens."""
     swept = [name for name in SWEEP if name in groups]
@@ -289,12 +296,16 @@ def _with_fewer_tokens(groups: Groups, alike: dict[int, Groups], most: int) -> l
     if not swept or not modern:
         return []
     best = min(swept, key=lambda name: _median(groups[name], "bits_per_byte"))
-    bits, seconds = (_median(groups[best], name) for name in ("bits_per_byte", "seconds"))
+    bits = _median(groups[best], "bits_per_byte")
     tried = f"Of {len(swept)} of {len(SWEEP)} rates and decays of GPT-2, {best!r} is best: {bits:.4f}"
     lines = [f"{tried}. With fewer tokens:", ""]
     for (name, tokens), rows in sorted(modern.items()):
-        found, share = _median(rows, "bits_per_byte"), _median(rows, "seconds") / seconds
-        lines.append(f"- {name}, {tokens:,}: {found:.4f}, in {share:.2f} of the time.")
+        ours, theirs = _processor_seconds(rows), _processor_seconds(groups[best])
+        if ours and theirs:
+            share, kind = ours / theirs, "processor time"
+        else:
+            share, kind = _median(rows, "seconds") / _median(groups[best], "seconds"), "time"
+        lines.append(f"- {name}, {tokens:,}: {_median(rows, 'bits_per_byte'):.4f}, in {share:.2f} of the {kind}.")
     return [*lines, ""]
 
 

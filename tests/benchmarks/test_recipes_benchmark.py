@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.recipes import GROUPS, VARIANTS, _passages, recipes
+from benchmarks.recipes import GROUPS, VARIANTS, _passages, markdown, recipes
 
 
 @pytest.mark.slow
@@ -25,6 +25,29 @@ def test_variants_are_trained_recorded_and_not_trained_again(tmp_path, text_fold
     assert len({row["bits_per_byte"] for row in rows}) == len(rows)
     table = (tmp_path / "found" / "recipes.md").read_text()
     assert all(f"| {name} |" in table for name in GROUPS["preset"])
+
+
+def test_the_best_of_gpt2_is_compared_with_half_the_tokens_by_what_the_processor_worked():
+    common = {"data": "d", "device": "CPU", "shape": "small", "parameters": 10, "seed": 0}
+
+    def row(variant, tokens, bits, seconds, processor=None):
+        measured = {"variant": variant, "tokens": tokens, "bits_per_byte": bits, "seconds": seconds}
+        return common | measured | ({"processor_seconds": processor} if processor else {})
+
+    rows = [
+        row("gpt2, lr 1e-3", 400, 2.5, 100, 80),
+        row("gpt2, lr 2e-3", 400, 2.6, 50, 40),
+        row("modern", 200, 2.4, 90, 20),  # beside other work
+        row("modern", 300, 2.3, 90, 30),
+        row("modern, tied head", 200, 2.45, 25),
+    ]
+    said = markdown(rows)
+    assert "Of 2 of 10 rates and decays of GPT-2, 'gpt2, lr 1e-3' is best: 2.5000." in said
+    assert "- modern, 200: 2.4000, in 0.25 of the processor time." in said
+    assert "- modern, tied head, 200: 2.4500, in 0.25 of the time." in said
+    assert "- modern, 300" not in said
+    assert "| gpt2, lr 1e-3 | 2.5000 | 1 | 10 | 100 | 80 |" in said
+    assert "| modern, tied head | 2.4500 | 1 | 10 | 25 | – |" in said
 
 
 def test_a_variant_that_is_none_is_named_before_anything_is_made(tmp_path):
