@@ -56,7 +56,7 @@ class Choosing:
             "--top-k": self.top_k,
             "--top-p": self.top_p,
             "--min-p": self.min_p,
-            "--repetition-penalty": self.repetition_penalty,
+            "--repetition-penalty": None if self.penalty == 1 else self.penalty,
         }
         return [option for option, value in options.items() if value is not None]
 

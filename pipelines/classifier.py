@@ -21,6 +21,7 @@ from lm.classification import Classifier
 from lm.config import ModelConfig
 from pipelines.files import write_json, write_whole
 from pipelines.recipe import read_toml
+from pipelines.text_ids import is_known
 from pipelines.training.finetune_config import FinetuneConfig
 from pipelines.training.finetuning import encode_texts, predict_logits
 from pipelines.training.machine import choose_machine
@@ -93,7 +94,9 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
     machine = choose_machine(device, dtype)
     model.body.compute_dtype = machine.dtype
     tok = Tokenizer.load(folder)
-    edges = facts.get("edges") or [tok.special_tokens[name] for name in (CLS, SEP)]
+    edges = facts.get("edges", [tok.special_tokens.get(name) for name in (CLS, SEP)])
+    if not isinstance(edges, list) or len(edges) != 2 or not all(is_known(tok, i) for i in edges):
+        raise ValueError(f"{folder / 'config.toml'} is damaged (run.edges = {edges!r}): run bytelm finetune again")
     return TextClassifier(model.to(machine.device).eval(), tok, labels, config, tuple(edges))
 
 
@@ -115,6 +118,6 @@ def _labels(path: Path) -> list[Label]:
 def _configs(path: Path) -> tuple[ModelConfig, FinetuneConfig, dict[str, Any]]:
     tables = read_toml(path)
     try:
-        return ModelConfig(**tables["model"]), FinetuneConfig(**tables["finetune"]), tables["run"]
+        return ModelConfig(**tables["model"]), FinetuneConfig(**tables["finetune"]), dict(tables["run"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): run bytelm finetune again") from None

@@ -29,7 +29,7 @@ from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption, St
 from pipelines.training.pair_loader import SequencePairs
 from pipelines.training.run import Run
 from pipelines.translation import translation_numbers
-from tokenizer import Tokenizer
+from tokenizer import PAD, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,16 @@ def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> StreamObjective
     ids, objective = text_ids(run, tokenizer), run.recipe.objective
     if objective == "masked-token" and not run.recipe.model.document_mask:
         return MaskedToken(length, ids.special, tokenizer.vocab_size)
-    if objective == "next-token" or ids.start is None or not ids.stops:
+    if objective == "next-token" or "imported_from" not in run.facts:
         return make_any_objective(run.recipe, length, tokenizer)
+    if ids.start is None or not ids.stops:
+        missing = "decoder_start_token_id" if ids.start is None else "eos_token_id"
+        raise ValueError(f"{run.folder} was imported, and its config.json named no {missing}: name it and import again")
     ends = {"start_id": ids.start, "end_id": ids.stops[0]}
     if objective == "span-corruption":
         return SpanCorruption(length, ids.special, **ends)
-    if (pad := special_ids(run, tokenizer)["pad_token_id"]) is None:
-        return make_any_objective(run.recipe, length, tokenizer)
+    pad = special_ids(run, tokenizer)["pad_token_id"]
+    pad = ids.special.get(PAD, ids.stops[0]) if pad is None else pad  # any would do: it is not seen
     return SequencePairs(length, pad_id=pad, **ends, before=ids.before, after=ids.after)
 
 

@@ -72,7 +72,7 @@ def _write_tokenizer(folder: Path, run: Any, tok: Any, ids: dict[str, Any]) -> N
         i = ids.get(f"{name}_id")
         roles[name] = spelling.get(i[0] if isinstance(i, list) else i)
     encoder = config.architecture == "encoder"
-    if encoder:
+    if encoder or "roles" in run.facts:  # of what we train, only an encoder has learned what they mean
         roles |= {role: spelling.get(around.special.get(ours)) for role, ours in ROLES.items()}
     roles = {role: token for role, token in roles.items() if token is not None}
     inputs = ["input_ids", "attention_mask"]

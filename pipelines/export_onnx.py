@@ -15,7 +15,7 @@ CHECKED = ((1, 1), (3, 5))  # batch and length; and one sequence as long as the 
 
 
 def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
-    """Write the model of a run as an ONNX file, compare it with the model in onnxruntime, and return its path.
+    """Write the model of a run as an ONNX file, and compare it with the model in onnxruntime; return its path.
 
     Inputs, int64, of any batch and length up to the context: `input_ids`; of an encoder also `attention_mask`, 0 at
     padding, and `token_type_ids` where it has them; of an encoder-decoder the source's `input_ids` and `attention_mask`

@@ -40,8 +40,8 @@ def generate(
     tokens), `tokens`, `probabilities`.
 
     Args:
-        prompt: The text to go on from, or the source; an encoder's has <|mask|> where a token is wanted. Given several
-            times, all are continued together.
+        prompt: The text to go on from, or the source; an encoder's has <|mask|> where a token is wanted, or what an
+            imported one has for it. Given several times, all are continued together.
         tokens: Most tokens to write; each text also stops at its end. Left out, 200.
         temperature: Below 1 sharper, above 1 more varied. Left out, 0.8.
         top_k: Draw from the so many likeliest tokens.

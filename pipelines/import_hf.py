@@ -154,7 +154,8 @@ def _around_text(folder: Path, settings: dict[str, Any], tok: Any) -> dict[str, 
     processor = _json_beside(folder, "tokenizer.json").get("post_processor") or {}
     for step in processor.get("processors", [processor]):
         if step.get("type") in ("BertProcessing", "RobertaProcessing"):
-            before, after = [step["cls"][1]], [step["sep"][1]]
+            before, after = [step["cls"][1], *before], [*after, step["sep"][1]]
+            continue
         side = before
         for piece in step.get("single", ()):
             if "Sequence" in piece:

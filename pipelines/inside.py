@@ -209,7 +209,9 @@ def _circuits(model: LanguageModel, vocabulary: Vocabulary, words: list[int], co
     layer, head = (int(index) for index in np.unravel_index(np.argmax(copying), copying.shape))
     everything = torch.tensor(vocabulary.ids, device=model.embedding.weight.device)
     attended = token_qk_circuit(model, layer, head, everything[words], everything, distance=1)
-    attended = attended / model.embedding.weight[everything].double().norm(dim=-1)  # keys are read through a norm
+    if model.config.norm_position == "pre":  # then keys are read through a norm, which divides by about this
+        rows = model.embedding.weight[everything].double()
+        attended = attended / (rows.square().mean(dim=-1) + model.config.norm_eps).sqrt()
     attended = attended - attended.mean(dim=-1, keepdim=True)  # what all keys share changes no softmax
     raised = token_ov_circuit(model, layer, head, everything[words], everything)
 
@@ -227,7 +229,7 @@ def _paths(model: LanguageModel, vocabulary: Vocabulary, ids: np.ndarray) -> Pat
     found = decompose_logits(model, read)
     parts = torch.cat([found.direct, found.heads[:, 0], found.constant])[:, :-1]  # (P, T - 1, V)
     following = read[:, 1:, None].expand(len(parts), -1, -1)
-    terms = parts.gather(-1, following)[..., 0] - parts.mean(dim=-1)
+    terms = parts.gather(-1, following)[..., 0] - parts[..., vocabulary.ids].mean(dim=-1)
     labels = vocabulary.labels_of(ids)
     names = ["direct", *(f"head {head}" for head in range(len(found.heads)))]
     if found.constant.any():

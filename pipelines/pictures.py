@@ -27,7 +27,7 @@ def draw_attention(attention: Attention) -> str:
 
     layers, heads = (_spaced(n, m) for n, m in zip(attention.weights.shape, (MOST_LAYERS, MOST_HEADS), strict=False))
     tall, wide = len(attention.queries), len(attention.keys)
-    side = min(3.0, (PAGE_INCHES - 1.0) / len(heads))  # of a map, in width
+    side = min(3.0, (PAGE_INCHES - 1.0) / len(heads)) * min(1.0, wide / tall)  # of a map, in width
     # One picture of all maps, with gaps: a grid of many axes takes minutes to lay out.
     down, right = tall + math.ceil(TITLE_INCHES * wide / side), wide + max(1, wide // 12)
     picture = np.full((down * len(layers), right * len(heads)), np.nan)
@@ -178,7 +178,8 @@ def pictures(inside: Inside) -> list[tuple[str, str, str]]:
 _ATTENTION = "What each token of a short text (its row) attends to (columns): the darker, the more."
 _PATHS = (
     "The logits of a one-layer attention-only model are a sum: how far the direct path, from a token to what follows "
-    "it, and each head raise the logit of the token that comes next over the mean of all tokens (blue), or lower it."
+    "it, each head, and biases where there are any, raise the logit of the token that comes next over the mean of all "
+    "tokens (blue), or lower it."
 )
 _CIRCUITS = (
     "Read from the head's matrices alone: what each word (its row) attends to at the position before it, and whose "

@@ -209,6 +209,7 @@ def _parse_post_processor(processor: Any, special: dict[str, int]) -> dict | Non
                     isinstance(token, list)
                     and len(token) == 2
                     and isinstance(token[0], str)
+                    and type(token[1]) is int
                     and special.get(token[0]) == token[1],
                     f"has a post_processor {kind} with {name} = {shown(token)}, which added_tokens does not have",
                 )

@@ -189,7 +189,8 @@ def required(
         if name not in special:
             raise ValueError(
                 f"{objective} needs the special token {name}, which the tokenizer lacks: train one that has it "
-                f"(bytelm train-tokenizer {remedy})"
+                f"(bytelm train-tokenizer {remedy}), or of an imported model name it in tokenizer_config.json and "
+                "import it again"
             )
 
 

@@ -153,6 +153,7 @@ def test_a_search_prefers_the_lengths_that_the_penalty_says(trained_translator):
         options = {"tokens": 12, "beams": 4, "length_penalty": penalty, "device": "cpu"}
         assert generate(trained_translator, prompt="the number 7", **options) == found[penalty]
     assert len(set(found.values())) > 1
+    assert generate(trained_translator, prompt="the number 7", tokens=12, repetition_penalty=1.0) == found[1.0]
     with pytest.raises(ValueError, match="--length-penalty is of beam search"):
         generate(trained_translator, prompt="the number 7", length_penalty=0.6, greedy=True)
 

@@ -1,5 +1,6 @@
 """The inside of a model as the report shows it."""
 
+import copy
 import re
 from dataclasses import replace
 
@@ -48,10 +49,27 @@ def test_circuits_between_words_are_those_of_their_embeddings(gpt):
     ov = token_ov_circuit(model, circuits.layer, circuits.head, ids, ids)
     np.testing.assert_allclose(circuits.ov, ov.numpy())
     here, back = (token_qk_circuit(model, circuits.layer, circuits.head, ids, ids, distance=d) for d in (0, 1))
-    norms = model.embedding.weight[ids].double().norm(dim=-1).numpy(force=True)
-    np.testing.assert_allclose(np.diff(circuits.qk), np.diff(back.numpy() / norms), atol=1e-12)
+    scales = (model.embedding.weight[ids].double().square().mean(dim=-1) + model.config.norm_eps).sqrt()
+    np.testing.assert_allclose(np.diff(circuits.qk), np.diff(back.numpy() / scales.numpy(force=True)), atol=1e-12)
     assert not torch.allclose(here, back)  # positions are rotary
     assert draw_circuits(circuits).startswith("<svg")
+
+
+def test_an_embedding_of_zeros_as_padding_has_it_is_attended_to_as_such(gpt):
+    run, model = gpt
+    padded = copy.deepcopy(model)
+    with torch.no_grad():
+        padded.embedding.weight[run.tokenizer().special_tokens["<|pad|>"]] = 0.0
+    circuits = look_inside(run, padded).circuits
+    assert np.isfinite(circuits.qk).all()
+    assert len({tuple(each.attended) for each in circuits.words}) > 1
+
+
+def test_a_picture_is_no_taller_for_a_short_source(gpt):
+    (attention,) = look_inside(*gpt).attention
+    short = replace(attention, keys=attention.keys[:2], weights=attention.weights[..., :2])
+    heights = [float(re.search(r'height="([\d.]+)pt"', draw_attention(each))[1]) for each in (attention, short)]
+    assert heights[1] < 1.5 * heights[0]
 
 
 def test_logits_of_a_one_layer_attention_only_model_are_shown_path_by_path(gpt):

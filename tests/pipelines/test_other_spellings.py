@@ -1,6 +1,7 @@
 """Imported models whose special tokens are spelled otherwise than ours."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -70,10 +71,19 @@ def test_an_encoder_fills_what_its_own_mask_hides(encoder):
 
 
 def test_an_encoder_is_measured_shown_and_fine_tuned_with_its_own_special_tokens(encoder, text_folder, tmp_path):
-    _, _, run = encoder
+    _, peer, run = encoder
     build_dataset([str(text_folder)], tokenizer=run, context_length=32, separator=False, out=tmp_path / "data")
-    found = evaluate(run, data=tmp_path / "data", device="cpu")
-    assert 5 < found["splits"]["validation"]["cross_entropy"] < 10
+    found = evaluate(run, data=tmp_path / "data", device="cpu")["splits"]["validation"]
+    tok, stream = Run(run).tokenizer(), TokenDataset(tmp_path / "data").split("validation")
+    batch = validation_batch(stream, objective_of(Run(run), 32, tok), 0, stream.blocks)
+    assert (batch.inputs[:, 0] == 0).all()
+    assert (batch.inputs[:, -1] == 2).all()
+    assert (batch.inputs == 3).sum() > 0.7 * batch.weights.sum()
+    with torch.no_grad():
+        logits = peer(torch.from_numpy(batch.inputs)).logits
+    chosen = torch.from_numpy(batch.weights) > 0
+    nats = torch.nn.functional.cross_entropy(logits[chosen], torch.from_numpy(batch.targets)[chosen])
+    assert found["cross_entropy"] == pytest.approx(nats.item(), rel=1e-4)
     inside = look_inside(Run(run), our_model(run))
     assert (inside.attention[0].queries[0], inside.attention[0].queries[-1]) == ("<s>", "</s>")
 
@@ -87,6 +97,11 @@ def test_an_encoder_is_measured_shown_and_fine_tuned_with_its_own_special_tokens
     with torch.no_grad():
         expected = classifier.model(read, torch.ones_like(read, dtype=torch.bool)).softmax(-1)
     np.testing.assert_allclose(classifier.predict(MODULES[:1])[1], expected.numpy(), rtol=1e-4)
+    config = tmp_path / "out" / "config.toml"
+    for damage in ("3", "[0]", "[0, 512]", '["<s>", "</s>"]'):
+        config.write_text(re.sub(r"edges = \[[^\]]*\]|edges = 3", f"edges = {damage}", config.read_text()))
+        with pytest.raises(ValueError, match=r"config\.toml is damaged"):
+            load_classifier(tmp_path / "out")
 
 
 def test_an_encoder_goes_back_with_the_spellings_that_it_came_with(encoder, tmp_path):
@@ -115,7 +130,7 @@ def t5(tmp_path_factory, text_folder):
     """A T5 with its own sentinels, as CodeT5's tokenizer has them, and its run, which restores spans."""
     folder = tmp_path_factory.mktemp("t5")
     marks = tuple(f"<extra_id_{number}>" for number in reversed(range(40)))
-    special = ("<pad>", "<s>", "</s>", *marks)
+    special = ("<pad>", "<s>", "</s>", *marks, "<mask>")
     Tokenizer.train(sorted(text_folder.iterdir()), vocab_size=512, special_tokens=special).save(folder)
     peer = save_peer(
         folder / "model",
@@ -124,7 +139,7 @@ def t5(tmp_path_factory, text_folder):
         ids={"pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1, "decoder_start_token_id": 0},
     )
     processor = {"type": "RobertaProcessing", "cls": ["<s>", 1], "sep": ["</s>", 2], "trim_offsets": True}
-    named_files(folder / "model", processor | {"add_prefix_space": False}, {})
+    named_files(folder / "model", processor | {"add_prefix_space": False}, {"mask_token": "<mask>"})
     return folder / "model", peer, import_hf(str(folder / "model"), out=folder / "run", objective="span-corruption")
 
 
@@ -137,6 +152,17 @@ def test_sentinels_of_a_t5_stand_for_spans_in_its_sources(t5):
         new = peer.generate(read, do_sample=False, max_new_tokens=12)[0, 1:].tolist()
         expected = tok.decode([token for token in new if token not in (0, 2)])
         assert generate(run, prompt=prompt, tokens=12, greedy=True, device="cpu") == expected
+
+
+def test_a_t5_goes_back_with_the_spellings_that_it_came_with(t5, tmp_path):
+    folder, _, run = t5
+    assert text_ids(Run(run), Run(run).tokenizer()).special["<|mask|>"] == 43
+    out = export_hf(run, out=tmp_path / "out")
+    before, after = (transformers.AutoTokenizer.from_pretrained(each) for each in (folder, out))
+    for text in ("def <extra_id_0>(x):", "a <mask> b"):
+        assert after(text)["input_ids"] == before(text)["input_ids"]
+    again = Run(import_hf(str(out), out=tmp_path / "again"))
+    assert text_ids(again, again.tokenizer()) == text_ids(Run(run), Run(run).tokenizer())
 
 
 def test_a_t5_is_measured_on_spans_between_its_own_ids(t5, text_folder, tmp_path):
