@@ -75,11 +75,11 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
     """The vocabulary of a tokenizer.json. ValueError names the field that is missing, damaged or not supported."""
     expect(isinstance(content, dict), "is not a JSON object")
     model = content.get("model")
-    expect(isinstance(model, dict), "has no model")
-    expect(
-        model.get("type") == "BPE" or ("type" not in model and "merges" in model),
-        f"has a model of type {shown(model.get('type'))}, which is not supported ({_ONLY})",
-    )
+    if isinstance(model, dict):  # of which kind is said first: files of another differ in all else, too
+        expect(
+            model.get("type") == "BPE" or ("type" not in model and "merges" in model),
+            f"has a model of type {shown(model.get('type'))}, which is not supported ({_ONLY})",
+        )
     for field in ("truncation", "padding"):
         expect(content.get(field) is None, f"has a {field} ({_type(content.get(field))}), which is not supported")
     decoder = content.get("decoder")
@@ -89,6 +89,7 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
     )
     normalizer = _parse_normalizer(content.get("normalizer"))
     pattern = _parse_pre_tokenizer(content.get("pre_tokenizer"))
+    expect(isinstance(model, dict), "has no model")
     for field in ("continuing_subword_prefix", "end_of_word_suffix", "dropout", "byte_fallback"):
         expect(not model.get(field), f"has model.{field} = {shown(model.get(field))}, which is not supported")
     ignore_merges = model.get("ignore_merges", False)
