@@ -16,7 +16,8 @@ class Choosing:
     top_k: int | None
     top_p: float | None
     min_p: float | None
-    repetition_penalty: float | None
+    repetition_penalty: float
+    """1 for none."""
     greedy: bool
     seed: int
 
@@ -40,7 +41,7 @@ class Choosing:
         for option, value in (("--top-p", self.top_p), ("--min-p", self.min_p)):
             if value is not None and not 0 < value <= 1:
                 raise ValueError(f"{option} is {value}, but must be above 0 and at most 1")
-        if not 0.01 <= self.penalty <= 100:
+        if not 0.01 <= self.repetition_penalty <= 100:
             raise ValueError(
                 f"--repetition-penalty is {self.repetition_penalty}, but must be from 0.01 to 100 (1 for none)"
             )
@@ -56,14 +57,9 @@ class Choosing:
             "--top-k": self.top_k,
             "--top-p": self.top_p,
             "--min-p": self.min_p,
-            "--repetition-penalty": None if self.penalty == 1 else self.penalty,
+            "--repetition-penalty": None if self.repetition_penalty == 1 else self.repetition_penalty,
         }
         return [option for option, value in options.items() if value is not None]
-
-    @property
-    def penalty(self) -> float:
-        """The repetition penalty; 1 is none."""
-        return 1.0 if self.repetition_penalty is None else self.repetition_penalty
 
     def sampler(self, device: Any) -> Callable[[Any], Any]:
         """From logits (B, V) to ids (B,), drawn there; the same seed draws the same."""

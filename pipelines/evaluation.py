@@ -121,10 +121,10 @@ class SplitScorer:
 def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> StreamObjective | SequencePairs:
     """What the run's model predicts, which of an imported one begins, ends and is masked with its own ids."""
     ids, objective = text_ids(run, tokenizer), run.recipe.objective
-    if objective == "masked-token" and not run.recipe.model.document_mask:
-        return MaskedToken(length, ids.special, tokenizer.vocab_size)
     if objective == "next-token" or "imported_from" not in run.facts:
         return make_any_objective(run.recipe, length, tokenizer)
+    if objective == "masked-token":
+        return MaskedToken(length, ids.special, tokenizer.vocab_size)
     if ids.start is None or not ids.stops:
         missing = "decoder_start_token_id" if ids.start is None else "eos_token_id"
         raise ValueError(f"{run.folder} was imported, and its config.json named no {missing}: name it and import again")

@@ -23,7 +23,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    repetition_penalty: float | None = None,
+    repetition_penalty: float = 1.0,
     greedy: bool = False,
     beams: int | None = None,
     length_penalty: float | None = None,
@@ -47,7 +47,7 @@ def generate(
         top_k: Draw from the so many likeliest tokens.
         top_p: Draw from the fewest tokens that have so much probability together.
         min_p: Draw from the tokens that are at least so probable beside the likeliest.
-        repetition_penalty: Above 1, what was said becomes less likely.
+        repetition_penalty: Above 1, what was said becomes less likely; 1 for none.
         greedy: Always take the likeliest token.
         beams: An encoder-decoder looks for the likeliest text among so many that grow side by side; 0: it draws, as a
             decoder does. Left out, 4, or 0 where another option says how to choose.
@@ -122,7 +122,7 @@ def _stream(
     from pipelines.text_ids import known_ids
 
     device = next(model.parameters()).device
-    options: dict[str, Any] = {"sampler": choosing.sampler(device), "repetition_penalty": choosing.penalty}
+    options: dict[str, Any] = {"sampler": choosing.sampler(device), "repetition_penalty": choosing.repetition_penalty}
     options |= {"allowed": known_ids(tok, model), "stop_ids": around.stops}
     if model.config.architecture == "encoder-decoder":
         sources = source_ids(tok, prompts, model.config, around)

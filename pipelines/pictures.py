@@ -70,10 +70,7 @@ def draw_scores(scores: dict[str, np.ndarray]) -> str:
         axes.set_yticks(_spaced(layers, 16))
         axes.tick_params(length=0, labelsize=7)
         if layers * heads <= MOST_ANNOTATED:
-            for (layer, head), value in np.ndenumerate(values):
-                dark = abs(value) > 0.6
-                style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white" if dark else "#1a202c"}
-                axes.text(head, layer, f"{value:.2f}", **style)
+            _write_values(axes, values, most=1.0, digits=2)
     row[0].set_ylabel("layer", fontsize=8)
     return draw_svg(figure, text="none")
 
@@ -101,11 +98,16 @@ def draw_paths(paths: Paths) -> str:
     columns = [f"{token} → {following}" for token, following in zip(paths.tokens, paths.following, strict=True)]
     _draw_signed(axes, paths.terms, paths.names, columns)
     axes.tick_params(axis="x", rotation=90)
-    for (row, column), value in np.ndenumerate(paths.terms):
-        dark = abs(value) > 0.6 * np.abs(paths.terms).max()
-        style = {"ha": "center", "va": "center", "fontsize": 6, "color": "white" if dark else "#1a202c"}
-        axes.text(column, row, f"{value:.1f}", **style)
+    _write_values(axes, paths.terms, most=np.abs(paths.terms).max(), digits=1)
     return draw_svg(figure, text="none")
+
+
+def _write_values(axes: Any, values: np.ndarray, *, most: float, digits: int) -> None:
+    """Values into the cells of a picture whose darkest colour stands for `most`."""
+    for (row, column), value in np.ndenumerate(values):
+        dark = abs(value) > 0.6 * most
+        style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white" if dark else "#1a202c"}
+        axes.text(column, row, f"{value:.{digits}f}", **style)
 
 
 def _draw_signed(axes: Any, values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:

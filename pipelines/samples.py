@@ -53,22 +53,21 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, 
 
 def validation_stream(run: Run, tok: Tokenizer) -> TokenStream | None:
     """The validation split of the run's dataset; None where that is gone or was built again with another tokenizer."""
-    try:
-        dataset = TokenDataset(run.data)
-        stream = dataset.split("validation")
-    except ValueError:
-        return None
-    return stream if dataset.tokenizer_fingerprint == tok.fingerprint else None
+    return _validation(TokenDataset, run, tok)
 
 
 def validation_pairs(run: Run, tok: Tokenizer) -> Pairs | None:
-    """The validation split of a run's dataset of pairs; None where there is none, or it is of another tokenizer."""
+    """The same of a run whose dataset is of pairs; None also where it has none."""
+    return _validation(PairDataset, run, tok) or None
+
+
+def _validation(kind: type[TokenDataset] | type[PairDataset], run: Run, tok: Tokenizer) -> Any:
     try:
-        dataset = PairDataset(run.data)
-        pairs = dataset.split("validation")
+        dataset = kind(run.data)
+        split = dataset.split("validation")
     except ValueError:
         return None
-    return pairs if dataset.tokenizer_fingerprint == tok.fingerprint and len(pairs) else None
+    return split if dataset.tokenizer_fingerprint == tok.fingerprint else None
 
 
 def validation_excerpt(stream: TokenStream | None, tok: Tokenizer, length: int, seed: int) -> np.ndarray:

@@ -22,7 +22,7 @@ ROLES = {"cls_token": CLS, "sep_token": SEP, "mask_token": MASK}
 
 @dataclass(frozen=True, kw_only=True)
 class TextIds:
-    """With which ids texts begin and end, for a run's model."""
+    """With which ids texts begin and end for a run's model, and what else its special tokens stand for."""
 
     before: tuple[int, ...]
     """Read before a prompt."""

@@ -37,6 +37,12 @@ def named_files(folder, processor, named):
     (folder / "tokenizer_config.json").write_text(json.dumps(named))
 
 
+def all_of_validation(run, data, length):
+    """What is read of the validation split to measure a run, as one batch."""
+    stream = TokenDataset(data).split("validation")
+    return validation_batch(stream, objective_of(Run(run), length, Run(run).tokenizer()), 0, stream.blocks)
+
+
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory, text_folder):
     """An encoder that reads texts as RoBERTa does, in a folder of the hub, its model of `transformers`, and its run."""
@@ -74,8 +80,7 @@ def test_an_encoder_is_measured_shown_and_fine_tuned_with_its_own_special_tokens
     _, peer, run = encoder
     build_dataset([str(text_folder)], tokenizer=run, context_length=32, separator=False, out=tmp_path / "data")
     found = evaluate(run, data=tmp_path / "data", device="cpu")["splits"]["validation"]
-    tok, stream = Run(run).tokenizer(), TokenDataset(tmp_path / "data").split("validation")
-    batch = validation_batch(stream, objective_of(Run(run), 32, tok), 0, stream.blocks)
+    batch = all_of_validation(run, tmp_path / "data", 32)
     assert (batch.inputs[:, 0] == 0).all()
     assert (batch.inputs[:, -1] == 2).all()
     assert (batch.inputs == 3).sum() > 0.7 * batch.weights.sum()
@@ -170,9 +175,8 @@ def test_a_t5_is_measured_on_spans_between_its_own_ids(t5, text_folder, tmp_path
     build_dataset([str(text_folder)], tokenizer=run, context_length=512, separator=False, out=tmp_path / "data")
     found = evaluate(run, data=tmp_path / "data", device="cpu")["splits"]["validation"]
 
-    tok, stream = Run(run).tokenizer(), TokenDataset(tmp_path / "data").split("validation")
-    batch = validation_batch(stream, objective_of(Run(run), 512, tok), 0, stream.blocks)
-    first = tok.special_tokens["<extra_id_0>"]
+    batch = all_of_validation(run, tmp_path / "data", 512)
+    first = Run(run).tokenizer().special_tokens["<extra_id_0>"]
     assert (batch.inputs[:, 0] == 0).all()
     assert (batch.inputs[:, 1] == first).all()
     assert ((batch.source == first).sum(axis=1) == 1).all()
