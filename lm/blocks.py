@@ -5,14 +5,13 @@ Axes: B sequences, T positions, S positions attended to, H query heads, G key-va
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from lm.activations import ACTIVATIONS
 from lm.config import GATED, ModelConfig
 from lm.layers import Linear, RMSNorm, build_norm
 from lm.positions import Rotary, rotate
@@ -82,33 +81,6 @@ class MLP(nn.Module):
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))
-
-
-def relu_squared(x: Tensor) -> Tensor:
-    """max(x, 0)^2 (So et al. 2021)."""
-    return F.relu(x).square()
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016).
-
-    Compiled for a CPU, as x sigmoid(2 u), which is the same: there a tanh takes four times as long.
-    """
-    if x.device.type != "cpu" or not torch.compiler.is_compiling():
-        return F.gelu(x, approximate="tanh")
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    doubled = 2.0 * math.sqrt(2.0 / math.pi) * wide * (1.0 + 0.044715 * wide * wide)
-    return (wide * torch.sigmoid(doubled)).to(x.dtype)
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": gelu_tanh,
-    "relu": F.relu,
-    "relu2": relu_squared,
-    "swiglu": F.silu,
-    "geglu": gelu_tanh,  # T5 1.1 approximates
-}
 
 
 class Block(nn.Module):

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# logits at a time: on the CPU few enough for its cache, on a GPU enough to keep it busy
-CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
+# Logits at a time, at most.
+CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
+# And rows of them on a CPU: of fewer, products read the whole output matrix for too little; of more, with logits in two
+# dtypes if narrow, the passes over them leave the cache.
+CPU_ROWS, CPU_NARROW_ROWS = 512, 256
 
 
 class Variant(NamedTuple):
@@ -85,7 +88,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 gradient = logits.copy_(gradient)  # the logits are spent: their memory takes the rounded gradient
             narrow = scale.to(rows.dtype).unsqueeze(-1)
             rows_gradient[chunk] = (gradient @ matrix) * narrow
-            weight_gradient += gradient.T @ (rows[chunk] * narrow)
+            weighted = rows[chunk] * narrow
+            if weighted.dtype == wide:
+                weight_gradient.addmm_(gradient.T, weighted)
+            else:
+                weight_gradient += gradient.T @ weighted
         ctx.save_for_backward(rows_gradient, weight_gradient, bias_gradient)
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return total
@@ -109,8 +116,7 @@ def _scored_chunks(
     Fresh ones for every chunk would come from the operating system page by page, which on the CPU takes
     longer than the softmax.
     """
-    elements = CHUNK_ELEMENTS.get(rows.device.type, CHUNK_ELEMENTS["cpu"])
-    size = min(max(1, elements // len(weight)), len(rows))
+    size = _chunk_size(rows, len(weight))
     matrix, offset = weight.to(rows.dtype).T, None if bias is None else bias.to(rows.dtype)
     all_logits = rows.new_empty(size, len(weight))
     all_probabilities = torch.empty_like(all_logits, dtype=torch.promote_types(rows.dtype, torch.float32))
@@ -132,6 +138,14 @@ def _scored_chunks(
                 logits.copy_(wide)
         torch.softmax(wide, dim=-1, out=probabilities)
         yield chunk, logits, probabilities
+
+
+def _chunk_size(rows: Tensor, entries: int) -> int:
+    kind = "cuda" if rows.device.type == "cuda" else "cpu"
+    size = max(1, CHUNK_ELEMENTS[kind] // entries)
+    if kind == "cpu":
+        size = min(size, CPU_NARROW_ROWS if rows.dtype.itemsize < torch.float32.itemsize else CPU_ROWS)
+    return min(size, len(rows))
 
 
 def _log_sum_exp(logits: Tensor, probabilities: Tensor) -> Tensor:
