@@ -3,14 +3,17 @@
     python -m benchmarks.recipes --text CORPUS... [--tokens 1M] [--variants NAME...] [--seeds 1]
 
 writes benchmarks/results/recipes/recipes.json, adding to what is there, and recipes.md. What is there already, of the
-same text, tokens, shape, seed and device, is not trained again: the same command goes on after an interruption, and
-with more variants, seeds or tokens adds those. What was made of it is told in benchmarks/recipes.md.
+same text, tokens, shape, seed and device, is not trained again: the same command goes on after an interruption (with
+--folder in the midst of a training), and with more variants, seeds or tokens adds those. What was made of it is told in
+benchmarks/recipes.md.
 """
 
 import fcntl
 import json
 import math
 import os
+import re
+import shutil
 import statistics
 import tempfile
 import time
@@ -103,6 +106,8 @@ class Settings:
     shape: str
     machine: Machine
     results: Path
+    runs: Path
+    """Folder of the trainings that are not recorded yet."""
 
     def key(self, variant: str, seed: int) -> dict[str, Any]:
         """What tells a training from all others."""
@@ -138,7 +143,8 @@ def recipes(
         variants: Which by name instead.
         seeds: How many times each is trained, with seeds 0, 1, ...
         shape: 4 layers of width 192, or 6 of 320.
-        folder: Where the tokenizer and the dataset are made and found again; by default a temporary folder.
+        folder: Where the tokenizer, the dataset and trainings that were interrupted are found again; by default a
+            temporary folder.
         results: Folder of recipes.json and recipes.md.
     """
     names = variants or GROUPS[group]
@@ -152,14 +158,16 @@ def recipes(
             passages = [str(_write_passages(text, where / "passages.jsonl"))]
             options = {"tokenizer": where / "tokenizer", "context_length": 256, "split": "hash:0.01"}
             build_dataset(passages, out=where / "data", **options)
-        settings = Settings(where / "data", tokens, shape, choose_machine(), results)
+        settings = Settings(where / "data", tokens, shape, choose_machine(), results, where / "runs")
         for seed in range(seeds):
             for name in names:
                 key = settings.key(name, seed)
                 if any(key.items() <= row.items() for row in _rows(results)):
                     say(f"{name}, seed {seed}: there already")
                 else:
-                    _record(key | _trained(name, seed, settings), results)
+                    run = settings.runs / re.sub(r"[^\w.-]+", "-", "_".join(map(str, key.values())))
+                    _record(key | _trained(name, seed, settings, run), results)
+                    shutil.rmtree(run)
 
 
 def _write_passages(text: Sequence[str], path: Path) -> Path:
@@ -187,8 +195,8 @@ def _device(machine: Machine) -> str:
     return f"{name}, {machine.dtype_name}"
 
 
-def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
-    """Validation bits per byte and seconds of one variant."""
+def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, Any]:
+    """Validation bits per byte and seconds of one variant, trained in the folder `run` or from there on."""
     model, train = VARIANTS[name]
     dataset = TokenDataset(settings.data)
     held_out = dataset.info["splits"]["validation"]
@@ -202,13 +210,15 @@ def _trained(name: str, seed: int, settings: Settings) -> dict[str, Any]:
             checkpoint_every_tokens=10 * settings.tokens,
         ),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        before = time.process_time()
-        if pretrain(recipe, data=settings.data, out=out):
-            raise SystemExit("interrupted: the same command goes on after the variants that are done")
-        processor = time.process_time() - before
-        last = Run(out).metrics()[-1]  # of the validation split
+    clock = run / "processor.json"
+    earlier = json.loads(clock.read_text()) if clock.exists() else 0.0
+    before = time.process_time()
+    interrupted = pretrain(recipe, data=settings.data, out=run)
+    processor = earlier + time.process_time() - before
+    if interrupted:
+        write_whole(clock, json.dumps(processor))
+        raise SystemExit("interrupted: the same command goes on with the trainings that were not recorded")
+    last = Run(run).metrics()[-1]  # of the validation split
     per_byte = held_out["tokens"] / held_out["bytes"] / math.log(2)
     sized = replace(recipe.model, vocab_size=dataset.vocab_size)
     return {

@@ -1,6 +1,10 @@
 """The benchmark of recipes trains each variant once and says which was best."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -25,6 +29,30 @@ def test_variants_are_trained_recorded_and_not_trained_again(tmp_path, text_fold
     assert len({row["bits_per_byte"] for row in rows}) == len(rows)
     table = (tmp_path / "found" / "recipes.md").read_text()
     assert all(f"| {name} |" in table for name in GROUPS["preset"])
+
+
+@pytest.mark.slow
+def test_a_training_that_was_interrupted_goes_on_from_there(tmp_path, text_folder):
+    options = ["--text", str(text_folder), "--tokens", "80_000", "--variants", "modern"]
+
+    def command(name):
+        folders = ["--folder", str(tmp_path / "made"), "--results", str(tmp_path / name)]
+        return [sys.executable, "-m", "benchmarks.recipes", *options, *folders]
+
+    process = subprocess.Popen(command("found"))
+    while not any("train" in file.read_text() for file in tmp_path.glob("made/runs/*/metrics.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 1
+    (clock,) = tmp_path.glob("made/runs/*/processor.json")
+    before = json.loads(clock.read_text())
+    subprocess.run(command("found"), check=True)
+    assert not list(tmp_path.glob("made/runs/*"))
+    subprocess.run(command("whole"), check=True)
+    (resumed,), (whole,) = (json.loads((tmp_path / name / "recipes.json").read_text()) for name in ("found", "whole"))
+    assert resumed["bits_per_byte"] == whole["bits_per_byte"]
+    assert 0 < before < resumed["processor_seconds"]
 
 
 def test_the_best_of_gpt2_is_compared_with_half_the_tokens_by_what_the_processor_worked():
