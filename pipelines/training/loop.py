@@ -119,6 +119,7 @@ class Trainer:
 
     def _loop(self, bar: Bar) -> None:
         self._start_clock()
+        frozen = False
         while self.at.tokens < self.config.tokens and not self._stopped():
             try:
                 self._advance(bar)
@@ -126,6 +127,11 @@ class Trainer:
                 if self.config.nonfinite != "rollback":
                     raise
                 self._roll_back(error)
+            if not frozen:
+                # What start-up left behind lives as long as the run: the collector need not look at it again.
+                gc.collect()
+                gc.freeze()
+                frozen = True
 
     def _advance(self, bar: Bar) -> None:
         """One step, and what is due after it."""
@@ -136,10 +142,6 @@ class Trainer:
             self._watch(step.loss)
         note = f"loss {self.at.watch.smoothed():.3f}, lr {step.lr:.2g}"
         bar.update(min(self.at.tokens, self.config.tokens), note=note)
-        if gc.get_freeze_count() == 0:
-            # What start-up left behind lives as long as the run: the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
         last = self.at.tokens >= self.config.tokens
         if self.at.unlogged and (last or self.at.step % self.config.log_every_steps == 0):
             self._log_training(step)

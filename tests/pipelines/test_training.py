@@ -1,5 +1,6 @@
 """Training: what a run learns, logs and keeps, and that every setting does what it says."""
 
+import gc
 import json
 import math
 import shutil
@@ -17,6 +18,7 @@ from pipelines.training.checkpoints import whole_checkpoint
 from pipelines.training.fitting import largest_micro_batch
 from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Batch
+from pipelines.training.loop import Trainer
 from pipelines.training.machine import tabulated_flops
 from pipelines.training.run import Run
 from tests.pipelines.training_cases import assert_same_run, metrics_of, rewrite_state, stop_after, weights_of
@@ -66,6 +68,29 @@ def test_every_training_setting_does_what_it_says(tmp_path, small_recipe, datase
     halved = [line for line in ends("batch", batch_tokens=128) if line["split"] == "train"]
     assert halved[-1]["step"] == 100
     assert halved[-1]["tokens"] == normal[-1]["tokens"]
+
+
+def test_the_collector_leaves_alone_what_start_up_left_until_the_run_ends(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    frozen = []
+
+    def note(step):
+        frozen.append(gc.get_freeze_count() > 0)
+        return step
+
+    step = Trainer.step
+    monkeypatch.setattr(Trainer, "step", lambda trainer: note(step(trainer)))
+    pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt")
+    assert frozen == [False] + 49 * [True]
+    assert gc.get_freeze_count() == 0
+
+
+def test_counting_what_is_frozen_walks_through_it_and_is_not_done_in_a_step(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    monkeypatch.setattr(gc, "get_freeze_count", None)
+    assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path, small_recipe, dataset_folder, trained_gpt):
