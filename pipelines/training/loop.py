@@ -74,6 +74,8 @@ class Trainer:
             keep_freed_memory()
         narrow = model.compute_dtype == torch.bfloat16  # what the machine is good at, which was found out for the model
         self.optimizers = build_optimizers(model, _settings(config), narrow, config.compile, parallel.spread)
+        self._parameters = list(model.parameters())  # to walk through the modules for them takes a millisecond
+        model.train()
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
         self.at = Progress()
@@ -258,18 +260,21 @@ class Trainer:
         return lr * self.config.lr, decay * self.config.weight_decay
 
     def step(self) -> Step:
-        """One optimizer step on the next batch. Where its loss or gradient is not finite the weights stay;
-        NotFiniteError, unless the recipe skips or it was float16 that overflowed."""
+        """One optimizer step on the next batch. Where its loss or gradient is not finite: if the recipe skips such
+        steps, or it was float16 that overflowed, the weights stay; else NotFiniteError, and they are spoilt."""
         started = time.perf_counter()
-        self.model.train()
         batch = self.batches.step(self.at.consumed, self.at.tokens)
         self.at.waited += time.perf_counter() - started
         examples, tokens = self.data.size(self.at.consumed, self.at.tokens)
         lr, weight_decay = self._schedule(tokens)
-        loss, norm = self._backward(batch)
+        total, total_norm = self._backward(batch)
+        may_stay = self.config.nonfinite == "skip" or self.loss_scale.enabled
+        if not may_stay:  # then a GPU has this to do while the host waits for the loss
+            self.optimizers.step()
+        loss, norm = self.parallel.sum(float(total)), float(total_norm)
         overflowed = self.loss_scale.overflowed(loss, norm)
         finite = math.isfinite(loss) and math.isfinite(norm)
-        if finite:
+        if finite and may_stay:
             self.optimizers.step()
         self.optimizers.zero_grad()
         if finite and self.average is not None:
@@ -286,18 +291,18 @@ class Trainer:
             count_skipped(self.at, self.config.nonfinite, loss, lr)
         return Step(loss, lr, weight_decay, tokens)
 
-    def _backward(self, batch: Batch) -> tuple[float, float]:
-        """The gradient of a batch, clipped: its mean loss and the norm before clipping."""
+    def _backward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradient of a batch, clipped: this process's part of its mean loss, and the norm before clipping, scalars
+        that a GPU may still be working on."""
         weight = self.parallel.sum(float(batch.weights.sum()))
-        total = 0.0
+        total = torch.zeros((), device=self.device)
         for micro in self.parallel.micro_batches(batch, self.config.micro_batch):
             smoothing = {"label_smoothing": self.config.label_smoothing, "z_loss": self.config.z_loss}
             loss = self._nats(micro, **smoothing) / max(1.0, weight)
             self.parallel.backward(self.loss_scale.scaled(loss))
-            total += loss.detach()
+            total = total + loss.detach()
         self.loss_scale.unscale(self.optimizers)
-        norm = self.parallel.clip(self.model, self.config.grad_clip or math.inf)
-        return self.parallel.sum(float(total)), norm
+        return total, self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
 
     def _fitting_micro_batch(self) -> int:
         if self.device.type == "cpu" or not isinstance(self.data, BlockData):
@@ -335,6 +340,7 @@ class Trainer:
             nats += float(self._nats(batch))
             weight += float(batch.weights.sum())
         self.parallel.release(self.model)
+        self.model.train()
         nats, weight = self.parallel.sum(nats), self.parallel.sum(weight)
         if not math.isfinite(nats):
             raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")

@@ -9,7 +9,7 @@ agreements (weights of batches, losses, signals) go through gloo, so that a GPU 
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -62,9 +62,9 @@ class OneProcess:
         """Add this process's part of the loss to the gradient, which becomes that of the sum over all."""
         loss.backward()
 
-    def clip(self, model: LanguageModel, limit: float) -> float:
-        """Scale the whole gradient down to an L2 norm of `limit`; the norm it had."""
-        return float(clip_grad_norm_(model.parameters(), limit))
+    def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:
+        """Scale the whole gradient of all parameters down to an L2 norm of `limit`; the norm it had, a scalar."""
+        return clip_grad_norm_(parameters, limit)
 
     def spread(self, function: Callable[[Tensor], Tensor], matrices: Tensor, rows: int) -> Tensor:
         """`function` of a stack of matrices (N, `rows`, columns), of which each process works on some. Given are, and

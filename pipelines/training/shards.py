@@ -1,6 +1,6 @@
 """A run whose model is cut up among its processes: PyTorch's FSDP2 for the trainer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -51,11 +51,10 @@ class Shards(Replicas):
     def micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
         return batch.split(size)
 
-    def clip(self, model: LanguageModel, limit: float) -> float:
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        norm = self.whole(get_total_norm(gradients))
-        clip_grads_with_norm_(model.parameters(), limit, norm)
-        return float(norm)
+    def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:
+        norm = self.whole(get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]))
+        clip_grads_with_norm_(parameters, limit, norm)
+        return norm
 
     def spread(self, function: Callable[[Tensor], Tensor], matrices: Tensor, rows: int) -> Tensor:
         number, own, columns = matrices.shape

@@ -32,6 +32,11 @@ class LossScale:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
 
+    @property
+    def enabled(self) -> bool:
+        """Whether the loss is scaled."""
+        return self._scaler.is_enabled()
+
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """What to take the gradient of."""
         return self._scaler.scale(loss)
@@ -44,7 +49,7 @@ class LossScale:
     def overflowed(self, loss: float, norm: float) -> bool:
         """Adapt the scale to a step of that loss and gradient norm; whether its gradient is not finite because the
         scale was too large. Where the loss itself is not finite no scale would help."""
-        if not self._scaler.is_enabled():
+        if not self.enabled:
             return False
         before = self._scaler.get_scale()
         helpless = not math.isfinite(norm) and (not math.isfinite(loss) or before <= SMALLEST_SCALE)
@@ -53,7 +58,7 @@ class LossScale:
 
     def metrics(self, overflows: int) -> dict[str, float]:
         """What the log says of it."""
-        return {"loss_scale": self._scaler.get_scale(), "overflows": overflows} if self._scaler.is_enabled() else {}
+        return {"loss_scale": self._scaler.get_scale(), "overflows": overflows} if self.enabled else {}
 
     def as_state(self) -> dict[str, Any]:
         """What a checkpoint remembers."""

@@ -12,16 +12,27 @@ import pytest
 import torch
 
 from lm.model import build_model
+from lm.optimizers import Optimizers
 from pipelines.dataset import TokenDataset
-from pipelines.pretrain import pretrain
+from pipelines.pretrain import fit_to_data, pretrain
 from pipelines.training.checkpoints import whole_checkpoint
+from pipelines.training.data import open_training_data
 from pipelines.training.fitting import largest_micro_batch
 from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Batch
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import tabulated_flops
+from pipelines.training.parallel import OneProcess
 from pipelines.training.run import Run
-from tests.pipelines.training_cases import assert_same_run, metrics_of, rewrite_state, stop_after, weights_of
+from tests.pipelines.training_cases import (
+    assert_same_run,
+    metrics_of,
+    rewrite_state,
+    stop_after,
+    weights_of,
+    with_train,
+)
+from tokenizer import Tokenizer
 
 
 def test_the_loss_falls_and_metrics_tell_it(trained_gpt, small_recipe):
@@ -158,8 +169,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_p
 def test_steps_that_are_not_finite_are_skipped_where_the_recipe_says_so(
     tmp_path, small_recipe, dataset_folder, monkeypatch, capsys
 ):
-    from pipelines.training.loop import Trainer
-
     nats = Trainer._nats
 
     def poisoned(self, batch, **smoothing):
@@ -177,9 +186,20 @@ def test_steps_that_are_not_finite_are_skipped_where_the_recipe_says_so(
         pretrain(small_recipe, data=dataset_folder, out=tmp_path / "stopped")
 
 
-def test_a_run_that_skips_forever_stops(tmp_path, small_recipe, dataset_folder, monkeypatch):
-    from pipelines.training.loop import Trainer
+@pytest.mark.parametrize(("nonfinite", "order"), [("stop", ["update", "loss"]), ("skip", ["loss", "update"])])
+def test_weights_are_updated_before_the_loss_is_waited_for_unless_it_decides(
+    small_recipe, dataset_folder, monkeypatch, nonfinite, order
+):
+    happened = []
+    monkeypatch.setattr(OneProcess, "sum", lambda self, value: happened.append("loss") or value)
+    monkeypatch.setattr(Optimizers, "step", lambda self: happened.append("update"))
+    recipe = with_train(fit_to_data(small_recipe, TokenDataset(dataset_folder)), nonfinite=nonfinite)
+    data = open_training_data(recipe, TokenDataset(dataset_folder), Tokenizer.load(dataset_folder))
+    Trainer(None, build_model(recipe.model, 0), data, recipe.train).step()
+    assert happened[-2:] == order
 
+
+def test_a_run_that_skips_forever_stops(tmp_path, small_recipe, dataset_folder, monkeypatch):
     nats = Trainer._nats
     monkeypatch.setattr(
         Trainer, "_nats", lambda self, *a, **k: nats(self, *a, **k) * (math.nan if self.model.training else 1.0)
