@@ -40,7 +40,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
     from pipelines.display import quantity, say
     from pipelines.training.data import open_dataset, open_training_data
     from pipelines.training.loop import Trainer, summary
-    from pipelines.training.machine import matmul_precision, precision_line, with_peaks
+    from pipelines.training.machine import kernels, precision_line, with_peaks
     from pipelines.training.metrics_log import require_tensorboard
     from pipelines.training.run import locked, open_or_create, with_machine
     from tokenizer import Tokenizer
@@ -77,7 +77,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
         "tokenizer_fingerprint": tok.fingerprint,
         "torch": torch.__version__,
     }
-    with locked(out) if group.is_main else nullcontext(), matmul_precision(recipe.train.matmul_precision):
+    with locked(out) if group.is_main else nullcontext(), kernels(recipe.train):
         run = open_or_create(out, recipe, facts, tok) if group.is_main else None
         machine = with_peaks(machine) if group.is_main else machine
         trainer = Trainer(run, model, training_data, recipe.train, machine, group)

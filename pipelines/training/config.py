@@ -6,7 +6,7 @@ from typing import Literal
 # What may be another when a run goes on: it changes neither what is learnt (but for rounding) nor in which order.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
-    *("device", "dtype", "matmul_precision", "compile"),
+    *("device", "dtype", "matmul_precision", "deterministic", "compile"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks"),
 )
@@ -71,7 +71,11 @@ class TrainConfig:
     """Of activations and matrix products; weights and optimizer state are float32. float16 scales the loss. auto: by
     what the device is good at."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
-    """Of matrix products in float32, in torch's words: in full; in TF32 or three bfloat16 products; in bfloat16."""
+    """Of matrix products in float32, in torch's words: in full; in TF32 or three bfloat16 products; in bfloat16. Who
+    leaves dtype open has bfloat16 where it is faster, so float32 means float32."""
+    deterministic: bool = False
+    """Whether a GPU uses only kernels that add up in a fixed order, which are slower: then a run that goes on ends with
+    the same weights there too, bit for bit, on the same kind of GPU. A CPU always does."""
     compile: bool = False
     """Whether torch.compile prepares the model first: it takes up to a minute, and pays on a GPU; on a CPU for models
     of many small operations, such as RMS norms and gated MLPs."""
@@ -122,6 +126,11 @@ class TrainConfig:
         for name in ("min_lr_ratio", "decay_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"train.{name} is {getattr(self, name)}, but must be in [0, 1]")
+        if self.deterministic and not self.micro_batch:
+            raise ValueError(
+                "train.micro_batch is 0, and what fits may be another number when a run goes on: give a number, or "
+                "leave train.deterministic out"
+            )
         self._check_batch_warmup()
 
     def _check_batch_warmup(self) -> None:

@@ -137,18 +137,35 @@ def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> 
         attention = f"{chosen}, the fastest measured for that at {length:,} positions"
     products = {"highest": "in full", "high": "in TF32 or three of bfloat16", "medium": "in bfloat16"}
     exact = f"matmul precision {train.matmul_precision} (float32 products {products[train.matmul_precision]})"
-    return f"{machine.why}; attention {attention}; {exact}"
+    order = "; kernels that add up in a fixed order" if train.deterministic else ""
+    return f"{machine.why}; attention {attention}; {exact}{order}"
 
 
 @contextmanager
-def matmul_precision(name: str) -> Iterator[None]:
-    """Products of float32 matrices at that precision of `torch.set_float32_matmul_precision`, for a time."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(name)
+def kernels(train: TrainConfig) -> Iterator[None]:
+    """For a time, products of float32 matrices at `matmul_precision` of torch.set_float32_matmul_precision, and where
+    `deterministic` only kernels that add up in a fixed order; ValueError where torch has none for an operation."""
+    precision, deterministic = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_float32_matmul_precision(train.matmul_precision)
+    if train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its first product
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # all that is read has been written
     try:
         yield
+    except RuntimeError as error:
+        if "deterministic implementation" not in str(error):
+            raise
+        what = str(error).split(" does not have", 1)[0]
+        raise ValueError(
+            f"train.deterministic is true, but {what} has no kernel that adds up in a fixed order: give "
+            "--model.attention closed_form, or train without it"
+        ) from error
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.utils.deterministic.fill_uninitialized_memory = filled
 
 
 def _best_on_gpu(device: torch.device, half: bool) -> tuple[torch.dtype, str]:

@@ -1,6 +1,7 @@
 """A run goes on: at another batch size, with other settings, and along schedules that go by tokens."""
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -163,11 +164,39 @@ def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(tmp_path, small_recipe
         ({"batch_warmup_tokens": 200}, "a batch that grows needs both"),
         ({"weight_decay_ratio": -1.0}, "train.weight_decay_ratio is -1.0, but must not be negative"),
         ({"max_rollbacks": 0}, "train.max_rollbacks is 0, but must be above 0"),
+        ({"deterministic": True, "micro_batch": 0}, "train.micro_batch is 0, and what fits may be another number"),
     ],
 )
 def test_schedules_that_cannot_be_are_refused(change, told):
     with pytest.raises(ValueError, match=told):
         TrainConfig(**change)
+
+
+def test_kernels_add_up_in_a_fixed_order_while_training_if_asked_and_only_then(
+    tmp_path, small_recipe, dataset_folder, monkeypatch, capsys
+):
+    seen, step = set(), Trainer.step
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(
+        Trainer, "step", lambda self: seen.add(torch.are_deterministic_algorithms_enabled()) or step(self)
+    )
+    recipe = with_train(small_recipe, tokens=512, deterministic=True)
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert (seen, torch.are_deterministic_algorithms_enabled()) == ({True}, False)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert "; kernels that add up in a fixed order" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_operation_without_a_fixed_order_is_refused_by_name(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    def step(trainer):
+        torch.empty(3).put_(torch.tensor([0]), torch.ones(1))  # has none, on a CPU either
+
+    monkeypatch.setattr(Trainer, "step", step)
+    with pytest.raises(
+        ValueError, match=r"but put_ has no kernel that adds up in a fixed order: give --model\.attention"
+    ):
+        pretrain(with_train(small_recipe, deterministic=True), data=dataset_folder, out=tmp_path / "gpt")
 
 
 def test_float32_products_have_the_precision_asked_for_while_training_and_only_then(

@@ -347,3 +347,16 @@ def test_a_gpu_reaches_the_same_loss(tmp_path, small_recipe, dataset_folder, tra
     pretrain(recipe, data=dataset_folder, out=tmp_path / "gpu")
     ends = [metrics_of(run)[-1]["loss"] for run in (tmp_path / "gpu", trained_gpt)]
     assert ends[0] == pytest.approx(ends[1], abs=0.05)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_run_that_goes_on_on_a_gpu_ends_with_the_same_weights_if_deterministic(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    recipe = with_train(small_recipe, device="cuda", dtype="auto", deterministic=True)
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_after(17, patch)
+        assert pretrain(recipe, data=dataset_folder, out=tmp_path / "stopped") == 128 + signal.SIGTERM
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "stopped")
+    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
