@@ -7,7 +7,8 @@ The recipe bytes-small is for a GPU and stands beside nanoGPT's large run.
 A tokenizer of 256 entries (no merges), the first nine tenths of the text, the recipe with seeds 0, 1, 2 and so on; then
 every target of the last tenth, in blocks of the training length and, beside it, with a sliding window. Where the recipe
 keeps the best checkpoint, that is measured, as nanoGPT does. The text is ASCII, so a byte is a character. The runs go
-to benchmarks/results/shakespeare/.
+to benchmarks/results/shakespeare/. How long nanoGPT's small run would take on the machine at hand is told by steps of
+`transformers`' GPT-2 of its shape in a plain loop.
 """
 
 import json
@@ -19,12 +20,17 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 import tyro
 from safetensors.torch import load_file
 
 from benchmarks.machine import cores, processor
+from benchmarks.training_models import Case
+from benchmarks.training_worker import Job, PeerSteps
+from lm.config import ModelConfig
 from pipelines.build_dataset import build_dataset
+from pipelines.dataset import TokenDataset
 from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
 from pipelines.recipe import load_recipe
@@ -33,13 +39,12 @@ from pipelines.training.kept import latest_checkpoint
 from pipelines.training.run import Run
 
 RESULTS = Path(__file__).parent / "results" / "shakespeare"
-NANOGPT_SECONDS = 97.0  # of its small run, on two cores of another machine
-# Its nats per character on random crops of the last tenth.
-NANOGPT = {
-    "bytes-tiny": f"1.886 in {NANOGPT_SECONDS:.0f} s for nanoGPT's small run (2,000 steps of 12 x 64) on two cores of "
-    "another machine: {share:.2f} of its time",
-    "bytes-small": "1.4697 for nanoGPT's large run (5,000 steps of 64 x 256)",
-}
+# nanoGPT's nats per character on random crops of the last tenth, and the steps of its small run.
+SMALL_NATS, SMALL_SECONDS, SMALL_STEPS, TIMED_STEPS = 1.886, 97.0, 2000, 100
+SMALL_SHAPE = ModelConfig(
+    vocab_size=256, layers=4, width=128, heads=4, context_length=64, positions="learned", activation="gelu_tanh"
+)
+SMALL_RECIPE, LARGE_NATS = "bytes-tiny", 1.4697
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +53,7 @@ class Options:
 
     text: Path
     """tinyshakespeare.txt."""
-    recipe: str = "bytes-tiny"
+    recipe: str = SMALL_RECIPE
     runs: int = 3
     """With seeds 0, 1, 2 and so on."""
     stride: int = 16
@@ -81,6 +86,19 @@ def one_run(options: Options, data: Path, out: Path, seed: int) -> dict[str, flo
     }
 
 
+def plain_step_seconds(data: Path) -> float:
+    """The median of nanoGPT's small steps, by `transformers`' GPT-2."""
+    case = Case(SMALL_SHAPE, batch=12)
+    job = Job("transformers", "", "cpu", "float32", compiled=False, tokens="", steps=SMALL_STEPS, rise=100)
+    peer = PeerSteps(job, case, np.concatenate(TokenDataset(data).split("train").chunks()))
+    seconds = []
+    for _ in range(TIMED_STEPS + 10):
+        started = time.perf_counter()
+        float(peer.train())
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[10:])
+
+
 def weights_of(run: Path) -> list[torch.Tensor]:
     return list(load_file(latest_checkpoint(run) / "model.safetensors").values())
 
@@ -94,7 +112,6 @@ def report(result: dict) -> str:
     ]
     seconds = statistics.median(run["seconds"] for run in result["runs"])
     nats = statistics.median(run["nats_per_byte"] for run in result["runs"])
-    beside = NANOGPT.get(result["recipe"])
     return "\n".join(
         [
             "# tinyshakespeare by bytes",
@@ -106,12 +123,26 @@ def report(result: dict) -> str:
             "|---|---|---|---|---|---|",
             *rows,
             "",
-            f"Median: {nats:.4f} nats per byte (perplexity {math.exp(nats):.2f}) in {seconds:.1f} s"
-            + (f", beside {beside.format(share=seconds / NANOGPT_SECONDS)}" if beside else "")
+            f"Median: {nats:.4f} nats per byte (perplexity {math.exp(nats):.2f}) in {seconds:.1f} s, beside "
+            + _beside(result, seconds)
             + ". The last tenth whole, in blocks of the training length; seconds in all include making the model, "
             "validation and checkpoints, but not importing PyTorch.",
             "",
         ]
+    )
+
+
+def _beside(result: dict, seconds: float) -> str:
+    """What nanoGPT reaches, and in which time."""
+    if "plain_step_seconds" not in result:
+        return f"{LARGE_NATS} for nanoGPT's large run (5,000 steps of 64 x 256)"
+    step = result["plain_step_seconds"]
+    there = SMALL_STEPS * step
+    return (
+        f"{SMALL_NATS} for nanoGPT's small run: its {SMALL_STEPS:,} steps of 12 x 64 would take {there:.0f} s here by "
+        f"`transformers`' GPT-2 of its shape ({1e3 * step:.1f} ms a step, the median of {TIMED_STEPS}), of which this "
+        f"is {seconds / there:.2f}; nanoGPT took {SMALL_SECONDS:.0f} s on two cores of another machine, of which this "
+        f"is {seconds / SMALL_SECONDS:.2f}"
     )
 
 
@@ -124,6 +155,7 @@ def main(options: Options) -> None:
         build_dataset(text, tokenizer=tokenizer, out=data, context_length=context, split="tail:0.1", separator=False)
         runs = [one_run(options, data, work / f"run-{seed}", seed) for seed in range(options.runs)]
         parameters = sum(weights.numel() for weights in weights_of(work / "run-0"))
+        peer = {"plain_step_seconds": plain_step_seconds(data)} if options.recipe == SMALL_RECIPE else {}
     result = {
         "command": f"python -m benchmarks.shakespeare {' '.join(sys.argv[1:])}".replace(
             str(options.text), options.text.name
@@ -134,6 +166,7 @@ def main(options: Options) -> None:
         "threads": torch.get_num_threads(),
         "parameters": parameters,
         "runs": runs,
+        **peer,
     }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / f"{options.recipe}.json").write_text(json.dumps(result, indent=2) + "\n")
