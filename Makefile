@@ -20,9 +20,10 @@ setup: .venv/.ready
 demo: .venv/.ready
 	$(BIN)/bytelm demo
 
+# A process a core, each with whole files, as the tests of one share what its fixtures make.
 test: .venv/.ready-test lint
 	@echo "== tests"
-	$(BIN)/python -m pytest -m "not slow" --durations=15
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --durations=15
 
 test-slow: .venv/.ready-test
 	@echo "== slow tests"
