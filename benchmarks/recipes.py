@@ -106,8 +106,6 @@ class Settings:
     shape: str
     machine: Machine
     results: Path
-    runs: Path
-    """Folder of the trainings that are not recorded yet."""
 
     def key(self, variant: str, seed: int) -> dict[str, Any]:
         """What tells a training from all others."""
@@ -158,14 +156,14 @@ def recipes(
             passages = [str(_write_passages(text, where / "passages.jsonl"))]
             options = {"tokenizer": where / "tokenizer", "context_length": 256, "split": "hash:0.01"}
             build_dataset(passages, out=where / "data", **options)
-        settings = Settings(where / "data", tokens, shape, choose_machine(), results, where / "runs")
+        settings = Settings(where / "data", tokens, shape, choose_machine(), results)
         for seed in range(seeds):
             for name in names:
                 key = settings.key(name, seed)
                 if any(key.items() <= row.items() for row in _rows(results)):
                     say(f"{name}, seed {seed}: there already")
                 else:
-                    run = settings.runs / re.sub(r"[^\w.-]+", "-", "_".join(map(str, key.values())))
+                    run = where / "runs" / re.sub(r"[^\w.-]+", "-", "_".join(map(str, key.values())))
                     _record(key | _trained(name, seed, settings, run), results)
                     shutil.rmtree(run)
 
@@ -217,7 +215,7 @@ def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, A
     processor = earlier + time.process_time() - before
     if interrupted:
         write_whole(clock, json.dumps(processor))
-        raise SystemExit("interrupted: the same command goes on with the trainings that were not recorded")
+        raise SystemExit("interrupted: the same command goes on, with the same --folder from here")
     last = Run(run).metrics()[-1]  # of the validation split
     per_byte = held_out["tokens"] / held_out["bytes"] / math.log(2)
     sized = replace(recipe.model, vocab_size=dataset.vocab_size)
