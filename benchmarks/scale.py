@@ -8,16 +8,16 @@ modules of the model, as `bytelm params` counts them.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from lm.config import ModelConfig
 from lm.counting import count_parameters, flops_per_token, model_without_memory
 from lm.losses import CHUNK_ELEMENTS
-from lm.memory import activation_bytes
+from lm.memory import activation_bytes, training_bytes
 from lm.muon import ROUNDS
-from lm.optimizers import partition
+from lm.optimizers import OptimizerKind, partition
 from lm.presets import preset
 from pipelines.training.machine import TABULATED
 
@@ -39,7 +39,6 @@ OPTIMIZER_STREAM = 0.7  # of the memory's bandwidth, by the fused optimizer: ass
 BF16, FLOAT32 = 2, 4
 
 Kind = Literal["ddp", "fsdp"]
-Optimizer = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,8 @@ class Shape:
         self.hidden = sum(rows * columns for rows, columns in self.hidden_matrices)
         self.flops_per_token = flops_per_token(model)
         self.activations = activation_bytes(self.config, torch.bfloat16)
+        self.state_bytes = {kind: training_bytes(model, kind) for kind in get_args(OptimizerKind)}
         self.output = self.config.vocab_size * self.config.width
-
-    def state_bytes(self, optimizer: Optimizer) -> dict[str, float]:
-        """Float32 weights, gradients and moments: two a parameter, one for a matrix that Muon has."""
-        moments = 2 * self.parameters - (self.hidden if optimizer == "muon" else 0)
-        return {
-            "weights": FLOAT32 * self.parameters,
-            "gradients": FLOAT32 * self.parameters,
-            "moments": FLOAT32 * moments,
-        }
 
     def gathered_bytes(self, kind: Kind) -> float:
         """DDP: bfloat16 copies of the blocks' weights, which autograd keeps. FSDP: of two blocks at a time, with a
@@ -103,13 +94,13 @@ class Shape:
         gradient."""
         return (BF16 + 2 * FLOAT32) * CHUNK_ELEMENTS["cuda"] + (BF16 + FLOAT32) * self.output
 
-    def memory(self, kind: Kind, optimizer: Optimizer, gpus: int) -> dict[str, float]:
+    def memory(self, kind: Kind, optimizer: OptimizerKind, gpus: int) -> dict[str, float]:
         """Bytes on each GPU, without activations."""
         shared = gpus if kind == "fsdp" else 1
-        state = {name: size / shared for name, size in self.state_bytes(optimizer).items()}
+        state = {name: size / shared for name, size in self.state_bytes[optimizer].items()}
         return {**state, "gathered": self.gathered_bytes(kind), "head": self.head_bytes()}
 
-    def sequences(self, kind: Kind, optimizer: Optimizer, cluster: Cluster, gpu: str) -> int:
+    def sequences(self, kind: Kind, optimizer: OptimizerKind, cluster: Cluster, gpu: str) -> int:
         """The largest micro-batch that fits and that the GPU's share of the batch is a multiple of; 0 if none does."""
         room = USABLE * GPU_BYTES[gpu] - sum(self.memory(kind, optimizer, cluster.gpus).values())
         share = round(BATCH_TOKENS / self.config.context_length / cluster.gpus)
@@ -156,7 +147,7 @@ def mfu_measured() -> float:
     return tokens_per_s * flops_per_token(model_without_memory(preset(name))) / TABULATED[gpu]
 
 
-def step(shape: Shape, kind: Kind, optimizer: Optimizer, cluster: Cluster, mfu: float, sequences: int) -> Step:
+def step(shape: Shape, kind: Kind, optimizer: OptimizerKind, cluster: Cluster, mfu: float, sequences: int) -> Step:
     """One step of `BATCH_TOKENS`, `sequences` at a time on each GPU.
 
     DDP's gradients travel during the backward pass of the last micro-batch, two thirds of its time; FSDP's weights and
@@ -205,8 +196,8 @@ def _numbers(shape: Shape, mfu: float) -> str:
             ("Muon's FLOPs a step", f"{shape.muon_flops():.3g}", f"{ROUNDS} rounds of 4 m²n + 2 m³ a matrix, m <= n"),
             (
                 "a checkpoint",
-                f"{_gb(shape.state_bytes('adamw')['weights'] + shape.state_bytes('adamw')['moments'])} (AdamW), "
-                f"{_gb(shape.state_bytes('muon')['weights'] + shape.state_bytes('muon')['moments'])} (Muon)",
+                f"{_gb(shape.state_bytes['adamw']['weights'] + shape.state_bytes['adamw']['moments'])} (AdamW), "
+                f"{_gb(shape.state_bytes['muon']['weights'] + shape.state_bytes['muon']['moments'])} (Muon)",
                 "weights and moments",
             ),
         ],
@@ -266,8 +257,8 @@ def _days_table(shape: Shape, measured: float) -> str:
     return "Days, by MFU (ddp, muon).\n\n" + _table(("MFU", *(cluster.name for cluster in CLUSTERS)), rows)
 
 
-def _cases(sizes: Iterable[int]) -> list[tuple[Kind, Optimizer, int]]:
-    fixed: list[tuple[Kind, Optimizer, int]] = [("ddp", "adamw", 8), ("ddp", "muon", 8)]
+def _cases(sizes: Iterable[int]) -> list[tuple[Kind, OptimizerKind, int]]:
+    fixed: list[tuple[Kind, OptimizerKind, int]] = [("ddp", "adamw", 8), ("ddp", "muon", 8)]
     return fixed + [("fsdp", optimizer, gpus) for gpus in sizes for optimizer in ("adamw", "muon")]
 
 

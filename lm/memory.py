@@ -12,14 +12,17 @@ from lm.config import ModelConfig
 from lm.counting import count_parameters, model_without_memory
 from lm.masks import Mask
 from lm.model import LanguageModel, Stack
+from lm.optimizers import OptimizerKind, partition
 
 MASTER_BYTES = 4  # weights, their gradients and an optimizer's moments are float32
 
 
-def training_bytes(model: nn.Module, moments: int = 2) -> dict[str, int]:
-    """Bytes of `weights`, `gradients` and an optimizer's `moments`: so many numbers a weight, two for AdamW."""
-    weights = MASTER_BYTES * count_parameters(model)
-    return {"weights": weights, "gradients": weights, "moments": moments * weights}
+def training_bytes(model: nn.Module, optimizer: OptimizerKind = "adamw") -> dict[str, int]:
+    """Bytes of `weights`, `gradients` and the optimizer's `moments`: two a parameter, one in a matrix that Muon has."""
+    parameters = count_parameters(model)
+    with_one = sum(matrix.numel() for matrix in partition(model, optimizer == "muon")[0])
+    weights = MASTER_BYTES * parameters
+    return {"weights": weights, "gradients": weights, "moments": MASTER_BYTES * (2 * parameters - with_one)}
 
 
 def cache_bytes_per_token(model: LanguageModel, dtype: torch.dtype) -> int:

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from lm.layers import Linear
 from lm.muon import Muon, Spread
 
+OptimizerKind = Literal["adamw", "muon"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """Everything that an update depends on besides gradients; `lr` is the peak that a schedule multiplies."""
 
-    kind: Literal["adamw", "muon"] = "adamw"
+    kind: OptimizerKind = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.1
     beta1: float = 0.9

@@ -11,30 +11,34 @@ import tyro
 from lm.config import ModelConfig
 from pipelines.arguments import parse
 from pipelines.recipe import load_recipe, recipe_names
+from pipelines.training.config import OptimizerKind
 
 COMPONENTS = ("embedding", "positions", "attention", "mlp", "norms", "head", "total")
+OPTIMIZERS = {"adamw": "AdamW's", "muon": "Muon's and AdamW's"}
 
 
 def params(
     model: ModelConfig,
     *,
     dtype: Literal["float32", "bfloat16"] = "bfloat16",
+    optimizer: OptimizerKind = "adamw",
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> dict[str, Any]:
     """Print and return what a model costs; every field of its shape can be given here.
 
     Returns `parameters` by component, `parameters_tied` and `parameters_untied` likewise, `non_embedding`,
-    `biases_and_norms`, `flops_per_token` of training, `training_bytes` (`weights`, `gradients`, AdamW's `moments`, and
-    an estimate of the `activations` of one sequence), `cache_bytes_per_token`, `cache_bytes` of a full context,
-    `cache_bytes_on_cpu`, where bfloat16 is kept as float32, and `generation_bytes`, weights and `cache_bytes`.
+    `biases_and_norms`, `flops_per_token` of training, `training_bytes` (`weights`, `gradients`, `moments` of the
+    optimizer, and an estimate of the `activations` of one sequence), `cache_bytes_per_token`, `cache_bytes` of a full
+    context, `cache_bytes_on_cpu`, where bfloat16 is kept as float32, and `generation_bytes`, weights and `cache_bytes`.
 
     Args:
         dtype: Of activations, and of weights and cache in generation; in training weights are float32.
+        optimizer: What trains it.
         as_json: Whether to print JSON.
     """
     if not model.vocab_size:
         raise ValueError("model.vocab_size is 0: a recipe takes it from a dataset; give --model.vocab-size 50257, say")
-    costs = count(model, dtype)
+    costs = count(model, dtype, optimizer)
     if as_json:
         print(json.dumps(costs))
     else:
@@ -42,7 +46,7 @@ def params(
     return costs
 
 
-def count(model: ModelConfig, dtype: str) -> dict[str, Any]:
+def count(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> dict[str, Any]:
     """The numbers that `params` returns."""
     import torch
 
@@ -71,17 +75,19 @@ def count(model: ModelConfig, dtype: str) -> dict[str, Any]:
         "non_embedding": non_embedding_parameters(built),
         "biases_and_norms": table["total"] - matrix_parameters(built),
         "flops_per_token": flops_per_token(built),
-        "training_bytes": {**training_bytes(built), "activations": activation_bytes(model, kind)},
+        "training_bytes": {**training_bytes(built, optimizer), "activations": activation_bytes(model, kind)},
         "cache_bytes_per_token": cache_bytes_per_token(built, kind),
         "cache_bytes": cache,
         "cache_bytes_on_cpu": cache_bytes(built, kept_on_cpu, length, source_length=length),
         "generation_bytes": kind.itemsize * table["total"] + cache,
         "dtype": dtype,
+        "optimizer": optimizer,
     }
 
 
-def shape_named(name: str) -> ModelConfig:
-    """The shape of a preset, of a run's folder, or of a recipe, by name or in a TOML file.
+def described(name: str) -> tuple[ModelConfig, OptimizerKind]:
+    """The shape of a preset, of a run's folder, or of a recipe, by name or in a TOML file; and the optimizer of the run
+    or the recipe, AdamW of a preset.
 
     Raises ValueError, with the nearest name, when there is none, and for the folder of a classifier.
     """
@@ -89,11 +95,13 @@ def shape_named(name: str) -> ModelConfig:
     from pipelines.training.run import Run
 
     if name in PRESETS:
-        return PRESETS[name]
+        return PRESETS[name], "adamw"
     if (Path(name) / "config.toml").is_file():
-        return Run(name).recipe.model
+        recipe = Run(name).recipe
+        return recipe.model, recipe.train.optimizer
     if name in recipe_names() or Path(name).is_file():
-        return load_recipe(name).model
+        recipe = load_recipe(name)
+        return recipe.model, recipe.train.optimizer
     known = [*PRESETS, *(recipe for recipe in recipe_names() if recipe not in PRESETS)]
     nearest = get_close_matches(name, known, n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
@@ -116,7 +124,7 @@ def _print(model: ModelConfig, dtype: str, costs: dict[str, Any]) -> None:
     say(f"FLOPs per token, forward and backward: {quantity(costs['flops_per_token'], 'FLOP')}")
     say(
         f"training: {quantity(training['weights'], 'B')} weights, {quantity(training['gradients'], 'B')} gradients, "
-        f"{quantity(training['moments'], 'B')} AdamW's moments (float32), and about "
+        f"{quantity(training['moments'], 'B')} {OPTIMIZERS[costs['optimizer']]} moments (float32), and about "
         f"{quantity(training['activations'], 'B')} of activations a sequence of {length} ({dtype})"
     )
     if costs["cache_bytes_per_token"]:
@@ -144,9 +152,9 @@ def _shape(model: ModelConfig) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    shape, rest = ModelConfig(), arguments
+    (shape, trained_by), rest = (ModelConfig(), "adamw"), arguments
     if arguments and not arguments[0].startswith("-"):
-        shape, rest = shape_named(arguments[0]), arguments[1:]
+        (shape, trained_by), rest = described(arguments[0]), arguments[1:]
     elif not {"-h", "--help"} & set(arguments):
         raise ValueError("name a model first: a preset such as gpt2, a recipe, a .toml file or a run's folder")
 
@@ -154,15 +162,17 @@ def main(arguments: list[str]) -> None:
         model: ModelConfig = shape,
         *,
         dtype: Literal["float32", "bfloat16"] = "bfloat16",
+        optimizer: OptimizerKind = trained_by,
         as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
     ) -> None:
         """Print what a model costs: parameters by component, FLOPs per token, memory of training and generation.
 
         Args:
             dtype: Of activations, and of weights and cache in generation; in training weights are float32.
+            optimizer: What trains it; by default what the recipe or the run says, AdamW for a preset.
             as_json: Whether to print JSON.
         """
-        params(model, dtype=dtype, as_json=as_json)
+        params(model, dtype=dtype, optimizer=optimizer, as_json=as_json)
 
     if rest is not arguments:
         parse(command, rest, f"params {arguments[0]}")

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+OptimizerKind = Literal["adamw", "muon"]
+
 # What may be another when a run goes on: it changes neither what is learnt (but for rounding) nor in which order.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
@@ -43,7 +45,7 @@ class TrainConfig:
     """Tokens of linear warm-up before it."""
     decay_share: float = 0.5
     """The share of the training in which a trapezoid falls."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: OptimizerKind = "adamw"
     """adamw for all parameters, or muon for the matrices of the blocks and adamw for the others."""
     muon_lr: float = 0.0
     """Peak learning rate of Muon; 0: lr. Its updates are as large as AdamW's."""

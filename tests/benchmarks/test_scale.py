@@ -27,8 +27,8 @@ def test_state_is_what_an_optimizer_holds(kind):
         parameter.grad = torch.ones_like(parameter)
     optimizers.step()
     moments = sum(value.nbytes for _, state in optimizers.state() for value in state.values() if value.ndim)
-    assert moments == shape.state_bytes(kind)["moments"]
-    assert sum(p.nbytes for p in model.parameters()) == shape.state_bytes(kind)["weights"]
+    assert moments == shape.state_bytes[kind]["moments"]
+    assert sum(p.nbytes for p in model.parameters()) == shape.state_bytes[kind]["weights"]
 
 
 def test_muon_multiplies_as_often_as_estimated():

@@ -209,10 +209,12 @@ def test_forward_flops_are_those_that_torch_counts(options):
 def test_training_takes_sixteen_bytes_a_weight_with_adamw():
     bytes_of = training_bytes(model_without_memory(preset("gpt2")))
     assert bytes_of == {"weights": 497_759_232, "gradients": 497_759_232, "moments": 995_518_464}
-    assert training_bytes(model_without_memory(SMALL), moments=1)["moments"] == 4 * PARAMETERS
 
 
-PARAMETERS = count_parameters(model_without_memory(SMALL))
+def test_muon_keeps_one_moment_of_the_matrices_in_blocks():
+    model = model_without_memory(SMALL)
+    in_blocks = sum(p.numel() for p in model.stack.blocks.parameters() if p.ndim == 2)
+    assert training_bytes(model, "muon")["moments"] == training_bytes(model)["moments"] - 4 * in_blocks
 
 
 def test_a_cache_holds_keys_and_values_of_every_layer():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelines.cli import main
-from pipelines.params import shape_named
+from pipelines.params import described
 
 
 def costs_of(capsys, *arguments):
@@ -38,6 +38,18 @@ def test_every_field_of_the_shape_can_be_given(capsys):
     costs = costs_of(capsys, "gpt2", "--model.kv-heads", "4", "--model.context-length", "2k", "--dtype", "float32")
     assert costs["cache_bytes_per_token"] == 2 * 12 * 4 * 64 * 4
     assert costs["parameters"]["positions"] == 2000 * 768
+
+
+def test_moments_are_those_of_the_optimizer_that_trains(capsys, tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('[model]\nvocab_size = 100\nwidth = 32\nlayers = 1\n[train]\noptimizer = "muon"\n')
+    costs = costs_of(capsys, str(recipe))
+    matrices = 12 * 32 * 32
+    assert costs["training_bytes"]["moments"] == 2 * costs["training_bytes"]["weights"] - 4 * matrices
+    assert main(["params", str(recipe)]) == 0
+    assert "Muon's and AdamW's moments" in capsys.readouterr().out
+    costs = costs_of(capsys, str(recipe), "--optimizer", "adamw")
+    assert costs["training_bytes"]["moments"] == 2 * costs["training_bytes"]["weights"]
 
 
 def test_a_cache_that_a_cpu_keeps_wider_is_said(capsys):
@@ -85,9 +97,9 @@ def test_a_recipe_needs_a_vocabulary(capsys, tmp_path):
 
 def test_a_name_that_nothing_has_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'gpt2-xl'"):
-        shape_named("gpt2xl")
+        described("gpt2xl")
     with pytest.raises(ValueError, match="did you mean 'gpt-tiny'"):
-        shape_named("gpt-tin")
+        described("gpt-tin")
 
 
 def test_without_a_name_it_says_what_to_name(capsys):
