@@ -84,7 +84,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
         parameters, tokens = sum(p.numel() for p in model.parameters()), quantity(recipe.train.tokens, "tok")
         say(
             f"{out.resolve().name}: {quantity(parameters, '')} parameters, {tokens} in batches of {batches(recipe)}"
-            + (f"; {group.world_size} processes ({group.kind})" if group.kind != "none" else "")
+            + (f"; {trainer.parallel.workers}" if trainer.parallel.workers else "")
         )
         say(precision_line(machine, recipe.model, recipe.train))
         with _compiling():

@@ -30,6 +30,7 @@ from pipelines.training.progress import Progress
 from pipelines.training.run import Run
 from pipelines.training.signals import asked_to_stop
 from pipelines.training.stability import LossScale, NotFiniteError, check_weights, count_skipped
+from pipelines.training.threads import Threads, usable_cores
 from pipelines.training.watch import memory_bytes, utilisation
 
 USUAL_MICRO_BATCH = 16
@@ -65,15 +66,15 @@ class Trainer:
         parallel: OneProcess = ALONE,
     ) -> None:
         self.run, self.model, self.data, self.config, self.machine = run, model, data, config, machine
-        self.parallel = parallel
+        self.parallel = self._with_threads(parallel)
         self.batches = Prefetcher(data)
         self.flops = data.flops_per_token(model) if machine else 0.0
-        self.forward = parallel.wrap(model, config.compile)
+        self.forward = self.parallel.wrap(model, config.compile)
         self.device = next(model.parameters()).device  # where FSDP has brought it
         if self.device.type == "cpu":
             keep_freed_memory()
         narrow = model.compute_dtype == torch.bfloat16  # what the machine is good at, which was found out for the model
-        self.optimizers = build_optimizers(model, _settings(config), narrow, config.compile, parallel.spread)
+        self.optimizers = build_optimizers(model, _settings(config), narrow, config.compile, self.parallel.spread)
         self._parameters = list(model.parameters())  # to walk through the modules for them takes a millisecond
         model.train()
         self.average = WeightAverage(model, config.average) if config.average else None
@@ -84,6 +85,14 @@ class Trainer:
             self.config = replace(config, micro_batch=self._fitting_micro_batch())
         if self.device.type == "cuda":  # the log is to tell what training needs, not what was tried before
             torch.cuda.reset_peak_memory_stats(self.device)
+
+    def _with_threads(self, parallel: OneProcess) -> OneProcess:
+        """Where a single process trains on several cores of a CPU, its threads."""
+        parameters = list(self.model.parameters())
+        if parallel.kind != "none" or parameters[0].device.type != "cpu":
+            return parallel
+        cores = usable_cores(self.model, self.config.compile)
+        return Threads(parameters, cores) if cores > 1 else parallel
 
     def train(self) -> Progress:
         """Go on from the newest checkpoint, if there is one, to the end."""
@@ -295,12 +304,12 @@ class Trainer:
         """The gradient of a batch, clipped: this process's part of its mean loss, and the norm before clipping, scalars
         that a GPU may still be working on."""
         weight = self.parallel.sum(float(batch.weights.sum()))
-        total = torch.zeros((), device=self.device)
-        for micro in self.parallel.micro_batches(batch, self.config.micro_batch):
-            smoothing = {"label_smoothing": self.config.label_smoothing, "z_loss": self.config.z_loss}
-            loss = self._nats(micro, **smoothing) / max(1.0, weight)
-            self.parallel.backward(self.loss_scale.scaled(loss))
-            total = total + loss.detach()
+        smoothing = {"label_smoothing": self.config.label_smoothing, "z_loss": self.config.z_loss}
+
+        def loss_of(micro: Batch) -> torch.Tensor:
+            return self._nats(micro, **smoothing) / max(1.0, weight)
+
+        total = self.parallel.gradient(batch, self.config.micro_batch, loss_of, self.loss_scale.scaled)
         self.loss_scale.unscale(self.optimizers)
         return total, self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
 

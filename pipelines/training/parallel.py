@@ -45,6 +45,11 @@ class OneProcess:
         return self.rank == 0
 
     @property
+    def workers(self) -> str:
+        """Who shares the work, in words; nothing where nobody does."""
+        return ""
+
+    @property
     def share(self) -> Share:
         """Which rows of a batch this process reads."""
         return Share(self.rank, self.world_size)
@@ -54,12 +59,24 @@ class OneProcess:
         the model's parameters may be others afterwards."""
         return torch.compile(model) if compiled else model
 
-    def micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
-        """At most `size` rows at a time, each to be followed by its `backward`."""
+    def gradient(
+        self, batch: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Leave in the parameters the gradient of a batch's loss, the sum over all processes of `loss_of` of at most
+        `size` rows at a time, `scaled`; this process's part of that sum, without its gradient and not scaled."""
+        total = torch.zeros(())
+        for micro in self._micro_batches(batch, size):
+            loss = loss_of(micro)
+            self._backward(scaled(loss))
+            total = total + loss.detach()
+        return total
+
+    def _micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
+        """At most `size` rows at a time, each to be followed by its `_backward`."""
         return batch.split(size)
 
-    def backward(self, loss: Tensor) -> None:
-        """Add this process's part of the loss to the gradient, which becomes that of the sum over all."""
+    def _backward(self, loss: Tensor) -> None:
+        """Add the gradient of this process's part of the loss, which becomes that of the sum over all."""
         loss.backward()
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:
@@ -118,19 +135,23 @@ class Replicas(OneProcess):
     def __init__(self) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
+    @property
+    def workers(self) -> str:
+        return f"{self.world_size} processes ({self.kind})"
+
     def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
         # Buffers are tables of positions, the same everywhere.
         self._wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, **{SYNC_BUFFERS: False})
         return torch.compile(self._wrapped) if compiled else self._wrapped
 
-    def micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
+    def _micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
         *before, last = batch.split(size)
         for micro in before:
             with self._wrapped.no_sync():
                 yield micro
         yield last
 
-    def backward(self, loss: Tensor) -> None:
+    def _backward(self, loss: Tensor) -> None:
         # PyTorch takes the mean over processes, and the loss is a sum.
         (loss * self.world_size).backward()
 

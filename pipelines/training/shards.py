@@ -48,7 +48,7 @@ class Shards(Replicas):
         fully_shard(model, mesh=mesh)
         return model
 
-    def micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
+    def _micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
         return batch.split(size)
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:

@@ -1,0 +1,81 @@
+"""One run on the cores of a CPU: each has a thread with rows of the batch of its own, and whole products to itself.
+
+Two cores that share every product wait for each other after each, and on a machine with other work every time for the
+one that was held up; a thread that has its own rows waits once a step.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import torch
+from torch import Tensor
+
+from lm.model import LanguageModel
+from pipelines.training.loader import Batch
+from pipelines.training.parallel import OneProcess
+
+LEAST_TOKENS = 1024  # of a thread; with fewer its products are too small to be worth the gradients that are to be added
+MOST = 8  # threads that share Python's interpreter between products
+
+
+class Threads(OneProcess):
+    """A run on a CPU whose threads each work out the gradient of some rows, in one model. Their sum is taken in the
+    order of the rows, so that the same number of cores makes the same bits."""
+
+    def __init__(self, parameters: Iterable[Tensor], cores: int) -> None:
+        self.cores = cores
+        self.threads = max(count for count in range(1, min(cores, MOST) + 1) if cores % count == 0)
+        self._parameters = list(parameters)
+        self._others = ThreadPoolExecutor(max(1, self.threads - 1), "rows")
+
+    @property
+    def workers(self) -> str:
+        return f"{self.threads} threads with rows of their own"
+
+    def gradient(
+        self, batch: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        threads = min(self.threads, len(batch.inputs), batch.inputs.size // LEAST_TOKENS)
+        if threads < 2:
+            return super().gradient(batch, size, loss_of, scaled)
+        first, *others = batch.split(-(-len(batch.inputs) // threads))
+        at_once = -(-size // threads)
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.cores // threads)
+        started = [self._others.submit(self._part, part, at_once, loss_of, scaled) for part in others]
+        try:
+            total, gradients = self._part(first, at_once, loss_of, scaled)
+        finally:
+            wait(started)
+            torch.set_num_threads(before)
+        for other_total, other_gradients in (part.result() for part in started):
+            total = total + other_total
+            _add(gradients, other_gradients)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return total
+
+    def _part(
+        self, rows: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """The loss of some rows and its gradient, which threads cannot add up in the parameters at once."""
+        total, gradients = torch.zeros(()), [None] * len(self._parameters)
+        for micro in rows.split(size):
+            loss = loss_of(micro)
+            _add(gradients, list(torch.autograd.grad(scaled(loss), self._parameters, allow_unused=True)))
+            total = total + loss.detach()
+        return total, gradients
+
+
+def usable_cores(model: LanguageModel, compiled: bool) -> int:
+    """How many cores may have threads of their own: 1 where they would draw random numbers, in any order, and where
+    torch.compile is asked for, whose programs do not run in two threads."""
+    drawn = model.config.dropout or model.config.stochastic_depth
+    return 1 if drawn or compiled else torch.get_num_threads()
+
+
+def _add(sums: list[Tensor | None], more: Sequence[Tensor | None]) -> None:
+    """Add `more` to `sums`, of which it may be the last owner; None is a parameter without a gradient."""
+    for number, gradient in enumerate(more):
+        if gradient is not None:
+            sums[number] = gradient if sums[number] is None else sums[number] + gradient

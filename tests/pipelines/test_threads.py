@@ -1,0 +1,139 @@
+"""One run on the cores of a CPU: threads with rows of their own, beside one that has them all."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm.config import ModelConfig
+from lm.model import build_model
+from pipelines.pretrain import pretrain
+from pipelines.training import threads
+from pipelines.training.loader import Batch
+from pipelines.training.parallel import OneProcess
+from pipelines.training.threads import Threads, usable_cores
+from tests.pipelines.training_cases import assert_same_run, metrics_of, start, wait_for_step
+
+SHAPE = ModelConfig(vocab_size=50, context_length=8, layers=2, width=16, heads=2)
+SHAPES = {
+    "decoder": SHAPE,
+    "encoder": replace(SHAPE, architecture="encoder"),
+    "pairs": replace(SHAPE, architecture="encoder-decoder"),
+}
+
+
+@pytest.fixture(autouse=True)
+def few_tokens_are_enough(monkeypatch):
+    monkeypatch.setattr(threads, "LEAST_TOKENS", 1)
+
+
+def batch_of(kind, rows):
+    generator = np.random.default_rng(rows)
+    inputs, targets, source = generator.integers(0, 50, (3, rows, 8))
+    weights = generator.integers(0, 2, (rows, 8)).astype(np.float32)
+    return Batch(inputs, targets, weights, source if kind == "pairs" else None)
+
+
+def gradient_of(parallel, model, batch, size):
+    """The loss and the gradient of every parameter; None for one that is not used."""
+
+    def loss_of(micro):
+        more = {} if micro.source is None else {"source": torch.from_numpy(micro.source)}
+        hidden = model(torch.from_numpy(micro.inputs), **more).flatten(0, 1)
+        parts = (torch.from_numpy(part.ravel()) for part in (micro.targets, micro.weights))
+        return model.loss(hidden, *parts)
+
+    total = parallel.gradient(batch, size, loss_of, lambda loss: 4.0 * loss)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    return total, gradients
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@settings(max_examples=20)
+@given(rows=st.integers(1, 9), size=st.integers(1, 10), cores=st.integers(2, 12))
+def test_the_gradient_is_that_of_one_thread_and_always_the_same(kind, rows, size, cores):
+    model, batch = build_model(SHAPES[kind], seed=0), batch_of(kind, rows)
+    several = Threads(model.parameters(), cores)
+    total, gradients = gradient_of(several, model, batch, size)
+    expected_total, expected = gradient_of(OneProcess(), model, batch, size)
+    torch.testing.assert_close(total, expected_total)
+    for gradient, other in zip(gradients, expected, strict=True):
+        assert (gradient is None) == (other is None)
+        if gradient is not None:
+            torch.testing.assert_close(gradient, other, atol=1e-5, rtol=1e-4)
+    again_total, again = gradient_of(several, model, batch, size)
+    assert torch.equal(total, again_total)
+    assert all(one is other or torch.equal(one, other) for one, other in zip(gradients, again, strict=True))
+
+
+@pytest.mark.parametrize("failing", [0, 3])
+def test_an_error_in_any_thread_is_raised_when_all_have_ended(failing):
+    model, ended = build_model(SHAPE, seed=0), []
+    before = torch.get_num_threads()
+
+    def loss_of(micro):
+        ended.append(int(micro.inputs[0, 0]))
+        if micro.inputs[0, 0] == failing:
+            raise FloatingPointError("this one")
+        return model.embedding.weight.sum()
+
+    numbered = np.repeat(np.arange(4)[:, None], 8, axis=1)
+    batch = Batch(numbered, numbered, np.ones((4, 8), np.float32))
+    with pytest.raises(FloatingPointError, match="this one"):
+        Threads(model.parameters(), 4).gradient(batch, 4, loss_of, lambda loss: loss)
+    assert sorted(ended) == [0, 1, 2, 3]
+    assert torch.get_num_threads() == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_cores_that_nobody_can_share_evenly_compute_together():
+    parameters = [torch.zeros(1)]
+    assert [Threads(parameters, cores).threads for cores in (2, 3, 6, 8, 11, 12, 64)] == [2, 3, 6, 8, 1, 6, 8]
+
+
+def test_what_is_drawn_at_random_or_compiled_stays_in_one_thread(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert usable_cores(build_model(SHAPE, seed=0), compiled=False) == 4
+    assert usable_cores(build_model(SHAPE, seed=0), compiled=True) == 1
+    assert usable_cores(build_model(replace(SHAPE, dropout=0.1), seed=0), compiled=False) == 1
+    assert usable_cores(build_model(replace(SHAPE, stochastic_depth=0.1), seed=0), compiled=False) == 1
+
+
+@pytest.fixture(scope="module")
+def recipe(small_recipe):
+    """Batches that are large enough for two threads, and no dropout."""
+    train = replace(
+        small_recipe.train,
+        batch_tokens=2048,
+        tokens=2048 * 30,
+        warmup_tokens=2048,
+        micro_batch=64,
+        log_every_steps=1,
+        validate_every_tokens=2048 * 10,
+        checkpoint_every_tokens=2048 * 10,
+    )
+    return replace(small_recipe, model=replace(small_recipe.model, dropout=0.0), train=train)
+
+
+def test_a_run_with_threads_says_so_and_is_that_of_one_thread(recipe, dataset_folder, tmp_path, monkeypatch, capsys):
+    short = replace(recipe, train=replace(recipe.train, tokens=2048 * 10))
+    for cores in (2, 1):
+        monkeypatch.setattr("pipelines.training.loop.usable_cores", lambda *_, cores=cores: cores)
+        assert pretrain(short, data=dataset_folder, out=tmp_path / f"on-{cores}") == 0
+        assert ("2 threads with rows of their own" in capsys.readouterr().out) == (cores == 2)
+    both, one = ([line["loss"] for line in metrics_of(tmp_path / f"on-{cores}")] for cores in (2, 1))
+    assert both == pytest.approx(one, rel=1e-4)
+
+
+def test_a_killed_run_with_threads_ends_with_the_same_bits(recipe, dataset_folder, tmp_path):
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "whole")
+    process = start(recipe, dataset_folder, tmp_path / "killed", tmp_path)
+    wait_for_step(tmp_path / "killed", 12, process)
+    process.kill()
+    process.communicate()
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "killed")
+    assert_same_run(tmp_path / "killed", tmp_path / "whole")
