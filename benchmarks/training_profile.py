@@ -51,7 +51,7 @@ def group_of(names: list[str]) -> str:
 
 
 def _spent(events: list, on_gpu: bool) -> Iterator[tuple[list[str], float]]:
-    """(names from the inside out, seconds of its own) of what ran in the thread that trains, or on the GPU."""
+    """(names from the inside out, seconds of its own) of what ran in the main thread, or on the GPU."""
     for event in events:
         names, parent = [], event
         while parent is not None:
