@@ -30,7 +30,7 @@ from pipelines.training.progress import Progress
 from pipelines.training.run import Run
 from pipelines.training.signals import asked_to_stop
 from pipelines.training.stability import LossScale, NotFiniteError, check_weights, count_skipped
-from pipelines.training.threads import Threads, usable_cores
+from pipelines.training.threads import with_threads
 from pipelines.training.watch import memory_bytes, utilisation
 
 USUAL_MICRO_BATCH = 16
@@ -66,7 +66,7 @@ class Trainer:
         parallel: OneProcess = ALONE,
     ) -> None:
         self.run, self.model, self.data, self.config, self.machine = run, model, data, config, machine
-        self.parallel = self._with_threads(parallel)
+        self.parallel = with_threads(parallel, model, config)
         self.batches = Prefetcher(data)
         self.flops = data.flops_per_token(model) if machine else 0.0
         self.forward = self.parallel.wrap(model, config.compile)
@@ -85,14 +85,6 @@ class Trainer:
             self.config = replace(config, micro_batch=self._fitting_micro_batch())
         if self.device.type == "cuda":  # the log is to tell what training needs, not what was tried before
             torch.cuda.reset_peak_memory_stats(self.device)
-
-    def _with_threads(self, parallel: OneProcess) -> OneProcess:
-        """Where a single process trains on several cores of a CPU, its threads."""
-        parameters = list(self.model.parameters())
-        if parallel.kind != "none" or parameters[0].device.type != "cpu":
-            return parallel
-        cores = usable_cores(self.model, self.config.compile)
-        return Threads(parameters, cores) if cores > 1 else parallel
 
     def train(self) -> Progress:
         """Go on from the newest checkpoint, if there is one, to the end."""

@@ -11,22 +11,43 @@ import torch
 from torch import Tensor
 
 from lm.model import LanguageModel
+from pipelines.training.config import TrainConfig
 from pipelines.training.loader import Batch
 from pipelines.training.parallel import OneProcess
 
-LEAST_TOKENS = 1024  # of a thread; with fewer its products are too small to be worth the gradients that are to be added
-MOST = 8  # threads that share Python's interpreter between products
+LEAST_TOKENS = 1024  # of a thread: with fewer its products are too small to be worth a gradient of its own
+MOST = 8  # threads, which share Python's interpreter between their products
+
+
+def with_threads(parallel: OneProcess, model: LanguageModel, config: TrainConfig) -> OneProcess:
+    """`parallel`, or where it is a single process with several cores of a CPU for a large enough batch, its threads.
+
+    Not where they would draw random numbers, in any order; nor for what torch.compile makes, whose gradients were wrong
+    in two threads.
+    """
+    parameters, shape = list(model.parameters()), model.config
+    drawn = shape.dropout or shape.stochastic_depth
+    if parallel.kind != "none" or parameters[0].device.type != "cpu" or drawn or config.compile:
+        return parallel
+    cores = torch.get_num_threads()
+    threads = thread_count(cores, config.batch_tokens)
+    return Threads(parameters, cores, threads) if threads > 1 else parallel
+
+
+def thread_count(cores: int, tokens: int) -> int:
+    """How many threads work on a batch of so many tokens: as many as share the cores evenly."""
+    most = max(1, min(cores, MOST, tokens // LEAST_TOKENS))
+    return max(count for count in range(1, most + 1) if cores % count == 0)
 
 
 class Threads(OneProcess):
     """A run on a CPU whose threads each work out the gradient of some rows, in one model. Their sum is taken in the
     order of the rows, so that the same number of cores makes the same bits."""
 
-    def __init__(self, parameters: Iterable[Tensor], cores: int) -> None:
-        self.cores = cores
-        self.threads = max(count for count in range(1, min(cores, MOST) + 1) if cores % count == 0)
+    def __init__(self, parameters: Iterable[Tensor], cores: int, threads: int) -> None:
+        self.cores, self.threads = cores, threads
         self._parameters = list(parameters)
-        self._others = ThreadPoolExecutor(max(1, self.threads - 1), "rows")
+        self._others = ThreadPoolExecutor(threads - 1, "rows")
 
     @property
     def workers(self) -> str:
@@ -35,7 +56,8 @@ class Threads(OneProcess):
     def gradient(
         self, batch: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        threads = min(self.threads, len(batch.inputs), batch.inputs.size // LEAST_TOKENS)
+        tokens = batch.inputs.size + (0 if batch.source is None else batch.source.size)
+        threads = min(self.threads, len(batch.inputs), thread_count(self.cores, tokens))
         if threads < 2:
             return super().gradient(batch, size, loss_of, scaled)
         first, *others = batch.split(-(-len(batch.inputs) // threads))
@@ -65,13 +87,6 @@ class Threads(OneProcess):
             _add(gradients, list(torch.autograd.grad(scaled(loss), self._parameters, allow_unused=True)))
             total = total + loss.detach()
         return total, gradients
-
-
-def usable_cores(model: LanguageModel, compiled: bool) -> int:
-    """How many cores may have threads of their own: 1 where they would draw random numbers, in any order, and where
-    torch.compile is asked for, whose programs do not run in two threads."""
-    drawn = model.config.dropout or model.config.stochastic_depth
-    return 1 if drawn or compiled else torch.get_num_threads()
 
 
 def _add(sums: list[Tensor | None], more: Sequence[Tensor | None]) -> None:

@@ -12,9 +12,10 @@ from lm.config import ModelConfig
 from lm.model import build_model
 from pipelines.pretrain import pretrain
 from pipelines.training import threads
+from pipelines.training.config import TrainConfig
 from pipelines.training.loader import Batch
-from pipelines.training.parallel import OneProcess
-from pipelines.training.threads import Threads, usable_cores
+from pipelines.training.parallel import ALONE, OneProcess
+from pipelines.training.threads import Threads, thread_count, with_threads
 from tests.pipelines.training_cases import assert_same_run, metrics_of, start, wait_for_step
 
 SHAPE = ModelConfig(vocab_size=50, context_length=8, layers=2, width=16, heads=2)
@@ -54,10 +55,10 @@ def gradient_of(parallel, model, batch, size):
 
 @pytest.mark.parametrize("kind", SHAPES)
 @settings(max_examples=20)
-@given(rows=st.integers(1, 9), size=st.integers(1, 10), cores=st.integers(2, 12))
+@given(rows=st.integers(1, 9), size=st.integers(1, 10), cores=st.sampled_from([2, 3, 4, 6, 8, 12]))
 def test_the_gradient_is_that_of_one_thread_and_always_the_same(kind, rows, size, cores):
     model, batch = build_model(SHAPES[kind], seed=0), batch_of(kind, rows)
-    several = Threads(model.parameters(), cores)
+    several = Threads(model.parameters(), cores, thread_count(cores, 10**6))
     total, gradients = gradient_of(several, model, batch, size)
     expected_total, expected = gradient_of(OneProcess(), model, batch, size)
     torch.testing.assert_close(total, expected_total)
@@ -84,23 +85,27 @@ def test_an_error_in_any_thread_is_raised_when_all_have_ended(failing):
     numbered = np.repeat(np.arange(4)[:, None], 8, axis=1)
     batch = Batch(numbered, numbered, np.ones((4, 8), np.float32))
     with pytest.raises(FloatingPointError, match="this one"):
-        Threads(model.parameters(), 4).gradient(batch, 4, loss_of, lambda loss: loss)
+        Threads(model.parameters(), 4, 4).gradient(batch, 4, loss_of, lambda loss: loss)
     assert sorted(ended) == [0, 1, 2, 3]
     assert torch.get_num_threads() == before
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_cores_that_nobody_can_share_evenly_compute_together():
-    parameters = [torch.zeros(1)]
-    assert [Threads(parameters, cores).threads for cores in (2, 3, 6, 8, 11, 12, 64)] == [2, 3, 6, 8, 1, 6, 8]
+def test_threads_share_the_cores_evenly_and_have_enough_to_do(monkeypatch):
+    assert [thread_count(cores, 10**6) for cores in (1, 2, 3, 6, 8, 11, 12, 64)] == [1, 2, 3, 6, 8, 1, 6, 8]
+    monkeypatch.setattr(threads, "LEAST_TOKENS", 1024)
+    assert [thread_count(8, tokens) for tokens in (1, 2047, 2048, 4095, 4096)] == [1, 1, 2, 2, 4]
 
 
 def test_what_is_drawn_at_random_or_compiled_stays_in_one_thread(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    assert usable_cores(build_model(SHAPE, seed=0), compiled=False) == 4
-    assert usable_cores(build_model(SHAPE, seed=0), compiled=True) == 1
-    assert usable_cores(build_model(replace(SHAPE, dropout=0.1), seed=0), compiled=False) == 1
-    assert usable_cores(build_model(replace(SHAPE, stochastic_depth=0.1), seed=0), compiled=False) == 1
+
+    def workers(compiled=False, **shape):
+        config = TrainConfig(compile=compiled)
+        return with_threads(ALONE, build_model(replace(SHAPE, **shape), seed=0), config).workers
+
+    assert workers() == "4 threads with rows of their own"
+    assert workers(compiled=True) == workers(dropout=0.1) == workers(stochastic_depth=0.1) == ""
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +127,7 @@ def recipe(small_recipe):
 def test_a_run_with_threads_says_so_and_is_that_of_one_thread(recipe, dataset_folder, tmp_path, monkeypatch, capsys):
     short = replace(recipe, train=replace(recipe.train, tokens=2048 * 10))
     for cores in (2, 1):
-        monkeypatch.setattr("pipelines.training.loop.usable_cores", lambda *_, cores=cores: cores)
+        monkeypatch.setattr(threads, "thread_count", lambda *_, cores=cores: cores)
         assert pretrain(short, data=dataset_folder, out=tmp_path / f"on-{cores}") == 0
         assert ("2 threads with rows of their own" in capsys.readouterr().out) == (cores == 2)
     both, one = ([line["loss"] for line in metrics_of(tmp_path / f"on-{cores}")] for cores in (2, 1))
