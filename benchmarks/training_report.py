@@ -41,7 +41,8 @@ def _case(case: dict[str, Any]) -> list[str]:
     ]
     profiled = [row for row in rows if row.get("profile")]
     if profiled:
-        lines += ["", "Where a step's time goes, in seconds of the main thread under the profiler:", "", *_profile(profiled)]
+        told = "Where a step's time goes, in seconds of the main thread under the profiler:"
+        lines += ["", told, "", *_profile(profiled)]
     return lines
 
 

@@ -124,21 +124,31 @@ def recipe(small_recipe):
     return replace(small_recipe, model=replace(small_recipe.model, dropout=0.0), train=train)
 
 
-def test_a_run_with_threads_says_so_and_is_that_of_one_thread(recipe, dataset_folder, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def two_cores(monkeypatch):
+    """For this process and those that it starts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_run_with_threads_says_so_and_is_that_of_one_thread(recipe, dataset_folder, tmp_path, two_cores, capsys):
     short = replace(recipe, train=replace(recipe.train, tokens=2048 * 10))
     for cores in (2, 1):
-        monkeypatch.setattr(threads, "thread_count", lambda *_, cores=cores: cores)
+        torch.set_num_threads(cores)
         assert pretrain(short, data=dataset_folder, out=tmp_path / f"on-{cores}") == 0
         assert ("2 threads with rows of their own" in capsys.readouterr().out) == (cores == 2)
     both, one = ([line["loss"] for line in metrics_of(tmp_path / f"on-{cores}")] for cores in (2, 1))
     assert both == pytest.approx(one, rel=1e-4)
 
 
-def test_a_killed_run_with_threads_ends_with_the_same_bits(recipe, dataset_folder, tmp_path):
+def test_a_killed_run_with_threads_ends_with_the_same_bits(recipe, dataset_folder, tmp_path, two_cores):
     pretrain(recipe, data=dataset_folder, out=tmp_path / "whole")
     process = start(recipe, dataset_folder, tmp_path / "killed", tmp_path)
     wait_for_step(tmp_path / "killed", 12, process)
     process.kill()
-    process.communicate()
+    assert "2 threads with rows of their own" in process.communicate()[0]
     pretrain(recipe, data=dataset_folder, out=tmp_path / "killed")
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
