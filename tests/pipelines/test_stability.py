@@ -12,6 +12,7 @@ import torch
 
 from lm.optimizers import Optimizers
 from pipelines.pretrain import pretrain
+from pipelines.training import machine
 from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import choose_machine
@@ -216,11 +217,27 @@ def test_a_gpu_without_bfloat16_trains_in_float16_where_it_has_matrix_units(monk
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    machine = choose_machine("auto", "auto", half)
-    assert (machine.device.type, machine.dtype_name) == ("cuda", dtype)
-    assert machine.why.startswith(f"Tesla T4, {dtype}")
-    assert machine.why.endswith("since it has no bfloat16")
+    chosen = choose_machine("auto", "auto", half)
+    assert (chosen.device.type, chosen.dtype_name) == ("cuda", dtype)
+    assert chosen.why.startswith(f"Tesla T4, {dtype}")
+    assert chosen.why.endswith("since it has no bfloat16")
     assert choose_machine("auto", "bfloat16", half).dtype == torch.bfloat16
+
+
+def test_a_busy_machine_does_not_train_in_a_dtype_that_it_emulates(monkeypatch):
+    """Where cores that share a product are kept waiting for each other."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+
+    def flops(dtype):
+        return 2e9 if dtype == torch.bfloat16 else 90e9 if threads[-1:] == [1] else 0.3e9
+
+    monkeypatch.setattr(machine, "matmul_flops", flops)
+    chosen = choose_machine("cpu")
+    assert chosen.dtype == torch.float32
+    assert chosen.why.endswith("float32 (measured 2 GFLOP/s in bfloat16, 90 in float32, a core)")
+    assert threads[-1] == 2
 
 
 @pytest.mark.slow
