@@ -122,13 +122,20 @@ def matmul_flops(dtype: torch.dtype, size: int = 512, device: torch.device | str
 
 def _core_flops(dtype: torch.dtype) -> float:
     """`matmul_flops` of one core of the CPU. Several that share a product wait for each other, on a busy machine so
-    long that float32 has been measured slower than a bfloat16 that is emulated, and a run trained 50 times slower."""
-    cores = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    long that float32 has been measured slower than a bfloat16 that is emulated."""
+    with cores_a_product(1):
         return matmul_flops(dtype)
+
+
+@contextmanager
+def cores_a_product(count: int) -> Iterator[None]:
+    """For a time, so many cores of the CPU share an operation of torch."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
     finally:
-        torch.set_num_threads(cores)
+        torch.set_num_threads(before)
 
 
 def _product_seconds(a: torch.Tensor, b: torch.Tensor) -> float:

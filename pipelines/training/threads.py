@@ -13,6 +13,7 @@ from torch import Tensor
 from lm.model import LanguageModel
 from pipelines.training.config import TrainConfig
 from pipelines.training.loader import Batch
+from pipelines.training.machine import cores_a_product
 from pipelines.training.parallel import OneProcess
 
 LEAST_TOKENS = 1024  # of a thread: with fewer its products are too small to be worth a gradient of its own
@@ -22,8 +23,8 @@ MOST = 8  # threads, which share Python's interpreter between their products
 def with_threads(parallel: OneProcess, model: LanguageModel, config: TrainConfig) -> OneProcess:
     """`parallel`, or where it is a single process with several cores of a CPU for a large enough batch, its threads.
 
-    Not where they would draw random numbers, in any order; nor for what torch.compile makes, whose gradients were wrong
-    in two threads.
+    Not where they would draw random numbers, in any order; nor for what torch.compile makes: its first gradients in two
+    threads were wrong.
     """
     parameters, shape = list(model.parameters()), model.config
     drawn = shape.dropout or shape.stochastic_depth
@@ -42,7 +43,8 @@ def thread_count(cores: int, tokens: int) -> int:
 
 class Threads(OneProcess):
     """A run on a CPU whose threads each work out the gradient of some rows, in one model. Their sum is taken in the
-    order of the rows, so that the same number of cores makes the same bits."""
+    order of the rows, so that the same number of cores makes the same bits. Each thread holds a gradient of all
+    parameters."""
 
     def __init__(self, parameters: Iterable[Tensor], cores: int, threads: int) -> None:
         self.cores, self.threads = cores, threads
@@ -62,14 +64,12 @@ class Threads(OneProcess):
             return super().gradient(batch, size, loss_of, scaled)
         first, *others = batch.split(-(-len(batch.inputs) // threads))
         at_once = -(-size // threads)
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.cores // threads)
-        started = [self._others.submit(self._part, part, at_once, loss_of, scaled) for part in others]
-        try:
-            total, gradients = self._part(first, at_once, loss_of, scaled)
-        finally:
-            wait(started)
-            torch.set_num_threads(before)
+        with cores_a_product(self.cores // threads):
+            started = [self._others.submit(self._part, part, at_once, loss_of, scaled) for part in others]
+            try:
+                total, gradients = self._part(first, at_once, loss_of, scaled)
+            finally:
+                wait(started)
         for other_total, other_gradients in (part.result() for part in started):
             total = total + other_total
             _add(gradients, other_gradients)
@@ -81,16 +81,18 @@ class Threads(OneProcess):
         self, rows: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, list[Tensor | None]]:
         """The loss of some rows and its gradient, which threads cannot add up in the parameters at once."""
-        total, gradients = torch.zeros(()), [None] * len(self._parameters)
+        total = torch.zeros(())
+        gradients: list[Tensor | None] = [None] * len(self._parameters)
         for micro in rows.split(size):
             loss = loss_of(micro)
-            _add(gradients, list(torch.autograd.grad(scaled(loss), self._parameters, allow_unused=True)))
+            _add(gradients, torch.autograd.grad(scaled(loss), self._parameters, allow_unused=True))
             total = total + loss.detach()
         return total, gradients
 
 
 def _add(sums: list[Tensor | None], more: Sequence[Tensor | None]) -> None:
-    """Add `more` to `sums`, of which it may be the last owner; None is a parameter without a gradient."""
+    """Add `more` to `sums`, item by item; None is a parameter without a gradient. Not in place: two parameters may have
+    been given one tensor."""
     for number, gradient in enumerate(more):
         if gradient is not None:
             sums[number] = gradient if sums[number] is None else sums[number] + gradient
