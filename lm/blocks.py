@@ -40,22 +40,29 @@ class Attention(nn.Module):
         self.key_norm = RMSNorm(config.head_width, config.norm_eps) if config.qk_norm else nn.Identity()
         self.value_scale = nn.Parameter(torch.empty(1)) if value_embedding else None
 
-    def forward(self, x: Tensor, rotary: Rotary, attend: Attend, value_embedding: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rotary: Rotary,
+        attend: Attend,
+        value_embedding: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
         """x (B, T, width) attends to itself, through `attend`, to (B, T, width) in its dtype.
 
         `rotary` turns queries and keys where positions are rotary; `value_embedding` (B, T, G x D) is added to the
-        values, scaled.
+        values, scaled. With `rows` (N,) int64 only what those of the B x T positions find: (N, width).
         """
         q, (k, v) = self.queries(x), self.keys_values(x)
         if value_embedding is not None:
             v = v + self.value_scale.to(v.dtype) * _heads(value_embedding, self.kv_heads)
         if rotary is not None:
             q, k = rotate(q, *rotary), rotate(k, *rotary)
-        return self.output(_merged(attend(q, k, v)))
+        return self.output(only(_merged(attend(q, k, v)), rows))
 
-    def cross(self, x: Tensor, recall: Recall) -> Tensor:
-        """x (B, T, width) attends to a memory, through `recall`, to (B, T, width) in its dtype."""
-        return self.output(_merged(recall(self.queries(x))))
+    def cross(self, x: Tensor, recall: Recall, rows: Tensor | None = None) -> Tensor:
+        """x (B, T, width) attends to a memory, through `recall`, to (B, T, width) in its dtype; `rows` as above."""
+        return self.output(only(_merged(recall(self.queries(x))), rows))
 
     def queries(self, x: Tensor) -> Tensor:
         """(B, T, width) to (B, H, T, D)."""
@@ -106,22 +113,31 @@ class Block(nn.Module):
         attend: Attend,
         recall: Recall | None = None,
         value_embedding: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """x (B, T, width), the residual stream, to what it is after the block, in the dtype of x.
 
         `rotary`, `attend` and `value_embedding` as in `Attention.forward`; `recall`, which cross-attention needs, as in
-        `Attention.cross`.
+        `Attention.cross`. With `rows` (N,) int64 only at those of the B x T positions, (N, width): all are attended to,
+        and what follows attention is spared the others.
         """
-        attention = partial(self.attention, rotary=rotary, attend=attend, value_embedding=value_embedding)
-        x = self._residual(x, self.attention_norm, attention)
+        if rows is not None and self.skip and self.training:  # whole sequences skip
+            return only(self(x, rotary, attend, recall, value_embedding), rows)
+        last = rows if self.cross_attention is None else None
+        attention = partial(self.attention, rotary=rotary, attend=attend, value_embedding=value_embedding, rows=last)
+        x = self._residual(x, self.attention_norm, attention, last)
         if self.cross_attention is not None:
-            x = self._residual(x, self.cross_norm, partial(self.cross_attention.cross, recall=recall))
+            recalled = partial(self.cross_attention.cross, recall=recall, rows=rows)
+            x = self._residual(x, self.cross_norm, recalled, rows)
         return x if self.mlp is None else self._residual(x, self.mlp_norm, self.mlp)
 
-    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def _residual(
+        self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor], rows: Tensor | None = None
+    ) -> Tensor:
+        """`rows`: those that the sub-layer gives."""
         if self.pre_norm:
-            return x + self._dropped(sublayer(norm(x)))
-        return norm(x + self._dropped(sublayer(x)))
+            return only(x, rows) + self._dropped(sublayer(norm(x)))
+        return norm(only(x, rows) + self._dropped(sublayer(x)))
 
     def _dropped(self, update: Tensor) -> Tensor:
         """Dropout, and stochastic depth: whole updates of some sequences left out (Huang et al. 2016), the others
@@ -131,6 +147,11 @@ class Block(nn.Module):
             return update
         kept = torch.rand(len(update), 1, 1, device=update.device) >= self.skip
         return update * (kept / (1.0 - self.skip)).to(update.dtype)
+
+
+def only(x: Tensor, rows: Tensor | None) -> Tensor:
+    """x (B, T, width) at `rows` (N,) int64 of its B x T positions, (N, width); all of it where None."""
+    return x if rows is None else x.flatten(0, 1)[rows]
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:

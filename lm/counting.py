@@ -68,8 +68,8 @@ def flops_per_token(
     6 * (matrix weights applied) + 12 * layers * width * min(length, window): two operations a weight forward and four
     backward, and attention counted full, masked or not; looking both ways a window is 2 window - 1 positions wide.
     `length` is the positions of a sequence, or their mean, the context length where None. The head of a masked model is
-    applied to the `selected` share only. Looking up an embedding multiplies nothing; the tied matrix counts where the
-    head applies it.
+    applied to the `selected` share only, and so is what follows the last attention. Looking up an embedding multiplies
+    nothing; the tied matrix counts where the head applies it.
 
     Of an encoder-decoder it is the mean over the tokens of a source of `source_length` (`length` where None) and a
     target of `length`: cross-attention's keys and values are made once for each token of the source, which each token
@@ -78,9 +78,11 @@ def flops_per_token(
     length = model.config.context_length if length is None else length
     source_length = length if source_length is None else source_length
     head = _matrix_weights(model.head) + model.output_weight().numel()
-    if isinstance(model.head, MaskedTokenHead):
-        head *= selected
     flops = 6 * head * length + _stack_flops(model.stack, length, source_length)
+    if isinstance(model.head, MaskedTokenHead):
+        last = model.stack.blocks[-1]
+        spared = head + _matrix_weights(last.attention.output) + (0 if last.mlp is None else _matrix_weights(last.mlp))
+        flops -= 6 * spared * (1.0 - selected) * length
     if model.stack is model.encoder or model.encoder is None:
         return flops / length
     return (flops + _stack_flops(model.encoder, source_length, 0)) / (length + source_length)

@@ -195,8 +195,8 @@ def fill_masks(
     if len(positions) == 0:
         raise ValueError(f"no position holds the mask id {mask_id}: put <|mask|> where a token is wanted")
     model = prepare(model)
-    rows = model.model(ids.unsqueeze(0))[0, positions]
-    found = torch.softmax(sampling.only(model.logits(rows).float(), allowed), dim=-1)
+    hidden = model.model(ids.unsqueeze(0), rows=positions)
+    found = torch.softmax(sampling.only(model.logits(hidden).float(), allowed), dim=-1)
     probabilities, choices = found.topk(min(top, found.shape[-1]), dim=-1)
     return [
         FilledMask(position=position, ids=row_ids, probabilities=row_probabilities)

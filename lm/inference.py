@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from lm.blocks import Attend, Attention
+from lm.blocks import Attend, Attention, only
 from lm.layers import LayerNorm, Linear
 from lm.model import LanguageModel, Stack
 from lm.positions import Rotary, rotate
@@ -70,7 +70,14 @@ class JointAttention(nn.Module):
         self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         self.value_scale = attention.value_scale
 
-    def forward(self, x: Tensor, rotary: Rotary, attend: Attend, value_embedding: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rotary: Rotary,
+        attend: Attend,
+        value_embedding: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
         """As `Attention.forward`."""
         joint = self.joint(x).unflatten(-1, (sum(self.heads), -1)).transpose(1, 2)  # (B, H + 2G, T, D)
         q, k, v = joint.split(self.heads, dim=1)
@@ -79,7 +86,7 @@ class JointAttention(nn.Module):
             v = v + self.value_scale * value_embedding.unflatten(-1, (self.heads[2], -1)).transpose(1, 2)
         if rotary is not None:
             q, k = rotate(q, *rotary), rotate(k, *rotary)
-        return self.output(attend(q, k, v).transpose(1, 2).flatten(-2))
+        return self.output(only(attend(q, k, v).transpose(1, 2).flatten(-2), rows))
 
 
 class PackedLinear(nn.Module):

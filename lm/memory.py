@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lm.blocks import Attention, Memory, Recall
+from lm.blocks import Attention, Memory
 from lm.config import ModelConfig
 from lm.counting import count_parameters, model_without_memory
 from lm.masks import Mask
 from lm.model import LanguageModel, Stack
+from lm.objectives import SELECTED
 from lm.optimizers import OptimizerKind, partition
 
 MASTER_BYTES = 4  # weights, their gradients and an optimizer's moments are float32
@@ -47,7 +50,8 @@ def activation_bytes(config: ModelConfig, dtype: torch.dtype, length: int | None
     source and one target) of `length` tokens, the context length where None.
 
     An estimate: what autograd saves when the blocks run one by one, with a fused attention that keeps queries, keys,
-    values, what comes out and one number a query. Compiled code keeps less, dropout and other attention more.
+    values, what comes out and one number a query; a masked model predicts `SELECTED` of the positions. Compiled code
+    keeps less, dropout and other attention more.
     """
     length = config.context_length if length is None else length
     model = model_without_memory(config).to(dtype).eval()  # in `dtype`, so that no cast weight counts
@@ -62,22 +66,25 @@ def activation_bytes(config: ModelConfig, dtype: torch.dtype, length: int | None
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        rows = model.head(_read_on_meta(model, torch.zeros(1, length, dtype=torch.int64, device="meta")))
-    loss = rows.numel() * dtype.itemsize  # the loss keeps the gradient of its rows alone
+        predicted = model.head(_read_on_meta(model, torch.zeros(1, length, dtype=torch.int64, device="meta")))
+    loss = predicted.numel() * dtype.itemsize  # the loss keeps the gradient of its rows alone
     return loss + sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 def _read_on_meta(model: LanguageModel, ids: Tensor) -> Tensor:
-    """The hidden states of `ids`, which an encoder-decoder reads as source too, by way of a fused attention."""
+    """The hidden states of `ids` that something is predicted from, by way of a fused attention; an encoder-decoder
+    reads `ids` as source too."""
 
-    def read(stack: Stack, recalls: list[Recall] | None = None) -> Tensor:
+    def read(stack: Stack, **options: Any) -> Tensor:
         attends = [_FusedAttention.apply] * len(stack.blocks)
-        return stack(model.embed(ids), ids, dtype=model.compute_dtype, mask=Mask(), attends=attends, recalls=recalls)
+        return stack(model.embed(ids), ids, dtype=model.compute_dtype, mask=Mask(), attends=attends, **options)
 
-    if model.encoder is None or model.decoder is None:
+    if model.encoder is None:
         return read(model.stack)
+    if model.decoder is None:
+        return read(model.stack, rows=torch.arange(math.ceil(SELECTED * ids.numel()), device="meta"))
     memories = model.decoder.remember(read(model.encoder))
-    return read(model.decoder, [partial(_recall, memory) for memory in memories])
+    return read(model.decoder, recalls=[partial(_recall, memory) for memory in memories])
 
 
 def _recall(memory: Memory, q: Tensor) -> Tensor:

@@ -66,8 +66,10 @@ class Stack(nn.Module):
         positions: Rows | None = None,
         attends: Sequence[Attend] | None = None,
         recalls: Sequence[Recall] | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """x (B, T, width), the embedding of `ids` (B, T), to hidden states of `dtype`.
+        """x (B, T, width), the embedding of `ids` (B, T), to hidden states of `dtype`: (B, T, width), or with `rows`
+        (N,) int64 only those of these of the B x T positions, (N, width).
 
         `mask` says which positions see which; `attends` (one a block) replaces attention under that mask, and with
         other `positions` than 0 to T - 1 a KV cache reads on where it stopped. `recalls`: what each block's
@@ -80,10 +82,11 @@ class Stack(nn.Module):
         attends = attends or [self._attend(x, mask)] * len(self.blocks)
         recalls = recalls or [None] * len(self.blocks)
         embedded = x
-        for i, (block, attend, recall) in enumerate(zip(self.blocks, attends, recalls, strict=True)):
+        wanted = [None] * (len(self.blocks) - 1) + [rows]
+        for i, (block, attend, recall, only) in enumerate(zip(self.blocks, attends, recalls, wanted, strict=True)):
             if self.config.embedding_skips:
                 x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
-            x = block(x, rotary, attend, recall, self._value_embedding(i, ids, dtype))
+            x = block(x, rotary, attend, recall, self._value_embedding(i, ids, dtype), only)
         return self.final_norm(x)
 
     def backend(self) -> Backend:
@@ -165,8 +168,10 @@ class LanguageModel(nn.Module):
         present: Tensor | None = None,
         source_present: Tensor | None = None,
         types: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """ids (B, T) int64 to hidden states (B, T, width) of `compute_dtype`.
+        """ids (B, T) int64 to hidden states (B, T, width) of `compute_dtype`; with `rows` (N,) int64 only those of
+        these of the B x T positions, (N, width), to which the last block's MLP is not applied in vain.
 
         An encoder-decoder also reads `source` (B, S) ids. `segments` (B, T) numbers the documents of a block, which
         do not see each other; `present` and `source_present`, bool, are False at padding; `types` (B, T) are the token
@@ -179,7 +184,7 @@ class LanguageModel(nn.Module):
             recalls = self.decoder.recalls(memories, Mask(present=source_present))
         x = self.embed(ids, types)
         mask = self.mask(self.stack, segments, present)
-        return self.stack(x, ids, dtype=self.compute_dtype, mask=mask, recalls=recalls)
+        return self.stack(x, ids, dtype=self.compute_dtype, mask=mask, recalls=recalls, rows=rows)
 
     def encode(self, source: Tensor, present: Tensor | None = None) -> Tensor:
         """What an encoder-decoder's encoder makes of `source` (B, S): (B, S, width) of `compute_dtype`."""

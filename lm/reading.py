@@ -56,8 +56,7 @@ class Reader:
     @torch.inference_mode()
     def logits(self) -> Tensor:
         """(B, V) after the last token of each sequence."""
-        hidden = self._read_all() if self.cache is None else self._read_unread(self.cache)
-        return self.model.logits(hidden[:, -1])
+        return self.model.logits(self._read_all() if self.cache is None else self._read_unread(self.cache))
 
     @torch.inference_mode()
     def append(self, ids: Tensor) -> None:
@@ -93,9 +92,14 @@ class Reader:
         return hidden
 
     def _hidden(self, ids: Tensor, **options: object) -> Tensor:
+        """(B, width) at the last of ids (B, T)."""
+        batch, length = ids.shape
         recalls = None if self.memory is None else self.memory.recalls()
+        if length > 1:
+            options["rows"] = torch.arange(length - 1, batch * length, length, device=ids.device)
         embedded = self.model.model.embed(ids)
-        return self.model.stack(embedded, ids, dtype=self.model.dtype, recalls=recalls, **options)
+        hidden = self.model.stack(embedded, ids, dtype=self.model.dtype, recalls=recalls, **options)
+        return hidden.view(batch, -1)
 
     def _drop_oldest(self) -> None:
         length = self.window.shape[1]

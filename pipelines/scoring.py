@@ -117,16 +117,15 @@ def score(
     for each in windows:
         batch = each.batch
         rows, columns = np.nonzero(each.scored)
-        hidden = hidden_states(model, batch, device)
-        other_hidden = hidden_states(other, batch, device) if other else None
+        hidden = hidden_states(model, batch, device, each.scored)
+        other_hidden = hidden_states(other, batch, device, each.scored) if other else None
         for start in range(0, len(rows), ROWS):
             part = slice(start, start + ROWS)
-            where = torch.from_numpy(rows[part]).to(device), torch.from_numpy(columns[part]).to(device)
-            logits = model.logits(hidden[where]).float()
-            targets = batch.targets[rows[part], columns[part]]
-            accumulator.update(logits, torch.from_numpy(targets).to(device), where[1])
+            logits = model.logits(hidden[part]).float()
+            found = batch.targets[rows[part], columns[part]], columns[part]
+            accumulator.update(logits, *(torch.from_numpy(array).to(device) for array in found))
             if other is not None and other_hidden is not None:
-                rows_of = divergences(logits, other.logits(other_hidden[where]).float())
+                rows_of = divergences(logits, other.logits(other_hidden[part]).float())
                 against = [total + float(values.double().sum()) for total, values in zip(against, rows_of, strict=True)]
             if truth is not None:
                 truth.update(logits, each.indices[rows[part], columns[part]])
@@ -219,9 +218,9 @@ def pseudo_perplexity(
     for start in range(0, size, WINDOWS):
         numbers, columns = np.divmod(chosen[start : start + WINDOWS], objective.length)
         batch = objective.alone(stream.gather(numbers * objective.length, objective.length), columns)
-        rows, places = (torch.from_numpy(part).to(device) for part in np.nonzero(batch.weights))
-        logits = model.logits(hidden_states(model, batch, device)[rows, places]).float()
-        targets = torch.from_numpy(batch.targets).to(device)[rows, places]
+        masked = batch.weights > 0
+        logits = model.logits(hidden_states(model, batch, device, masked)).float()
+        targets = torch.from_numpy(batch.targets[masked]).to(device)
         total += float(torch.nn.functional.cross_entropy(logits, targets, reduction="none").double().sum())
         bar.update(min(start + WINDOWS, size))
     unigram_nats = math.fsum(unigram.nats(np.concatenate([stream.read(int(i), 1) for i in chosen])))

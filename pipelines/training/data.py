@@ -177,6 +177,10 @@ def parts_read(batch: Batch) -> dict[str, np.ndarray]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def hidden_states(model: Callable[..., torch.Tensor], batch: Batch, device: torch.device) -> torch.Tensor:
-    """What `model` makes of a batch: (B, P, width)."""
-    return model(**sent(parts_read(batch), device))
+def hidden_states(
+    model: Callable[..., torch.Tensor], batch: Batch, device: torch.device, wanted: np.ndarray | None = None
+) -> torch.Tensor:
+    """What `model` makes of a batch: (B, P, width), or with `wanted` (B, P) bool only where it is True, row by row:
+    (N, width)."""
+    rows = {} if wanted is None else {"rows": np.flatnonzero(wanted)}
+    return model(**sent(parts_read(batch) | rows, device))

@@ -320,14 +320,17 @@ class Trainer:
         """The sum of nats over the targets of a micro-batch."""
         parts = {"targets": batch.targets.ravel(), "weights": batch.weights.ravel()}
         if not batch.weights.all():
-            # The masked objective predicts 15 % of the positions, and padding is no target: the head is spared them.
+            # The masked objective predicts 15 % of the positions, and padding is no target: the head is spared the
+            # rest, and so is what follows the last attention.
             rows = parts["weights"].nonzero()[0]
             parts = {name: part[rows] for name, part in parts.items()} | {"rows": rows}
         # Sent before the model runs, or the host would wait for it before it could queue the loss.
         tensors = sent(parts_read(batch) | parts, self.device)
-        targets, weights, rows = (tensors.pop(name, None) for name in ("targets", "weights", "rows"))
-        hidden = self.forward(**tensors).flatten(0, 1)
-        return self.model.loss(hidden if rows is None else hidden[rows], targets, weights, **smoothing)
+        targets, weights = tensors.pop("targets"), tensors.pop("weights")
+        if self.config.compile and "rows" in tensors:  # another number in each batch: told, it is not compiled twice
+            torch._dynamo.maybe_mark_dynamic(tensors["rows"], 0)
+        hidden = self.forward(**tensors).flatten(0, -2)
+        return self.model.loss(hidden, targets, weights, **smoothing)
 
     @torch.no_grad()
     def _validate(self) -> None:

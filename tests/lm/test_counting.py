@@ -167,7 +167,8 @@ def test_flops_per_token_follow_the_definition():
     matrices = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50257 * 768
     assert flops_per_token(model_without_memory(preset("gpt2"))) == 6 * matrices + 12 * 12 * 768 * 1024
     stack, head = 12 * (4 * 768 * 768 + 2 * 768 * 3072), 768 * 768 + 30522 * 768
-    expected = 6 * (stack + 0.15 * head) + 12 * 12 * 768 * 128
+    everywhere, after_attention = stack - (768 * 768 + 2 * 768 * 3072), 768 * 768 + 2 * 768 * 3072
+    expected = 6 * (everywhere + 0.15 * (after_attention + head)) + 12 * 12 * 768 * 128
     assert flops_per_token(model_without_memory(preset("bert-base")), length=128) == pytest.approx(expected)
 
 
@@ -196,14 +197,15 @@ def test_flops_of_an_encoder_decoder_are_the_mean_over_both_texts(target, source
 
 @pytest.mark.parametrize("options", [{}, {"architecture": "encoder"}, {"kv_heads": 2, "activation": "swiglu"}], ids=str)
 def test_forward_flops_are_those_that_torch_counts(options):
-    """A third of the whole: the forward pass, with attention written out."""
+    """A third of the whole: the forward pass, with attention written out. Of an encoder 16 tokens are selected."""
     from torch.utils.flop_counter import FlopCounterMode
 
     config = replace(SMALL, attention="reference", **options)
     model = model_without_memory(config).eval()
+    rows = torch.arange(16, device="meta") if config.architecture == "encoder" else None
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.logits(model(torch.zeros(1, 64, dtype=torch.int64, device="meta")))
-    assert counter.get_total_flops() == pytest.approx(flops_per_token(model, selected=1.0) * 64 / 3)
+        model.logits(model(torch.zeros(1, 64, dtype=torch.int64, device="meta"), rows=rows))
+    assert counter.get_total_flops() == pytest.approx(flops_per_token(model, selected=0.25) * 64 / 3)
 
 
 def test_training_takes_sixteen_bytes_a_weight_with_adamw():
@@ -267,7 +269,7 @@ def test_the_estimate_of_activations_is_what_autograd_keeps_with_fused_attention
 
 
 def _kept_for_backward(model, batch):
-    """Bytes of distinct tensors, weights left out."""
+    """Bytes of distinct tensors, weights left out; an encoder predicts 10 of the 64 tokens of each sequence."""
     ids = torch.zeros(batch, 64, dtype=torch.int64)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept = {}
@@ -279,9 +281,10 @@ def _kept_for_backward(model, batch):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        both = model.config.architecture == "encoder-decoder"
-        hidden = model(ids, ids if both else None)
-        loss = model.loss(hidden.flatten(0, 1), ids.flatten())
+        kind = model.config.architecture
+        rows = torch.arange(10 * batch) if kind == "encoder" else None
+        hidden = model(ids, ids if kind == "encoder-decoder" else None, rows=rows).flatten(0, -2)
+        loss = model.loss(hidden, ids.flatten()[: len(hidden)])
     assert loss.requires_grad
     return sum(size for size, _ in kept.values())
 

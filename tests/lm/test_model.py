@@ -235,6 +235,29 @@ def test_padding_changes_nothing_for_what_is_there(name):
     torch.testing.assert_close(got[:, :9], expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("number", [0, 1, 10, 72])
+def test_hidden_states_and_gradients_of_some_rows_are_those_among_all(config, number):
+    model = build_model(config, seed=0)
+    rows = torch.randperm(3 * 24, generator=torch.Generator().manual_seed(2))[:number]
+    found = []
+    for hidden in (read(model, some_ids()).flatten(0, 1)[rows], read(model, some_ids(), rows=rows)):
+        model.loss(hidden, torch.arange(number) % 61).backward()
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        found.append((hidden, {name: gradient for name, gradient in gradients.items() if gradient is not None}))
+        model.zero_grad()
+    torch.testing.assert_close(found[1], found[0], atol=2e-5, rtol=1e-4)
+
+
+def test_of_some_rows_whole_sequences_skip_a_layer():
+    """A layer that is skipped leaves what it read; all rows of a sequence skip it or none."""
+    model = build_model(tiny("llama", stochastic_depth=0.5), seed=0).train()
+    rows = torch.arange(3 * 24)
+    torch.manual_seed(4)
+    whole = model(some_ids()).flatten(0, 1)
+    torch.manual_seed(4)
+    torch.testing.assert_close(model(some_ids(), rows=rows), whole)
+
+
 @pytest.mark.parametrize("name", ["llama", "t5"])
 def test_segments_of_a_block_are_as_if_alone(name):
     """With rotary or relative positions, where only offsets count."""
