@@ -4,8 +4,9 @@ process of its own that waits while the others work.
     python -m benchmarks.pretrain --text FILE.jsonl.xz [--models gpt2 llama bert] [--litgpt-python PYTHON]
 
 writes benchmarks/results/pretrain/cpu-float32.json and .md, or what else the device and the dtype are called in which
-it trains fastest. litgpt needs another huggingface_hub than transformers: `make bench-pretrain` gives it an environment
-of its own. A contestant that cannot run is reported as such.
+it trains fastest; models that are there already, and are not measured again, stay. litgpt needs another huggingface_hub
+than transformers: `make bench-pretrain` gives it an environment of its own. A contestant that cannot run is reported as
+such.
 """
 
 import argparse
@@ -15,7 +16,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -176,9 +176,12 @@ def _result(model: str, case: Case, field: list[Contestant], peak: float, option
             row["to_best_peer"] = row["tokens_per_s"] / max(theirs) if theirs else None
             row["loss_difference"] = abs(row["loss"] / own - 1.0) if own else 0.0
             row["same_loss"] = row["loss_difference"] <= SAME_LOSS
+    by_turns = f"they took turns of {options.turn} steps, so that a busy machine was busy for all"
     result = {
         "model": model,
         "shape": case.says,
+        "versions": {"torch": torch.__version__} | {row["peer"]: row["version"] for row in rows if row.get("version")},
+        "turns": by_turns if options.turn else "one contestant after the other",
         "steps": options.steps,
         "timed_steps": options.steps - options.warm_up,
         "flops_per_token": flops,
@@ -270,26 +273,25 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     options = _options(arguments)
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        models = [measure(model, options, Path(folder)) for model in options.models]
-    versions = {row["peer"]: row["version"] for case in models for row in case["rows"] if row.get("version")}
-    by_turns = f"they take turns of {options.turn} steps, so that a busy machine is busy for all"
-    result = {
-        "command": " ".join(["python -m benchmarks.pretrain", *_without_paths(arguments)]),
-        "device": _device(options.device),
-        "dtype": options.dtype,
-        "versions": {"torch": torch.__version__, **versions},
-        "turns": by_turns if options.turn else "one after the other",
-        "tolerance": SAME_LOSS,
-        "models": models,
-        "took_s": round(time.perf_counter() - started),
-    }
+    command = " ".join(["python -m benchmarks.pretrain", *_without_paths(arguments)])
     options.out.mkdir(parents=True, exist_ok=True)
-    name = f"{'gpu' if options.device == 'cuda' else 'cpu'}-{options.dtype}"
-    (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    (options.out / f"{name}.md").write_text(markdown(result))
-    print(markdown(result))
+    file = options.out / f"{'gpu' if options.device == 'cuda' else 'cpu'}-{options.dtype}.json"
+    with tempfile.TemporaryDirectory() as folder:
+        for model in options.models:
+            _record(file, {**measure(model, options, Path(folder)), "command": command}, options)
+    print(file.with_suffix(".md").read_text())
+
+
+def _record(file: Path, case: dict, options: argparse.Namespace) -> None:
+    """Put what was measured of a model beside the others of the same device and dtype."""
+    result = {"device": _device(options.device), "dtype": options.dtype, "tolerance": SAME_LOSS, "models": []}
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    cases = {case["model"]: case}
+    if (before.get("device"), before.get("dtype")) == (result["device"], result["dtype"]):
+        cases = {each["model"]: each for each in before["models"]} | cases
+    result["models"] = [cases[model] for model in CASES if model in cases]
+    file.write_text(json.dumps(result, indent=1) + "\n")
+    file.with_suffix(".md").write_text(markdown(result))
 
 
 def _without_paths(arguments: list[str]) -> list[str]:

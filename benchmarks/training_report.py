@@ -10,16 +10,12 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         "# Pretraining beside its peers",
         "",
-        f"`{result['command']}` on {result['device']}; "
-        + ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-        + ".",
-        "",
-        "Each contestant trains in a process of its own from the same weights on the same batches, with AdamW, the "
-        f"same rates, clipping and {dtype} products; {result['turns']}. Medians of the timed steps; start and first "
-        "step, in which compilation happens, apart. `bytelm` is the trainer of `bytelm pretrain`; the peers' steps are "
-        f"plain loops{autocast}. Compiled, a peer's model and loss are one graph. The peak is what the best product of "
-        f"two square {dtype} matrices reached during the run. The loss is the mean of the last ten steps, and is to be "
-        f"within {result['tolerance']:.0%} of ours.",
+        f"On {result['device']}. Each contestant trains in a process of its own from the same weights on the same "
+        f"batches, with AdamW, the same rates, clipping and {dtype} products. Medians of the timed steps; start and "
+        "first step, in which compilation happens, apart. `bytelm` is the trainer of `bytelm pretrain`; the peers' "
+        f"steps are plain loops{autocast}. Compiled, a peer's model and loss are one graph. The peak is what the best "
+        f"product of two square {dtype} matrices reached during the run. The loss is the mean of the last ten steps, "
+        f"and is to be within {result['tolerance']:.0%} of ours.",
     ]
     for case in result["models"]:
         lines += ["", f"## {case['model']}: {case['shape']}", "", *_case(case)]
@@ -28,7 +24,10 @@ def markdown(result: dict[str, Any]) -> str:
 
 def _case(case: dict[str, Any]) -> list[str]:
     rows = sorted(case["rows"], key=lambda row: -row.get("tokens_per_s", 0))
+    versions = ", ".join(f"{name} {version}" for name, version in case["versions"].items())
     lines = [
+        f"`{case['command']}`, {versions}; {case['turns']}.",
+        "",
         f"{case['steps']} steps, the last {case['timed_steps']} timed; {case['flops_per_token'] / 1e6:,.0f} MFLOP a "
         f"token, peak {case['matrix_flops'] / 1e9:,.0f} GFLOP/s: at most {case['floor_tokens_per_s']:,.0f} tokens/s, "
         f"or {case['floor_s']:.3g} s a step.",

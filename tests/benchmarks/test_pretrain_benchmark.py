@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.pretrain import main
+from benchmarks import pretrain
 from benchmarks.training_models import CASES, PADDED, build_ours, litgpt_model, transformers_model
 from benchmarks.training_profile import group_of, seconds_by_group
 from benchmarks.training_worker import batch_of
@@ -27,7 +27,7 @@ def text(tmp_path_factory):
 
 def run(text, out, *more: str) -> dict:
     arguments = [part for pair in SMALL.items() for part in pair]
-    main(["--text", str(text), "--device", "cpu", "--dtype", "float32", "--out", str(out), *arguments, *more])
+    pretrain.main(["--text", str(text), "--device", "cpu", "--dtype", "float32", "--out", str(out), *arguments, *more])
     return json.loads((out / "cpu-float32.json").read_text(encoding="utf-8"))
 
 
@@ -57,6 +57,19 @@ def test_compiled_contestants_reach_the_same_loss(text, tmp_path, model, turn):
     for name in ("bytelm", "bytelm, compiled", "transformers", "transformers, compiled"):
         assert rows[name]["same_loss"], rows[name]
     assert rows["transformers, compiled"]["first_step_s"] > 3 * rows["transformers"]["step_s"]
+
+
+def test_a_model_that_is_measured_again_leaves_the_others(text, tmp_path, monkeypatch):
+    counts = ("steps", "timed_steps", "flops_per_token", "matrix_flops", "floor_tokens_per_s", "floor_s")
+    told = {"shape": "tiny", "rows": [], "versions": {}, "turns": "", "verdict": ""}
+    monkeypatch.setattr(pretrain, "measure", lambda model, *_: {"model": model, **dict.fromkeys(counts, 1), **told})
+    run(text, tmp_path, "--models", "tiny-bert", "tiny-gpt2")
+    result = run(text, tmp_path, "--models", "tiny-bert", "--rise", "1")
+    commands = {case["model"]: case["command"] for case in result["models"]}
+    assert list(commands) == ["tiny-gpt2", "tiny-bert"]
+    assert commands["tiny-gpt2"].endswith("tiny-bert tiny-gpt2") and commands["tiny-bert"].endswith("--rise 1")
+    page = (tmp_path / "cpu-float32.md").read_text(encoding="utf-8")
+    assert all(command in page for command in commands.values())
 
 
 @pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-llama", "tiny-bert"])
