@@ -1,4 +1,5 @@
-"""What pays in a small decoder: variants of one recipe, trained on the same tokens and compared in bits per byte.
+"""What pays in a small model: variants of one recipe, trained on the same tokens and compared: decoders in bits
+per byte, encoders in nats a masked token.
 
     python -m benchmarks.recipes --text CORPUS... [--tokens 1M] [--variants NAME...] [--seeds 1]
 
@@ -22,13 +23,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import tyro
 
+from benchmarks.recipe_variants import CONTEXT, GROUPS, SHAPES, SWEEP, TRAIN, VARIANTS
 from corpora import open_corpus
+from lm.baselines import Unigram
 from lm.config import ModelConfig
 from lm.counting import count_parameters, model_without_memory
-from lm.presets import preset
 from pipelines.arguments import parse
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset import TokenDataset
@@ -42,59 +45,13 @@ from pipelines.training.machine import Machine, choose_machine
 from pipelines.training.run import Run
 
 RESULTS = Path(__file__).with_name("results") / "recipes"
-SHAPES = {
-    "small": {"context_length": 256, "layers": 4, "width": 192, "heads": 3, "bias": False},
-    "medium": {"context_length": 256, "layers": 6, "width": 320, "heads": 5, "bias": False},
-}
-GPT2 = {"positions": "learned", "activation": "gelu_tanh", "bias": True}
-MODERN = {
-    name: getattr(preset("modern"), name) for name in ("norm", "activation", "qk_norm", "tied_head", "zero_projections")
-}
-TRAIN = {"batch_tokens": 2048, "micro_batch": 8, "weight_decay": 0.1, "beta2": 0.99}
-MUON = {"optimizer": "muon", "schedule": "trapezoid", "min_lr_ratio": 0.0, "lr": 2e-3, "muon_lr": 8e-3}
 PASSAGE = 20_000  # characters
-RATES, DECAYS = ("5e-4", "1e-3", "2e-3", "4e-3", "8e-3"), ("0.1", "0.01")
-# GPT-2 with AdamW at every rate and decay: what others are to be better than.
-SWEEP: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    f"gpt2, lr {rate}" + (f", decay {decay}" if decay != DECAYS[0] else ""): (
-        GPT2,
-        {"lr": float(rate), "weight_decay": float(decay)},
-    )
-    for decay in DECAYS
-    for rate in RATES
-}
-# Each variant: fields of the model, and of the training, that differ from a shape and TRAIN.
-VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    **SWEEP,
-    "gpt2, muon": (GPT2, MUON),
-    "modern, adamw": (MODERN, {"lr": 2e-3}),
-    "modern": (MODERN, MUON),
-    "modern, batches of 4,096": (MODERN, MUON | {"batch_tokens": 4096}),
-    "modern, muon_lr 4e-3": (MODERN, MUON | {"muon_lr": 4e-3}),
-    "modern, muon_lr 16e-3": (MODERN, MUON | {"muon_lr": 16e-3}),
-    "modern, lr 4e-3": (MODERN, MUON | {"lr": 4e-3}),
-    "modern, projections drawn": (MODERN | {"zero_projections": False}, MUON),
-    "modern, tied head": (MODERN | {"tied_head": True}, MUON),
-    "modern, no qk_norm": (MODERN | {"qk_norm": False}, MUON),
-    "modern, swiglu": (MODERN | {"activation": "swiglu"}, MUON),
-    "modern, soft cap 15": (MODERN | {"soft_cap": 15.0}, MUON),
-    "modern, embedding skips": (MODERN | {"embedding_skips": True}, MUON),
-    "modern, value embeddings": (MODERN | {"value_embeddings": 1}, MUON),
-    "modern, skips and value embeddings": (MODERN | {"embedding_skips": True, "value_embeddings": 1}, MUON),
-    "modern, cosine": (MODERN, MUON | {"schedule": "cosine"}),
-}
-# What the preset has, or might have: `--group preset`.
-GROUPS = {
-    "all": tuple(VARIANTS),
-    "sweep": tuple(SWEEP),
-    "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
-    "optimizers": ("gpt2, lr 1e-3", "gpt2, lr 2e-3", "gpt2, lr 4e-3", "gpt2, muon", "modern, adamw", "modern"),
-}
 
 Row = dict[str, Any]
 """What is recorded of one training."""
 Groups = dict[str, list[Row]]
 """Rows by variant."""
+MEASURES = {"bits_per_byte": "bits per byte", "nats": "nats a masked token"}  # a row has one
 
 
 @dataclass(frozen=True)
@@ -124,7 +81,7 @@ def recipes(
     *,
     text: Sequence[str],
     tokens: int = 1_000_000,
-    group: Literal["all", "sweep", "preset", "optimizers"] = "all",
+    group: Literal["all", "sweep", "preset", "optimizers", "masked"] = "all",
     variants: Annotated[Sequence[str], tyro.conf.arg(metavar="NAME")] = (),
     seeds: int = 1,
     shape: Literal["small", "medium"] = "small",
@@ -137,7 +94,7 @@ def recipes(
         text: Corpora to train on; 1 % of their passages are for validation.
         tokens: Tokens that each variant is trained on.
         group: Which variants: all, GPT-2's rates and decays, those of what the preset modern has or might
-            have, or those of optimizers.
+            have, those of optimizers, or encoders.
         variants: Which by name instead.
         seeds: How many times each is trained, with seeds 0, 1, ...
         shape: 4 layers of width 192, or 6 of 320.
@@ -154,7 +111,7 @@ def recipes(
             train_tokenizer(list(text), vocab_size=8192, out=where / "tokenizer")
         if not (where / "data").exists():
             passages = [str(_write_passages(text, where / "passages.jsonl"))]
-            options = {"tokenizer": where / "tokenizer", "context_length": 256, "split": "hash:0.01"}
+            options = {"tokenizer": where / "tokenizer", "context_length": CONTEXT, "split": "hash:0.01"}
             build_dataset(passages, out=where / "data", **options)
         settings = Settings(where / "data", tokens, shape, choose_machine(), results)
         for seed in range(seeds):
@@ -194,14 +151,15 @@ def _device(machine: Machine) -> str:
 
 
 def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, Any]:
-    """Validation bits per byte and seconds of one variant, trained in the folder `run` or from there on."""
-    model, train = VARIANTS[name]
+    """What a variant reaches on the validation split, and its seconds, trained in the folder `run` or from there on."""
+    variant = VARIANTS[name]
     dataset = TokenDataset(settings.data)
     held_out = dataset.info["splits"]["validation"]
     recipe = Recipe(
-        model=ModelConfig(**SHAPES[settings.shape] | model),
+        objective=variant.objective,
+        model=ModelConfig(**SHAPES[settings.shape] | variant.model),
         train=TrainConfig(
-            **TRAIN | train | {"tokens": settings.tokens, "warmup_tokens": settings.tokens // 20, "seed": seed},
+            **TRAIN | variant.train | {"tokens": settings.tokens, "warmup_tokens": settings.tokens // 20, "seed": seed},
             dtype=settings.machine.dtype_name,
             validate_every_tokens=settings.tokens,
             validation_tokens=held_out["tokens"],
@@ -217,16 +175,25 @@ def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, A
         write_whole(clock, json.dumps(processor))
         raise SystemExit("interrupted: the same command goes on, with the same --folder from here")
     last = Run(run).metrics()[-1]  # of the validation split
-    per_byte = held_out["tokens"] / held_out["bytes"] / math.log(2)
     sized = replace(recipe.model, vocab_size=dataset.vocab_size)
+    if recipe.objective == "masked-token":
+        reached = {"nats": last["loss"], "unigram_nats": _unigram_nats(dataset)}
+    else:
+        reached = {"bits_per_byte": last["loss"] * held_out["tokens"] / held_out["bytes"] / math.log(2)}
     return {
-        "bits_per_byte": last["loss"] * per_byte,
+        **reached,
         "seconds": last["time_s"],
         "processor_seconds": processor if settings.machine.device.type == "cpu" else None,
         "parameters": count_parameters(model_without_memory(sized)),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
     }
+
+
+def _unigram_nats(dataset: TokenDataset) -> float:
+    """What the frequencies of tokens alone reach on the validation split."""
+    unigram = Unigram.fit(dataset.split("train").chunks(), dataset.vocab_size)
+    return float(np.mean(np.concatenate([unigram.nats(chunk) for chunk in dataset.split("validation").chunks()])))
 
 
 def _rows(results: Path) -> list[Row]:
@@ -248,25 +215,25 @@ def _record(row: Row, results: Path) -> None:
 
 def markdown(rows: list[Row]) -> str:
     """A table for each dataset and number of tokens, best first; with more than one seed the median."""
-    lines = ["# What pays in a small decoder", "", "`python -m benchmarks.recipes`; lower is better.", ""]
+    lines = ["# What pays in a small model", "", "`python -m benchmarks.recipes`; lower is better.", ""]
     trials: dict[Trial, Groups] = {}
     for row in rows:
-        groups = trials.setdefault(Trial(*(row[name] for name in Trial._fields)), {})
+        groups = trials.setdefault(Trial.of(row), {})
         groups.setdefault(row["variant"], []).append(row)
     for trial, groups in sorted(trials.items()):
         lines += [
             f"## {trial.tokens:,} tokens, {trial.shape} shape",
             "",
-            f"{trial.device}" + (f"; dataset {trial.data}." if trial.data else "."),
+            f"{trial.device}" + (f"; dataset {trial.data}." if trial.data else ".") + _unigram(groups),
             "",
-            "| variant | bits per byte | seeds | parameters | seconds | of a processor |",
+            f"| variant | {MEASURES[trial.measure]} | seeds | parameters | seconds | of a processor |",
             "|---|---|---|---|---|---|",
         ]
-        found = {name: (_median(group, "bits_per_byte"), _median(group, "seconds")) for name, group in groups.items()}
+        found = {name: (_median(group, trial.measure), _median(group, "seconds")) for name, group in groups.items()}
         for name in sorted(groups, key=found.__getitem__):
-            bits, seconds = found[name]
+            reached, seconds = found[name]
             parameters, processor = groups[name][0]["parameters"], _processor_seconds(groups[name])
-            cells = (f"{bits:.4f}", f"{len(groups[name])}", f"{parameters:,}", f"{seconds:.0f}")
+            cells = (f"{reached:.4f}", f"{len(groups[name])}", f"{parameters:,}", f"{seconds:.0f}")
             lines.append(f"| {name} | {' | '.join(cells)} | {f'{processor:.0f}' if processor else '–'} |")
         alike = {one.tokens: found for one, found in trials.items() if one._replace(tokens=trial.tokens) == trial}
         lines += ["", *_with_fewer_tokens(groups, alike, trial.tokens // 2)]
@@ -280,6 +247,17 @@ class Trial(NamedTuple):
     device: str
     shape: str
     tokens: int
+    measure: str
+
+    @classmethod
+    def of(cls, row: Row) -> "Trial":
+        measure = next(name for name in MEASURES if name in row)
+        return cls(row["data"], row["device"], row["shape"], row["tokens"], measure)
+
+
+def _unigram(groups: Groups) -> str:
+    found = {row["unigram_nats"] for rows in groups.values() for row in rows if "unigram_nats" in row}
+    return "".join(f" The frequencies of tokens alone reach {nats:.4f}." for nats in found)
 
 
 def _median(rows: list[Row], name: str) -> float:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.recipes import GROUPS, VARIANTS, _passages, markdown, recipes
+from benchmarks.recipe_variants import GROUPS, VARIANTS
+from benchmarks.recipes import _passages, markdown, recipes
 
 
 @pytest.mark.slow
@@ -29,6 +30,18 @@ def test_variants_are_trained_recorded_and_not_trained_again(tmp_path, text_fold
     assert len({row["bits_per_byte"] for row in rows}) == len(rows)
     table = (tmp_path / "found" / "recipes.md").read_text()
     assert all(f"| {name} |" in table for name in GROUPS["preset"])
+
+
+@pytest.mark.slow
+def test_encoders_are_trained_by_masked_tokens_and_stand_in_a_table_of_their_own(tmp_path, text_folder):
+    names = ["bert, lr 1e-3", "pre-norm bert, muon"]
+    recipes(text=[str(text_folder)], tokens=16_384, folder=tmp_path, results=tmp_path, variants=[*names, "modern"])
+    *encoders, decoder = json.loads((tmp_path / "recipes.json").read_text())
+    assert "nats" not in decoder and all("bits_per_byte" not in row for row in encoders)
+    assert all(0 < row["nats"] < 10 for row in encoders)
+    assert 0 < encoders[0]["unigram_nats"] == encoders[1]["unigram_nats"] < 10
+    table = (tmp_path / "recipes.md").read_text()
+    assert table.index("| modern |") < table.index("| nats a masked token |") < table.index("| bert, lr 1e-3 |")
 
 
 @pytest.mark.slow
@@ -70,7 +83,7 @@ def test_the_best_of_gpt2_is_compared_with_half_the_tokens_by_what_the_processor
         row("modern, tied head", 200, 2.45, 25),
     ]
     said = markdown(rows)
-    assert "Of 2 of 10 rates and decays of GPT-2, 'gpt2, lr 1e-3' is best: 2.5000." in said
+    assert "Of 2 of 12 rates and decays of GPT-2, 'gpt2, lr 1e-3' is best: 2.5000." in said
     assert "- modern, 200: 2.4000, in 0.25 of the processor time." in said
     assert "- modern, tied head, 200: 2.4500, in 0.25 of the time." in said
     assert "- modern, 300" not in said

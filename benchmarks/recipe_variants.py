@@ -1,0 +1,87 @@
+"""What benchmarks.recipes trains: shapes, and variants of a model and its training."""
+
+from typing import Any, NamedTuple
+
+from lm.presets import preset
+
+Fields = dict[str, Any]
+
+
+class Variant(NamedTuple):
+    """Fields of the model and of the training that differ from a shape and `TRAIN`."""
+
+    model: Fields
+    train: Fields
+
+    @property
+    def objective(self) -> str:
+        return "masked-token" if self.model.get("architecture") == "encoder" else "next-token"
+
+
+CONTEXT = 256  # tokens of a block
+SHAPES: dict[str, Fields] = {
+    "small": {"context_length": CONTEXT, "layers": 4, "width": 192, "heads": 3, "bias": False},
+    "medium": {"context_length": CONTEXT, "layers": 6, "width": 320, "heads": 5, "bias": False},
+}
+TRAIN: Fields = {"batch_tokens": 2048, "micro_batch": 8, "weight_decay": 0.1, "beta2": 0.99}
+
+
+def _of_preset(name: str, *fields: str) -> Fields:
+    return {field: getattr(preset(name), field) for field in fields}
+
+
+GPT2: Fields = {"positions": "learned", "activation": "gelu_tanh", "bias": True}
+MODERN = _of_preset("modern", "norm", "activation", "qk_norm", "tied_head", "zero_projections")
+MUON: Fields = {"optimizer": "muon", "schedule": "trapezoid", "min_lr_ratio": 0.0, "lr": 2e-3, "muon_lr": 8e-3}
+RATES, DECAYS = ("5e-4", "1e-3", "1.4e-3", "2e-3", "4e-3", "8e-3"), ("0.1", "0.01")
+# GPT-2 with AdamW at every rate and decay: what others are to be better than.
+SWEEP = {
+    f"gpt2, lr {rate}" + (f", decay {decay}" if decay != DECAYS[0] else ""): Variant(
+        GPT2, {"lr": float(rate), "weight_decay": float(decay)}
+    )
+    for decay in DECAYS
+    for rate in RATES
+}
+ENCODER: Fields = {"architecture": "encoder", "context_length": CONTEXT + 2}  # between <|cls|> and <|sep|>
+# BERT as published (Devlin et al. 2019, A.2), but for rates that suit a shorter training.
+BERT = ENCODER | _of_preset("bert-base", "positions", "norm_position", "norm_eps", "dropout", "bias")
+FALLING: Fields = {"schedule": "trapezoid", "decay_share": 0.95, "min_lr_ratio": 0.0}
+BERT_TRAIN = FALLING | {"weight_decay": 0.01, "beta2": 0.999, "eps": 1e-6}
+MASKED = {
+    **{
+        f"bert, lr {rate}": Variant(BERT, BERT_TRAIN | {"lr": float(rate)}) for rate in ("1e-4", "5e-4", "1e-3", "2e-3")
+    },
+    "bert, lr 1e-3, no dropout": Variant(BERT | {"dropout": 0.0}, BERT_TRAIN | {"lr": 1e-3}),
+    "pre-norm bert, adamw": Variant(ENCODER, FALLING | {"lr": 1e-3}),
+    "pre-norm bert, muon": Variant(ENCODER, MUON),
+    "pre-norm bert, muon, batches of 4,096": Variant(ENCODER, MUON | {"batch_tokens": 4096}),
+    "modern bert": Variant(ENCODER | MODERN, MUON),
+}
+VARIANTS = {
+    **SWEEP,
+    "gpt2, muon": Variant(GPT2, MUON),
+    "modern, adamw": Variant(MODERN, {"lr": 2e-3}),
+    "modern": Variant(MODERN, MUON),
+    "modern, batches of 4,096": Variant(MODERN, MUON | {"batch_tokens": 4096}),
+    "modern, muon_lr 4e-3": Variant(MODERN, MUON | {"muon_lr": 4e-3}),
+    "modern, muon_lr 16e-3": Variant(MODERN, MUON | {"muon_lr": 16e-3}),
+    "modern, lr 4e-3": Variant(MODERN, MUON | {"lr": 4e-3}),
+    "modern, projections drawn": Variant(MODERN | {"zero_projections": False}, MUON),
+    "modern, tied head": Variant(MODERN | {"tied_head": True}, MUON),
+    "modern, no qk_norm": Variant(MODERN | {"qk_norm": False}, MUON),
+    "modern, swiglu": Variant(MODERN | {"activation": "swiglu"}, MUON),
+    "modern, soft cap 15": Variant(MODERN | {"soft_cap": 15.0}, MUON),
+    "modern, embedding skips": Variant(MODERN | {"embedding_skips": True}, MUON),
+    "modern, value embeddings": Variant(MODERN | {"value_embeddings": 1}, MUON),
+    "modern, skips and value embeddings": Variant(MODERN | {"embedding_skips": True, "value_embeddings": 1}, MUON),
+    "modern, cosine": Variant(MODERN, MUON | {"schedule": "cosine"}),
+    **MASKED,
+}
+GROUPS = {
+    "all": tuple(VARIANTS),
+    "sweep": tuple(SWEEP),
+    # What the preset has, or might have.
+    "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
+    "optimizers": ("gpt2, lr 1e-3", "gpt2, lr 2e-3", "gpt2, lr 4e-3", "gpt2, muon", "modern, adamw", "modern"),
+    "masked": tuple(MASKED),
+}
