@@ -22,6 +22,7 @@ from tokenizer import Tokenizer
 Dataset = TokenDataset | PairDataset
 
 ALIGNMENT = 16  # bytes, at least an element of any dtype
+FULL_ROWS = 64  # a batch predicts at a multiple of so many positions
 
 
 class TrainingData(Protocol):
@@ -175,6 +176,21 @@ def parts_read(batch: Batch) -> dict[str, np.ndarray]:
     parts = {"ids": batch.inputs, "source": batch.source}
     parts |= {"segments": batch.segments, "source_present": batch.source_present}
     return {name: part for name, part in parts.items() if part is not None}
+
+
+def parts_predicted(batch: Batch) -> dict[str, np.ndarray]:
+    """`targets` and `weights` of a batch, (N,), and where some positions have a weight of 0 the others' `rows` (N,)
+    among its B x P positions: the masked objective predicts 15 %, and padding is no target.
+
+    They are filled up to a multiple of `FULL_ROWS`, with a weight of 0. With another number in each batch, hardly any
+    memory that a step has freed would fit the next, and the process would grow.
+    """
+    parts = {"targets": batch.targets.ravel(), "weights": batch.weights.ravel()}
+    if batch.weights.all():
+        return parts
+    rows = parts["weights"].nonzero()[0]
+    chosen = {name: part[rows] for name, part in parts.items()} | {"rows": rows}
+    return {name: np.pad(part, (0, -len(rows) % FULL_ROWS)) for name, part in chosen.items()}
 
 
 def hidden_states(

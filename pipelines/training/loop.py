@@ -18,7 +18,7 @@ from pipelines.display import Bar, quantity, say
 from pipelines.training.allocator import keep_freed_memory
 from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
 from pipelines.training.config import TrainConfig
-from pipelines.training.data import BlockData, TrainingData, parts_read, sent
+from pipelines.training.data import BlockData, TrainingData, parts_predicted, parts_read, sent
 from pipelines.training.fitting import largest_micro_batch
 from pipelines.training.kept import Keep, checkpoint_folders
 from pipelines.training.loader import Batch
@@ -318,14 +318,8 @@ class Trainer:
 
     def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
         """The sum of nats over the targets of a micro-batch."""
-        parts = {"targets": batch.targets.ravel(), "weights": batch.weights.ravel()}
-        if not batch.weights.all():
-            # The masked objective predicts 15 % of the positions, and padding is no target: the head is spared the
-            # rest, and so is what follows the last attention.
-            rows = parts["weights"].nonzero()[0]
-            parts = {name: part[rows] for name, part in parts.items()} | {"rows": rows}
         # Sent before the model runs, or the host would wait for it before it could queue the loss.
-        tensors = sent(parts_read(batch) | parts, self.device)
+        tensors = sent(parts_read(batch) | parts_predicted(batch), self.device)
         targets, weights = tensors.pop("targets"), tensors.pop("weights")
         if self.config.compile and "rows" in tensors:  # another number in each batch: told, it is not compiled twice
             torch._dynamo.maybe_mark_dynamic(tensors["rows"], 0)

@@ -238,3 +238,19 @@ def test_memory_does_not_grow_and_the_trainer_does_not_wait_for_data(tmp_path, s
     assert np.median(late) - np.median(early) < 4_000, (np.median(early), np.median(late))
     last = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()][-2]
     assert last["data_wait_s"] < 0.05 * last["time_s"]
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_where_each_batch_predicts_at_another_number_of_positions(
+    tmp_path, small_recipe, dataset_folder
+):
+    train = {"tokens": 1024 * 200, "batch_tokens": 1024, "micro_batch": 32, "log_every_steps": 10}
+    recipe = with_train(small_recipe, **train)
+    shape = {"architecture": "encoder", "context_length": 34, "layers": 2, "width": 128}
+    recipe = replace(recipe, objective="masked-token", model=replace(recipe.model, **shape))
+    process = start(recipe, dataset_folder, tmp_path / "bert", tmp_path)
+    assert process.wait() == 0, process.stdout.read()
+    lines = [json.loads(line) for line in (tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()]
+    memory = [line["memory_bytes"] for line in lines if "memory_bytes" in line]
+    assert len(memory) == 20
+    assert memory[-1] < 1.1 * memory[0], memory

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lm.counting import flops_per_token, model_without_memory
 from pipelines.dataset import TokenDataset, TokenStream
-from pipelines.training.data import ALIGNMENT, open_training_data, packed, sent, unpacked
-from pipelines.training.loader import Loader, NextToken, make_objective, validation_batch
+from pipelines.training.data import ALIGNMENT, FULL_ROWS, open_training_data, packed, parts_predicted, sent, unpacked
+from pipelines.training.loader import Batch, Loader, NextToken, make_objective, validation_batch
 from tokenizer import Tokenizer
 
 
@@ -57,6 +57,21 @@ def test_a_token_of_a_decoder_costs_one_position_and_one_of_an_encoder_a_little_
         model = model_without_memory(recipe.model)
         cost = open_training_data(recipe, dataset, tok).flops_per_token(model)
         assert cost == flops_per_token(model) * (positions / 32)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=300))
+def test_what_is_predicted_has_few_sizes_and_weighs_what_it_did(chosen):
+    weights = np.array([chosen, chosen], np.float32)
+    targets = np.arange(weights.size).reshape(weights.shape) + 7
+    parts = parts_predicted(Batch(targets, targets, weights))
+    count = len(parts["targets"])
+    assert count == len(parts["weights"]) and parts["weights"].sum() == weights.sum()
+    assert np.array_equal(parts["targets"][parts["weights"] > 0], targets[weights > 0])
+    if all(chosen):
+        assert "rows" not in parts and count == weights.size
+    else:
+        assert count % FULL_ROWS == 0 and count - weights.sum() < FULL_ROWS
+        assert np.array_equal(parts["rows"][parts["weights"] > 0], weights.ravel().nonzero()[0])
 
 
 def test_masks_change_with_the_epoch_but_not_in_validation(dataset_folder, tokenizer_folder):
