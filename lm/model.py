@@ -82,11 +82,11 @@ class Stack(nn.Module):
         attends = attends or [self._attend(x, mask)] * len(self.blocks)
         recalls = recalls or [None] * len(self.blocks)
         embedded = x
-        wanted = [None] * (len(self.blocks) - 1) + [rows]
-        for i, (block, attend, recall, only) in enumerate(zip(self.blocks, attends, recalls, wanted, strict=True)):
+        last = len(self.blocks) - 1
+        for i, (block, attend, recall) in enumerate(zip(self.blocks, attends, recalls, strict=True)):
             if self.config.embedding_skips:
                 x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
-            x = block(x, rotary, attend, recall, self._value_embedding(i, ids, dtype), only)
+            x = block(x, rotary, attend, recall, self._value_embedding(i, ids, dtype), rows if i == last else None)
         return self.final_norm(x)
 
     def backend(self) -> Backend:

@@ -99,7 +99,7 @@ class Reader:
             options["rows"] = torch.arange(length - 1, batch * length, length, device=ids.device)
         embedded = self.model.model.embed(ids)
         hidden = self.model.stack(embedded, ids, dtype=self.model.dtype, recalls=recalls, **options)
-        return hidden.view(batch, -1)
+        return hidden.flatten(0, -2)
 
     def _drop_oldest(self) -> None:
         length = self.window.shape[1]
