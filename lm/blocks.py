@@ -53,7 +53,7 @@ class Attention(nn.Module):
         `rotary` turns queries and keys where positions are rotary; `value_embedding` (B, T, G x D) is added to the
         values, scaled. With `rows` (N,) int64 only what those of the B x T positions find: (N, width).
         """
-        q, (k, v) = self.queries(x), self.keys_values(x)
+        q, k, v = self.queries_keys_values(x)
         if value_embedding is not None:
             v = v + self.value_scale.to(v.dtype) * _heads(value_embedding, self.kv_heads)
         if rotary is not None:
@@ -63,6 +63,10 @@ class Attention(nn.Module):
     def cross(self, x: Tensor, recall: Recall, rows: Tensor | None = None) -> Tensor:
         """x (B, T, width) attends to a memory, through `recall`, to (B, T, width) in its dtype; `rows` as above."""
         return self.output(only(_merged(recall(self.queries(x))), rows))
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, width) to queries (B, H, T, D), keys and values (B, G, T, D), not yet turned."""
+        return self.queries(x), *self.keys_values(x)
 
     def queries(self, x: Tensor) -> Tensor:
         """(B, T, width) to (B, H, T, D)."""

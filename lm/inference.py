@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from lm.blocks import Attend, Attention, only
+from lm.blocks import Attention
 from lm.layers import LayerNorm, Linear
 from lm.model import LanguageModel, Stack
-from lm.positions import Rotary, rotate
 
 
 class InferenceModel:
@@ -56,37 +55,26 @@ def prepare(model: LanguageModel | InferenceModel, sequences: int = 2) -> Infere
     return model if isinstance(model, InferenceModel) else InferenceModel(model, sequences)
 
 
-class JointAttention(nn.Module):
+class JointAttention(Attention):
     """`Attention` whose queries, keys and values are one matrix product."""
 
     def __init__(self, attention: Attention, sequences: int) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # with the layers of `attention`, not new ones
         layers = (attention.query, attention.key, attention.value)
         biases = [layer.bias for layer in layers if layer.bias is not None]
-        self.heads = (attention.heads, attention.kv_heads, attention.kv_heads)
+        self.heads, self.kv_heads = attention.heads, attention.kv_heads
         weight = torch.cat([layer.weight for layer in layers])
         self.joint = fastest_linear(weight, torch.cat(biases) if biases else None, sequences)
         self.output = fastest_linear(attention.output.weight, attention.output.bias, sequences)
         self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         self.value_scale = attention.value_scale
 
-    def forward(
-        self,
-        x: Tensor,
-        rotary: Rotary,
-        attend: Attend,
-        value_embedding: Tensor | None = None,
-        rows: Tensor | None = None,
-    ) -> Tensor:
-        """As `Attention.forward`."""
-        joint = self.joint(x).unflatten(-1, (sum(self.heads), -1)).transpose(1, 2)  # (B, H + 2G, T, D)
-        q, k, v = joint.split(self.heads, dim=1)
-        q, k = self.query_norm(q), self.key_norm(k)
-        if value_embedding is not None:
-            v = v + self.value_scale * value_embedding.unflatten(-1, (self.heads[2], -1)).transpose(1, 2)
-        if rotary is not None:
-            q, k = rotate(q, *rotary), rotate(k, *rotary)
-        return self.output(only(attend(q, k, v).transpose(1, 2).flatten(-2), rows))
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As `Attention.queries_keys_values`."""
+        parts = (self.heads, self.kv_heads, self.kv_heads)
+        joint = self.joint(x).unflatten(-1, (sum(parts), -1)).transpose(1, 2)  # (B, H + 2G, T, D)
+        q, k, v = joint.split(parts, dim=1)
+        return self.query_norm(q), self.key_norm(k), v
 
 
 class PackedLinear(nn.Module):

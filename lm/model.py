@@ -69,7 +69,7 @@ class Stack(nn.Module):
         rows: Tensor | None = None,
     ) -> Tensor:
         """x (B, T, width), the embedding of `ids` (B, T), to hidden states of `dtype`: (B, T, width), or with `rows`
-        (N,) int64 only those of these of the B x T positions, (N, width).
+        (N,) int64, numbers of B x T positions, only theirs (N, width).
 
         `mask` says which positions see which; `attends` (one a block) replaces attention under that mask, and with
         other `positions` than 0 to T - 1 a KV cache reads on where it stopped. `recalls`: what each block's
@@ -170,8 +170,8 @@ class LanguageModel(nn.Module):
         types: Tensor | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """ids (B, T) int64 to hidden states (B, T, width) of `compute_dtype`; with `rows` (N,) int64 only those of
-        these of the B x T positions, (N, width), to which the last block's MLP is not applied in vain.
+        """ids (B, T) int64 to hidden states (B, T, width) of `compute_dtype`; with `rows` (N,) int64, numbers of
+        B x T positions, only theirs (N, width): of the others the last block computes no more than is attended to.
 
         An encoder-decoder also reads `source` (B, S) ids. `segments` (B, T) numbers the documents of a block, which
         do not see each other; `present` and `source_present`, bool, are False at padding; `types` (B, T) are the token
