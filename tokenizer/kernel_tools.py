@@ -55,7 +55,8 @@ class _Cache(FunctionCache):
 def kernel(function: Callable):
     """What Python calls."""
     dispatcher = _by_types_alone(numba.njit(**_OPTIONS)(function))
-    dispatcher._cache = _Cache(function)
+    with suppress(RuntimeError):  # no folder can be written to: it is compiled in every process
+        dispatcher._cache = _Cache(function)
     # What would import the extensions of numba that are installed: kernels take nothing but arrays and numbers.
     dispatcher._compilation_chain_init_hook = lambda: None
     return dispatcher

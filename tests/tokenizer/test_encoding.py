@@ -417,3 +417,15 @@ def test_importing_loads_no_kernels():
     script = "import sys, tokenizer; print([m for m in ('numba', 'pyarrow', 'regex', 'torch') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+def test_kernels_load_where_no_folder_can_be_written_to():
+    """As in a container that is read-only; there they are compiled in every process."""
+    code = (
+        "import numba.core.caching as caching\n"
+        "def refuse(self): raise OSError(30, 'Read-only file system')\n"
+        "caching._CacheLocator.ensure_cache_path = refuse\n"
+        "import tokenizer.merge_kernel, tokenizer.encode_kernel\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
