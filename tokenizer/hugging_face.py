@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenizer.byte_level import spell
-from tokenizer.patterns import NAMES, Pattern, resolve_pattern
+from tokenizer.patterns import NAMES, Pattern, refuse_possessive_interval, resolve_pattern
 from tokenizer.spelled_vocabulary import build_vocabulary, expect, is_id, shown
 from tokenizer.vocabulary import BY_MERGES, BY_RANKS, WHOLE_FIRST, Vocabulary
 
@@ -25,6 +25,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
             "this vocabulary has tokens that no list of merges makes, only joining by rank as tiktoken does, "
             "which tokenizer.json cannot say; keep its .tiktoken file"
         )
+    refuse_possessive_interval(vocabulary.pattern)
     special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
     spelled = {i: spell(token) for i, token in enumerate(vocabulary.tokens) if token is not None}
     taken = set(spelled.values()) & set(special.values())
@@ -150,6 +151,7 @@ def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern:
     expect(_is_unicode(regex), "has a pre_tokenizer.pattern with a lone surrogate")
     expect(regex not in NAMES, f"has the pre_tokenizer.pattern {regex!r}, which names a pattern and is not its regex")
     pattern = resolve_pattern(regex)
+    refuse_possessive_interval(pattern)
     how = (split.get("behavior"), split.get("invert"))
     # Removing what does not match is the same where everything matches, as with the named patterns.
     expect(

@@ -9,6 +9,7 @@ text takes linear time. All of it is bytes and numbers: importing this module lo
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import namedtuple
 from functools import cache, cached_property, partial
@@ -168,7 +169,7 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
     """Return the pattern meant by a name (those in `NAMES`) or by a regex in `regex` syntax.
 
     Any known spelling of a named pattern is that pattern. Raises ValueError for a regex that does not
-    compile, or that is empty.
+    compile, that is empty, or that `regex` and the engines of `tokenizers` and tiktoken read differently.
     """
     if isinstance(pattern, Pattern):
         return pattern
@@ -178,6 +179,11 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
     if name:
         return Pattern(_REGEX_OF[name], name)
     compile_regex(pattern)
+    if nested := _SET_IN_CLASS.search(_unescaped_classes(pattern)):
+        raise ValueError(
+            f"the split pattern {pattern[:80]!r} has {nested[0]!r} within a character class, which other engines take "
+            "for classes in classes and this one for characters: spell the class out, or escape them"
+        )
     if pattern not in _warned:
         _warned.add(pattern)
         hint = f" (named patterns: {', '.join(NAMES)})" if pattern.isalnum() else ""
@@ -190,6 +196,30 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
 
 
 _warned: set[str] = set()
+
+
+_SET_IN_CLASS = re.compile(r"\[(?!:)|&&|--|~~")
+_POSSESSIVE_INTERVAL = re.compile(r"\{\d*,?\d*\}\+")
+
+
+def _unescaped_classes(regex: str) -> str:
+    """What is within the character classes of a regex, without escaped characters."""
+    inside = []
+    for found in re.finditer(r"\\.|\[\^?\]?((?:\\.|\[:\^?\w+:\]|[^\\\]])*)\]", regex, re.DOTALL):
+        inside.append(re.sub(r"\\.", "", found[1] or "", flags=re.DOTALL))
+    return "\n".join(inside)
+
+
+def refuse_possessive_interval(pattern: Pattern) -> None:
+    """ValueError where a pattern without a name has one such as {1,3}+, which gives nothing back in `regex` and in
+    tiktoken's engine, and repeats the repetition in that of `tokenizers`: tokenizer.json would mean something else."""
+    outside = re.sub(r"\\.|\[(?:\\.|[^\\\]])*\]", "x", pattern.regex, flags=re.DOTALL)
+    found = None if pattern.name else _POSSESSIVE_INTERVAL.search(outside)
+    if found:
+        raise ValueError(
+            f"the split pattern {pattern.regex[:80]!r} has {found[0]!r}, which repeats a repetition in tokenizer.json "
+            f"and gives nothing back elsewhere: write (?>x{found[0][:-1]}) for x{found[0]}"
+        )
 
 
 def compile_regex(pattern: str):

@@ -10,10 +10,12 @@ import warnings
 import pytest
 import regex
 import tiktoken
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
+from tokenizer import Tokenizer
 from tokenizer.patterns import NAMES, SPELLINGS, Pattern, resolve_pattern
 from tokenizer.pretokenize import split
 from tokenizer.scanner import pretokens
@@ -331,6 +333,36 @@ def test_a_regex_of_ones_own_is_announced_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         resolve_pattern(r"\w+|\W+once")
+
+
+@pytest.mark.parametrize("regex", [r"[\p{Lu}\p{M}&&[^\p{Han}]]*[\p{Ll}]+", r"[a[b]]+", r"[\w--\d]+", r"x|[a-z~~b]"])
+def test_sets_within_classes_which_engines_read_differently_are_refused(regex):
+    with pytest.raises(ValueError, match="within a character class, which other engines take for classes in classes"):
+        resolve_pattern(regex)
+
+
+@pytest.mark.filterwarnings("ignore:the split pattern")
+@pytest.mark.parametrize("regex", [r"[[:alpha:]]+", r"[\[\]a-z]+", r"[a\-\-\&\&b]+|\[a&&b", r"[]a]+|--"])
+def test_characters_that_only_look_like_sets_split_as_in_tokenizers(regex):
+    theirs = pre_tokenizers.Split(Regex(regex), "isolated")
+    for text in ("ab[cd]x--y", "[a&&b]", "a]]-&", "xyz"):
+        expected = [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)]
+        assert split(text, resolve_pattern(regex)) == expected
+
+
+@pytest.mark.filterwarnings("ignore:the split pattern", "ignore:the corpus ran out")
+def test_intervals_that_give_nothing_back_are_written_so_that_tokenizers_does_not_repeat_them(tmp_path):
+    text = ["12345678 1234 " * 20]
+    with pytest.raises(ValueError, match=r"has '\{1,2\}\+', which repeats .* write \(\?>x\{1,2\}\) for x\{1,2\}\+"):
+        Tokenizer.train(text, 270, pattern=r"\p{N}{1,2}+|\s")
+    tok = Tokenizer.train(text, 270, pattern=r"(?>\p{N}{1,2})|\s")
+    tok.save(tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tok.encode("1234567 8") == theirs.encode("1234567 8").ids
+    content = (tmp_path / "tokenizer.json").read_text().replace("(?>\\\\p{N}{1,2})", "\\\\p{N}{1,2}+")
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tokenizer\.json: the split pattern .* repeats a repetition"):
+        Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize("wrong", ["(", "", None, 3])
