@@ -62,13 +62,53 @@ class ZstdStream(io.RawIOBase):
         super().close()
 
 
+class XzStream(io.RawIOBase):
+    """Reads all streams of an .xz file and the padding between them, and what follows them is an error that the
+    standard library's reader passes over."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target) -> int:
+        while True:
+            if self._stream.eof:
+                piece = self._after_padding(self._stream.unused_data)
+                if not piece:
+                    return 0
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+            else:
+                piece = self._file.read(_PIECE_BYTES) if self._stream.needs_input else b""
+                if self._stream.needs_input and not piece:
+                    raise EOFError("compressed file ended before the end-of-stream marker was reached")
+            text = self._stream.decompress(piece, len(target))
+            if text:
+                target[: len(text)] = text
+                return len(text)
+
+    def _after_padding(self, piece: bytes) -> bytes:
+        """What comes after the NULs that `piece` and what follows it in the file begin with."""
+        rest = piece.lstrip(b"\0")
+        while not rest and (piece := self._file.read(_PIECE_BYTES)):
+            rest = piece.lstrip(b"\0")
+        return rest
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
 def open_stream(path: Path) -> BinaryIO:
     """The file's content from its beginning, decompressed by what its name ends in."""
     match path.suffix.lower():
         case ".gz":
             return gzip.open(path, "rb")
         case ".xz":
-            return lzma.open(path, "rb")
+            return io.BufferedReader(XzStream(path.open("rb")), buffer_size=_PIECE_BYTES)
         case ".zst":
             return io.BufferedReader(ZstdStream(path.open("rb")), buffer_size=_PIECE_BYTES)
     return path.open("rb")

@@ -8,7 +8,7 @@ and gives up at a field that a later line has and the first ones had not.
 import io
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,9 +29,11 @@ def read_jsonl(path: Path, split: str | None, text_column: str | None) -> Iterat
     if first is None:
         return
     column = _text_column(first, path, text_column)
+    # Where a column was taken as the only one, the first lines may not have told all.
+    unexpected = None if text_column or column == "text" else "text"
     line = 1
     for lines in itertools.chain([first], chunks):
-        for number, documents in _parse(lines, line, path, column):
+        for number, documents in _parse(lines, line, path, column, unexpected):
             yield Chunk(documents=documents, origin=str(path), split=split, first_row=number)
         line += lines.count(b"\n")
 
@@ -54,15 +56,23 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def _text_column(lines: bytes, path: Path, wanted: str | None) -> str:
+    columns = _columns(itertools.islice(io.BytesIO(lines), _SAMPLED_LINES))
+    if wanted and wanted not in columns:  # later lines may have it
+        columns |= _columns(line for chunk in _whole_lines(path) for line in chunk.split(b"\n"))
+    return choose_column(list(columns), path, wanted) if columns else wanted or "text"
+
+
+def _columns(lines: Iterable[bytes]) -> dict[str, None]:
+    """The fields of what are JSON objects, in order."""
     columns: dict[str, None] = {}
-    for line in itertools.islice(io.BytesIO(lines), _SAMPLED_LINES):
+    for line in lines:
         try:
             row = json.loads(line.decode(errors="replace"))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             columns.update(dict.fromkeys(row))
-    return choose_column(list(columns), path, wanted) if columns else wanted or "text"
+    return columns
 
 
 def choose_column(columns: list[str], origin: object, wanted: str | None) -> str:
@@ -76,15 +86,17 @@ def choose_column(columns: list[str], origin: object, wanted: str | None) -> str
     )
 
 
-def _parse(lines: bytes, number: int, path: Path, column: str) -> Iterator[tuple[int, pa.Array]]:
-    """(line number, documents) of `lines`, of which the first is line `number` of the file.
+def _parse(
+    lines: bytes, number: int, path: Path, column: str, unexpected: str | None
+) -> Iterator[tuple[int, pa.Array]]:
+    """(line number, documents) of `lines`, of which the first is line `number` of the file. ValueError where one has
+    the field `unexpected`.
 
     What Arrow refuses is halved until the line is found that it stumbles on: that one may still hold a document
     (a lone surrogate, a field given twice), or is the caller's mistake.
     """
-    options = pa.json.ParseOptions(
-        explicit_schema=pa.schema([(column, pa.large_binary())]), unexpected_field_behavior="ignore"
-    )
+    schema = pa.schema([(name, pa.large_binary()) for name in (column, unexpected) if name])
+    options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = pa.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
     body = lines.lstrip(b" \t\r\n")
     if not body:
@@ -96,29 +108,40 @@ def _parse(lines: bytes, number: int, path: Path, column: str) -> Iterator[tuple
         except pa.ArrowInvalid:
             pass
         else:
+            if unexpected and table.column(unexpected).null_count < len(table):
+                raise ValueError(_late(path, column, unexpected))
             yield number, table.column(column).combine_chunks()
             return
     middle = lines.find(b"\n", len(lines) // 2) + 1
     if not 0 < middle < len(lines):
         middle = lines.rfind(b"\n", 0, max(len(lines) // 2, 0)) + 1
     if 0 < middle < len(lines):
-        yield from _parse(lines[:middle], number, path, column)
-        yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), path, column)
+        yield from _parse(lines[:middle], number, path, column, unexpected)
+        yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), path, column, unexpected)
     else:
-        yield number, _parse_line(lines, number, path, column)
+        yield number, _parse_line(lines, number, path, column, unexpected)
 
 
-def _parse_line(line: bytes, number: int, path: Path, column: str) -> pa.Array:
+def _late(path: Path, column: str, unexpected: str) -> str:
+    return (
+        f'{path} has "{column}" alone in its first lines, and "{unexpected}" in later ones: choose one with '
+        "--text-column"
+    )
+
+
+def _parse_line(line: bytes, number: int, path: Path, column: str, unexpected: str | None) -> pa.Array:
     """The document of one line that Arrow does not take; a lone surrogate becomes its three bytes, not UTF-8."""
     try:
         row = json.loads(line.decode("utf-8", "surrogateescape"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         reason = str(error).split(": line ")[0].lower()
         raise ValueError(f"line {number} of {path} is not JSON ({reason}): mend or remove it") from error
     if row is None:
         return pa.array([None], pa.large_binary())
     if not isinstance(row, dict):
         raise ValueError(f'line {number} of {path} is no JSON object: each line should be like {{"{column}": "..."}}')
+    if unexpected and row.get(unexpected) is not None:
+        raise ValueError(_late(path, column, unexpected))
     text = row.get(column)
     if text is not None and not isinstance(text, str):
         raise ValueError(

@@ -68,7 +68,8 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
             empty += 1
             continue
         texts.append(_encodable(text, text_field, place))
-        labels.append(_field(row, label_field, place, (str, int), "a string or a whole number", "--label-field"))
+        label = _field(row, label_field, place, (str, int), "a string or a whole number", "--label-field")
+        labels.append(_encodable(label, label_field, place) if isinstance(label, str) else label)
     if not texts:
         raise ValueError(f"{path} holds no text ({empty} empty rows): give one with a text and a label a row")
     return LabelledTexts(texts, labels, empty)
@@ -80,7 +81,7 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         place = f"line {number} of {path}"
         try:
             row = json.loads(line) if line.strip() else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{place} is not JSON ({str(error).split(': line ')[0].lower()}): mend it") from None
         if not isinstance(row, dict):
             raise ValueError(f'{place} is no JSON object: each line should be like {{"text": "...", "label": "..."}}')

@@ -1,8 +1,8 @@
 """Readers: one class for each place where documents come from. Each can be read again, in the same order.
 
 .txt files are read as bytes by `read_text` (the reader in `datasets` rewrites line ends), .jsonl by
-`corpora.jsonl` and .parquet by pyarrow, each for a reason told there; .arrow and the hub come through `datasets`,
-streamed. It is slow to import, so that happens at first use.
+`corpora.jsonl`, .parquet and .arrow by pyarrow (`datasets` takes a path for a pattern, in which brackets are no
+brackets); the hub comes through `datasets`, streamed. It is slow to import, so that happens at first use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +17,7 @@ from corpora.files import InputFile, file_format, standard_library_files, standa
 from corpora.jsonl import choose_column, read_jsonl
 
 _TABLE_ROWS = 256
+_ARROW_FILE = b"ARROW1"
 
 
 class Reader(Protocol):
@@ -124,20 +125,28 @@ def _read_parquet(path: Path, split: str | None, text_column: str | None) -> Ite
 
 
 def _read_arrow(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
-    """The text column of an .arrow file of either kind, streamed through `datasets` (nothing enters its cache)."""
-    datasets = quiet_datasets()
+    """The text column of an .arrow file of either kind, mapped."""
 
     def failure(error: Exception) -> ValueError:
         return ValueError(f"{path} is not a readable arrow file ({one_line(error)}): fetch or write it again")
 
-    files = {"train": [str(path.resolve())]}
     try:
-        table = datasets.load_dataset("arrow", data_files=files, split="train", streaming=True)
-        columns = table.column_names or list(next(iter(table), {}))
-    except Exception as error:
+        schema, batches = _arrow_batches(path)
+    except (pa.ArrowException, OSError) as error:
         raise failure(error) from error
-    column = choose_column(columns, path, text_column)
-    yield from column_chunks(stream_tables(table, column), column, str(path), split, failure)
+    column = choose_column(schema.names, path, text_column)
+    yield from column_chunks(batches, column, str(path), split, failure)
+
+
+def _arrow_batches(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """What a stream or a file of Arrow's, which begins with its own name, holds."""
+    source = pa.memory_map(str(path))
+    if source.read(len(_ARROW_FILE)) != _ARROW_FILE:
+        source.seek(0)
+        stream = pa.ipc.open_stream(source)
+        return stream.schema, iter(stream)
+    file = pa.ipc.open_file(source)
+    return file.schema, map(file.get_batch, range(file.num_record_batches))
 
 
 def stream_tables(dataset, column: str) -> Iterator[pa.Table]:

@@ -66,6 +66,21 @@ def test_a_compressed_file_cut_short_is_refused_by_name(tmp_path, suffix, kind):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("padding", [0, 4, 8, 1 << 20])
+def test_an_xz_file_is_read_to_its_end_over_padding_between_its_streams(tmp_path, padding):
+    nuls = b"\0" * padding
+    streams = [lzma.compress(b"one\n" * 100), lzma.compress(b""), lzma.compress(b"two\n" * 100_000)]
+    (tmp_path / "a.txt.xz").write_bytes(nuls.join(streams) + nuls)
+    assert "".join(all_documents(tmp_path)) == "one\n" * 100 + "two\n" * 100_000
+
+
+@pytest.mark.parametrize("between", [b"garbage", b"\0\0\0\0garbage", b"\xfd7zXZ"])
+def test_what_follows_the_first_stream_of_an_xz_file_is_not_passed_over(tmp_path, between):
+    (tmp_path / "a.txt.xz").write_bytes(lzma.compress(b"one\n" * 100) + between)
+    with pytest.raises(ValueError, match=r"a\.txt\.xz is damaged or cut short"):
+        all_documents(tmp_path)
+
+
 @pytest.mark.parametrize("suffix", COMPRESSORS)
 def test_a_file_that_is_not_compressed_as_its_name_says_is_refused_by_name(tmp_path, suffix):
     (tmp_path / f"a.txt{suffix}").write_bytes(b"plain text, really")
@@ -124,6 +139,38 @@ def test_a_bad_line_of_jsonl_is_named_in_one_sentence(tmp_path, line, complaint)
     assert "\n" not in str(raised.value)
 
 
+def test_a_field_may_come_late(tmp_path):
+    """Later than the lines from which the fields are told to a person."""
+    late = jsonl(["a"] * 1500).replace(b'"text"', b'"title"') + jsonl(["b"] * 20).replace(b'"text"', b'"body"')
+    (tmp_path / "a.jsonl").write_bytes(late)
+    assert all_documents(tmp_path, text_column="body") == ["b"] * 20
+    with pytest.raises(ValueError, match=r'no column "words": choose one of its columns \(title, body\)'):
+        all_documents(tmp_path, text_column="words")
+
+
+def test_the_only_column_is_not_read_in_place_of_a_text_that_comes_late(tmp_path):
+    """Rather than leaving out all that is in the other."""
+    titles = jsonl(["a"] * 1500).replace(b'"text"', b'"title"')
+    refused = r'has "title" alone in its first lines, and "text" in later ones: choose one with --text-column'
+    (tmp_path / "a.jsonl").write_bytes(titles)
+    assert all_documents(tmp_path) == ["a"] * 1500
+    for late in (jsonl(["b"], title="a"), b'{"title": "a", "text": "\\ud83d"}\n'):  # Arrow refuses a lone surrogate
+        (tmp_path / "a.jsonl").write_bytes(titles + late)
+        with pytest.raises(ValueError, match=refused):
+            all_documents(tmp_path)
+    (tmp_path / "a.jsonl").write_bytes(titles + jsonl(["b"], title="a"))
+    assert all_documents(tmp_path, text_column="text") == ["b"]
+
+
+def test_a_line_may_be_nested_deeply(tmp_path):
+    deep = b"[" * 5000 + b"]" * 5000
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "x", "more": ' + deep + b"}\n" + jsonl(["y"] * 20))
+    assert sorted(all_documents(tmp_path)) == ["x"] + ["y"] * 20
+    (tmp_path / "a.jsonl").write_bytes(jsonl(["y"] * 20) + b'{"text": ' + deep + b"}\n")
+    with pytest.raises(ValueError, match=r"line 21 of .*a\.jsonl"):
+        all_documents(tmp_path)
+
+
 @pytest.mark.parametrize("line", [b"null\n", b"null", b'null\n{"text": "b"}\n'])
 def test_a_null_line_of_jsonl_is_an_empty_document(tmp_path, line):
     (tmp_path / "a.jsonl").write_bytes(jsonl(["a"] * 20))
@@ -152,6 +199,22 @@ def test_arrow_files_of_both_kinds_are_read(tmp_path, writer):
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, writer(sink, table.schema) as out:
         out.write_table(table)
     assert sorted(all_documents(tmp_path)) == sorted(ODD_TEXTS * 10)
+
+
+@pytest.mark.parametrize("writer", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_brackets_and_stars_in_names_are_themselves(tmp_path, writer):
+    for name, text in (("x[1]", "right"), ("x1", "wrong"), ("*", "right")):
+        table = pa.table({"text": [text] * 30})
+        with pa.OSFile(str(tmp_path / f"{name}.arrow"), "wb") as sink, writer(sink, table.schema) as out:
+            out.write_table(table)
+    assert set(all_documents(tmp_path / "x[1].arrow")) == {"right"}
+
+
+@pytest.mark.parametrize("contents", [b"", b"ARROW1", b"ARROW1" + b"x" * 1000, b"neither"])
+def test_a_damaged_arrow_file_is_named(tmp_path, contents):
+    (tmp_path / "a.arrow").write_bytes(contents)
+    with pytest.raises(ValueError, match=r"a\.arrow is (not a readable arrow file|empty)"):
+        all_documents(tmp_path)
 
 
 def test_a_saved_dataset_dict_is_a_corpus_with_its_own_splits(tmp_path):

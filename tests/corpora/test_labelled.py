@@ -56,6 +56,8 @@ def test_parquet_has_the_same_texts_and_any_kind_of_whole_number(tmp_path):
         ('{"text": "a", "label": null}\n', '"label" in line 1 of .* is None, not a string'),
         ('{"text": "a", "label": true}\n', '"label" in line 1 of .* is True, not a string'),
         ('{"text": "\\ud800", "label": 1}\n', '"text" in line 1 of .* has a lone surrogate'),
+        ('{"text": "a", "label": "x\\ud83d"}\n', '"label" in line 1 of .* has a lone surrogate'),
+        ('{"text": ' + 5000 * "[" + 5000 * "]" + "}", "line 1 of .* is not JSON"),
         ('{"text": "a", "label": 1}\n{"text"\n', "line 2 of .* is not JSON"),
         ("[1]\n", "line 1 of .* is no JSON object"),
         ("", r"holds no text \(0 empty rows\)"),
