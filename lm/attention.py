@@ -128,11 +128,11 @@ def auto(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = N
 def fastest(
     device: str, dtype: torch.dtype, queries: int, keys: int, window: int, dropout: bool, compiled: bool
 ) -> str:
-    """The name of the backend that benchmarks/results/attention found the fastest of those that can do it.
+    """The name of the backend that is the fastest of those that can do it, on a CPU by benchmarks/results/attention.
 
-    On the CPU in bfloat16 matrix products have their own instructions, which the fused kernel makes little
-    use of; and with a narrow window it reads all keys. For a single query (generation) it wins. `flex` has to
-    be asked for, since it compiles for each shape.
+    There in bfloat16 matrix products have their own instructions, which the fused kernel makes little use of;
+    and with a narrow window it reads all keys. For a single query (generation) it wins. A GPU has the fused
+    kernel, not measured beside the others. `flex` has to be asked for, since it compiles for each shape.
     """
     narrow = 0 < 2 * window <= keys
     if device != "cpu" or queries == 1 or not (narrow or dtype == torch.bfloat16):

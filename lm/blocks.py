@@ -126,7 +126,8 @@ class Block(nn.Module):
         and what follows attention is spared the others.
         """
         if rows is not None and self.skip and self.training:  # whole sequences skip
-            return only(self(x, rotary, attend, recall, value_embedding), rows)
+            # Not by self(...): to FSDP it would be one more block, of which other processes know nothing.
+            return only(self.forward(x, rotary, attend, recall, value_embedding), rows)
         last = rows if self.cross_attention is None else None
         attention = partial(self.attention, rotary=rotary, attend=attend, value_embedding=value_embedding, rows=last)
         x = self._residual(x, self.attention_norm, attention, last)

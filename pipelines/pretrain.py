@@ -62,10 +62,12 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
     machine = _machine(recipe, out, group)
     if group.kind == "fsdp" and machine.dtype_name == "float16":
         raise ValueError("--parallel fsdp does not scale float16's loss: use --parallel ddp, or --train.dtype float32")
+    if group.kind == "fsdp" and machine.device.type == "cuda" and not recipe.train.micro_batch:
+        raise ValueError(
+            "train.micro_batch is 0, and --parallel fsdp cannot find out what fits a GPU: give --train.micro-batch"
+        )
     if group.kind == "fsdp" and group.device != machine.device.type:
         raise ValueError(f"{out} was begun on another device: give --train.device {group.device}")
-    if group.kind == "fsdp" and not recipe.train.micro_batch:
-        raise ValueError("train.micro_batch is 0, and --parallel fsdp cannot find out what fits: give a number")
     recipe = with_machine(recipe, machine.device.type, machine.dtype_name)
     model = build_model(recipe.model, recipe.train.seed)
     model.compute_dtype = machine.dtype
@@ -76,6 +78,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
         "dataset_fingerprint": dataset.fingerprint,
         "tokenizer_fingerprint": tok.fingerprint,
         "torch": torch.__version__,
+        "separated": dataset.info.get("separator") is not None,
     }
     with locked(out) if group.is_main else nullcontext(), kernels(recipe.train):
         run = open_or_create(out, recipe, facts, tok) if group.is_main else None
@@ -182,8 +185,8 @@ def main(arguments: list[str]) -> int:
             data: Folder of the dataset.
             out: Folder of the run; one that is there already goes on.
             parallel: How the processes that torchrun starts share the work: ddp, a whole model in each, or fsdp, its
-                weights and optimizer state cut up among them. Say torchrun --nproc-per-node 2 --no-python bytelm
-                pretrain ... --parallel ddp.
+                weights and optimizer state cut up among them (on a GPU with a --train.micro-batch). Say torchrun
+                --nproc-per-node 2 --no-python bytelm pretrain ... --parallel ddp.
         """
         return pretrain(recipe, data=data, out=out, parallel=parallel)
 

@@ -99,6 +99,7 @@ class CheckpointWriter:
         """Without a run, as in processes other than the main one, there is nothing to write."""
         self.run, self.keep = run, keep
         self._thread: threading.Thread | None = None
+        self._written = threading.Event()
         self._error: BaseException | None = None
 
     def write(self, snapshot: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
@@ -106,6 +107,7 @@ class CheckpointWriter:
         self.wait()
         if self.run is None:
             return
+        self._written.clear()
         self._thread = threading.Thread(target=self._write, args=(snapshot, state), name="checkpoint")
         self._thread.start()
 
@@ -123,6 +125,7 @@ class CheckpointWriter:
     def join(self) -> None:
         """Wait until nothing is being written."""
         if self._thread is not None:
+            self._written.wait()  # before Python 3.13 a join that a signal interrupts takes the thread for ended
             self._thread.join()
             self._thread = None
 
@@ -131,6 +134,8 @@ class CheckpointWriter:
             write_checkpoint(self.run, snapshot, state, self.keep)
         except BaseException as error:  # it belongs to the training thread, which asks with `check`
             self._error = error
+        finally:
+            self._written.set()
 
 
 def read_checkpoint(folder: Path, *names: str) -> dict[str, bytes]:

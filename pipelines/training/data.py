@@ -178,15 +178,16 @@ def parts_read(batch: Batch) -> dict[str, np.ndarray]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def parts_predicted(batch: Batch) -> dict[str, np.ndarray]:
+def parts_predicted(batch: Batch, everywhere: bool = False) -> dict[str, np.ndarray]:
     """`targets` and `weights` of a batch, (N,), and where some positions have a weight of 0 the others' `rows` (N,)
-    among its B x P positions: the masked objective predicts 15 %, and padding is no target.
+    among its B x P positions: the masked objective predicts 15 %, and padding is no target. `everywhere`: all positions
+    whatever their weights, so that batches of one shape stay so.
 
-    They are filled up to a multiple of `FULL_ROWS`, with a weight of 0. With another number in each batch, hardly any
+    Rows are filled up to a multiple of `FULL_ROWS`, with a weight of 0. With another number in each batch, hardly any
     memory that a step has freed would fit the next, and the process would grow.
     """
     parts = {"targets": batch.targets.ravel(), "weights": batch.weights.ravel()}
-    if batch.weights.all():
+    if everywhere or batch.weights.all():
         return parts
     rows = parts["weights"].nonzero()[0]
     chosen = {name: part[rows] for name, part in parts.items()} | {"rows": rows}

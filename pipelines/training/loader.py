@@ -58,6 +58,23 @@ class Batch:
             parts = vars(self).items()
             yield Batch(**{name: None if part is None else part[rows] for name, part in parts})
 
+    def columns(self, count: int) -> "Batch":
+        """The first `count` positions of every row, for a stack that reads nothing else."""
+        if count == self.inputs.shape[1]:
+            return self
+        parts = vars(self).items()
+        return Batch(**{name: None if part is None else part[:, :count] for name, part in parts})
+
+    def filled(self, size: int) -> "Batch":
+        """The batch with so many copies of its last row that `size` divides it, their weights 0."""
+        count = len(self.inputs)
+        rows = np.arange(-(-count // size) * size)
+        if len(rows) == count:
+            return self
+        parts = vars(self).items()
+        more = {name: None if part is None else part[np.minimum(rows, count - 1)] for name, part in parts}
+        return Batch(**more).only(rows < count)
+
     def only(self, own: np.ndarray) -> "Batch":
         """The batch with weights of 0 in the other rows than `own` (B,) bool."""
         return self if own.all() else replace(self, weights=self.weights * own[:, None])

@@ -19,7 +19,7 @@ from pipelines.training.allocator import keep_freed_memory
 from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
 from pipelines.training.config import TrainConfig
 from pipelines.training.data import BlockData, TrainingData, parts_predicted, parts_read, sent
-from pipelines.training.fitting import largest_micro_batch
+from pipelines.training.fitting import even, largest_micro_batch
 from pipelines.training.kept import Keep, checkpoint_folders
 from pipelines.training.loader import Batch
 from pipelines.training.machine import Machine
@@ -81,8 +81,9 @@ class Trainer:
         self.loss_scale = LossScale(model.compute_dtype, self.device)
         self.at = Progress()
         self.saved_step: int | None = None
-        if not config.micro_batch:
-            self.config = replace(config, micro_batch=self._fitting_micro_batch())
+        # Of one shape they are compiled once; blocks can be, while their number does not rise.
+        self._one_shape = config.compile and isinstance(data, BlockData) and not config.batch_tokens_start
+        self.config = replace(config, micro_batch=self._micro_batch())
         if self.device.type == "cuda":  # the log is to tell what training needs, not what was tried before
             torch.cuda.reset_peak_memory_stats(self.device)
 
@@ -301,9 +302,19 @@ class Trainer:
         def loss_of(micro: Batch) -> torch.Tensor:
             return self._nats(micro, **smoothing) / max(1.0, weight)
 
+        batch = self._shaped(batch)
         total = self.parallel.gradient(batch, self.config.micro_batch, loss_of, self.loss_scale.scaled)
         self.loss_scale.unscale(self.optimizers)
         return total, self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
+
+    def _micro_batch(self) -> int:
+        """The recipe's, or as many rows as fit; where all are to have one shape, no larger than it takes to cut a batch
+        into as many."""
+        size = self.config.micro_batch or self._fitting_micro_batch()
+        if not self._one_shape:
+            return size
+        rows = even(self.data.size(0, 0)[0], self.parallel.world_size)
+        return even(rows, -(-rows // size))
 
     def _fitting_micro_batch(self) -> int:
         if self.device.type == "cpu" or not isinstance(self.data, BlockData):
@@ -316,10 +327,14 @@ class Trainer:
         say(f"micro-batches of {rows:,} {self.data.unit}, as many as fit the memory")
         return rows
 
+    def _shaped(self, batch: Batch) -> Batch:
+        return batch.filled(self.config.micro_batch) if self._one_shape else batch
+
     def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
         """The sum of nats over the targets of a micro-batch."""
+        everywhere = self._one_shape and self.model.config.architecture != "encoder"
         # Sent before the model runs, or the host would wait for it before it could queue the loss.
-        tensors = sent(parts_read(batch) | parts_predicted(batch), self.device)
+        tensors = sent(parts_read(batch) | parts_predicted(batch, everywhere), self.device)
         targets, weights = tensors.pop("targets"), tensors.pop("weights")
         if self.config.compile and "rows" in tensors:  # another number in each batch: told, it is not compiled twice
             torch._dynamo.maybe_mark_dynamic(tensors["rows"], 0)
@@ -335,7 +350,7 @@ class Trainer:
         self.model.eval()
         nats = weight = 0.0
         for batch in self.data.validation(self.config.validation_tokens, self.config.micro_batch):
-            nats += float(self._nats(batch))
+            nats += float(self._nats(self._shaped(batch)))
             weight += float(batch.weights.sum())
         self.parallel.release(self.model)
         self.model.train()

@@ -154,7 +154,8 @@ def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> 
         chosen = fastest(
             machine.device.type, machine.dtype, length, length, model.window, model.dropout > 0.0, train.compile
         )
-        attention = f"{chosen}, the fastest measured for that at {length:,} positions"
+        why = f"the fastest measured for that at {length:,} positions" if machine.device.type == "cpu" else "fused"
+        attention = f"{chosen}, {why}"
     products = {"highest": "in full", "high": "in TF32 or three of bfloat16", "medium": "in bfloat16"}
     exact = f"matmul precision {train.matmul_precision} (float32 products {products[train.matmul_precision]})"
     order = "; kernels that add up in a fixed order" if train.deterministic else ""

@@ -6,6 +6,7 @@ one that was held up; a thread that has its own rows waits once a step.
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,8 +65,10 @@ class Threads(OneProcess):
             return super().gradient(batch, size, loss_of, scaled)
         first, *others = batch.split(-(-len(batch.inputs) // threads))
         at_once = -(-size // threads)
-        with cores_a_product(self.cores // threads):
-            started = [self._others.submit(self._part, part, at_once, loss_of, scaled) for part in others]
+        cores = self.cores // threads
+        with cores_a_product(cores):
+            parts = [(cores, part, at_once, loss_of, scaled) for part in others]
+            started = [self._others.submit(self._part_of_another, *part) for part in parts]
             try:
                 total, gradients = self._part(first, at_once, loss_of, scaled)
             finally:
@@ -76,6 +79,11 @@ class Threads(OneProcess):
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         return total
+
+    def _part_of_another(self, cores: int, *arguments: Any) -> tuple[Tensor, list[Tensor | None]]:
+        # A thread remembers how many cores it had at first, and another number of them makes other bits.
+        torch.set_num_threads(cores)
+        return self._part(*arguments)
 
     def _part(
         self, rows: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]

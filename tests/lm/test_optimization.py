@@ -106,6 +106,17 @@ def test_muon_is_refused_for_anything_but_matrices():
         Muon([torch.nn.Parameter(torch.zeros(3))], lr=0.1)
 
 
+def test_every_constant_of_the_settings_reaches_its_optimizer():
+    rates, betas = {"lr": 0.01, "muon_lr": 0.02}, {"beta1": 0.8, "beta2": 0.97}
+    settings = OptimizerSettings(kind="muon", **rates, **betas, eps=1e-6, muon_momentum=0.9, weight_decay=0.3)
+    adamw, muon = build_optimizers(build_model(SMALL, seed=0), settings).parts
+    assert [group["weight_decay"] for group in adamw.param_groups] == [0.3, 0.0]
+    for group in adamw.param_groups:
+        assert (group["lr"], group["betas"], group["eps"]) == (0.01, (0.8, 0.97), 1e-6)
+    for group in muon.param_groups:
+        assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.02, 0.9, 0.3)
+
+
 def test_schedule_multiplies_every_groups_own_peak():
     optimizers = build_optimizers(build_model(SMALL, seed=0), OptimizerSettings(kind="muon", lr=0.01, muon_lr=0.02))
     optimizers.schedule(0.5, weight_decay=0.1)

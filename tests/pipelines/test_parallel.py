@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,17 +18,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from pipelines.dataset import TokenStream
 from pipelines.pretrain import pretrain
 from pipelines.recipe import save_config
 from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Loader, NextToken, Share
+from pipelines.training.machine import Machine
+from tests.pipelines.training_cases import metrics_of, weights_of, with_train
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 LAUNCH = shlex.split(re.search(r"^(torchrun .*) pretrain \S+ --data \S+ --out \S+ --parallel ddp$", README, re.M)[1])
-OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memory_bytes")
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +49,6 @@ def recipe(small_recipe):
             checkpoint_every_tokens=7 * 32 * 5,
         ),
     )
-
-
-def changed(recipe, **train):
-    return replace(recipe, train=replace(recipe.train, **train))
 
 
 def launch(recipe, data, out, kind, *options, processes=2):
@@ -100,16 +97,6 @@ def wait_for_step(out, step, job):
         assert job.poll() is None, job.stdout.read()
         time.sleep(0.005)
     raise AssertionError("the run did not get that far")
-
-
-def metrics_of(out):
-    """metrics.jsonl without what is a matter of time."""
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().split("\n")[:-1]]
-    return [{k: v for k, v in line.items() if k not in OF_TIME} for line in lines]
-
-
-def weights_of(out):
-    return load_file(latest_checkpoint(out) / "model.safetensors")
 
 
 def assert_same_to_rounding(one, other, rel=1e-5):
@@ -170,7 +157,7 @@ def test_ddp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, datas
 
 def test_fsdp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
     """With Muon, whose matrices must be whole, and averaged weights, which validation uses."""
-    recipe = changed(recipe, optimizer="muon", average=0.9)
+    recipe = with_train(recipe, optimizer="muon", average=0.9)
     run(recipe, dataset_folder, tmp_path / "two", "fsdp")
     pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
     assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=1e-4)  # Muon orthogonalises in bfloat16
@@ -216,6 +203,16 @@ def test_every_kind_of_model_trains_as_on_one_process(tmp_path, recipe, dataset_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_processes_of_which_one_has_a_row_without_weight_may_skip_layers(tmp_path, recipe, dataset_folder, kind):
+    """At random, each for itself. 7 blocks are 4 and 3: only one process predicts at all of its positions."""
+    recipe = replace(recipe, model=replace(recipe.model, stochastic_depth=0.3, layers=3))
+    run(recipe, dataset_folder, tmp_path / "two", kind)
+    losses = [line["loss"] for line in metrics_of(tmp_path / "two") if line["split"] == "validation"]
+    assert losses[-1] < losses[0] - 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_three_processes_translate_pairs_as_one_does(tmp_path, recipe, text_folder, kind):
     from pipelines.build_dataset import build_dataset
     from pipelines.train_tokenizer import train_tokenizer
@@ -230,7 +227,9 @@ def test_three_processes_translate_pairs_as_one_does(tmp_path, recipe, text_fold
     build_dataset([str(folder)], tokenizer=tmp_path / "tok", out=tmp_path / "data", pairs=("en", "de"))
     model = replace(recipe.model, architecture="encoder-decoder", qk_norm=True, context_length=64)
     recipe = replace(recipe, objective="sequence-pairs", model=model)
-    recipe = changed(recipe, tokens=20_000, batch_tokens=900, validate_every_tokens=4000, checkpoint_every_tokens=10**6)
+    recipe = with_train(
+        recipe, tokens=20_000, batch_tokens=900, validate_every_tokens=4000, checkpoint_every_tokens=10**6
+    )
     run(recipe, tmp_path / "data", tmp_path / "three", kind, processes=3)
     pretrain(recipe, data=tmp_path / "data", out=tmp_path / "one")
     assert_same_to_rounding(tmp_path / "three", tmp_path / "one")
@@ -241,7 +240,7 @@ def longer(recipe):
     """Time to be stopped in, with all the state that a checkpoint can have; dropout shows that every process gets its
     own random generator back."""
     recipe = replace(recipe, model=replace(recipe.model, dropout=0.1))
-    return changed(
+    return with_train(
         recipe,
         tokens=7 * 32 * 300,
         optimizer="muon",
@@ -298,7 +297,7 @@ def test_a_job_that_was_asked_to_stop_saves_first(tmp_path, longer, dataset_fold
 @pytest.mark.parametrize(("first", "second"), [("ddp", "none"), ("fsdp", "none"), ("none", "ddp"), ("none", "fsdp")])
 def test_a_run_goes_on_in_another_number_of_processes(tmp_path, longer, dataset_folder, first, second):
     """The same blocks in the same order, to the same losses: nothing is repeated or left out."""
-    recipe = changed(replace(longer, model=replace(longer.model, dropout=0.0)), keep_checkpoints=100)
+    recipe = with_train(replace(longer, model=replace(longer.model, dropout=0.0)), keep_checkpoints=100)
     out = tmp_path / "run"
 
     def go_on(kind, **options):
@@ -323,12 +322,25 @@ def cut_back(out, step):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", ["stop", "skip", "rollback"])
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_a_loss_that_is_not_finite_stops_all_processes_with_one_message(tmp_path, recipe, dataset_folder, kind):
-    recipe = changed(recipe, lr=1e25, grad_clip=0.0, warmup_tokens=0)
-    output = finish(launch(recipe, dataset_folder, tmp_path / "run", kind), status=1)
-    assert output.count("is not finite, at a learning rate of") == 1
+def test_losses_that_are_not_finite_stop_all_processes_with_one_message(tmp_path, recipe, dataset_folder, kind, policy):
+    """At the second step; at the first validation, after skipping; or after as many rollbacks as there may be."""
+    recipe = with_train(recipe, lr=1e25, grad_clip=0.0, warmup_tokens=0, nonfinite=policy, max_rollbacks=2)
+    output = " ".join(finish(launch(recipe, dataset_folder, tmp_path / "run", kind), status=1).split())
+    assert output.count("of step 2 is not finite") == (3 if policy == "rollback" else 1)
+    assert output.count(": skipped") == (4 if policy == "skip" else 0)
+    assert output.count("of at most 2)") == (2 if policy == "rollback" else 0)
+    assert output.count("checkpoints made before are as they were") == 1
     assert "has lost another one" not in output
+
+
+@pytest.mark.slow
+def test_float16_scales_the_loss_of_two_processes_as_of_one(tmp_path, recipe, dataset_folder):
+    recipe = with_train(recipe, dtype="float16")
+    run(recipe, dataset_folder, tmp_path / "two", "ddp")
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
+    assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=1e-3)
 
 
 @pytest.mark.slow
@@ -338,3 +350,38 @@ def test_what_the_main_process_refuses_ends_the_job(tmp_path, recipe, dataset_fo
     output = finish(launch(recipe, dataset_folder, tmp_path / "run", "ddp"), status=1)
     assert "is not empty and holds no run" in output
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+
+
+@pytest.fixture
+def one_of_a_job(monkeypatch):
+    """The environment in which torchrun starts the only process of a job."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", **meeting}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "refused"),
+    [
+        ({"dtype": "float16"}, "cpu", "--parallel fsdp does not scale float16's loss: use --parallel ddp"),
+        ({"micro_batch": 0}, "cuda", "train.micro_batch is 0, and --parallel fsdp cannot find out what fits a GPU"),
+        ({}, "cuda", r"run was begun on another device: give --train.device cpu"),
+    ],
+)
+def test_fsdp_refuses_what_it_cannot_do_before_anything_is_written(
+    tmp_path, recipe, dataset_folder, one_of_a_job, monkeypatch, asked, device, refused
+):
+    """The run's device is a GPU in the last two cases, the process's never."""
+    machine = Machine(torch.device(device), getattr(torch, asked.get("dtype", "float32")), "")
+    monkeypatch.setattr("pipelines.pretrain._machine", lambda recipe, out, group: machine)
+    with pytest.raises(ValueError, match=refused):
+        pretrain(with_train(recipe, **asked), data=dataset_folder, out=tmp_path / "run", parallel="fsdp")
+    assert not (tmp_path / "run").exists()
+
+
+def test_on_a_cpu_fsdp_takes_a_micro_batch_that_is_left_open(tmp_path, recipe, dataset_folder, one_of_a_job):
+    recipe = with_train(recipe, micro_batch=0, tokens=7 * 32 * 2)
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="fsdp") == 0

@@ -1,8 +1,10 @@
 """Recipe, dataset and run folder that do not fit together are refused by name, and nothing is written."""
 
+import errno
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,6 +75,30 @@ def test_weights_of_another_shape_are_refused(tmp_path, small_recipe, dataset_fo
     save_config(out / "config.toml", replace(run.recipe, model=replace(run.recipe.model, width=64)), run.facts)
     with pytest.raises(ValueError, match="holds the weights of another model"):
         load_trained(Run(out))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    wider = replace(small_recipe, model=replace(small_recipe.model, width=64))
+    with pytest.raises(ValueError, match=r"step-0000050 holds the weights of another model \(.* does not fit\)"):
+        pretrain(wider, data=dataset_folder, out=out)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(
+    tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch, capsys
+):
+    """As on a file system that is mounted read-only, where even root cannot write."""
+    out, opened = shutil.copytree(trained_gpt, tmp_path / "gpt"), Path.open
+
+    def refused(path, mode="r", *arguments, **options):
+        if out in path.parents and mode[0] != "r":
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refused)
+    save_config(tmp_path / "recipe.toml", small_recipe, {})
+    assert main(["pretrain", str(tmp_path / "recipe.toml"), "--data", str(dataset_folder), "--out", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("bytelm pretrain: ") and said.count("\n") == 1
+    assert "Read-only file system" in said and str(out) in said
 
 
 @pytest.mark.parametrize(("name", "other"), [("seed", {"seed": 5}), ("optimizer", {"optimizer": "muon"})])

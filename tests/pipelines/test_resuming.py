@@ -1,10 +1,12 @@
 """Resumption: however a run was stopped, and whatever was damaged, it ends as if it never had been."""
 
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -15,7 +17,7 @@ from safetensors.torch import load_file
 
 from pipelines.pretrain import pretrain
 from pipelines.recipe import save_config
-from pipelines.training.kept import checkpoint_folders, latest_checkpoint
+from pipelines.training.kept import Keep, checkpoint_folders, latest_checkpoint
 from pipelines.training.parallel import OneProcess
 from pipelines.training.run import Run
 from tests.pipelines.training_cases import (
@@ -27,6 +29,15 @@ from tests.pipelines.training_cases import (
     weights_of,
     with_train,
 )
+
+
+def kill_after_step(step, recipe, data, out, tmp_path):
+    """Leave of a run what is there when it is killed between its first checkpoint and its end."""
+    process = start(recipe, data, out, tmp_path)
+    wait_for_step(out, step, process)
+    process.kill()
+    process.wait()
+    assert 10 <= int(latest_checkpoint(out).name[-7:]) < 50
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -48,11 +59,7 @@ def test_a_stopped_run_resumes_and_ends_with_the_same_weights(how, tmp_path, sma
 def test_a_masked_run_resumes_with_the_same_masks(tmp_path, small_recipe, dataset_folder, trained_bert):
     recipe = Run(trained_bert).recipe
     out = tmp_path / "bert"
-    process = start(recipe, dataset_folder, out, tmp_path)
-    wait_for_step(out, 20, process)
-    process.kill()
-    process.wait()
-    assert int(latest_checkpoint(out).name[-7:]) < 50
+    kill_after_step(20, recipe, dataset_folder, out, tmp_path)
     assert pretrain(recipe, data=dataset_folder, out=out) == 0
     assert_same_run(out, trained_bert)
 
@@ -66,6 +73,81 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_whole(
     process.kill()
     process.wait()
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
+    assert_same_run(out, trained_gpt)
+
+
+def test_a_start_that_was_killed_while_it_wrote_its_recipe_is_begun_again(
+    tmp_path, small_recipe, dataset_folder, trained_gpt
+):
+    out = tmp_path / "gpt"
+    out.mkdir()
+    shutil.copy(dataset_folder / "tokenizer.json", out)
+    (out / "config.toml.partial").write_text("objective =")
+    (out / ".lock").touch()
+    assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
+    assert_same_run(out, trained_gpt)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch
+):
+    """Each is written only once two more steps have been made, and what is written is what was when it was begun."""
+    from pipelines.training import checkpoints
+    from pipelines.training.loop import Trainer
+
+    step, write, made, waited = Trainer.step, checkpoints.write_checkpoint, threading.Semaphore(0), []
+
+    def counted(self):
+        done = step(self)
+        made.release()
+        return done
+
+    def late(run, snapshot, state, keep):
+        while made.acquire(blocking=False):
+            pass
+        if state["step"] < 50:
+            waited.append(made.acquire(timeout=60) and made.acquire(timeout=60))
+        return write(run, snapshot, state, keep)
+
+    monkeypatch.setattr(Trainer, "step", counted)
+    monkeypatch.setattr(checkpoints, "write_checkpoint", late)
+    assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert waited == [True] * 4
+    assert_same_run(tmp_path / "gpt", trained_gpt)
+
+
+def test_a_checkpoint_that_is_being_written_is_waited_for_however_often_one_is_interrupted(tmp_path, monkeypatch):
+    from pipelines.training import checkpoints
+
+    def slow(run, *_):
+        time.sleep(0.5)
+        (run / "whole").touch()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "write_checkpoint", slow)
+    writer = checkpoints.CheckpointWriter(tmp_path, Keep(last=1))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        writer.write({}, {})
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            writer.wait()
+        assert not (tmp_path / "whole").exists()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        writer.join()
+    assert (tmp_path / "whole").exists()
+
+
+def test_a_run_goes_on_without_unpickling_anything(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
+    monkeypatch.setattr(torch, "load", None)
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, None)
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    shutil.rmtree(latest_checkpoint(out))
     assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
     assert_same_run(out, trained_gpt)
 
@@ -171,10 +253,7 @@ def test_an_average_of_the_weights_is_validated_saved_loaded_and_resumed(tmp_pat
     recipe = replace(small_recipe, train=replace(small_recipe.train, average=0.9))
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert pretrain(recipe, data=dataset_folder, out=whole) == 0
-    process = start(recipe, dataset_folder, stopped, tmp_path)
-    wait_for_step(stopped, 15, process)
-    process.kill()
-    process.wait()
+    kill_after_step(15, recipe, dataset_folder, stopped, tmp_path)
     assert pretrain(recipe, data=dataset_folder, out=stopped) == 0
     assert_same_run(stopped, whole)
     averages = [load_file(latest_checkpoint(out) / "average.safetensors") for out in (whole, stopped)]
@@ -192,10 +271,7 @@ def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder)
     assert pretrain(recipe, data=dataset_folder, out=whole) == 0
     validation = [line["loss"] for line in metrics_of(whole) if line["split"] == "validation"]
     assert validation[-1] < validation[0] - 0.3
-    process = start(recipe, dataset_folder, stopped, tmp_path)
-    wait_for_step(stopped, 15, process)
-    process.kill()
-    process.wait()
+    kill_after_step(15, recipe, dataset_folder, stopped, tmp_path)
     assert pretrain(recipe, data=dataset_folder, out=stopped) == 0
     assert_same_run(stopped, whole)
 
@@ -230,32 +306,38 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # sixty processes start, each of which imports torch
 def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, small_recipe, dataset_folder):
-    """Killed after random times, often while a checkpoint is being written, since every second step writes one."""
+    """Killed after random times: a third of them from its start on, of which some come before the first checkpoint, the
+    others soon after a new checkpoint, often while the next is being written, since every second step writes one."""
     train = replace(
         small_recipe.train, tokens=256 * 600, checkpoint_every_tokens=512, optimizer="muon", average=0.9, keep_best=True
     )
     recipe = replace(small_recipe, train=train)
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "whole") == 0
-    generator, kills, partial = np.random.default_rng(0), 0, 0
+    generator, kills, early, partial = np.random.default_rng(0), 0, 0, 0
     out = tmp_path / "killed"
     while kills < 60:
         process = start(recipe, dataset_folder, out, tmp_path)
         before = len(checkpoint_folders(out)) and latest_checkpoint(out).name
         deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
-            if len(checkpoint_folders(out)) and latest_checkpoint(out).name != before:
-                break
-            time.sleep(0.002)
-        time.sleep(generator.uniform(0.0, 0.25))
+        if kills % 3 == 0:
+            time.sleep(generator.uniform(0.0, 6.0))
+        else:
+            while process.poll() is None and time.monotonic() < deadline:
+                if len(checkpoint_folders(out)) and latest_checkpoint(out).name != before:
+                    break
+                time.sleep(0.002)
+            time.sleep(generator.uniform(0.0, 0.25))
         if process.poll() is not None:
             break
         process.kill()
         process.wait()
         kills += 1
+        early += bool(len(checkpoint_folders(out)) and latest_checkpoint(out).name == before)
         partial += any((out / "checkpoints").glob("partial-*"))
     last = start(recipe, dataset_folder, out, tmp_path)
     output, _ = last.communicate(timeout=300)
     assert last.returncode == 0, output
     assert kills >= 24
     assert partial >= 1  # it was killed while writing
+    assert early >= 1  # and before it had written anything
     assert_same_run(out, tmp_path / "whole")

@@ -107,6 +107,33 @@ def test_a_run_that_rolled_back_resumes_exactly(how, tmp_path, recipe, dataset_f
     assert_same_run(tmp_path / "gpt", tmp_path / "whole")
 
 
+@pytest.mark.parametrize("policy", ["stop", "skip", "rollback"])
+def test_a_gradient_that_is_not_finite_is_told_from_a_loss(
+    tmp_path, small_recipe, dataset_folder, monkeypatch, capsys, policy
+):
+    backward, spoilt = Trainer._backward, []
+
+    def poisoned(self, batch):
+        total, norm = backward(self, batch)
+        if self.at.step == 23 and not spoilt:
+            spoilt.append(self.at.step)
+            norm = norm * math.inf
+        return total, norm
+
+    monkeypatch.setattr(Trainer, "_backward", poisoned)
+    recipe = with_train(small_recipe, nonfinite=policy)
+    if policy == "stop":
+        with pytest.raises(FloatingPointError, match="the gradient of step 24 is not finite"):
+            pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt")
+        assert latest_checkpoint(tmp_path / "gpt").name == "step-0000020"
+        return
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the gradient of step 24 is not finite" in said
+    assert ("back to step 20" in said, "skipped" in said) == (policy == "rollback", policy == "skip")
+    assert metrics_of(tmp_path / "gpt")[-1]["tokens"] == recipe.train.tokens
+
+
 def test_a_run_that_fails_wherever_it_goes_on_stops_and_keeps_its_checkpoint(
     tmp_path, recipe, dataset_folder, monkeypatch
 ):
@@ -222,6 +249,21 @@ def test_a_gpu_without_bfloat16_trains_in_float16_where_it_has_matrix_units(monk
     assert chosen.why.startswith(f"Tesla T4, {dtype}")
     assert chosen.why.endswith("since it has no bfloat16")
     assert choose_machine("auto", "bfloat16", half).dtype == torch.bfloat16
+
+
+def test_a_gpu_with_bfloat16_trains_in_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    chosen = choose_machine("auto", "auto", half=True)
+    assert (chosen.device.type, chosen.dtype, chosen.why) == ("cuda", torch.bfloat16, "NVIDIA H200, bfloat16")
+
+
+@pytest.mark.parametrize(("times", "dtype"), [(3.0, torch.bfloat16), (1.0, torch.float32), (0.1, torch.float32)])
+def test_a_cpu_trains_in_bfloat16_where_that_is_measured_to_be_faster(monkeypatch, times, dtype):
+    monkeypatch.setattr(machine, "matmul_flops", lambda of: (times if of == torch.bfloat16 else 1.0) * 90e9)
+    assert choose_machine("cpu").dtype == dtype
+    assert choose_machine("cpu", "float32").dtype == torch.float32
 
 
 def test_a_busy_machine_does_not_train_in_a_dtype_that_it_emulates(monkeypatch):

@@ -91,6 +91,25 @@ def test_an_error_in_any_thread_is_raised_when_all_have_ended(failing):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_each_thread_has_its_cores_whatever_batch_it_began_with(monkeypatch):
+    """2 threads with 2 cores each for a small batch, then 4 with one each, as in a run that is resumed there."""
+    monkeypatch.setattr(threads, "LEAST_TOKENS", 16)
+    model = build_model(SHAPE, seed=0)
+    several = Threads(model.parameters(), 4, 4)
+
+    def cores_of(rows):
+        seen = []
+
+        def loss_of(micro):
+            seen.append(torch.get_num_threads())
+            return model(torch.from_numpy(micro.inputs)).sum()
+
+        several.gradient(batch_of("decoder", rows), 100, loss_of, lambda loss: loss)
+        return seen
+
+    assert [cores_of(rows) for rows in (4, 8, 4, 8)] == [[2, 2], [1, 1, 1, 1], [2, 2], [1, 1, 1, 1]]
+
+
 def test_threads_share_the_cores_evenly_and_have_enough_to_do(monkeypatch):
     assert [thread_count(cores, 10**6) for cores in (1, 2, 3, 6, 8, 11, 12, 64)] == [1, 2, 3, 6, 8, 1, 6, 8]
     monkeypatch.setattr(threads, "LEAST_TOKENS", 1024)

@@ -27,7 +27,7 @@ def weights_of(run):
 
 def metrics_of(run):
     """metrics.jsonl without what is a matter of time."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
     return [{k: v for k, v in line.items() if k not in OF_TIME} for line in lines]
 
 

@@ -1,0 +1,82 @@
+"""What a training tells while one waits for it."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lm.counting import model_without_memory
+from pipelines import display
+from pipelines.dataset import TokenDataset
+from pipelines.display import Bar
+from pipelines.pretrain import fit_to_data, pretrain
+from pipelines.training import machine as machines
+from pipelines.training.data import open_training_data
+from pipelines.training.loop import Trainer
+from pipelines.training.watch import SMOOTHING, LossWatch
+from tests.pipelines.training_cases import metrics_of, with_train
+from tokenizer import Tokenizer
+
+
+def test_the_log_tells_how_the_machine_is_used(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    """On one that is said to reach a GFLOP/s, and reaches two."""
+    known = {"peak_flops": 1e9, "measured_flops": 2e9}
+    monkeypatch.setattr(machines, "with_peaks", lambda machine: replace(machine, **known))
+    assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    recipe = fit_to_data(small_recipe, TokenDataset(dataset_folder))
+    data = open_training_data(recipe, TokenDataset(dataset_folder), Tokenizer.load(dataset_folder))
+    flops = data.flops_per_token(model_without_memory(recipe.model))
+    lines = [json.loads(line) for line in (tmp_path / "gpt" / "metrics.jsonl").read_text().splitlines()]
+    for line in (line for line in lines if line["split"] == "train"):
+        assert line["mfu"] == pytest.approx(line["tokens_per_s"] * flops / 1e9, rel=1e-3, abs=1e-4)
+        assert line["mfu_measured"] == pytest.approx(line["mfu"] / 2, abs=1e-4)
+        assert line["memory_bytes"] > 50e6
+
+
+def test_the_smoothed_loss_is_an_exponential_mean_of_the_losses_of_all_steps(tmp_path, small_recipe, dataset_folder):
+    assert pretrain(with_train(small_recipe, log_every_steps=1), data=dataset_folder, out=tmp_path / "gpt") == 0
+    lines = [line for line in metrics_of(tmp_path / "gpt") if line["split"] == "train"]
+    losses = np.array([line["loss"] for line in lines])
+    for steps, line in enumerate(lines, 1):
+        ages = SMOOTHING ** np.arange(steps)[::-1]
+        assert line["smoothed_loss"] == pytest.approx(float(losses[:steps] @ ages / ages.sum()), rel=1e-9)
+
+
+def test_a_loss_that_jumps_is_a_spike_and_ordinary_noise_is_none():
+    generator = np.random.default_rng(0)
+    watch = LossWatch()
+    assert not any(watch.update(step, 4.0 + 0.1 * generator.standard_normal()) for step in range(500))
+    assert watch.smoothed() == pytest.approx(4.0, abs=0.05)
+    again = LossWatch(*watch.as_list())
+    assert watch.update(500, 6.0) and again.update(500, 6.0)
+    assert watch.spikes == [500]
+
+
+def test_spikes_are_said_and_logged_once(tmp_path, small_recipe, dataset_folder, monkeypatch, capsys):
+    step = Trainer.step
+
+    def jumping(self):
+        made = step(self)
+        return replace(made, loss=made.loss + 9) if self.at.step in (63, 71) else made
+
+    monkeypatch.setattr(Trainer, "step", jumping)
+    recipe = with_train(small_recipe, tokens=256 * 80)
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    spikes = {line["step"]: line["spikes"] for line in metrics_of(tmp_path / "gpt") if "spikes" in line}
+    assert spikes == {65: [63], 75: [71]}
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("the loss jumped to") == 2
+    assert "step 63: the loss jumped to 1" in said
+
+
+def test_time_left_counts_what_this_process_has_done(monkeypatch, capsys):
+    """40 of 100 were there when it began; 20 more took 30 seconds: 40 are left, a minute."""
+    clock = itertools.chain([0.0, 0.0, 30.0], itertools.repeat(31.0))
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(display, "PLAIN_INTERVAL", 10.0)
+    with Bar("gpt", 100, "tok") as bar:
+        bar.begin_at(40)
+        bar.update(60, note="loss 3.210")
+    assert "gpt: 60% 60 tok, 0.667 tok/s, 1:00 left, loss 3.210" in " ".join(capsys.readouterr().out.split())
