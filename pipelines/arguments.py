@@ -88,9 +88,9 @@ def check_beams(beams: int, zero: str) -> None:
 
 def check_length_penalty(length_penalty: float) -> None:
     """ValueError for a --length-penalty whose powers of lengths overflow."""
-    if not -100 <= length_penalty <= 100:
+    if not -35 <= length_penalty <= 35:  # a context of 100 million tokens to the power of 35 is a float yet
         raise ValueError(
-            f"--length-penalty is {length_penalty}, but must be from -100 to 100 (1 for the mean of a token)"
+            f"--length-penalty is {length_penalty}, but must be from -35 to 35 (1 for the mean of a token)"
         )
 
 

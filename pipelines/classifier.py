@@ -14,12 +14,12 @@ import numpy as np
 import tomli_w
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from corpora.labelled import Label
 from lm.classification import Classifier
 from lm.config import ModelConfig
-from pipelines.files import write_json, write_whole
+from pipelines.files import save_tensors, write_json, write_whole
 from pipelines.recipe import read_toml
 from pipelines.text_ids import is_known
 from pipelines.training.finetune_config import FinetuneConfig
@@ -66,7 +66,8 @@ class TextClassifier:
     def save(self, folder: Path, run: dict[str, Any], evaluation: dict[str, Any]) -> None:
         """Write the files of a classifier into `folder`, which is there; `run`: facts of where it comes from."""
         self.tokenizer.save(folder)
-        save_file({name: value.cpu().contiguous() for name, value in self.model.state_dict().items()}, folder / WEIGHTS)
+        weights = {name: value.cpu().contiguous() for name, value in self.model.state_dict().items()}
+        save_tensors(folder / WEIGHTS, weights)
         facts = {"edges": list(self.edges), **run}
         tables = {"model": asdict(self.model.config), "finetune": asdict(self.config), "run": facts}
         write_whole(folder / "config.toml", tomli_w.dumps(tables))

@@ -35,7 +35,7 @@ def classify(
         raise ValueError(f"--top is {top}, but must be at least 1")
     if not text and sys.stdin.isatty():
         print("bytelm classify: reading texts, one a line; Ctrl-D ends them", file=sys.stderr)
-    texts = list(text) or [line.rstrip("\n") for line in sys.stdin]
+    texts = list(text) or _lines_of_standard_input()
     if not texts:
         raise ValueError("there is no text: give one or several, or lines on standard input")
     from pipelines.classifier import load_classifier
@@ -55,6 +55,16 @@ def classify(
         results.append({"label": label, "probability": float(probabilities.max()), "labels": ranked, "cut": is_cut})
     _show(texts, results, as_json)
     return results
+
+
+def _lines_of_standard_input() -> list[str]:
+    lines = []
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            lines.append(line.decode().rstrip("\r\n"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"line {number} of standard input is not UTF-8 ({error.reason}): convert it") from None
+    return lines
 
 
 def _show(texts: list[str], results: list[dict[str, Any]], as_json: bool) -> None:

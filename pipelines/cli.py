@@ -97,9 +97,9 @@ def _reader_gone() -> int:
 
 
 def _out_of_memory(verb: str, error: BaseException) -> int:
+    smaller = "--train.micro-batch, context or model" if verb == "pretrain" else "context or model"
     print(
-        f"bytelm {verb}: there is not enough memory: a smaller --train.micro-batch, context or model needs less "
-        f"({one_sentence(error)[:200]})",
+        f"bytelm {verb}: there is not enough memory: a smaller {smaller} needs less ({one_sentence(error)[:200]})",
         file=sys.stderr,
     )
     return 1

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.arguments import RunFolder, parse
-from pipelines.files import read_json, whole_folder, write_json
+from pipelines.files import read_json, save_tensors, whole_folder, write_json
 
 NAMED_IDS = {
     "decoder": ("bos_token_id", "eos_token_id", "pad_token_id"),
@@ -25,8 +25,6 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
         out: Folder to make.
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     from lm.exchange import format_of, to_hugging_face
     from pipelines.display import quantity, say
@@ -50,10 +48,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
         write_json(partial / "config.json", settings | ids)
         if config.architecture != "encoder":
             write_json(partial / "generation_config.json", {name: i for name, i in ids.items() if i is not None})
-        try:
-            save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
-        except SafetensorError as error:
-            raise OSError(f"{out} could not be written: {error}") from None
+        save_tensors(partial / "model.safetensors", tensors, metadata={"format": "pt"})
         _write_tokenizer(partial, this, tok, ids)
     parameters = sum(p.numel() for p in model.parameters())
     say(f"{out}: {quantity(parameters, '')} parameters in the format of {chosen.name} ({chosen.auto_class})")
@@ -86,15 +81,17 @@ def _write_tokenizer(folder: Path, run: Any, tok: Any, ids: dict[str, Any]) -> N
     }
     write_json(folder / "tokenizer_config.json", named | roles)
     write_json(folder / "special_tokens_map.json", roles)
+    imported, edges = "imported_from" in run.facts, ("", "")
     if config.architecture != "decoder":
         last = next((spelling[i] for i in around.after if i in spelling), "")
         edges = (roles.get("cls_token", ""), roles.get("sep_token", "")) if encoder else ("", last)
-        _add_template(folder / "tokenizer.json", *edges, tok.special_tokens)
+    if config.architecture != "decoder" or not imported:
+        _set_template(folder / "tokenizer.json", *edges, tok.special_tokens, keep=imported)
 
 
-def _add_template(path: Path, first: str, last: str, special: dict[str, int]) -> None:
+def _set_template(path: Path, first: str, last: str, special: dict[str, int], *, keep: bool) -> None:
     """Have the tokenizer.json put special tokens around a text as the model saw them in training: `first` before it and
-    `last` after it, and after the second of two. A template that it has already stays."""
+    `last` after it, and after the second of two. With `keep` a template that it has already stays."""
 
     def token(name: str, kind: int) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": name, "type_id": kind}}] if name else []
@@ -103,16 +100,21 @@ def _add_template(path: Path, first: str, last: str, special: dict[str, int]) ->
         return {"Sequence": {"id": name, "type_id": kind}}
 
     content = read_json(path, "export the run again")
-    if content["post_processor"] is not None:
+    processor = content["post_processor"] or {"processors": []}
+    steps = processor.get("processors", [processor])
+    offsets = [step for step in steps if step["type"] == "ByteLevel"]  # which puts nothing around a text
+    if keep and len(offsets) < len(steps):
         return
     single = [*token(first, 0), text("A", 0), *token(last, 0)]
     named = [name for name in (first, last) if name]
-    content["post_processor"] = {
+    template = {
         "type": "TemplateProcessing",
         "single": single,
         "pair": [*single, text("B", 1), *token(last, 1)],
         "special_tokens": {name: {"id": name, "ids": [special[name]], "tokens": [name]} for name in named},
     }
+    steps = [*offsets, template] if named else offsets
+    content["post_processor"] = {"type": "Sequence", "processors": steps} if len(steps) > 1 else (steps or [None])[0]
     write_json(path, content)
 
 

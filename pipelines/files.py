@@ -4,10 +4,13 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -28,6 +31,21 @@ def write_whole(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by `value` as JSON; ValueError for numbers that JSON has no spelling for (NaN, infinity)."""
     write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:
+    """Write a file of safetensors, readable by whom the system lets read new files; OSError names it where it cannot be
+    written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    path.touch()
+    mode = path.stat().st_mode  # safetensors lets nobody else read
+    try:
+        save_file(dict(tensors), path, metadata)
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written: {error}") from None
+    path.chmod(mode)
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
@@ -63,6 +81,8 @@ def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Pat
         if old.exists() and not out.exists():
             # Killed between the two renames below: what was there before is still the only whole one.
             old.rename(out)
+        elif old.exists():
+            shutil.rmtree(old)  # killed in the removal below; what cannot be removed is said before the work
         if out.exists() and not replaceable(out):
             raise ValueError(f"{out} exists already: choose another --out")
         shutil.rmtree(partial, ignore_errors=True)

@@ -145,7 +145,7 @@ def write_pairs(
     finally:
         for writer in writers.values():
             writer.close()
-    for name in ("train", "validation"):
+    for name in dict.fromkeys(("train", "validation", *summaries)):
         if name not in summaries or not summaries[name].pairs:
             raise ValueError(f"the split {name} of {corpus.name} has no pair: give more pairs, or --split hash:0.2")
     write_json(folder / "dataset_dict.json", {"splits": list(summaries)})

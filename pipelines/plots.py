@@ -107,7 +107,7 @@ def _draw_loss(subjects: Sequence[Subject]) -> str:
         for split, style in (("train", {"alpha": 0.45}), ("validation", {"marker": "o", "markersize": 3})):
             points = [(m["tokens"], m["loss"] / math.log(2)) for m in each.metrics if m["split"] == split]
             if points:
-                axes.plot(*zip(*points, strict=True), color=colour, label=f"{each.run.name}, {split}", **style)
+                axes.plot(*zip(*points, strict=True), color=colour, label=_label(f"{each.run.name}, {split}"), **style)
     return _finish(figure, axes, "training tokens", "bits per target")
 
 
@@ -116,7 +116,7 @@ def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> str:
     for each, colour in zip(subjects, COLOURS * len(subjects), strict=False):
         points = [(m["tokens"], m[key]) for m in each.metrics if key in m]
         if points:
-            axes.plot(*zip(*points, strict=True), color=colour, label=each.run.name)
+            axes.plot(*zip(*points, strict=True), color=colour, label=_label(each.run.name))
     axes.set_ylim(bottom=0)
     return _finish(figure, axes, "training tokens", label)
 
@@ -127,7 +127,7 @@ def _draw_positions(subjects: Sequence[Subject]) -> str:
         losses = each.numbers.get("curves", {}).get("loss_by_position", [])
         points = [(p, value / math.log(2)) for p, value in enumerate(losses) if value is not None]
         if points:
-            axes.plot(*zip(*points, strict=True), color=colour, label=each.run.name, linewidth=1)
+            axes.plot(*zip(*points, strict=True), color=colour, label=_label(each.run.name), linewidth=1)
     return _finish(figure, axes, "position in the context", "bits per target")
 
 
@@ -146,7 +146,7 @@ def _draw_bits_per_byte(subjects: Sequence[Subject]) -> str:
         bars.append((f"{name}, given train", bits["given_train"], "#cbd5e0", "//"))
     for each, colour in zip(decoders, COLOURS * len(decoders), strict=False):
         if each.scored_text == first.scored_text:
-            bars.append((each.run.name, each.numbers["bits_per_byte"], colour, ""))
+            bars.append((_label(each.run.name), each.numbers["bits_per_byte"], colour, ""))
     figure, axes = _figure()
     names, values, colours, hatches = zip(*bars, strict=True)
     places = range(len(bars))
@@ -171,8 +171,14 @@ def _draw_reliability(subjects: Sequence[Subject]) -> str:
             sizes = [20 + 400 * b["count"] / total for b in bins]
             x, y = [b["confidence"] for b in bins], [b["accuracy"] for b in bins]
             axes.plot(x, y, color=colour, linewidth=1)
-            axes.scatter(x, y, s=sizes, color=colour, alpha=0.5, label=each.run.name)
+            axes.scatter(x, y, s=sizes, color=colour, alpha=0.5, label=_label(each.run.name))
     return _finish(figure, axes, "confidence", "accuracy") if drawn else ""
+
+
+def _label(name: str) -> str:
+    """A run's name as matplotlib shows it: "$" begins a formula there, and what begins with "_" is left out."""
+    name = name.replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name
 
 
 def _finish(figure: Any, axes: Any, x: str, y: str) -> str:

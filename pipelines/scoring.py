@@ -32,9 +32,9 @@ from pipelines.training.loader import (
 from pipelines.training.pair_loader import SequencePairs
 from tokenizer import Tokenizer
 
-# Rows whose logits are held at once, and windows that go through the model at once.
+# Rows whose logits are held at once, and windows that go through the model at once: fewer where they are long.
 ROWS = 512
-WINDOWS = 16
+WINDOWS, POSITIONS = 16, 16_384
 PSEUDO_POSITIONS = 2048
 SPAN_BLOCKS = 2048
 
@@ -57,10 +57,11 @@ def decoder_windows(stream: TokenStream, objective: NextToken, stride: int, min_
     window = objective.length
     # The last window is the first whose targets reach the end of the stream.
     count = 1 + max(0, math.ceil((stream.tokens - 1 - window) / stride))
-    columns = np.arange(window)
-    for first in range(0, count, WINDOWS):
-        starts = np.arange(first, min(first + WINDOWS, count)) * stride
-        batch = objective.batch(stream, starts, [])
+    columns = np.arange(max(1, min(window, stream.tokens - 1)))  # a stream may be shorter than one
+    at_once = _at_once(window)
+    for first in range(0, count, at_once):
+        starts = np.arange(first, min(first + at_once, count)) * stride
+        batch = objective.batch(stream, starts, []).columns(len(columns))
         indices = starts[:, None] + 1 + columns
         already = np.where(starts > 0, starts - stride + window, 0)
         scored = (batch.weights > 0) & (indices > already[:, None]) & (columns + 1 >= min_context)
@@ -70,8 +71,9 @@ def decoder_windows(stream: TokenStream, objective: NextToken, stride: int, min_
 def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Windows]:
     """The blocks of an encoder, scored at the selected positions."""
     columns = np.arange(objective.positions) - 1
-    for first in range(0, stream.blocks, WINDOWS):
-        batch = validation_batch(stream, objective, first, WINDOWS)
+    at_once = _at_once(objective.positions)
+    for first in range(0, stream.blocks, at_once):
+        batch = validation_batch(stream, objective, first, at_once)
         starts = np.arange(first, first + len(batch.inputs)) * objective.length
         previous = np.roll(batch.targets, 1, axis=1)
         previous[:, 1] = [int(stream.read(start - 1, 1)[0]) if start else -1 for start in starts.tolist()]
@@ -80,8 +82,9 @@ def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Win
 
 def span_windows(stream: TokenStream, objective: SpanCorruption) -> Iterator[Windows]:
     """The blocks of an encoder-decoder, scored at what was taken out and at the sentinels before it."""
-    for first in range(0, stream.blocks, WINDOWS):
-        batch = validation_batch(stream, objective, first, WINDOWS)
+    at_once = _at_once(objective.positions + objective.source_positions)
+    for first in range(0, stream.blocks, at_once):
+        batch = validation_batch(stream, objective, first, at_once)
         yield Windows(batch, batch.weights > 0, batch.inputs)
 
 
@@ -90,6 +93,11 @@ def pair_windows(pairs: Pairs, objective: SequencePairs) -> Iterator[Windows]:
     for first in range(0, len(pairs), WINDOWS):
         batch = objective.batch(pairs, np.arange(first, min(first + WINDOWS, len(pairs))))
         yield Windows(batch, batch.weights > 0, batch.inputs)
+
+
+def _at_once(positions: int) -> int:
+    """How many windows of so many positions go through the model at once."""
+    return max(1, min(WINDOWS, POSITIONS // positions))
 
 
 @torch.no_grad()
@@ -215,14 +223,15 @@ def pseudo_perplexity(
     chosen = np.sort(np.random.default_rng(0).choice(ordinary, size, replace=False))
     device = next(model.parameters()).device
     total = 0.0
-    for start in range(0, size, WINDOWS):
-        numbers, columns = np.divmod(chosen[start : start + WINDOWS], objective.length)
+    at_once = _at_once(objective.positions)
+    for start in range(0, size, at_once):
+        numbers, columns = np.divmod(chosen[start : start + at_once], objective.length)
         batch = objective.alone(stream.gather(numbers * objective.length, objective.length), columns)
         masked = batch.weights > 0
         logits = model.logits(hidden_states(model, batch, device, masked)).float()
         targets = torch.from_numpy(batch.targets[masked]).to(device)
         total += float(torch.nn.functional.cross_entropy(logits, targets, reduction="none").double().sum())
-        bar.update(min(start + WINDOWS, size))
+        bar.update(min(start + at_once, size))
     unigram_nats = math.fsum(unigram.nats(np.concatenate([stream.read(int(i), 1) for i in chosen])))
     return {
         "pseudo_perplexity": math.exp(total / size),

@@ -38,7 +38,8 @@ class TextIds:
 
 def text_ids(run: Run, tok: Tokenizer) -> TextIds:
     """Those of an imported run are what its files say, as in transformers. Otherwise, and where they say nothing, a
-    text begins and ends with <|endoftext|>, if the tokenizer has it."""
+    text begins and ends with <|endoftext|>, if the tokenizer has it; a decoder's begins so if its dataset had it before
+    documents."""
     named, end = special_ids(run, tok), tok.special_tokens.get(END_OF_TEXT)
 
     def first_of(*names: str) -> int | list[int] | None:
@@ -47,7 +48,7 @@ def text_ids(run: Run, tok: Tokenizer) -> TextIds:
     stops = first_of("eos_token_id")
     stops = () if stops is None else tuple(stops) if isinstance(stops, list) else (stops,)
     # Of what we train, a decoder reads documents one after the other; an encoder-decoder's source has but an end.
-    begins = run.recipe.model.architecture == "decoder" and end is not None
+    begins = run.recipe.model.architecture == "decoder" and end is not None and run.facts.get("separated", True)
     around = run.facts.get("around_text", {"before": [end] if begins else [], "after": []})
     return TextIds(
         before=tuple(around["before"]),

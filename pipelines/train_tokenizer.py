@@ -150,6 +150,10 @@ def _check(
         )
     if save_counts and save_counts.exists() and not overwrite:
         raise ValueError(f"{save_counts} exists already: choose another --save-counts, or replace it with --overwrite")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file, and the tokenizer needs a folder: choose another --out")
+    if save_counts and not save_counts.absolute().parent.is_dir():
+        raise ValueError(f"--save-counts {save_counts}: there is no folder {save_counts.parent}, make it first")
     smallest = 256 + len(special_tokens)
     if vocab_size < smallest:
         raise ValueError(

@@ -188,6 +188,17 @@ def test_a_killed_build_leaves_no_dataset_and_the_next_one_is_whole(
     assert {path.name for path in tmp_path.iterdir()} == {"data", "many"}
 
 
+def test_what_was_left_when_the_last_build_was_killed_in_the_end_is_removed(tmp_path, text_folder, tokenizer_folder):
+    """Both folders are whole then: the new one is in its place, and the old one is being removed."""
+    out, options = tmp_path / "data", {"tokenizer": tokenizer_folder, "context_length": 32}
+    build_dataset([str(text_folder)], out=out, **options)
+    shutil.copytree(out, tmp_path / "data.old")
+    before = files_of(out)
+    build_dataset([str(text_folder)], out=out, overwrite=True, **options)
+    assert files_of(out) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
+
+
 def copy_of(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "copy")
 

@@ -14,7 +14,7 @@ import torch
 
 from pipelines.build_dataset import build_dataset
 from pipelines.compressors import compressed_bits_per_byte, stream_text
-from pipelines.dataset import TokenDataset
+from pipelines.dataset import TokenDataset, TokenStream
 from pipelines.evaluate import evaluate
 from pipelines.loading import load_trained
 from pipelines.pretrain import pretrain
@@ -132,8 +132,6 @@ def test_sliding_windows_score_every_token_once_with_more_context(trained_gpt, g
 
 @pytest.mark.parametrize("stride", [1, 3, 7, 8])
 def test_the_windows_partition_the_targets(stride):
-    from pipelines.dataset import TokenStream
-
     stream = TokenStream([np.arange(80, dtype=np.uint16)], 8)
     seen, contexts = [], []
     for windows in decoder_windows(stream, NextToken(8), stride):
@@ -142,6 +140,21 @@ def test_the_windows_partition_the_targets(stride):
         contexts += (np.nonzero(windows.scored)[1] + 1).tolist()
     assert sorted(seen) == list(range(1, 80))
     assert all(context > 8 - stride for context in contexts[8:])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "window", "shapes"),
+    [
+        (40_001, 8192, {(2, 8192), (1, 8192)}),
+        (40_001, 1024, {(16, 1024), (8, 1024)}),
+        (301, 8192, {(1, 300)}),
+        (2, 131_072, {(1, 1)}),
+    ],
+)
+def test_long_windows_are_few_at_a_time_and_no_longer_than_the_text(tokens, window, shapes):
+    stream = TokenStream([np.arange(tokens, dtype=np.uint16)], window)
+    found = [windows.batch.inputs.shape for windows in decoder_windows(stream, NextToken(window), window)]
+    assert set(found) == shapes
 
 
 def test_positions_with_too_little_context_are_left_out(trained_gpt, gpt_numbers):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from pipelines.export_onnx import export_onnx
 from pipelines.finetune import finetune
 from pipelines.generate import generate
 from pipelines.import_hf import import_hf
+from pipelines.pretrain import pretrain
 from pipelines.report import report
 from pipelines.training.run import Run
 from tests.pipelines.exchange_cases import AUTO, IDS, SHAPES, our_model, save_peer
@@ -67,6 +69,47 @@ def test_the_exported_tokenizer_gives_the_ids_that_the_model_was_trained_on(kind
         assert theirs.decode(expected, skip_special_tokens=True) == text
     assert theirs.pad_token == "<|pad|>"
     assert theirs.model_max_length == Run(run).recipe.model.context_length
+
+
+@pytest.fixture(scope="module")
+def original_bert(tmp_path_factory, trained_bert, dataset_folder):
+    """An encoder that we trained, of the shape that transformers knows."""
+    recipe = Run(trained_bert).recipe
+    model = replace(recipe.model, positions="learned", norm_position="post", bias=True)
+    out = tmp_path_factory.mktemp("original") / "bert"
+    recipe = replace(recipe, model=model, train=replace(recipe.train, tokens=256))
+    assert pretrain(recipe, data=dataset_folder, out=out) == 0
+    return out
+
+
+@pytest.mark.parametrize("fixture", ["original_bert", "trained_gpt"])
+@pytest.mark.parametrize("kind", ["offsets", "template", "both"])
+def test_a_run_with_a_tokenizer_that_others_made_leaves_with_what_it_was_trained_on(fixture, kind, request, tmp_path):
+    """Whatever that tokenizer puts around a text, which training did not."""
+    offsets = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+    pad = {"id": "<|pad|>", "ids": [Run(request.getfixturevalue(fixture)).tokenizer().special_tokens["<|pad|>"]]}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<|pad|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<|pad|>": pad | {"tokens": ["<|pad|>"]}},
+    }
+    processors = {
+        "offsets": offsets,
+        "template": template,
+        "both": {"type": "Sequence", "processors": [offsets, template]},
+    }
+    run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / "run")
+    content = json.loads((run / "tokenizer.json").read_text(encoding="utf-8"))
+    content["post_processor"] = processors[kind]
+    (run / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    ids = [
+        transformers.AutoTokenizer.from_pretrained(export_hf(folder, out=tmp_path / name))("hello")["input_ids"]
+        for name, folder in (("odd", run), ("plain", request.getfixturevalue(fixture)))
+    ]
+    assert ids[0] == ids[1]
+    left = json.loads((tmp_path / "odd" / "tokenizer.json").read_text(encoding="utf-8"))["post_processor"]
+    assert (offsets in ((left or {}).get("processors") or [left])) == (kind != "template")
 
 
 def test_a_trained_decoder_opens_in_transformers(bytelm, trained_gpt, tmp_path):

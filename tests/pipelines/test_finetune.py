@@ -1,8 +1,11 @@
 """Classifiers made of a trained encoder: what they learn, what is said of them, and what is refused."""
 
+import io
 import json
 import math
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -108,6 +111,7 @@ def test_the_folder_has_everything_to_use_it(made, tmp_path, trained_bert):
         "tokenizer.json",
     ]
     assert json.loads((folder / "evaluation.json").read_text()) == result
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # who may read one may read all
     moved = shutil.copytree(folder, tmp_path / "moved")
     assert load_classifier(moved).tokenizer.fingerprint == Run(trained_bert).tokenizer().fingerprint
 
@@ -148,6 +152,26 @@ def test_classify_ranks_labels_for_arguments_and_for_lines(made, bytelm, passage
     for result, row in zip(results, probabilities, strict=True):
         assert [label["probability"] for label in result["labels"]] == pytest.approx(sorted(row)[:-3:-1])
     assert f"{labels[0]} {probabilities[0].max():.0%}" in bytelm("classify", folder, texts[0]).stdout
+
+
+def test_a_line_that_is_not_utf8_is_named(made, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"good\r\n\xff\xfe abc\n")))
+    with pytest.raises(ValueError, match=r"line 2 of standard input is not UTF-8 \(invalid start byte\): convert it"):
+        classify(made[0])
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(bytelm, tmp_path, trained_bert):
+    """A limit on file sizes makes writing fail as a full disk does."""
+    rows = write(tmp_path / "rows.jsonl", [(f"text {i}", "xy"[i % 2]) for i in range(40)])
+    command = ["finetune", str(trained_bert), "--data", str(rows), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    code = (
+        "import resource, sys; from pipelines.cli import main; import torch; "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)); sys.exit(main({command!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "model.safetensors could not be written" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
 def refused(rows, run, tmp_path, match, **options):

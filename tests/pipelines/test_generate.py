@@ -1,6 +1,7 @@
 """`bytelm generate` with several prompts, penalties, and an encoder-decoder."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,6 +28,32 @@ def test_several_prompts_are_a_list_in_json(trained_gpt, bytelm):
     done = bytelm("generate", trained_gpt, "--prompt", "a", "--prompt", "b", "--tokens", "4", "--json")
     assert done.returncode == 0, done.stderr
     assert [answer["prompt"] for answer in json.loads(done.stdout)] == ["a", "b"]
+
+
+def test_a_model_of_text_without_separators_is_prompted_with_the_prompt_alone(
+    tmp_path, small_recipe, text_folder, tokenizer_folder
+):
+    """It has never read <|endoftext|>, though the tokenizer has it."""
+    from pipelines.build_dataset import build_dataset
+    from pipelines.export_hf import export_hf
+    from pipelines.pretrain import pretrain
+    from pipelines.text_ids import BEFORE_TEXT
+
+    tok = tokenizer_folder
+    for name, separator in (("separated", True), ("joined", False)):
+        options = {"tokenizer": tok, "context_length": 32, "separator": separator}
+        build_dataset([str(text_folder)], out=tmp_path / "data" / name, **options)
+        recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=256))
+        assert pretrain(recipe, data=tmp_path / "data" / name, out=tmp_path / name) == 0
+        run = load_trained(Run(tmp_path / name), device="cpu")
+        end = Run(tmp_path / name).tokenizer().special_tokens["<|endoftext|>"]
+        ids = [*([end] if separator else []), *Run(tmp_path / name).tokenizer().encode_ordinary("import ")]
+        likeliest = int(run.model.logits(run.model(torch.tensor([ids])))[0, -1].argmax())
+        written = generate(tmp_path / name, prompt="import ", tokens=1, greedy=True, device="cpu")
+        assert written == Run(tmp_path / name).tokenizer().decode([likeliest])
+        told = json.loads((export_hf(tmp_path / name, out=tmp_path / f"{name}-hf") / "config.json").read_text())
+        assert told[BEFORE_TEXT] == ids[: int(separator)]
+        generate(tmp_path / name, tokens=2, greedy=True, device="cpu")  # from nothing there is but that to go on
 
 
 def test_a_penalty_and_min_p_change_what_is_said(trained_gpt, capsys):
@@ -172,7 +199,7 @@ def test_a_search_prefers_the_lengths_that_the_penalty_says(trained_translator):
         ({"greedy": True, "top_p": 0.8}, "--greedy takes the likeliest token, and --top-p says among which to draw"),
         ({"beams": 3}, "--beams is for an encoder-decoder, and this run's model is of architecture decoder"),
         ({"length_penalty": 0.6}, "--length-penalty is for an encoder-decoder"),
-        ({"length_penalty": 101.0}, "--length-penalty is 101.0, but must be from -100 to 100"),
+        ({"length_penalty": 36.0}, "--length-penalty is 36.0, but must be from -35 to 35"),
         ({"tokens": 0}, "--tokens is 0"),
     ],
 )

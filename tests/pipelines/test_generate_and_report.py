@@ -137,6 +137,16 @@ def test_runs_of_one_name_have_a_bar_each(tmp_path, trained_gpt):
     assert bars[1] > bars[0]
 
 
+@pytest.mark.parametrize("name", ["_small", r"lr$\alpha$_$\q$", "a$b"])
+def test_a_run_of_any_name_is_drawn(tmp_path, trained_gpt, name):
+    """matplotlib leaves labels out that begin with "_", and takes what is between two "$" for a formula."""
+    import shutil
+
+    plain, odd = (shutil.copytree(trained_gpt, tmp_path / folder) for folder in ("plain", name))
+    pages = [report([run], samples=False).read_text(encoding="utf-8") for run in (plain, odd)]
+    assert pages[0].count("<svg") == pages[1].count("<svg") > 3
+
+
 def test_a_run_without_evaluation_gets_a_report_of_its_training(tmp_path, small_recipe, dataset_folder):
     from dataclasses import replace
 

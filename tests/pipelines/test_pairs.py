@@ -155,6 +155,15 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(tmp_path):
     assert opened.dropped.empty_documents == 3
 
 
+def test_a_split_without_a_pair_is_refused_before_a_dataset_is_written(tmp_path):
+    for name, pairs in (("train", [("a", "b")] * 9), ("validation", [("a", "b")]), ("test", [("a", "")] * 3)):
+        write_jsonl(tmp_path / "c" / f"x.{name}.jsonl", pairs)
+    train_tokenizer([str(tmp_path / "c")], pairs=("en", "de"), vocab_size=262, out=tmp_path / "tok")
+    with pytest.raises(ValueError, match=r"the split test of .* has no pair"):
+        build_dataset([str(tmp_path / "c")], pairs=("en", "de"), tokenizer=tmp_path / "tok", out=tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_shared_vocabulary_is_trained_on_both_sides(tmp_path):
     folder = tmp_path / "c"
     write_jsonl(folder / "x.train.jsonl", [("xyzxyz", "qwqwqw")] * 30)

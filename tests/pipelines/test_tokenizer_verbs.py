@@ -172,6 +172,8 @@ def test_saved_counts_spare_reading_the_corpus(bytelm, text_folder, tmp_path):
         ),
         (["text", "--memory", "2"], "memory is in bytes"),
         (["text", "--min-count", "0"], "--min-count is 0"),
+        (["text", "--save-counts", "no/counts"], "--save-counts no/counts: there is no folder no"),
+        (["text", "--out", "tok.json"], "tok.json is a file, and the tokenizer needs a folder"),
         ([], "no corpus was given"),
     ],
 )
@@ -183,7 +185,7 @@ def test_impossible_requests_are_refused_in_a_sentence(bytelm, text_folder, toke
     count_pretokens(["some text"]).save(tmp_path / "counts")
     (tmp_path / "ranks.tiktoken").write_text("")
     options = [text_folder if option == "text" else option for option in options]
-    done = bytelm("train-tokenizer", *options, "--vocab-size", "300", "--out", "tok")
+    done = bytelm("train-tokenizer", "--vocab-size", "300", "--out", "tok", *options)
     assert done.returncode == 1, done.stdout
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
