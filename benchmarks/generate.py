@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.generation.streamers import BaseStreamer
 
+from benchmarks.limits import device_bandwidth
 from benchmarks.machine import device
 from lm.config import ModelConfig
 from lm.exchange import to_hugging_face
@@ -83,7 +84,7 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(Options, args=arguments, prog="python -m benchmarks.generate")
     torch.set_num_threads(options.threads)
     model = lively_model()
-    bandwidth = read_bandwidth(options.device)
+    bandwidth = device_bandwidth(options.device)
     cases = []
     with torch.inference_mode():
         for dtype in options.dtypes:
@@ -185,17 +186,6 @@ def rate(runs: list[list[float]], batch: int) -> dict[str, float]:
         "fastest_run": tokens / min(sum(run) for run in runs),
         "median_run": tokens / statistics.median(sum(run) for run in runs),
     }
-
-
-def read_bandwidth(device: str) -> float:
-    """Bytes/s at which all threads together add up 256 MB."""
-    block = torch.ones(2**26, device=device)
-    best = float("inf")
-    for _ in range(20):
-        start = time.perf_counter()
-        block.sum().item()
-        best = min(best, time.perf_counter() - start)
-    return block.numel() * block.itemsize / best
 
 
 def device_facts(options: Options) -> dict:

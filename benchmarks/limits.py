@@ -21,6 +21,19 @@ def read_bandwidth(path: Path) -> float:
     return words.nbytes / min(seconds)
 
 
+def device_bandwidth(device: str) -> float:
+    """Bytes per second at which all threads of a torch device together add up 256 MB: the best of twenty."""
+    import torch
+
+    block = torch.ones(1 << 26, device=device)
+    seconds = []
+    for _ in range(20):
+        started = time.perf_counter()
+        block.sum().item()
+        seconds.append(time.perf_counter() - started)
+    return block.nbytes / min(seconds)
+
+
 def access_latency(size: int = 1 << 28, steps: int = 1 << 18) -> float:
     """Seconds until memory answers, where each answer says where to ask next: a random ring through `size` bytes.
 

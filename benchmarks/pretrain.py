@@ -23,20 +23,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.limits import device_bandwidth
 from benchmarks.machine import cores, processor
 from benchmarks.texts import ROOT
 from benchmarks.training_models import CASES, ON_A_CPU, ON_A_GPU, OURS, Case, peers_of
 from benchmarks.training_report import markdown, verdict
 from benchmarks.training_worker import Job
 from corpora import open_corpus
-from lm.counting import flops_per_token, model_without_memory
-from pipelines.training.machine import choose_machine, matmul_flops
+from lm.counting import count_parameters, flops_per_token, model_without_memory
+from pipelines.training.machine import choose_machine, matmul_flops, tabulated_flops
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
 
 RESULTS = Path(__file__).with_name("results") / "pretrain"
 VOCABULARY = 8192  # at most; models with more entries than these leave the others unused
 SAME_LOSS, LAST_STEPS = 0.01, 10
 PROFILED_STEPS = 3
+# Of a parameter in a step, in float32, each number once: its weight is read forward and backward, its gradient written
+# and read, and weight and both moments read and written by AdamW.
+BYTES_A_PARAMETER = 4 * (2 + 2 + 6)
 
 
 class Contestant:
@@ -167,8 +171,10 @@ def _matrix_flops(options: argparse.Namespace) -> float:
 
 
 def _result(model: str, case: Case, field: list[Contestant], peak: float, options: argparse.Namespace) -> dict:
-    flops = flops_per_token(model_without_memory(case.config))
-    rows = [_row(each, case, flops / peak, options) for each in field]
+    model_of_case = model_without_memory(case.config)
+    flops = flops_per_token(model_of_case)
+    moved, bandwidth = count_parameters(model_of_case) * BYTES_A_PARAMETER, device_bandwidth(options.device)
+    rows = [_row(each, case, flops, peak, options) for each in field]
     theirs = [row["tokens_per_s"] for row in rows if "tokens_per_s" in row and row["peer"] != OURS]
     own = next((row["loss"] for row in rows if "loss" in row and row["peer"] == OURS), None)
     for row in rows:
@@ -188,21 +194,26 @@ def _result(model: str, case: Case, field: list[Contestant], peak: float, option
         "matrix_flops": peak,
         "floor_tokens_per_s": peak / flops,
         "floor_s": case.tokens * flops / peak,
+        "bytes_per_step": moved,
+        "read_bytes_per_s": bandwidth,
+        "floor_bytes_s": moved / bandwidth,
         "rows": rows,
     }
     return {**result, "verdict": verdict(result)}
 
 
-def _row(each: Contestant, case: Case, seconds_per_token: float, options: argparse.Namespace) -> dict:
+def _row(each: Contestant, case: Case, flops: float, peak: float, options: argparse.Namespace) -> dict:
     row = {"contestant": each.name, "peer": each.job.peer}
     timed = each.seconds[options.warm_up :]
     if each.error or not timed:
         return {**row, "error": each.error}
     step = statistics.median(timed)
+    tabulated = tabulated_flops(_device(options.device)) if options.dtype == "bfloat16" else None
     return {
         **row,
         "tokens_per_s": case.tokens / step,
-        "share_of_matrix_peak": seconds_per_token * case.tokens / step,
+        "share_of_matrix_peak": case.tokens * flops / peak / step,
+        "mfu": case.tokens * flops / tabulated / step if tabulated else None,
         "step_s": step,
         "seconds": timed,
         "start_s": each.ready["ready"],

@@ -39,7 +39,8 @@ def seconds_by_group(step: Callable[[], object], steps: int, device: str) -> dic
     for names, seconds in _spent(profiler.events(), on_gpu):
         groups[group_of(names)] += seconds / steps
     groups[BETWEEN] = max(0.0, whole / steps - sum(groups.values()))
-    return {"step": whole / steps, "groups": dict(groups)}
+    of = "the GPU's kernels" if on_gpu else "the main thread"
+    return {"step": whole / steps, "groups": dict(groups), "of": of}
 
 
 def group_of(names: list[str]) -> str:

@@ -30,38 +30,55 @@ def _case(case: dict[str, Any]) -> list[str]:
         "",
         f"{case['steps']} steps, the last {case['timed_steps']} timed; {case['flops_per_token'] / 1e6:,.0f} MFLOP a "
         f"token, peak {case['matrix_flops'] / 1e9:,.0f} GFLOP/s: at most {case['floor_tokens_per_s']:,.0f} tokens/s, "
-        f"or {case['floor_s']:.3g} s a step.",
+        f"or {case['floor_s']:.3g} s a step.{_memory(case)}",
         "",
-        "| contestant | tokens/s | to the best peer | share of the peak | s a step | peak MB | start | first | loss |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *(_row(row) for row in rows),
+        *_table(rows),
         "",
         case["verdict"],
     ]
     profiled = [row for row in rows if row.get("profile")]
     if profiled:
-        told = "Where a step's time goes, in seconds of the main thread under the profiler:"
+        of = profiled[0]["profile"].get("of", "the main thread")
+        told = f"Where a step's time goes, in seconds of {of} under the profiler:"
         lines += ["", told, "", *_profile(profiled)]
     return lines
 
 
-def _row(row: dict[str, Any]) -> str:
-    if "tokens_per_s" not in row:
-        return f"| {row['contestant']} | failed: {row['error']} |" + " |" * 7
-    other = "" if row["same_loss"] else " (**another**)"
-    ratio = f"{row['to_best_peer']:.2f}" if row["to_best_peer"] else ""
-    cells = [
-        row["contestant"],
-        f"{row['tokens_per_s']:,.0f}",
-        ratio,
-        f"{row['share_of_matrix_peak']:.0%}",
-        f"{row['step_s']:.3g}",
-        f"{row['peak_bytes'] / 1e6:,.0f}",
-        f"{row['start_s']:.0f} s",
-        f"{row['first_step_s']:.1f} s",
-        f"{row['loss']:.3f}{other}",
-    ]
-    return f"| {' | '.join(cells)} |"
+def _memory(case: dict[str, Any]) -> str:
+    """What moving the bytes of weights, gradients and moments would take; nothing of cases recorded without."""
+    if "floor_bytes_s" not in case:
+        return ""
+    gigabytes, rate = case["bytes_per_step"] / 1e9, case["read_bytes_per_s"] / 1e9
+    return (
+        f" Weights, gradients and moments are {gigabytes:.3g} GB to read and write a step: "
+        f"{case['floor_bytes_s']:.3g} s at the {rate:,.0f} GB/s at which memory was read."
+    )
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    columns = ["tokens/s", "to the best peer", "share of the peak", "s a step", "peak MB", "start", "first", "loss"]
+    tabulated = any(row.get("mfu") for row in rows)
+    if tabulated:  # for this GPU there is a peak in the tables too
+        columns.insert(3, "MFU")
+    lines = [f"| contestant | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for row in rows:
+        if "tokens_per_s" not in row:
+            lines.append(f"| {row['contestant']} | failed: {row['error']} |" + " |" * (len(columns) - 1))
+            continue
+        other = "" if row["same_loss"] else " (**another**)"
+        cells = [
+            f"{row['tokens_per_s']:,.0f}",
+            f"{row['to_best_peer']:.2f}" if row["to_best_peer"] else "",
+            f"{row['share_of_matrix_peak']:.0%}",
+            *([f"{row['mfu']:.1%}"] if tabulated else []),
+            f"{row['step_s']:.3g}",
+            f"{row['peak_bytes'] / 1e6:,.0f}",
+            f"{row['start_s']:.0f} s",
+            f"{row['first_step_s']:.1f} s",
+            f"{row['loss']:.3f}{other}",
+        ]
+        lines.append(f"| {row['contestant']} | {' | '.join(cells)} |")
+    return lines
 
 
 def _profile(rows: list[dict[str, Any]]) -> list[str]:

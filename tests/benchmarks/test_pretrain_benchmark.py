@@ -11,6 +11,7 @@ from benchmarks import pretrain
 from benchmarks.training_models import CASES, PADDED, build_ours, litgpt_model, transformers_model
 from benchmarks.training_profile import group_of, seconds_by_group
 from benchmarks.training_worker import batch_of
+from lm.counting import count_parameters, model_without_memory
 
 SMALL = {"--steps": "8", "--warm-up": "4", "--turn": "2", "--rise": "2"}
 
@@ -40,11 +41,15 @@ def test_contestants_start_from_the_same_weights_and_reach_the_same_loss(text, t
     assert ours["losses"][0] == pytest.approx(theirs["losses"][0], rel=1e-3)
     assert theirs["same_loss"] and len(ours["seconds"]) == 4
     assert ours["to_best_peer"] == pytest.approx(theirs["step_s"] / ours["step_s"])
+    moved = 40 * count_parameters(model_without_memory(CASES["tiny-gpt2"].config))
+    assert (case["bytes_per_step"], ours["mfu"]) == (moved, None)
+    assert case["floor_bytes_s"] == pytest.approx(moved / case["read_bytes_per_s"])
     groups = ours["profile"]["groups"]
     assert {"head and loss", "optimizer and clipping", "matrix products of the layers"} <= set(groups)
     page = (tmp_path / "cpu-float32.md").read_text(encoding="utf-8")
     if find_spec("litgpt") is None:
         assert "| litgpt | failed: ModuleNotFoundError: No module named 'litgpt'" in page
+    assert "GB/s at which memory was read" in page and "in seconds of the main thread" in page
     assert "All losses agree after 8 steps" in page and str(text.parent) not in page
 
 
