@@ -25,7 +25,7 @@ from pipelines.recipe import save_config
 from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Loader, NextToken, Share
 from pipelines.training.machine import Machine
-from tests.pipelines.training_cases import metrics_of, weights_of, with_train
+from tests.pipelines.training_cases import metrics_of, wait_for_checkpoint, weights_of, with_train
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 LAUNCH = shlex.split(re.search(r"^(torchrun .*) pretrain \S+ --data \S+ --out \S+ --parallel ddp$", README, re.M)[1])
@@ -263,6 +263,7 @@ def test_a_job_that_lost_a_process_ends_and_the_same_command_goes_on(tmp_path, l
     kind, untouched = whole
     job = launch(longer, dataset_folder, tmp_path / "run", kind)
     wait_for_step(tmp_path / "run", 60, job)
+    wait_for_checkpoint(tmp_path / "run", job)
     os.kill(members(job)[rank], signal.SIGKILL)
     assert f"process {1 - rank} has lost another one of the job" in finish(job, status=1)
     assert 0 < int(latest_checkpoint(tmp_path / "run").name[5:]) < 300
@@ -276,6 +277,7 @@ def test_torchrun_restarts_a_job_by_itself(tmp_path, longer, dataset_folder, who
     job = launch(longer, dataset_folder, tmp_path / "run", kind, "--max-restarts=2")
     for step, rank in ((60, 1), (160, 0)):
         wait_for_step(tmp_path / "run", step, job)
+        wait_for_checkpoint(tmp_path / "run", job)
         os.kill(members(job)[rank], signal.SIGKILL)
     assert finish(job).count("resuming from step") == 2
     assert_identical(tmp_path / "run", untouched)

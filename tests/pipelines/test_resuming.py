@@ -25,6 +25,7 @@ from tests.pipelines.training_cases import (
     metrics_of,
     start,
     stop_after,
+    wait_for_checkpoint,
     wait_for_step,
     weights_of,
     with_train,
@@ -35,6 +36,7 @@ def kill_after_step(step, recipe, data, out, tmp_path):
     """Leave of a run what is there when it is killed between its first checkpoint and its end."""
     process = start(recipe, data, out, tmp_path)
     wait_for_step(out, step, process)
+    wait_for_checkpoint(out, process)
     process.kill()
     process.wait()
     assert 10 <= int(latest_checkpoint(out).name[-7:]) < 50
@@ -45,6 +47,7 @@ def test_a_stopped_run_resumes_and_ends_with_the_same_weights(how, tmp_path, sma
     out = tmp_path / "gpt"
     process = start(small_recipe, dataset_folder, out, tmp_path)
     wait_for_step(out, 15, process)
+    wait_for_checkpoint(out, process)
     process.send_signal(how)
     output, _ = process.communicate(timeout=60)
     if how != signal.SIGKILL:

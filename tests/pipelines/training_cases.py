@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from pipelines.dataset import TokenDataset
 from pipelines.recipe import save_config
-from pipelines.training.kept import latest_checkpoint
+from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Loader, NextToken
 from pipelines.training.loop import Trainer
 
@@ -47,10 +47,22 @@ def start(recipe, data, out, tmp_path):
 
 
 def wait_for_step(run, step, process):
+    def logged():
+        path = run / "metrics.jsonl"
+        return path.exists() and any(f'"step": {s},' in path.read_text() for s in range(step, step + 10))
+
+    _wait(logged, process)
+
+
+def wait_for_checkpoint(run, process):
+    """Until a checkpoint is whole: it is written in the background, and on a slow disk many steps after its own."""
+    _wait(lambda: checkpoint_folders(run), process)
+
+
+def _wait(until, process):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        path = run / "metrics.jsonl"
-        if path.exists() and any(f'"step": {s},' in path.read_text() for s in range(step, step + 10)):
+        if until():
             return
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.005)
