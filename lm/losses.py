@@ -16,9 +16,11 @@ from torch.autograd.function import once_differentiable
 
 # Logits at a time, at most.
 CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
-# And rows of them on a CPU: of fewer, products read the whole output matrix for too little; of more, with logits in two
-# dtypes if narrow, the passes over them leave the cache.
-CPU_ROWS, CPU_NARROW_ROWS = 512, 256
+# And rows of them on a CPU, or of narrow ones on each of its cores: of fewer, products read the whole output matrix for
+# too little, and the sum of its gradient is read and written too often; of more, passes over the logits read memory.
+CPU_ROWS, CPU_NARROW_ROWS = 512, 1024
+# Narrow ones are scored in float32 so many rows at a time that these stay in the cache.
+CPU_SCORED_ROWS = 64
 
 
 class Variant(NamedTuple):
@@ -59,9 +61,8 @@ def linear_cross_entropy(
     if torch.is_grad_enabled() and differentiable:
         return _LinearCrossEntropy.apply(rows, weight, bias, targets, weights, variant)
     total = rows.new_zeros((), dtype=wide)
-    for chunk, logits, probabilities in _scored_chunks(rows, weight, bias, soft_cap):
-        log_sum_exp = _log_sum_exp(logits, probabilities)
-        total += (_nats(logits, log_sum_exp, targets[chunk], variant) * weights[chunk]).sum()
+    for chunk, nats, _ in _scored_chunks(rows, weight.to(rows.dtype), bias, targets, variant, graded=False):
+        total += (nats * weights[chunk]).sum()
     return total
 
 
@@ -76,21 +77,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_gradient = torch.zeros_like(weight, dtype=wide)
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
         total = rows.new_zeros((), dtype=wide)
-        for chunk, logits, probabilities in _scored_chunks(rows, weight, bias, variant.soft_cap):
+        for chunk, nats, gradient in _scored_chunks(rows, matrix, bias, targets, variant):
             scale = weights[chunk].to(wide)
-            log_sum_exp = _log_sum_exp(logits, probabilities)
-            total += (_nats(logits, log_sum_exp, targets[chunk], variant) * scale).sum()
-            gradient = _gradient(logits, probabilities, log_sum_exp, targets[chunk], variant)
+            total += (nats * scale).sum()
             # Weights scale the narrow side of each product: a pass over the logits less.
+            narrow = scale.to(rows.dtype)
             if bias_gradient is not None:
-                bias_gradient += scale @ gradient
-            if gradient.dtype != rows.dtype:
-                gradient = logits.copy_(gradient)  # the logits are spent: their memory takes the rounded gradient
-            narrow = scale.to(rows.dtype).unsqueeze(-1)
-            rows_gradient[chunk] = (gradient @ matrix) * narrow
-            weighted = rows[chunk] * narrow
+                bias_gradient += narrow @ gradient
+            rows_gradient[chunk] = (gradient @ matrix) * narrow.unsqueeze(-1)
+            weighted = rows[chunk] * narrow.unsqueeze(-1)
             if weighted.dtype == wide:
                 weight_gradient.addmm_(gradient.T, weighted)
+            elif chunk.start == 0:
+                weight_gradient.copy_(gradient.T @ weighted)  # in a third of the time that adding it to zeros takes
             else:
                 weight_gradient += gradient.T @ weighted
         ctx.save_for_backward(rows_gradient, weight_gradient, bias_gradient)
@@ -109,43 +108,52 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _scored_chunks(
-    rows: Tensor, weight: Tensor, bias: Tensor | None, soft_cap: float
+    rows: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, variant: Variant, graded: bool = True
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """(rows of the chunk, their logits, their softmax in float32 or wider), in buffers used again and again.
+    """(rows of the chunk, what each costs, the gradient of that with respect to its logits in the dtype of rows where
+    `graded`), the last in a buffer that is used again and again.
 
     Fresh ones for every chunk would come from the operating system page by page, which on the CPU takes
     longer than the softmax.
     """
-    size = _chunk_size(rows, len(weight))
-    matrix, offset = weight.to(rows.dtype).T, None if bias is None else bias.to(rows.dtype)
-    all_logits = rows.new_empty(size, len(weight))
-    all_probabilities = torch.empty_like(all_logits, dtype=torch.promote_types(rows.dtype, torch.float32))
-    same = all_probabilities.dtype == all_logits.dtype
+    size, at_once = _chunk_size(rows, len(matrix))
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    same = wide == rows.dtype
+    offset = None if bias is None else bias.to(rows.dtype)
+    all_logits = rows.new_empty(size, len(matrix))
+    all_probabilities = rows.new_empty(at_once, len(matrix), dtype=wide)
     all_wide = all_logits if same else torch.empty_like(all_probabilities)
     for start in range(0, len(rows), size or 1):
         chunk = slice(start, min(start + size, len(rows)))
-        count = chunk.stop - chunk.start
-        logits, wide, probabilities = all_logits[:count], all_wide[:count], all_probabilities[:count]
+        logits = all_logits[: chunk.stop - chunk.start]
         if offset is None:
-            torch.mm(rows[chunk], matrix, out=logits)
+            torch.mm(rows[chunk], matrix.T, out=logits)
         else:
-            torch.addmm(offset, rows[chunk], matrix, out=logits)
-        if not same:
-            wide.copy_(logits)
-        if soft_cap:
-            wide.div_(soft_cap).tanh_().mul_(soft_cap)
-            if not same:
-                logits.copy_(wide)
-        torch.softmax(wide, dim=-1, out=probabilities)
-        yield chunk, logits, probabilities
+            torch.addmm(offset, rows[chunk], matrix.T, out=logits)
+        nats = []
+        for some, scored in zip(logits.split(at_once), targets[chunk].split(at_once), strict=True):
+            exact, probabilities = some if same else all_wide[: len(some)].copy_(some), all_probabilities[: len(some)]
+            if variant.soft_cap:
+                exact.div_(variant.soft_cap).tanh_().mul_(variant.soft_cap)
+            torch.softmax(exact, dim=-1, out=probabilities)
+            log_sum_exp = _log_sum_exp(exact, probabilities)
+            nats.append(_nats(exact, log_sum_exp, scored, variant))
+            if graded:
+                gradient = _gradient(exact, probabilities, log_sum_exp, scored, variant)
+                if not same:
+                    some.copy_(gradient)  # the logits are spent: their memory takes the rounded gradient
+        yield chunk, torch.cat(nats), all_probabilities[: len(logits)] if same else logits
 
 
-def _chunk_size(rows: Tensor, entries: int) -> int:
+def _chunk_size(rows: Tensor, entries: int) -> tuple[int, int]:
+    """How many rows are multiplied out at a time, and of these scored."""
     kind = "cuda" if rows.device.type == "cuda" else "cpu"
     size = max(1, CHUNK_ELEMENTS[kind] // entries)
+    narrow = rows.dtype.itemsize < torch.float32.itemsize
     if kind == "cpu":
-        size = min(size, CPU_NARROW_ROWS if rows.dtype.itemsize < torch.float32.itemsize else CPU_ROWS)
-    return min(size, len(rows))
+        size = min(size, torch.get_num_threads() * CPU_NARROW_ROWS if narrow else CPU_ROWS)
+    size = min(size, len(rows))
+    return size, min(size, CPU_SCORED_ROWS) if kind == "cpu" and narrow else size
 
 
 def _log_sum_exp(logits: Tensor, probabilities: Tensor) -> Tensor:

@@ -88,14 +88,20 @@ def test_soft_cap_smoothing_and_z_loss_equal_the_plain_formulas(variant, monkeyp
         torch.testing.assert_close(ours, theirs)
 
 
-def test_bfloat16_rows_give_float32_nats_close_to_the_exact_ones():
-    rows, weight, targets, bias, weights = problem(64, 50, 16, dtype=torch.float32)
+@pytest.mark.parametrize("variant", [{}, {"soft_cap": 3.0}, {"label_smoothing": 0.1, "z_loss": 0.01}])
+@pytest.mark.parametrize(("rows_a_chunk", "rows_scored"), [(1024, 64), (40, 40), (23, 7)])
+def test_bfloat16_rows_give_float32_nats_close_to_the_exact_ones(variant, rows_a_chunk, rows_scored, monkeypatch):
+    monkeypatch.setattr(losses, "CPU_NARROW_ROWS", rows_a_chunk)
+    monkeypatch.setattr(losses, "CPU_SCORED_ROWS", rows_scored)
+    rows, weight, targets, bias, weights = problem(100, 50, 16, dtype=torch.float32)
     weights = weights.float()
-    exact = plain(rows, weight, targets, bias, weights)
+    exact = plain_variant(rows, weight, targets, bias, weights, **dict.fromkeys(VARIANTS, 0.0) | variant)
     rough_rows = rows.detach().bfloat16().requires_grad_()
-    got = linear_cross_entropy(rough_rows, weight, targets, bias, weights)
+    got = linear_cross_entropy(rough_rows, weight, targets, bias, weights, **variant)
     assert got.dtype == torch.float32
     assert got.item() == pytest.approx(exact.item(), rel=1e-2)
+    with torch.no_grad():
+        assert linear_cross_entropy(rough_rows, weight, targets, bias, weights, **variant).item() == got.item()
     for gradient, other in zip(
         torch.autograd.grad(got, [rough_rows, weight, bias]),
         torch.autograd.grad(exact, [rows, weight, bias]),
