@@ -8,13 +8,15 @@ import llvmlite.binding
 
 
 def processor() -> str:
-    """What the processor calls itself as far as the system tells, and the generation as which compilers know it, which
-    says what instructions it has."""
+    """What the processor calls itself as far as the system tells, the generation as which compilers know it, and its
+    instructions for bfloat16, which a generation made out in a virtual machine need not have."""
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text().splitlines() if facts.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = named[0] if named else platform.processor() or platform.machine()
-    return f"{name} ({llvmlite.binding.get_host_cpu_name()})"
+    has = llvmlite.binding.get_host_cpu_features()
+    narrow = [feature for feature in ("avx512bf16", "amx-bf16") if has.get(feature)]
+    return f"{name} ({', '.join([llvmlite.binding.get_host_cpu_name(), *narrow])})"
 
 
 def cores() -> int | None:
