@@ -85,6 +85,7 @@ def recipes(
     variants: Annotated[Sequence[str], tyro.conf.arg(metavar="NAME")] = (),
     seeds: int = 1,
     shape: Literal["small", "medium"] = "small",
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     folder: Path | None = None,
     results: Path = RESULTS,
 ) -> None:
@@ -98,6 +99,7 @@ def recipes(
         variants: Which by name instead.
         seeds: How many times each is trained, with seeds 0, 1, ...
         shape: 4 layers of width 192, or 6 of 320.
+        dtype: Of activations and matrix products; auto: bfloat16 where it is faster.
         folder: Where the tokenizer, the dataset and trainings that were interrupted are found again; by default a
             temporary folder.
         results: Folder of recipes.json and recipes.md.
@@ -113,7 +115,7 @@ def recipes(
             passages = [str(_write_passages(text, where / "passages.jsonl"))]
             options = {"tokenizer": where / "tokenizer", "context_length": CONTEXT, "split": "hash:0.01"}
             build_dataset(passages, out=where / "data", **options)
-        settings = Settings(where / "data", tokens, shape, choose_machine(), results)
+        settings = Settings(where / "data", tokens, shape, choose_machine(dtype=dtype), results)
         for seed in range(seeds):
             for name in names:
                 key = settings.key(name, seed)
