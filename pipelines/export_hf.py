@@ -25,7 +25,6 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
         out: Folder to make.
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
     """
-
     from lm.exchange import format_of, to_hugging_face
     from pipelines.display import quantity, say
     from pipelines.loading import load_trained
