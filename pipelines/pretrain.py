@@ -27,9 +27,10 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path, parallel: Literal["none",
     FloatingPointError when the loss stops being finite, ConnectionError when another process is gone.
     """
     # torch takes seconds to import: `--help` and a mistyped recipe should not wait for it.
+    from pipelines.training.machine import without_subnormals
     from pipelines.training.parallel import processes
 
-    with processes(parallel, recipe.train.device) as group:
+    with without_subnormals(), processes(parallel, recipe.train.device) as group:
         return _pretrain(recipe, data, out, group)
 
 

@@ -163,6 +163,22 @@ def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> 
 
 
 @contextmanager
+def without_subnormals() -> Iterator[None]:
+    """For a time, numbers of float32 below 1.2e-38 are 0 on a CPU. What large activations leave of GELU and softmax is
+    full of them, and some processors take a hundred times as long for each: a step became twice as long.
+
+    It is a mode of a thread, which those have that it starts: so enter it before the first operation that several
+    threads share, from which torch's own remain.
+    """
+    before = bool(torch.tensor(1e-39) * 1.0 == 0.0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+@contextmanager
 def kernels(train: TrainConfig) -> Iterator[None]:
     """For a time, products of float32 matrices at `matmul_precision` of torch.set_float32_matmul_precision, and where
     `deterministic` only kernels that add up in a fixed order; ValueError where torch has none for an operation."""

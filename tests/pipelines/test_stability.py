@@ -1,9 +1,11 @@
-"""Numbers that are not finite: runs roll back past the batches that made them, and float16 scales its loss."""
+"""Numbers that are not finite: runs roll back past the batches that made them, and float16 scales its loss. And those
+next to 0, which take a processor long."""
 
 import json
 import math
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
@@ -296,3 +298,27 @@ def test_a_recipe_may_ask_for_rollback_late(tmp_path, small_recipe, recipe, data
 def test_the_recipe_that_rolls_back_changes_nothing_where_all_is_finite(tmp_path, recipe, dataset_folder, trained_gpt):
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
     assert_same_run(tmp_path / "gpt", trained_gpt)
+
+
+def test_subnormals_are_zero_in_training_and_the_threads_that_it_starts_and_numbers_after_it(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    subnormal = torch.full((8,), 1e-39)
+    if not torch.set_flush_denormal(False):
+        pytest.skip("torch cannot choose here what becomes of subnormals")
+
+    def left():
+        return int((subnormal * 1.5).count_nonzero())
+
+    found, watch = set(), Trainer._watch
+
+    def watching(self, loss):
+        watch(self, loss)
+        with ThreadPoolExecutor(1) as threads:
+            found.update((left(), threads.submit(left).result()))
+
+    monkeypatch.setattr(Trainer, "_watch", watching)
+    assert left() == 8
+    assert pretrain(with_train(small_recipe, tokens=2560), data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert found == {0}
+    assert left() == 8
