@@ -49,7 +49,8 @@ FALLING: Fields = {"schedule": "trapezoid", "decay_share": 0.95, "min_lr_ratio":
 BERT_TRAIN = FALLING | {"weight_decay": 0.01, "beta2": 0.999, "eps": 1e-6}
 MASKED = {
     **{
-        f"bert, lr {rate}": Variant(BERT, BERT_TRAIN | {"lr": float(rate)}) for rate in ("1e-4", "5e-4", "1e-3", "2e-3")
+        f"bert, lr {rate}": Variant(BERT, BERT_TRAIN | {"lr": float(rate)})
+        for rate in ("1e-4", "3e-4", "5e-4", "1e-3", "2e-3")
     },
     "bert, lr 1e-3, no dropout": Variant(BERT | {"dropout": 0.0}, BERT_TRAIN | {"lr": 1e-3}),
     "pre-norm bert, adamw": Variant(ENCODER, FALLING | {"lr": 1e-3}),
