@@ -310,26 +310,29 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
 @pytest.mark.timeout(1800)  # sixty processes start, each of which imports torch
 def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, small_recipe, dataset_folder):
     """Killed after random times: a third of them from its start on, of which some come before the first checkpoint, the
-    others soon after a new checkpoint, often while the next is being written, since every second step writes one."""
+    others soon after a new checkpoint, often while the next is being written, since every second step writes one. Times
+    are by the machine's own pace, or a fast one would end between two kills."""
     train = replace(
         small_recipe.train, tokens=256 * 600, checkpoint_every_tokens=512, optimizer="muon", average=0.9, keep_best=True
     )
     recipe = replace(small_recipe, train=train)
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "whole") == 0
-    generator, kills, early, partial = np.random.default_rng(0), 0, 0, 0
+    a_step = Run(tmp_path / "whole").metrics()[-1]["time_s"] / 600
+    generator, kills, early, partial, until_a_checkpoint = np.random.default_rng(0), 0, 0, 0, 0.0
     out = tmp_path / "killed"
     while kills < 60:
+        started = time.monotonic()
         process = start(recipe, dataset_folder, out, tmp_path)
         before = len(checkpoint_folders(out)) and latest_checkpoint(out).name
-        deadline = time.monotonic() + 120
-        if kills % 3 == 0:
-            time.sleep(generator.uniform(0.0, 6.0))
+        if kills % 3 == 2:
+            time.sleep(generator.uniform(0.0, 1.1 * until_a_checkpoint))
         else:
-            while process.poll() is None and time.monotonic() < deadline:
+            while process.poll() is None and time.monotonic() < started + 120:
                 if len(checkpoint_folders(out)) and latest_checkpoint(out).name != before:
                     break
                 time.sleep(0.002)
-            time.sleep(generator.uniform(0.0, 0.25))
+            until_a_checkpoint = time.monotonic() - started
+            time.sleep(generator.uniform(0.0, 20 * a_step))
         if process.poll() is not None:
             break
         process.kill()
