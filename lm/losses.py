@@ -110,8 +110,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _scored_chunks(
     rows: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, variant: Variant, graded: bool = True
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """(rows of the chunk, what each costs, the gradient of that with respect to its logits in the dtype of rows where
-    `graded`), the last in a buffer that is used again and again.
+    """(rows of the chunk, what each costs in nats (n,), the gradient of that with respect to its logits (n, V) in the
+    dtype of rows), the last in a buffer that is used again and again, and worked out only where `graded`.
 
     Fresh ones for every chunk would come from the operating system page by page, which on the CPU takes
     longer than the softmax.
@@ -132,7 +132,8 @@ def _scored_chunks(
             torch.addmm(offset, rows[chunk], matrix.T, out=logits)
         nats = []
         for some, scored in zip(logits.split(at_once), targets[chunk].split(at_once), strict=True):
-            exact, probabilities = some if same else all_wide[: len(some)].copy_(some), all_probabilities[: len(some)]
+            exact = some if same else all_wide[: len(some)].copy_(some)
+            probabilities = all_probabilities[: len(some)]
             if variant.soft_cap:
                 exact.div_(variant.soft_cap).tanh_().mul_(variant.soft_cap)
             torch.softmax(exact, dim=-1, out=probabilities)
