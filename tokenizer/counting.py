@@ -239,8 +239,9 @@ def count_pretokens(
 ) -> PretokenCounts:
     """Split a corpus by a pattern and count its distinct pretokens.
 
-    corpus: a path to a text file, several paths, or an iterable of str, bytes, pyarrow string/binary arrays,
-    or record batches with one such column. A file is one document; documents never join. It is read as a stream:
+    corpus: the path of a text file, or an iterable of str and bytes (texts), `Path` objects (files), pyarrow
+    string/binary arrays, or record batches with one such column. A list of str that all name existing files is a
+    ValueError: pass `Path` objects. A file is one document; documents never join. It is read as a stream:
     memory is bounded by the distinct pretokens. The counts do not depend on `threads`, the order of the
     documents, how they are batched, or `memory`. progress: called as ("count", bytes done, bytes in all or None).
 

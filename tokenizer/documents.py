@@ -1,7 +1,8 @@
 """Any corpus as blocks of documents: bytes one after another, and where each document starts.
 
-A corpus is a path to a text file, several paths, or an iterable of str, bytes, pyarrow arrays or record
-batches with one text column. A block is a view of a few megabytes that kernels read without the GIL.
+A corpus is the path of a text file, or an iterable of documents: str and bytes are texts, `Path` objects are files,
+pyarrow arrays and record batches with one text column hold many texts. A block is a view of a few megabytes that
+kernels read without the GIL.
 """
 
 from __future__ import annotations
@@ -124,32 +125,35 @@ def corpus_blocks(corpus) -> tuple[Iterator[Block], int | None]:
         raise ValueError("a single bytes object is no corpus: pass a path, or a list of documents")
     if not isinstance(corpus, Iterable) and not hasattr(corpus, "to_batches"):
         raise ValueError(
-            "corpus must be a path, several, or an iterable of str, bytes or Arrow record batches, "
+            "corpus must be a path, or an iterable of str, bytes, Path objects or Arrow record batches, "
             f"not {type(corpus).__name__}"
         )
     return _blocks_of_documents(_arrow_chunks(corpus)), None
 
 
 def _as_paths(corpus) -> list[Path] | None:
-    """The files of a corpus that is given as one or several paths; None where it is given as documents."""
+    """Return the files of a corpus that is one path or a list of `Path` objects; None for a corpus of documents."""
     if isinstance(corpus, (str, os.PathLike)):
-        candidates = [corpus]
-    elif isinstance(corpus, (list, tuple)) and corpus and all(isinstance(x, os.PathLike) for x in corpus):
-        candidates = corpus
-    elif isinstance(corpus, (list, tuple)) and corpus and all(isinstance(x, str) for x in corpus):
-        # Strings in a list are documents, unless every one of them names a file.
-        if not all(_is(Path.is_file, x) for x in corpus):
-            return None
-        candidates = corpus
-    else:
-        return None
-    for path in candidates:
-        if _is(Path.is_dir, path):
-            raise ValueError(f"{path} is a folder; pass the files in it")
-        if not _is(Path.is_file, path):
-            hint = "; a text itself goes in a list" if isinstance(corpus, str) else ""
-            raise FileNotFoundError(f"no such file: {str(path)[:200]!r}{hint}")
-    return [Path(path) for path in candidates]
+        return [_existing(corpus)]
+    if isinstance(corpus, (list, tuple)) and corpus:
+        if all(isinstance(x, os.PathLike) for x in corpus):
+            return [_existing(path) for path in corpus]
+        if all(isinstance(x, str) and _is(Path.is_file, x) for x in corpus):
+            raise ValueError(
+                f"every str in the corpus names an existing file (the first is {corpus[0][:200]!r}): "
+                "pass Path objects to read these files, or iter([...]) to use the strings as texts"
+            )
+    return None
+
+
+def _existing(path: str | os.PathLike) -> Path:
+    """Return the path of a file. ValueError for a folder, FileNotFoundError where there is no such file."""
+    if _is(Path.is_dir, path):
+        raise ValueError(f"{path} is a folder; pass the files in it")
+    if not _is(Path.is_file, path):
+        hint = "; a text itself goes in a list" if isinstance(path, str) else ""
+        raise FileNotFoundError(f"no such file: {str(path)[:200]!r}{hint}")
+    return Path(path)
 
 
 def _is(test, path) -> bool:
@@ -211,7 +215,8 @@ def _blocks_of_documents(items) -> Iterator[Block]:
             yield arrow_block(item)
             continue
         if isinstance(item, os.PathLike):
-            raise ValueError(f"paths and documents are mixed in the corpus: {item!r}")
+            yield file_block(_existing(item))
+            continue
         pending.append(text_bytes(item))
         size += len(pending[-1])
         if size >= BLOCK_BYTES:

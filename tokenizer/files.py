@@ -11,6 +11,7 @@ import json
 import os
 import re
 from binascii import a2b_base64
+from collections.abc import Mapping
 from io import BytesIO
 from operator import lt
 from pathlib import Path
@@ -46,6 +47,11 @@ def load_vocabulary(
         path = _in_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"no such tokenizer: {path}")
+    if special_tokens is not None and not isinstance(special_tokens, Mapping):
+        raise ValueError(
+            "special_tokens must be a dict from spelling to id, such as {'<|endoftext|>': 100257}, "
+            f"not a {type(special_tokens).__name__}"
+        )
     if normalizer not in (None, "NFC"):
         raise ValueError(f"normalizer must be 'NFC' or None, not {normalizer!r}")
     # The many objects of a large file are all kept: looking for garbage among them would only take time.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -18,9 +18,14 @@ def sentinels(count: int) -> tuple[str, ...]:
 
 
 def check_special_tokens(special_tokens: Sequence[str]) -> tuple[str, ...]:
-    """Return them as a tuple; ValueError for a single string, an empty or repeated spelling."""
+    """Return the spellings as a tuple; ValueError for what is no sequence, and for an empty or repeated spelling."""
     if isinstance(special_tokens, str):
         raise ValueError(f"special_tokens must be a sequence of strings, not the string {special_tokens!r}")
+    if isinstance(special_tokens, (Mapping, Set)) or not isinstance(special_tokens, Iterable):
+        raise ValueError(
+            f"special_tokens must be a sequence of strings in the order of their ids, not a "
+            f"{type(special_tokens).__name__}: training gives the first the id 0"
+        )
     special_tokens = tuple(special_tokens)
     seen = set()
     for spelling in special_tokens:

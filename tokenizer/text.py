@@ -28,20 +28,32 @@ _SINCE_UNICODE_9 = (
 
 
 def text_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
-    """UTF-8 of a str, or the bytes themselves. ValueError for a lone surrogate, with its position."""
+    """Return a str as UTF-8, or bytes unchanged. ValueError for a surrogate, with its position."""
     if isinstance(text, str):
         try:
             return text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(
-                f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start}, "
-                "which UTF-8 cannot represent; repair the text, or pass bytes"
-            ) from None
+            raise ValueError(_surrogates(text, error.start)) from None
     if isinstance(text, bytes):
         return text
     if isinstance(text, (bytearray, memoryview)):
         return bytes(text)
     raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
+
+
+def _surrogates(text: str, place: int) -> str:
+    """Return the error message for the surrogate at `place`: one half of a pair, or a lone one."""
+    high, low = (ord(character) for character in text[place : place + 2].ljust(2))
+    if 0xD800 <= high < 0xDC00 <= low < 0xE000:
+        character = 0x10000 + (high - 0xD800) * 0x400 + (low - 0xDC00)
+        return (
+            f"the text has a surrogate pair (U+{high:04X} U+{low:04X}) at character {place} instead of "
+            f"U+{character:04X}; repair it with text.encode('utf-16', 'surrogatepass').decode('utf-16')"
+        )
+    return (
+        f"the text has a lone surrogate (U+{high:04X}) at character {place}, "
+        "which UTF-8 cannot represent; repair the text, or pass bytes"
+    )
 
 
 def nfc(data: bytes) -> bytes:

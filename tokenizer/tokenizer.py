@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
+from operator import index
 
 from tokenizer.patterns import Pattern
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS
@@ -77,8 +78,10 @@ class Tokenizer:
         progress: Callable[[str, int, int | None], None] | None = None,
         memory: int | None = None,
     ) -> Tokenizer:
-        """Train a vocabulary on a corpus: a path, several, or an iterable of str, bytes or Arrow batches.
+        """Train a vocabulary on a corpus: the path of a text file, or an iterable of documents.
 
+        In an iterable, such as a list, str and bytes are texts, `Path` objects are files, and Arrow arrays or record
+        batches hold many texts. A list of str that all name existing files is a ValueError: pass `Path` objects.
         vocab_size: special tokens, the 256 bytes and merges together. pattern: a name (gpt2, cl100k,
         o200k, llama3, qwen2) or a regex.
         special_tokens come first in the vocabulary; their spelling in the text is text. min_frequency: pairs that
@@ -226,7 +229,10 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of a token; of a special token its spelling. ValueError for an id that is no token."""
-        token = int(token)
+        try:
+            token = index(token)
+        except TypeError:
+            raise ValueError(f"an id must be a whole number, not {token!r}") from None
         found = self._by_id[token] if 0 <= token < self.vocab_size else None
         if found is None:
             raise ValueError(f"{token} is no id of this tokenizer, which has {self.vocab_size} entries")
@@ -308,10 +314,19 @@ class Tokenizer:
         allowed_special: SpecialSet = frozenset(),
         disallowed_special: SpecialSet = "all",
     ) -> list[list[int]]:
-        """As `encode` for each of several texts, on several threads."""
-        documents = [text_bytes(text) for text in texts]
-        allowed = [self._special.allowed_in(document, allowed_special, disallowed_special) for document in documents]
-        if any(allowed):
+        """As `encode` for each of several texts, on several threads. An error names the text by its index."""
+        if isinstance(texts, (str, bytes, bytearray, memoryview)) or not isinstance(texts, Iterable):
+            raise ValueError(f"texts must be a list of texts, not a {type(texts).__name__}; encode takes a single text")
+        self._special.allowed_in(b"", allowed_special, disallowed_special)
+        documents, allowed = [], False
+        for number, text in enumerate(texts):
+            try:
+                document = text_bytes(text)
+                allowed = bool(self._special.allowed_in(document, allowed_special, disallowed_special)) or allowed
+            except ValueError as error:
+                raise ValueError(f"texts[{number}]: {error}") from None
+            documents.append(document)
+        if allowed:
             special = {"allowed_special": allowed_special, "disallowed_special": disallowed_special}
             return [self.encode_to_numpy(document, threads, **special).tolist() for document in documents]
         ids, id_offsets = self._texts.to_arrays(block_of(documents), threads)
@@ -344,6 +359,8 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes that ids stand for; special tokens give their spelling. ValueError for an id that is no token."""
+        if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1 or not hasattr(ids, "__iter__"):
+            raise ValueError(f"ids must be a list of ids, not {repr(ids)[:80]}; a single id goes in a list")
         if hasattr(ids, "tolist"):  # numpy's and Arrow's arrays
             if len(ids) >= MANY_IDS and (decoded := self._decoder.decode(ids)) is not None:
                 return decoded

@@ -37,7 +37,9 @@ def check_options(
     if byte_order not in [*BYTE_ORDERS]:
         raise ValueError(f"byte_order must be {' or '.join(BYTE_ORDERS)}, not {byte_order!r}")
     least = 256 + len(special_tokens)
-    if not _is_whole(vocab_size) or vocab_size < least:
+    if not _is_whole(vocab_size):
+        raise ValueError(f"vocab_size must be a whole number, not {vocab_size!r}")
+    if vocab_size < least:
         raise ValueError(
             f"vocab_size must be at least {least} (the 256 bytes and {len(special_tokens)} special tokens), "
             f"not {vocab_size!r}"

@@ -248,6 +248,30 @@ def test_a_lone_surrogate_is_named_with_its_position(text, trained):
             getattr(trained["gpt2"], method)(text)
 
 
+def test_a_surrogate_pair_is_called_one_and_the_repair_named_works(trained):
+    text = "ab\ud83d\ude00"
+    with pytest.raises(ValueError, match=r"pair \(U\+D83D U\+DE00\) at character 2 instead of U\+1F600") as caught:
+        trained["gpt2"].encode(text)
+    assert "text.encode('utf-16', 'surrogatepass').decode('utf-16')" in str(caught.value)
+    assert text.encode("utf-16", "surrogatepass").decode("utf-16") == "ab\U0001f600"
+    for lone in ("\ude00\ud83d", "\ud83d", "\ud83dx", "\ud83d\ud83d\ude00"):
+        with pytest.raises(ValueError, match="lone surrogate"):
+            trained["gpt2"].encode(lone)
+
+
+def test_an_error_in_a_batch_names_its_text(trained):
+    tok = trained["gpt2"]
+    for wrong, said in ((3, "not int"), ("\ud800", "lone surrogate"), ("<|pad|>", "special token")):
+        with pytest.raises(ValueError, match=rf"texts\[2\]: .*{said}"):
+            tok.encode_batch(["a", b"b", wrong])
+    for wrong in ("hi", b"hi", None, 3):
+        with pytest.raises(ValueError, match="must be a list of texts"):
+            tok.encode_batch(wrong)
+    with pytest.raises(ValueError, match='must be "all"'):
+        tok.encode_batch([], allowed_special="<|pad|>")
+    assert tok.encode_batch([]) == []
+
+
 @pytest.mark.parametrize("wrong", [None, 3, ["a"]])
 def test_text_that_is_none_is_a_value_error(wrong, trained):
     with pytest.raises(ValueError, match="str or bytes"):
@@ -261,8 +285,15 @@ def test_ids_that_are_none_are_value_errors(trained):
             tok.decode(wrong)
     with pytest.raises(ValueError, match="whole numbers"):
         tok.decode(["a"])
+    for wrong in (15496, np.int64(3), np.array(3), [[1]], np.array([[1]]), "5", b"5", None):
+        with pytest.raises(ValueError, match="ids must be"):
+            tok.decode(wrong)
     with pytest.raises(ValueError, match="no id"):
         tok.token_bytes(-1)
+    for wrong in (1.9, "5", None):
+        with pytest.raises(ValueError, match="whole number"):
+            tok.token_bytes(wrong)
+    assert tok.token_bytes(np.uint16(300)) == tok.token_bytes(300)
 
 
 def test_decoding_takes_lists_arrays_and_arrow(trained):

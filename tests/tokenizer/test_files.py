@@ -272,6 +272,8 @@ def test_loading_says_what_it_needs(tmp_path, saved):
     (tmp_path / "x.tiktoken").write_bytes(b"IQ== 0\n")
     with pytest.raises(ValueError, match="pattern"):
         Tokenizer.load(tmp_path / "x.tiktoken")
+    with pytest.raises(ValueError, match="dict from spelling to id"):
+        Tokenizer.load(tmp_path / "x.tiktoken", pattern="gpt2", special_tokens=["<|x|>"])
     with pytest.raises(ValueError, match="its own pattern"):
         Tokenizer.load(saved, pattern="gpt2")
     (tmp_path / "vocab.bpe").write_text("#version: 0.2\n")

@@ -3,6 +3,7 @@
 import importlib.util
 import random
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -109,7 +110,7 @@ def test_threads_batches_and_order_do_not_matter(stdlib_texts, tmp_path):
     for path, text in zip(paths, stdlib_texts, strict=True):
         path.write_bytes(text.encode())
     assert Tokenizer.train(paths, 3000, threads=2).fingerprint == expected
-    assert Tokenizer.train([str(path) for path in paths], 3000).fingerprint == expected
+    assert Tokenizer.train(iter([*paths[:20], *stdlib_texts[20:]]), 3000).fingerprint == expected
 
 
 def test_running_out_of_pairs_says_so_and_ends_smaller():
@@ -183,7 +184,11 @@ def test_progress_is_told_in_both_phases(stdlib_texts, tmp_path):
         ({"vocab_size": 260}, "at least 261"),
         ({"vocab_size": 255, "special_tokens": ()}, "at least 256"),
         ({"vocab_size": "many"}, "vocab_size"),
+        ({"vocab_size": 300.0}, r"whole number, not 300\.0"),
         ({"special_tokens": "<|x|>"}, "sequence"),
+        ({"special_tokens": {"<|x|>": 0}}, "in the order of their ids, not a dict"),
+        ({"special_tokens": {"<|x|>", "<|y|>"}}, "in the order of their ids, not a set"),
+        ({"special_tokens": None}, "sequence"),
         ({"special_tokens": ("<|x|>", "<|x|>")}, "twice"),
         ({"special_tokens": ("",)}, "non-empty"),
         ({"special_tokens": ("a",)}, "single byte"),
@@ -217,6 +222,24 @@ def test_bad_corpora_are_named(tmp_path):
         Tokenizer.train(pa.table({"a": ["x"], "b": ["y"]}), 300)
     with pytest.raises(ValueError, match=r"U\+D800.*character 2"):
         Tokenizer.train(["ok", "ab\ud800"], 300)
+
+
+def test_in_a_list_str_is_text_and_path_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("hello").write_text("bye bye bye")
+    assert Tokenizer.train(["hello", "hello there"], 258, special_tokens=(), min_frequency=1).decode([256]) == "he"
+    for corpus in (Path("hello"), [Path("hello")], (Path("hello"),), iter([Path("hello")]), "hello"):
+        assert Tokenizer.train(corpus, 257, special_tokens=(), min_frequency=1).decode([256]) == "by"
+    assert Tokenizer.train(iter(["hello"]), 257, special_tokens=(), min_frequency=1).decode([256]) == "el"
+    mixed = Tokenizer.train(["zz" * 9, Path("hello")], 258, special_tokens=(), min_frequency=1)
+    assert [mixed.decode([i]) for i in (256, 257)] == ["zz", "zzzz"]
+    for corpus in (["hello"], ("hello", str(tmp_path / "hello"))):
+        with pytest.raises(ValueError, match=r"names an existing file.*pass Path objects.*or iter"):
+            Tokenizer.train(corpus, 300)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        Tokenizer.train(["a text", Path("nowhere")], 300)
+    with pytest.raises(ValueError, match="is a folder"):
+        Tokenizer.train([tmp_path], 300)
 
 
 def test_an_error_in_the_middle_of_a_corpus_ends_the_training(stdlib_texts):
