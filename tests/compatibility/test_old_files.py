@@ -1,0 +1,105 @@
+"""Files that earlier versions wrote still open, and give the same ids, losses and labels (see make_files.py)."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from corpora.labelled import read_labelled
+from pipelines.build_dataset import build_dataset
+from pipelines.classifier import load_classifier
+from pipelines.dataset import DATA_FILE, TokenDataset
+from pipelines.evaluate import evaluate
+from pipelines.export_hf import export_hf
+from pipelines.finetune import finetune
+from pipelines.generate import generate
+from pipelines.import_hf import import_hf
+from pipelines.loading import load_trained
+from pipelines.pretrain import pretrain
+from pipelines.report import report
+from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.training.run import Run
+from tokenizer import PretokenCounts, Tokenizer
+
+VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if (path / "expected.json").is_file())
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda path: path.name)
+def old(request, tmp_path):
+    """A copy of one version's files, which may be written to."""
+    return shutil.copytree(request.param, tmp_path / "old")
+
+
+def loss_of(run, data):
+    return evaluate(run, data=data)["splits"]["validation"]["cross_entropy"]
+
+
+def expected(old, name):
+    return pytest.approx(json.loads((old / "expected.json").read_text())[name], abs=1e-4)
+
+
+def test_there_are_files_of_version_0_1():
+    assert "0.1" in [path.name for path in VERSIONS]
+
+
+def test_an_old_tokenizer_gives_the_ids_of_its_dataset(old):
+    tok, dataset = Tokenizer.load(old / "tokenizer"), TokenDataset(old / "dataset")
+    assert tok.fingerprint == dataset.tokenizer_fingerprint
+    stream = dataset.split("train")
+    read = tok.decode(stream.read(0, stream.tokens).tolist())
+    assert "<|endoftext|>A small lamp waits near the river.<|endoftext|>" in read
+
+
+def test_an_old_text_still_builds_the_same_dataset(old):
+    build_dataset([str(old / "text.jsonl")], tokenizer=old / "tokenizer", context_length=16, out=old / "again")
+    for split in ("train", "validation"):
+        before, again = (old / name / split / DATA_FILE for name in ("dataset", "again"))
+        assert before.read_bytes() == again.read_bytes()
+    assert TokenDataset(old / "again").fingerprint == TokenDataset(old / "dataset").fingerprint
+
+
+def test_old_counts_still_train_the_same_tokenizer(old):
+    counts = PretokenCounts.load(old / "counts.parquet")
+    assert Tokenizer.train_from_counts(counts, 280).fingerprint == Tokenizer.load(old / "tokenizer").fingerprint
+
+
+def test_an_old_decoder_has_its_loss_and_writes(old, capsys):
+    assert loss_of(old / "decoder", old / "dataset") == expected(old, "decoder")
+    assert generate(old / "decoder", prompt="The grey heron", tokens=5)
+    assert report([old / "decoder"], inside=False).is_file()
+    average = load_file(old / "decoder" / "checkpoints" / "step-0000008" / "average.safetensors")
+    weights = load_trained(Run(old / "decoder")).model.state_dict()
+    assert all(weights[name].equal(value) for name, value in average.items())
+
+
+def test_an_old_decoder_resumes_and_ends_with_the_loss_that_it_would_have_had(old):
+    out = old / "decoder"
+    assert pretrain(Run(out).recipe, data=old / "dataset", out=out) == 0
+    assert loss_of(out, old / "dataset") == expected(old, "decoder at its end")
+
+
+def test_an_old_encoder_has_its_loss_and_still_makes_a_classifier(old):
+    assert loss_of(old / "encoder", old / "dataset") == expected(old, "encoder")
+    settings = FinetuneConfig(epochs=1, device="cpu", dtype="float32")
+    made = finetune(
+        old / "encoder", data=old / "text.jsonl", out=old / "made", settings=settings, compare_scratch=False
+    )
+    assert made["checkpoint"] == "step-0000016"
+
+
+def test_an_old_decoder_can_be_exported_and_imported_again(old):
+    folder = export_hf(old / "decoder", out=old / "exported")
+    again = import_hf(str(folder), out=old / "imported")
+    assert loss_of(again, old / "dataset") == expected(old, "decoder")
+
+
+def test_an_old_classifier_has_its_loss_on_the_texts_held_out(old):
+    classifier = load_classifier(old / "classifier")
+    _, held_out = read_labelled(old / "text.jsonl", "text", "label").hold_out(0.1)
+    _, probabilities = classifier.predict(held_out.texts)
+    right = [p[classifier.labels.index(label)] for p, label in zip(probabilities, held_out.labels, strict=True)]
+    told = json.loads((old / "classifier" / "evaluation.json").read_text())
+    assert -np.log(right).mean() == pytest.approx(told["cross_entropy"], abs=1e-4)
