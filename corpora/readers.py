@@ -107,35 +107,45 @@ def one_line(error: Exception) -> str:
 
 
 def _read_parquet(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
-    """The text column of a .parquet file. Not through `datasets`, whose Arrow scanner reads ahead of a slow consumer
-    by up to a gigabyte of decoded text."""
+    """Yield the text column of a .parquet file.
+
+    Not through `datasets`, whose Arrow scanner reads ahead of a slow consumer by up to a gigabyte of decoded text.
+    """
     import pyarrow.parquet
 
-    def failure(error: Exception) -> ValueError:
-        return ValueError(f"{path} is not a readable parquet file ({one_line(error)}): fetch or write it again")
+    def failure(error: Exception) -> Exception:
+        return _unreadable(path, "parquet", error)
 
     try:
         file = pyarrow.parquet.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+        columns = file.schema_arrow.names
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise failure(error) from error
     with file:
-        column = choose_column(file.schema_arrow.names, path, text_column)
+        column = choose_column(columns, path, text_column)
         batches = file.iter_batches(batch_size=_TABLE_ROWS, columns=[column], use_threads=False)
         yield from column_chunks(batches, column, str(path), split, failure)
 
 
 def _read_arrow(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
-    """The text column of an .arrow file of either kind, mapped."""
+    """Yield the text column of a memory-mapped .arrow file: Arrow's stream format or its file format."""
 
-    def failure(error: Exception) -> ValueError:
-        return ValueError(f"{path} is not a readable arrow file ({one_line(error)}): fetch or write it again")
+    def failure(error: Exception) -> Exception:
+        return _unreadable(path, "arrow", error)
 
     try:
         schema, batches = _arrow_batches(path)
-    except (pa.ArrowException, OSError) as error:
+        columns = schema.names
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise failure(error) from error
-    column = choose_column(schema.names, path, text_column)
+    column = choose_column(columns, path, text_column)
     yield from column_chunks(batches, column, str(path), split, failure)
+
+
+def _unreadable(path: Path, kind: str, error: Exception) -> Exception:
+    if isinstance(error, MemoryError):
+        return MemoryError(f"{path} asks for more memory than there is ({one_line(error)}): it may be damaged")
+    return ValueError(f"{path} is not a readable {kind} file ({one_line(error)}): fetch or write it again")
 
 
 def _arrow_batches(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -161,38 +171,64 @@ def column_chunks(
     split: str | None,
     failure: Callable[[Exception], Exception],
 ) -> Iterator[Chunk]:
-    """One column of a table that comes in pieces. `failure` puts in words what goes wrong in reading them."""
+    """Yield one column of a table that arrives in pieces.
+
+    Every piece is validated first, because Arrow reads the offsets of a damaged file unchecked and crashes.
+    `failure` turns an error of the reader into one sentence.
+    """
     row = 1
     while True:
         try:
             rows = next(tables, None)
+            whole = rows.column(column) if rows is not None else None
         except Exception as error:
             raise failure(error) from error
-        if rows is None:
+        if whole is None:
             return
-        whole = rows.column(column)
         for documents in whole.chunks if isinstance(whole, pa.ChunkedArray) else [whole]:
-            documents = _as_text(documents, column, origin)
+            if not _holds_text(documents.type):
+                raise ValueError(
+                    f'column "{column}" of {origin} holds {documents.type}, not text: choose another with '
+                    "--text-column or --pairs"
+                )
+            try:
+                documents = _validated(documents)
+            except Exception as error:
+                raise failure(error) from error
             yield Chunk(documents=documents, origin=origin, split=split, first_row=row)
             row += len(documents)
 
 
-def _as_text(documents: pa.Array, column: str, origin: str) -> pa.Array:
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    return pa.types.is_null(kind) or kind in _BYTES_OF
+
+
+def _validated(documents: pa.Array) -> pa.Array:
+    """Return the array as bytes, with its offsets and indices checked. Raises ArrowException for a damaged array.
+
+    Arrow checks a string array for UTF-8 as well, but that is for `corpora.documents.clean` to settle.
+    """
     kind = documents.type
     if pa.types.is_dictionary(kind):
-        documents, kind = documents.dictionary_decode(), kind.value_type
+        # `take` checks that the indices are within the dictionary.
+        return _validated(documents.dictionary).take(documents.indices)
     if pa.types.is_null(kind):
-        return documents.cast(pa.large_string())
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return documents.cast(pa.large_binary())
-    if any(is_text(kind) for is_text in _TEXT_TYPES):
-        return documents
-    raise ValueError(
-        f'column "{column}" of {origin} holds {kind}, not text: choose another with --text-column or --pairs'
-    )
+    documents = documents.view(_BYTES_OF[kind])
+    documents.validate(full=True)
+    return documents.cast(pa.large_binary())
 
 
-_TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_BYTES_OF = {
+    pa.string(): pa.binary(),
+    pa.binary(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.large_binary(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+    pa.binary_view(): pa.binary_view(),
+}
 
 
 class Several:
