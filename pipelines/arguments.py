@@ -46,6 +46,18 @@ PairColumns = Annotated[
         help="Two columns of tables or JSON lines that hold pairs of texts, such as: --pairs en de.",
     ),
 ]
+TokenizerPath = Annotated[
+    Path,
+    tyro.conf.arg(metavar="PATH", help="Folder of the tokenizer, or its file in any published format."),
+]
+TokenizerPattern = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="PATTERN",
+        help="How text is split, where the tokenizer's files do not say it, as .tiktoken files and tokenizer.model: "
+        "cl100k, llama3, another name or a regular expression. Published files are recognised without it.",
+    ),
+]
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="Where to compute.")]
 Dtype = Annotated[

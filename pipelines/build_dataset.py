@@ -10,6 +10,8 @@ from pipelines.arguments import (
     PairColumns,
     SplitRule,
     TextColumn,
+    TokenizerPath,
+    TokenizerPattern,
     parse,
     refuse_with_pairs,
 )
@@ -17,7 +19,7 @@ from pipelines.blocks import write_blocks
 from pipelines.display import Bar, say, say_left_out, table
 from pipelines.files import whole_folder
 from pipelines.pairs import write_pairs
-from tokenizer import Tokenizer
+from pipelines.vocabularies import load_tokenizer
 
 # Blocks are Arrow lists of a fixed size, whose length has 31 bits; a batch of them must fit the memory.
 LONGEST_CONTEXT = 1 << 26
@@ -26,9 +28,10 @@ LONGEST_CONTEXT = 1 << 26
 def build_dataset(
     corpus: CorpusNames,
     *,
-    tokenizer: Path,
+    tokenizer: TokenizerPath,
     out: Path,
     context_length: int | None = None,
+    pattern: TokenizerPattern = None,
     pairs: PairColumns = None,
     split: SplitRule = None,
     invalid: InvalidPolicy = "error",
@@ -43,7 +46,6 @@ def build_dataset(
     The folder opens with datasets.load_from_disk. It appears whole or not at all.
 
     Args:
-        tokenizer: Folder of the tokenizer, or its tokenizer.json.
         out: Folder to make.
         context_length: Tokens of a block; pairs keep lengths of their own.
         separator: Whether <|endoftext|> stands before every document.
@@ -57,21 +59,21 @@ def build_dataset(
 
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
-    tok = Tokenizer.load(tokenizer)
+    tok = load_tokenizer(tokenizer, pattern)
     if pairs:
         refuse_with_pairs(invalid=invalid, text_column=text_column)
         source = open_pairs(corpus, pairs, split)
     else:
         source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
     with whole_folder(out, replaceable) as partial, Bar("encoding", source.text_bytes_estimate, "B") as bar:
+        # A run needs the tokenizer that its dataset was built with: they stay together.
+        tok.save(partial)
         if pairs:
             info = write_pairs(source, tok, partial, threads=threads, progress=bar.update)
         else:
             info = write_blocks(
                 source, tok, context_length, partial, separator=separator, threads=threads, progress=bar.update
             )
-        # A run needs the tokenizer that its dataset was built with: they stay together.
-        tok.save(partial)
     (_summarize_pairs if pairs else _summarize)(out, info)
     say_left_out(info["corpus"]["dropped"])
     return info

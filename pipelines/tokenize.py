@@ -11,7 +11,7 @@ import tyro
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from pipelines.arguments import parse
+from pipelines.arguments import TokenizerPath, TokenizerPattern, parse
 from pipelines.display import console, say, visible
 from pipelines.vocabularies import load_tokenizer
 from tokenizer import Tokenizer
@@ -32,9 +32,9 @@ Cell = tuple[str, str, str]
 def tokenize(
     text: Annotated[str | None, tyro.conf.Positional] = None,
     *,
-    tokenizer: Path,
+    tokenizer: TokenizerPath,
     file: Path | None = None,
-    pattern: str | None = None,
+    pattern: TokenizerPattern = None,
     special: bool = False,
     limit: int = 200,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
@@ -45,10 +45,7 @@ def tokenize(
 
     Args:
         text: The text itself.
-        tokenizer: Folder of the tokenizer, or its file in any published format.
         file: A file to read instead of the text; - for standard input.
-        pattern: How text is split, where the tokenizer's file does not say it (.tiktoken): cl100k, another name or a
-            regular expression.
         special: Whether spellings of special tokens become those tokens; otherwise they are text.
         limit: The most tokens to show; 0 for all. All are counted.
         as_json: Whether to print the ids, all of them, as a JSON array and nothing else.
@@ -58,6 +55,8 @@ def tokenize(
     if limit < 0:
         raise ValueError(f"--limit is {limit}, but must not be negative")
     tok = load_tokenizer(tokenizer, pattern)
+    if special and not tok.special_tokens:
+        raise ValueError(f"{tokenizer} has no special tokens: leave out --special")
     if file is None:
         data = (text or "").encode("utf-8", "surrogateescape")
     else:

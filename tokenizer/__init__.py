@@ -2,6 +2,7 @@
 
 from tokenizer.patterns import NAMES as PATTERN_NAMES
 from tokenizer.patterns import Pattern, resolve_pattern
+from tokenizer.published import PatternNeededError
 from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP, sentinels
 from tokenizer.tokenizer import Tokenizer
 
@@ -18,6 +19,7 @@ __all__ = [
     "PATTERN_NAMES",
     "SEP",
     "Pattern",
+    "PatternNeededError",
     "PretokenCounts",
     "Tokenizer",
     "count_pretokens",

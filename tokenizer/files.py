@@ -18,7 +18,8 @@ from pathlib import Path
 
 from tokenizer.hugging_face import parse_added_tokens, parse_tokenizer_json, tokenizer_json
 from tokenizer.json_files import parse_json, read_bytes, read_json, read_text
-from tokenizer.patterns import Pattern, resolve_pattern
+from tokenizer.patterns import NAMES, Pattern, resolve_pattern
+from tokenizer.published import PatternNeededError, recognise
 from tokenizer.records import Record
 from tokenizer.special import END_OF_TEXT, check_special_tokens
 from tokenizer.spelled_vocabulary import LARGEST_ID, build_vocabulary, is_id, largest_size, most_merges
@@ -72,6 +73,8 @@ def load_vocabulary(
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
+    except PatternNeededError as error:
+        raise PatternNeededError(f"{path}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     finally:
@@ -120,21 +123,25 @@ def _load_tokenizer_json(path: Path) -> Vocabulary:
 
 
 def _load_ranks(path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
-    """tiktoken's format: lines of a token in base64 and its rank, which is its id."""
+    """Read tiktoken's format: lines of a token in base64 and its rank, which is its id."""
     content = read_bytes(path)
     if path.suffix != ".tiktoken" and not _RANK_LINE.match(content, 0, 8192):
         raise ValueError(
             "is neither a tokenizer.json, nor vocab.bpe or merges.txt, nor tiktoken's ranks in base64"
             + (" (SentencePiece models are not supported)" if path.suffix == ".model" else "")
         )
+    ranks = _parse_ranks(content)
     if pattern is None:
-        raise ValueError("does not say its split pattern, being ranks only; pass pattern=, for example 'cl100k'")
+        known = recognise(content, len(ranks), path.stem)
+        if known is None:
+            raise PatternNeededError(f"does not say how text is split; pass pattern= with one of {', '.join(NAMES)}")
+        pattern = known[0]
+        special_tokens = known[1] if special_tokens is None else special_tokens
     special_tokens = dict(special_tokens or {})
     check_special_tokens(tuple(special_tokens))
     for spelling, i in special_tokens.items():
         if not is_id(i):
             raise ValueError(f"the id of the special token {spelling!r} must be below {LARGEST_ID}, not {i!r}")
-    ranks = _parse_ranks(content)
     longest = max(map(len, ranks), default=0)
     if longest > LONGEST_RANKED_TOKEN:
         raise ValueError(f"a token has {longest} bytes; {LONGEST_RANKED_TOKEN} are the most in a vocabulary by ranks")
@@ -241,9 +248,9 @@ def _pattern_of_class(config: dict, normalizer: str | None) -> tuple[str, str | 
     name = config.get("tokenizer_class", "GPT2Tokenizer")
     known = _CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
     if known is None:
-        raise ValueError(
-            f"tokenizer_config.json names the tokenizer_class {str(name)[:80]!r}, which does not say the "
-            "split pattern; pass pattern="
+        raise PatternNeededError(
+            f"tokenizer_config.json names the tokenizer_class {str(name)[:80]!r}, which does not say how text is "
+            "split; save a tokenizer.json beside it, or pass pattern="
         )
     return known[0], normalizer or known[1]
 

@@ -158,7 +158,8 @@ class Tokenizer:
         """Read a tokenizer from a folder or file.
 
         - tokenizer.json (or a folder with one) says everything itself.
-        - tiktoken's ranks (`.tiktoken`, or of another name, as Llama 3's tokenizer.model) need `pattern`.
+        - tiktoken's ranks (`.tiktoken`, or of another name, as Llama 3's tokenizer.model) need `pattern`, unless they
+          are published ones: these are known by content or by name (cl100k_base, say), with their special tokens.
         - `vocab.bpe` beside `encoder.json`, `merges.txt` beside `vocab.json`: `pattern` is by default that of the
           tokenizer_class in a tokenizer_config.json beside them (which for Qwen 2 also means NFC), else gpt2.
 

@@ -164,7 +164,7 @@ def test_saved_counts_spare_reading_the_corpus(bytelm, text_folder, tmp_path):
         (["text", "--compare", "nowhere"], "nowhere"),
         (
             ["text", "--compare", "ranks.tiktoken"],
-            "--compare ranks.tiktoken: a .tiktoken file does not say its pattern",
+            "ranks.tiktoken does not say how text is split; write it as cl100k=ranks.tiktoken",
         ),
         (
             ["text", "--compare", "tok.json", "a=tok.json", "tok.json"],
@@ -237,13 +237,35 @@ def test_tokenize_reads_what_is_piped_to_it(bytelm, tokenizer_folder):
 def test_published_ranks_are_shown_with_the_pattern_that_their_name_or_the_option_says(bytelm, shared, tmp_path):
     ranks = shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"
     expected = Tokenizer.load(ranks, pattern="cl100k").encode(TEXT)
-    (tmp_path / "mine.tiktoken").symlink_to(ranks)
-    for options in ([ranks], ["mine.tiktoken", "--pattern", "cl100k"]):
+    (tmp_path / "any-name.tiktoken").symlink_to(ranks)
+    (tmp_path / "mine.tiktoken").write_bytes(ranks.read_bytes().removesuffix(b"\n"))
+    for options in ([ranks], ["any-name.tiktoken"], ["mine.tiktoken", "--pattern", "cl100k"]):
         done = bytelm("tokenize", TEXT, "--json", "--tokenizer", *options)
         assert json.loads(done.stdout) == expected, done.stderr
     refused = bytelm("tokenize", TEXT, "--tokenizer", "mine.tiktoken")
     assert refused.returncode == 1
     assert refused.stderr.startswith("bytelm tokenize: mine.tiktoken does not say how text is split: add --pattern")
+    special = bytelm("tokenize", "a<|endofprompt|>", "--json", "--special", "--tokenizer", ranks)
+    assert json.loads(special.stdout) == [64, 100276], special.stderr
+    options = ("--tokenizer", "mine.tiktoken", "--pattern", "cl100k", "--special")
+    refused = bytelm("tokenize", TEXT, *options)
+    assert refused.stderr == "bytelm tokenize: mine.tiktoken has no special tokens: leave out --special\n"
+
+
+def test_a_dataset_is_built_with_published_ranks_and_with_a_named_pattern(bytelm, shared, text_folder, tmp_path):
+    ranks = shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"
+    (tmp_path / "mine.tiktoken").write_bytes(ranks.read_bytes().removesuffix(b"\n"))
+    build = ("build-dataset", text_folder, "--context-length", "32", "--tokenizer")
+    refused = bytelm(*build, "mine.tiktoken", "--out", "mine")
+    assert refused.returncode == 1
+    assert "mine.tiktoken does not say how text is split: add --pattern with one of gpt2" in refused.stderr
+    done = bytelm(*build, "mine.tiktoken", "--pattern", "cl100k", "--no-separator", "--out", "mine")
+    assert done.returncode == 0, done.stderr
+    done = bytelm(*build, ranks, "--out", "published")
+    assert done.returncode == 0, done.stderr
+    published = Tokenizer.load(tmp_path / "published")
+    assert published.fingerprint == Tokenizer.load(ranks).fingerprint
+    assert Tokenizer.load(tmp_path / "mine").fingerprint == Tokenizer.load(ranks, special_tokens={}).fingerprint
 
 
 def test_what_is_invisible_is_shown(bytelm, tokenizer_folder, tmp_path):

@@ -158,15 +158,22 @@ def as_tiktoken():
 
 
 @pytest.fixture(scope="session")
-def tiktoken_patterns():
-    """The patterns as the installed tiktoken spells them."""
+def tiktoken_encodings():
+    """The encodings as the installed tiktoken describes them; for their ranks stands the SHA-256 of the file."""
     from unittest.mock import patch
 
     import tiktoken_ext.openai_public as public
 
-    with patch.object(public, "load_tiktoken_bpe", lambda *args, **kwargs: {}):
-        encodings = {"gpt2": public.r50k_base, "cl100k": public.cl100k_base, "o200k": public.o200k_base}
-        return {name: encoding()["pat_str"] for name, encoding in encodings.items()}
+    names = ("r50k_base", "p50k_base", "cl100k_base", "o200k_base")
+    with patch.object(public, "load_tiktoken_bpe", lambda url, expected_hash: expected_hash):
+        return {name: getattr(public, name)() for name in names}
+
+
+@pytest.fixture(scope="session")
+def tiktoken_patterns(tiktoken_encodings):
+    """The patterns as the installed tiktoken spells them."""
+    names = {"gpt2": "r50k_base", "cl100k": "cl100k_base", "o200k": "o200k_base"}
+    return {name: tiktoken_encodings[encoding]["pat_str"] for name, encoding in names.items()}
 
 
 @pytest.fixture(scope="session")

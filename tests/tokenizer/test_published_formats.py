@@ -13,7 +13,8 @@ import transformers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from tokenizer import Tokenizer
+from tokenizer import PatternNeededError, Tokenizer, resolve_pattern
+from tokenizer.published import PUBLISHED
 from tokenizer.vocabulary import WHOLE_FIRST
 
 
@@ -259,6 +260,47 @@ def test_gpt_2_files_of_transformers_load(shared, tmp_path):
     windows = (tmp_path / "merges.txt").read_bytes().replace(b"\n", b"\r\n")
     (tmp_path / "merges.txt").write_bytes(windows)
     assert Tokenizer.load(tmp_path).fingerprint == gpt2.fingerprint
+
+
+@pytest.mark.parametrize("name", ["cl100k_base.tiktoken", "mine.tiktoken", "tokenizer.model"])
+def test_published_ranks_are_recognised_by_content_whatever_their_name(name, shared, tmp_path, tiktoken_encodings):
+    published = shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"
+    (tmp_path / name).symlink_to(published)
+    tok = Tokenizer.load(tmp_path / name)
+    assert tok.pattern == "cl100k"
+    assert tok.special_tokens == tiktoken_encodings["cl100k_base"]["special_tokens"]
+    assert tok.encode("hello<|endofprompt|> world", allowed_special="all") == [15339, 100276, 1917]
+    given = Tokenizer.load(tmp_path / name, pattern="cl100k", special_tokens=tok.special_tokens)
+    assert given.fingerprint == tok.fingerprint
+    assert Tokenizer.load(tmp_path / name, special_tokens={}).special_tokens == {}
+    # A pattern that is given comes without special tokens, as ever: fingerprints stay what they are.
+    assert Tokenizer.load(tmp_path / name, pattern="cl100k").special_tokens == {}
+
+
+def test_ranks_are_recognised_by_name_where_their_content_is_another(shared, plain, tmp_path):
+    content = (shared / "vectors" / "cl100k" / "cl100k_base.tiktoken").read_bytes()
+    whole = Tokenizer.load(shared / "vectors" / "cl100k" / "cl100k_base.tiktoken")
+    (tmp_path / "cl100k.tiktoken").write_bytes(content.replace(b"\n", b"\r\n"))
+    assert Tokenizer.load(tmp_path / "cl100k.tiktoken").fingerprint == whole.fingerprint
+    (tmp_path / "mine.tiktoken").write_bytes(content.replace(b"\n", b"\r\n"))
+    with pytest.raises(PatternNeededError, match=r"mine\.tiktoken: .*pass pattern= with one of gpt2, r50k"):
+        Tokenizer.load(tmp_path / "mine.tiktoken")
+    # A vocabulary of another size has other ids: of its name only the pattern is taken.
+    (tmp_path / "o200k_base.tiktoken").write_bytes(as_ranks(plain["o200k"]))
+    tok = Tokenizer.load(tmp_path / "o200k_base.tiktoken")
+    assert (tok.pattern, tok.special_tokens, tok.vocab_size) == ("o200k", {}, 1500)
+
+
+def test_what_is_known_of_published_ranks_is_what_tiktoken_says(tiktoken_encodings):
+    for name, known in PUBLISHED.items():
+        if name == "llama3":
+            continue
+        theirs = tiktoken_encodings[f"{name}_base"]
+        assert resolve_pattern(theirs["pat_str"]).name == known.pattern
+        assert theirs["special_tokens"] == known.special_tokens
+        assert theirs["mergeable_ranks"] == known.sha256
+        if "explicit_n_vocab" in theirs:
+            assert theirs["explicit_n_vocab"] == known.ranks + len(known.special_tokens)
 
 
 @pytest.fixture
