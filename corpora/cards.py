@@ -66,7 +66,9 @@ def load_card(path: Path) -> Card:
     """Reads a card. Raises ValueError for one that is not TOML, or has unknown, missing or wrong keys."""
     try:
         content = tomllib.loads(path.read_bytes().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ValueError(f"the corpus card {path} is not TOML: it is nested too deeply") from None
+    except ValueError as error:
         raise ValueError(f"the corpus card {path} is not TOML: {error}") from error
     known = {f.name: f for f in fields(Card) if f.name not in ("name", "path")}
     for key, value in content.items():

@@ -19,8 +19,7 @@ from safetensors.torch import load_file
 from corpora.labelled import Label
 from lm.classification import Classifier
 from lm.config import ModelConfig
-from pipelines.files import save_tensors, write_json, write_whole
-from pipelines.recipe import read_toml
+from pipelines.files import read_json, read_toml, save_tensors, write_json, write_whole
 from pipelines.text_ids import is_known
 from pipelines.training.finetune_config import FinetuneConfig
 from pipelines.training.finetuning import encode_texts, predict_logits
@@ -107,11 +106,8 @@ def holds_classifier(folder: Path) -> bool:
 
 
 def _labels(path: Path) -> list[Label]:
-    try:
-        labels = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        labels = None
-    if not isinstance(labels, list) or not all(isinstance(label, str | int) for label in labels):
+    labels = read_json(path, "run bytelm finetune again", list)
+    if not all(isinstance(label, str | int) for label in labels):
         raise ValueError(f"{path} is damaged: run bytelm finetune again")
     return labels
 

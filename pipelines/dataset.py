@@ -164,7 +164,7 @@ def _read_info(folder: Path, kind: str, counted: tuple[str, ...], of_split: tupl
         for name, split in info["splits"].items():
             numbers += [split[field] for field in ("file_bytes", *of_split)]
             texts += [name, split["file_sha256"]]
-        sound = all(type(number) is int and number > 0 for number in numbers)
+        sound = all(type(number) is int and 0 < number < 1 << 63 for number in numbers)
         sound = sound and all(isinstance(text, str) for text in texts)
     except (KeyError, TypeError, AttributeError):
         sound = False

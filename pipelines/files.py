@@ -1,9 +1,10 @@
-"""Files and folders that appear whole or not at all."""
+"""Files and folders: written whole or not at all, read strictly."""
 
 import fcntl
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,17 +49,47 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
     path.chmod(mode)
 
 
-def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """The JSON object in `path`; ValueError, with the remedy, when it is missing or holds something else."""
+def read_json(path: Path, remedy: str, kind: type = dict) -> Any:
+    """Return the JSON value in `path`, of type `kind`.
+
+    ValueError names the file, what is wrong and the remedy: the file is missing, is not JSON, repeats a name, has a
+    number that JSON lacks, or nests too deeply.
+    """
+    from tokenizer.json_files import read_bytes
+
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        content = read_bytes(path)
     except FileNotFoundError:
         raise ValueError(f"{path} is missing: {remedy}") from None
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is damaged: {remedy}")
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged (it {error}): {remedy}") from None
+    return parse_json(content, str(path), remedy, kind)
+
+
+def parse_json(content: bytes, name: str, remedy: str, kind: type = dict) -> Any:
+    """Return the JSON value in `content`, of type `kind`; errors as in `read_json`, under `name`."""
+    from tokenizer.json_files import parse_json as parse
+
+    try:
+        value = parse(content)
+    except ValueError as error:
+        raise ValueError(f"{name} is damaged (it {error}): {remedy}") from None
+    if not isinstance(value, kind):
+        expected = "object" if kind is dict else kind.__name__
+        raise ValueError(f"{name} is damaged (it does not hold a JSON {expected}): {remedy}")
     return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the TOML document in `path`; ValueError names the file and what is wrong."""
+    from tokenizer.json_files import read_text
+
+    try:
+        return tomllib.loads(read_text(path))
+    except RecursionError:
+        raise ValueError(f"{path}: not a TOML file: it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not a TOML file: {error}") from None
 
 
 def naming(error: OSError, path: Path) -> OSError:

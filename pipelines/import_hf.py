@@ -96,11 +96,11 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
         shards = read_json(folder / INDEX, "fetch it again").get("weight_map")
-        names = set(shards.values()) if isinstance(shards, dict) else {None}
+        names = list(shards.values()) if isinstance(shards, dict) else [None]
         for name in names:
             if not isinstance(name, str) or Path(name).name != name:
                 raise ValueError(f"{folder / INDEX} is damaged: its weight_map names no file of the folder")
-        return [folder / name for name in sorted(names)]
+        return [folder / name for name in sorted(set(names))]
     pickles = sorted(path for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         raise ValueError(

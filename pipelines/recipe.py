@@ -4,7 +4,6 @@ A recipe is named (a file of `recipes/`) or a path. The run's config.toml is a r
 `[run]` table of facts about the run beside it.
 """
 
-import tomllib
 import types
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
@@ -14,10 +13,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import tomli_w
 
 from lm.config import ModelConfig
-from pipelines.files import write_whole
+from pipelines.files import read_toml, write_whole
 from pipelines.training.config import TrainConfig
 
 RECIPES = Path(__file__).with_name("recipes")
+LARGEST_NUMBER = 2**63  # of a field, whatever it counts
 _ARCHITECTURES = {
     "next-token": "decoder",
     "masked-token": "encoder",
@@ -89,14 +89,6 @@ def save_config(path: Path, recipe: Recipe, run: dict[str, Any]) -> None:
     write_whole(path, tomli_w.dumps({**asdict(recipe), "run": run}))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The TOML document in `path`; ValueError names the file and where it is wrong."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a TOML file: {error}") from None
-
-
 def _build(cls: type, table: dict[str, Any], source: str, prefix: str, ignore: tuple[str, ...] = ()) -> Any:
     hints = get_type_hints(cls)
     names = [f.name for f in fields(cls)]
@@ -128,8 +120,6 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
             return value
         choices = ", ".join(map(repr, get_args(hint)))
         raise ValueError(f"{source}: {name} is {value!r}, but must be one of {choices}")
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
     if hint is int and isinstance(value, str):
         from pipelines.arguments import parse_count
 
@@ -140,8 +130,10 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
         accepted = tuple(t for t in get_args(hint) if isinstance(t, type))
     else:
-        accepted = (hint,)
+        accepted = (int, float) if hint is float else (hint,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-        kinds = " or ".join(t.__name__ for t in accepted)
+        kinds = "float" if hint is float else " or ".join(t.__name__ for t in accepted)
         raise ValueError(f"{source}: {name} is {value!r}, but must be of type {kinds}")
-    return value
+    if isinstance(value, int | float) and not abs(value) < LARGEST_NUMBER:
+        raise ValueError(f"{source}: {name} is not a number below 2^63")
+    return float(value) if hint is float else value

@@ -1,4 +1,4 @@
-"""JSON files, read strictly: no name twice in an object, no numbers that JSON does not have, a bounded size."""
+"""JSON files, read strictly: no repeated name in an object, no NaN or infinity, a bounded size and depth."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LARGEST_FILE = 1 << 28
 
 
 def read_bytes(path: Path) -> bytes:
-    """A vocabulary file's content; ValueError where it is too large for one."""
+    """Return a file's content; ValueError above LARGEST_FILE."""
     size = path.stat().st_size
     if size > LARGEST_FILE:
-        raise ValueError(f"has {size} bytes, more than the {LARGEST_FILE} that a vocabulary may have")
+        raise ValueError(f"has {size:,} bytes, more than the limit of {LARGEST_FILE:,}")
     return path.read_bytes()
 
 
@@ -34,12 +34,12 @@ def _decoded(content: bytes) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says. ValueError says what is wrong with it, without its name."""
+    """Return the value of a JSON file. ValueError says what is wrong, without the file's name."""
     return parse_json(read_bytes(path))
 
 
 def parse_json(content: bytes) -> Any:
-    """The same of a file's content."""
+    """Return the value of JSON text in UTF-8. ValueError says what is wrong, as the end of a sentence."""
 
     def constant(name: str):
         raise ValueError(f"has the number {name}, which is not JSON")
@@ -48,6 +48,8 @@ def parse_json(content: bytes) -> Any:
         return json.loads(_decoded(content), object_pairs_hook=_distinct, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON ({error.msg} at line {error.lineno}); the file may be truncated") from None
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
     except ValueError as error:
         if "integer string conversion" in str(error):
             raise ValueError("has a number with thousands of digits") from None

@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 
 from lm.averaging import WeightAverage
 from lm.optimizers import Optimizers
-from pipelines.files import naming
+from pipelines.files import naming, parse_json, read_json
 from pipelines.training.kept import STATE, Keep, checkpoint_folders, validation_losses
 from pipelines.training.parallel import ALONE, OneProcess
 
@@ -144,7 +144,7 @@ def read_checkpoint(folder: Path, *names: str) -> dict[str, bytes]:
     Raises DamagedCheckpointError, naming the file, when one is missing, truncated or altered.
     """
     try:
-        checksums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+        checksums = read_json(folder / CHECKSUMS, "")
         expected = {name: checksums[name] for name in names if name != AVERAGE or name in checksums}
     except (OSError, ValueError, KeyError, TypeError):
         raise DamagedCheckpointError(f"{folder / CHECKSUMS} is missing or damaged") from None
@@ -226,7 +226,7 @@ def resume(
     state, files = {}, {}
     if parallel.is_main:
         folder, contents = newest_whole(run, MODEL, OPTIMIZER, RNG, AVERAGE, STATE)
-        state = json.loads(contents.pop(STATE))
+        state = parse_json(contents.pop(STATE), str(folder / STATE), f"remove {folder}")
         files = {name: load(contents.pop(name)) for name in list(contents)}
         _check_weights(folder, model, files[MODEL])
         _check_identity(folder, state.get("run", {}), identity)

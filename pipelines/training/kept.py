@@ -1,10 +1,11 @@
 """Which checkpoints a run has, and which of them stay. Imports no torch."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pipelines.files import read_json
 
 STATE = "state.json"
 
@@ -61,9 +62,10 @@ def validation_losses(folders: Iterable[Path]) -> dict[Path, float]:
 
 
 def readable_state(folder: Path) -> dict[str, Any]:
-    """What state.json holds; nothing where it cannot be read."""
+    """Return the content of state.json, or an empty dict where it is missing or damaged."""
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state = read_json(folder / STATE, "")
     except (OSError, ValueError):
         return {}
-    return state if isinstance(state, dict) else {}
+    counts = all(type(state.get(name, 0)) is int for name in ("step", "tokens", "validated_step", "validated_tokens"))
+    return state if counts and isinstance(state.get("validation_loss"), float | int | None) else {}

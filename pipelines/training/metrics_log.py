@@ -9,22 +9,41 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import naming, write_whole
+from pipelines.files import naming, parse_json, write_whole
+
+REMEDY = "remove that line"
+ABOVE_FLOAT32 = 2.0**128  # the loss and the norm of a gradient are float32
 
 
 def read_metrics(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The lines of a metrics.jsonl and what they say. A last line that a killed process left half-written is none."""
+    """Return the lines of a metrics.jsonl and what they say.
+
+    A last line that a killed process left half-written is left out. ValueError names the first damaged line.
+    """
     if not path.exists():
         return []
     records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
-        try:
-            record = json.loads(line)
-            record["step"] + record["tokens"] + record["loss"] + record["time_s"], record["split"]
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path} is damaged in line {number}: remove that line") from None
-        records.append((line + "\n", record))
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        name = f"line {number} of {path}"
+        record = parse_json(line, name, REMEDY)
+        if wrong := _wrong_field(record):
+            raise ValueError(f"{name} is damaged (its {wrong} is missing or of the wrong type): {REMEDY}")
+        records.append((line.decode() + "\n", record))
     return records
+
+
+def _wrong_field(record: dict[str, Any]) -> str | None:
+    """Return the first field of a line that cannot be right, or None."""
+
+    def fits(name: str, value: Any) -> bool:
+        if name == "split":
+            return isinstance(value, str)
+        if name in ("step", "tokens"):
+            return type(value) is int and 0 <= value < 1 << 63
+        return type(value) in (int, float) and abs(value) < ABOVE_FLOAT32
+
+    required = dict.fromkeys(("step", "tokens", "split", "loss", "time_s")) | record
+    return next((name for name, value in required.items() if not fits(name, value)), None)
 
 
 class MetricsLog:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.display import say
-from pipelines.files import locked_file, read_json
-from pipelines.recipe import Recipe, load_recipe, read_toml, save_config
+from pipelines.files import locked_file, read_json, read_toml
+from pipelines.recipe import Recipe, load_recipe, save_config
 from pipelines.training.config import CHANGEABLE
 from pipelines.training.metrics_log import read_metrics
 from tokenizer import Tokenizer
@@ -56,9 +56,11 @@ class Run:
         path = self.folder / "evaluation.json"
         if not path.exists():
             return None
-        evaluation = read_json(path, f"run bytelm evaluate {self.folder} again")
-        if not isinstance(evaluation.get("splits"), dict):
-            raise ValueError(f"{path} is damaged: run bytelm evaluate {self.folder} again")
+        remedy = f"run bytelm evaluate {self.folder} again"
+        evaluation = read_json(path, remedy)
+        splits = evaluation.get("splits")
+        if not isinstance(splits, dict) or not all(isinstance(numbers, dict) for numbers in splits.values()):
+            raise ValueError(f"{path} is damaged (its splits are not JSON objects): {remedy}")
         return evaluation
 
 

@@ -1,0 +1,176 @@
+"""Damaged or hostile JSON and TOML files get one sentence that names the file and says what to do."""
+
+import json
+import shutil
+
+import pytest
+
+from pipelines.dataset import TokenDataset
+from pipelines.import_hf import import_hf, read_weights
+from pipelines.loading import load_trained
+from pipelines.recipe import load_recipe
+from pipelines.report import report
+from pipelines.runs import runs
+from pipelines.training.kept import latest_checkpoint
+from pipelines.training.run import Run
+
+NESTED = "[" * 200_000
+NOT_STRICT = {
+    "nested": NESTED,
+    "nested in a value": '{"a": ' + NESTED,
+    "repeated name": '{"a": 1, "a": 2}',
+    "NaN": '{"a": NaN}',
+    "infinity": '{"a": -Infinity}',
+    "long number": '{"a": ' + "9" * 5000 + "}",
+    "a list": "[]",
+    "not UTF-8": "{\udcff}",
+    "empty": "",
+}
+
+
+def write(path, text):
+    path.write_bytes(text.encode(errors="surrogateescape"))
+
+
+def assert_one_sentence(error, *names):
+    message = str(error.value)
+    assert "\n" not in message and len(message) < 500
+    assert all(str(name) in message for name in names), message
+
+
+@pytest.mark.parametrize("damage", NOT_STRICT)
+def test_every_json_file_of_a_run_is_read_strictly(damage, tmp_path, trained_gpt, dataset_folder):
+    text = NOT_STRICT[damage]
+    out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
+
+    write(data / "dataset.json", text)
+    with pytest.raises(ValueError) as error:
+        TokenDataset(data)
+    assert_one_sentence(error, data / "dataset.json", "build the dataset again")
+
+    write(out / "evaluation.json", text)
+    with pytest.raises(ValueError) as error:
+        Run(out).evaluation()
+    assert_one_sentence(error, out / "evaluation.json", f"run bytelm evaluate {out} again")
+
+    write(out / "metrics.jsonl", text + "\n")
+    with pytest.raises(ValueError) as error:
+        Run(out).metrics()
+    assert_one_sentence(error, "line 1 of", out / "metrics.jsonl", "remove")
+
+    for folder in (out / "checkpoints").iterdir():
+        write(folder / "state.json", text)
+    assert runs((out,))[0]["state"] == "damaged"
+    shutil.copy(trained_gpt / "metrics.jsonl", out)
+    assert runs((out,))[0]["state"] == "stopped"
+
+    manifest = next(path for path in latest_checkpoint(out).iterdir() if path.name in ("checksums.json",))
+    for folder in (out / "checkpoints").iterdir():
+        write(folder / manifest.name, text)
+    with pytest.warns(UserWarning, match=f"{manifest.name} is"), pytest.raises(ValueError) as error:
+        load_trained(Run(out))
+    assert_one_sentence(error, manifest.name)
+
+
+@pytest.mark.parametrize("damage", ["nested", "nested in a value", "long number", "not UTF-8"])
+def test_a_config_or_a_recipe_is_read_strictly(damage, tmp_path, trained_gpt):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    text = {
+        "nested": "a = " + NESTED,
+        "nested in a value": "a = " + "{b = " * 100_000,
+        "long number": "a = " + "9" * 5000,
+        "not UTF-8": "a = '\udcff'",
+    }[damage]
+    write(out / "config.toml", text)
+    for read in (Run, lambda folder: load_recipe(folder / "config.toml")):
+        with pytest.raises(ValueError) as error:
+            read(out)
+        assert_one_sentence(error, out / "config.toml", "not a TOML file")
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1" + "0" * 30, "-1e300"])
+def test_a_recipe_takes_no_number_beyond_reason(value, tmp_path):
+    (tmp_path / "mine.toml").write_text(f"[train]\nlr = {value}\n")
+    with pytest.raises(ValueError, match=r"mine\.toml: train\.lr is not a number below 2\^63"):
+        load_recipe(tmp_path / "mine.toml")
+
+
+@pytest.mark.parametrize("damage", NOT_STRICT)
+def test_the_json_files_of_a_hugging_face_model_are_read_strictly(damage, tmp_path, peers):
+    source = shutil.copytree(peers("gpt2")[0], tmp_path / "peer")
+    (source / "model.safetensors").rename(source / "other.safetensors")
+    write(source / "model.safetensors.index.json", NOT_STRICT[damage])
+    with pytest.raises(ValueError) as error:
+        read_weights(source)
+    assert_one_sentence(error, source / "model.safetensors.index.json", "fetch it again")
+    for name in ("config.json", "generation_config.json", "special_tokens_map.json"):
+        copy = shutil.copytree(peers("gpt2")[0], tmp_path / name)
+        write(copy / name, NOT_STRICT[damage])
+        with pytest.raises(ValueError) as error:
+            import_hf(str(copy), out=tmp_path / "run")
+        assert_one_sentence(error, copy / name)
+
+
+@pytest.mark.parametrize("shards", [["a.safetensors"], {"a": ["a.safetensors"]}, {"a": {}}, {"a": 3}, {"a": "../a"}, 3])
+def test_a_weight_map_of_something_else_is_named(shards, tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    with pytest.raises(ValueError, match=r"index\.json is damaged: its weight_map names no file"):
+        read_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("split", ["train"]),
+        ("split", None),
+        ("loss", 1e308),
+        ("loss", "low"),
+        ("loss", True),
+        ("step", 1e308),
+        ("step", -1),
+        ("tokens", 10**400),
+        ("time_s", 1e308),
+        ("time_s", []),
+        ("lr", {}),
+        ("grad_norm", 10**400),
+    ],
+)
+def test_a_wrong_field_of_metrics_is_named(field, value, tmp_path, trained_gpt):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    first, second, *rest = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (out / "metrics.jsonl").write_text("".join([first, json.dumps(json.loads(second) | {field: value}) + "\n", *rest]))
+    for read in (lambda: report([out]), lambda: Run(out).metrics()):
+        with pytest.raises(ValueError) as error:
+            read()
+        assert_one_sentence(error, "line 2 of", out / "metrics.jsonl", field, "remove that line")
+    assert runs((out,))[0]["why"].startswith("line 2 of")
+
+
+@pytest.mark.parametrize("splits", [5, {"validation": 5}, {"validation": []}, {"validation": None}, []])
+def test_an_evaluation_whose_splits_are_something_else_is_named(splits, tmp_path, trained_gpt):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    (out / "evaluation.json").write_text(json.dumps({"splits": splits}))
+    with pytest.raises(ValueError) as error:
+        report([out], inside=False, samples=False)
+    assert_one_sentence(error, out / "evaluation.json", f"run bytelm evaluate {out} again")
+
+
+@pytest.mark.parametrize("number", [10**400, 1 << 63, 1e308])
+def test_a_dataset_counts_no_more_than_64_bits(number, tmp_path, dataset_folder):
+    data = shutil.copytree(dataset_folder, tmp_path / "data")
+    info = json.loads((data / "dataset.json").read_text())
+    info["splits"]["train"]["encoded_tokens"] = number
+    (data / "dataset.json").write_text(json.dumps(info))
+    with pytest.raises(ValueError) as error:
+        TokenDataset(data)
+    assert_one_sentence(error, data / "dataset.json", "build the dataset again")
+
+
+def test_a_hostile_file_is_one_line_on_the_command_line(bytelm, tmp_path, trained_gpt, dataset_folder):
+    out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
+    (data / "dataset.json").write_text(NESTED)
+    done = bytelm("evaluate", out, "--data", data)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith(
+        f"bytelm evaluate: {data / 'dataset.json'} is damaged"
+    )
