@@ -14,7 +14,7 @@ from tokenizer.documents import Block, as_readonly, cut, cut_within, single_bloc
 from tokenizer.kernel_tools import SHORT, aligned
 from tokenizer.long_pretokens import encode_long
 from tokenizer.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretoken_ends
-from tokenizer.vocabulary import BY_MERGES, BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
+from tokenizer.vocabulary import BY_MERGES, LONGEST_RANKED_TOKEN, Vocabulary
 from tokenizer.workers import share_out
 
 SMALL_CACHE = 1 << 19  # rows of 32 bytes
@@ -71,8 +71,14 @@ def bytes_joined(table: kernel.Tokens) -> np.ndarray:
     return joined
 
 
-def _pairs_by_bytes(table: kernel.Tokens) -> np.ndarray:
-    """Every two tokens that together are a token: int32 (n, 3), left, right, whole, by whole."""
+def all_merges_of_ranks(tokens: list[bytes | None]) -> np.ndarray:
+    """Return every two tokens that together are a token: int32 (n, 3), left, right and whole, by whole, then left.
+
+    As merges in this order they give the ids of joining by rank. In any text, the joins within a token's bytes are the
+    first of those that its bytes alone undergo, as long as no join crosses their edges. So at most one way to cut the
+    token in two ever occurs, and the order of merges that make the same token does not matter.
+    """
+    table = token_table(tokens)
     last = len(table.offsets) - 1
     pairs = np.empty((4 * len(table.blob) // 3 + LONGEST_RANKED_TOKEN, 3), dtype=np.int32)
     done = used = 0
@@ -80,7 +86,8 @@ def _pairs_by_bytes(table: kernel.Tokens) -> np.ndarray:
         done, used = kernel.pairs_by_bytes(table, done, last, pairs, used)
         if done < last:
             pairs = np.concatenate([pairs, np.empty_like(pairs)])
-    return pairs[:used]
+    pairs = pairs[:used]
+    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0], pairs[:, 2]))]
 
 
 def _merge_tokens(table: kernel.Tokens, merges: kernel.Merges, learn: bool = False) -> np.ndarray:
@@ -132,12 +139,8 @@ class EncodingTables:
         self.automaton = automaton_arrays(self.pattern.automaton) if self.pattern.automaton is not None else None
         byte_ids = vocabulary.byte_ids
         self.tokens = token_table(tokens)
-        if vocabulary.semantics == BY_RANKS:
-            listed = _pairs_by_bytes(self.tokens)
-            ranks, made_by = listed[:, 2], np.arange(len(tokens), dtype=np.int32)
-        else:
-            listed = vocabulary.merges
-            ranks, made_by = np.arange(len(listed)), np.ascontiguousarray(listed[:, 2])
+        listed = vocabulary.merges
+        ranks, made_by = np.arange(len(listed)), np.ascontiguousarray(listed[:, 2])
         # Only where a token is found whole because merging makes it may a part of a pretoken be looked up as a whole.
         joined = bytes_joined(self.tokens)
         if vocabulary.semantics != BY_MERGES:

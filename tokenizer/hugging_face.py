@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizer.byte_level import spell
 from tokenizer.patterns import NAMES, Pattern, refuse_possessive_interval, resolve_pattern
 from tokenizer.spelled_vocabulary import build_vocabulary, expect, is_id, shown
-from tokenizer.vocabulary import BY_MERGES, BY_RANKS, WHOLE_FIRST, Vocabulary
+from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized"
 
 def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
     """The content of tokenizer.json. ValueError where the format cannot say what the vocabulary is."""
-    if vocabulary.semantics == BY_RANKS:
-        raise ValueError(
-            "this vocabulary has tokens that no list of merges makes, only joining by rank as tiktoken does, "
-            "which tokenizer.json cannot say; keep its .tiktoken file"
-        )
     refuse_possessive_interval(vocabulary.pattern)
     special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
     spelled = {i: spell(token) for i, token in enumerate(vocabulary.tokens) if token is not None}

@@ -177,7 +177,7 @@ class Tokenizer:
     def save(self, folder: str | os.PathLike) -> None:
         """Write folder/tokenizer.json, which tokenizers and transformers open too. It appears whole or not at all.
 
-        Raises ValueError for a vocabulary by ranks that the format cannot express.
+        Ranks become merges. ValueError for a special token that is spelled like an ordinary one.
         """
         from tokenizer.files import save_tokenizer_json
 
@@ -219,7 +219,7 @@ class Tokenizer:
 
     @cached_property
     def merges(self) -> list[tuple[bytes, bytes]]:
-        """The merges in order, as pairs of bytes; empty for a vocabulary that is given by ranks alone."""
+        """The merges in order, as pairs of bytes. Of ranks, those that give the same ids."""
         tokens = self._vocabulary.tokens
         return [(tokens[left], tokens[right]) for left, right, _ in self._vocabulary.merges.tolist()]
 

@@ -128,15 +128,20 @@ class Vocabulary:
 
     @cached_property
     def merges(self) -> np.ndarray:
-        """int32 (n, 3): left, right and merged id, in order; empty for BY_RANKS.
+        """int32 (n, 3): left, right and merged id, in order.
 
-        Where a file lists several merges that make the same token, in the order of the tokens' ids (as in conversions
-        from tiktoken's format), those that never happen are left out, if every token is made by one alone.
+        A vocabulary by ranks has the merges that joining by rank does: one for each token or, where that does not make
+        every token, every two tokens that together are a token, as transformers' converter lists them.
+
+        Where a file lists several merges that make the same token, in the order of the tokens' ids (as such
+        conversions do), those that never happen are left out, if every token is made by one alone.
         """
         import numpy as np
 
         if self.pairs is None:
-            return np.empty((0, 3), dtype=np.int32) if self._merges_of_ranks is None else self._merges_of_ranks
+            from tokenizer.encoding import all_merges_of_ranks
+
+            return all_merges_of_ranks(self.tokens) if self._merges_of_ranks is None else self._merges_of_ranks
         listed = self._listed_merges
         wholes = listed[:, 2]
         if (np.diff(wholes) >= 0).all() and (np.diff(wholes) == 0).any():
@@ -170,18 +175,15 @@ class Vocabulary:
 
     @cached_property
     def semantics(self) -> str:
-        """`rule`, or BY_MERGES where that gives the same ids for every text.
+        """WHOLE_FIRST, or BY_MERGES where that gives the same ids for every text: where merging makes every token.
 
-        That is so where merging its own bytes gives every token; then fingerprints do not depend on the file's format.
+        BY_RANKS is one of these with the merges of `merges`, so fingerprints do not depend on the file's format.
         """
-        if self.rule == BY_RANKS:
-            return BY_RANKS if self._merges_of_ranks is None else BY_MERGES
-        if self.rule == WHOLE_FIRST:
-            from tokenizer.encoding import all_tokens_reachable
+        if self.rule == BY_MERGES or (self.rule == BY_RANKS and self._merges_of_ranks is not None):
+            return BY_MERGES
+        from tokenizer.encoding import all_tokens_reachable
 
-            if not all_tokens_reachable(self.tokens, self.merges, self.byte_ids):
-                return WHOLE_FIRST
-        return BY_MERGES
+        return BY_MERGES if all_tokens_reachable(self.tokens, self.merges, self.byte_ids) else WHOLE_FIRST
 
     @cached_property
     def fingerprint(self) -> str:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+from base64 import b64encode
 from itertools import pairwise
 from pathlib import Path
 
@@ -266,6 +267,21 @@ def test_a_dataset_is_built_with_published_ranks_and_with_a_named_pattern(bytelm
     published = Tokenizer.load(tmp_path / "published")
     assert published.fingerprint == Tokenizer.load(ranks).fingerprint
     assert Tokenizer.load(tmp_path / "mine").fingerprint == Tokenizer.load(ranks, special_tokens={}).fingerprint
+
+
+def test_a_dataset_is_built_with_ranks_of_tokens_that_merging_never_makes(bytelm, text_folder, tmp_path):
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    for token in (b"in", b"re", b"turn", b"self", b"  ", b"    ", b"ret", b"return", b"im", b"imp", b"ort", b"import"):
+        ranks[token] = len(ranks)
+    lines = (b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
+    (tmp_path / "tokenizer.model").write_bytes(b"".join(lines))
+    options = ("--tokenizer", "tokenizer.model", "--pattern", "llama3", "--no-separator", "--context-length", "32")
+    done = bytelm("build-dataset", text_folder, *options, "--out", "data")
+    assert done.returncode == 0, done.stderr
+    tok = Tokenizer.load(tmp_path / "tokenizer.model", pattern="llama3")
+    assert Tokenizer.load(tmp_path / "data").fingerprint == tok.fingerprint
+    info = json.loads((tmp_path / "data" / "dataset.json").read_text(encoding="utf-8"))
+    assert info["tokenizer"]["fingerprint"] == tok.fingerprint
 
 
 def test_what_is_invisible_is_shown(bytelm, tokenizer_folder, tmp_path):

@@ -92,21 +92,45 @@ def test_a_template_is_not_applied_and_not_lost(llama):
     assert Tokenizer.load(llama / "again").fingerprint == tok.fingerprint
 
 
-def test_an_official_file_that_lists_every_split_of_a_token_is_encoded_by_them(tmp_path, random_strings):
-    """Ranks that no merge list makes: the converter's merges are kept, whole pretokens are looked up first."""
-    ranks = {bytes([byte]): byte for byte in range(256)}
-    for token in (b"in", b"re", b"turn", b"self", b"  ", b"    ", b"ret", b"return", b"im", b"imp", b"ort", b"import"):
-        ranks[token] = len(ranks)
+@pytest.fixture
+def unreachable(plain, trained, tmp_path):
+    """Llama 3's files as they are: its ranks have tokens that merging never makes. Special tokens by their ids."""
+    ranks = {plain["llama3"].token_bytes(i): i for i in range(1500)}
+    larger = trained["cl100k"]
+    for i in range(2000, larger.vocab_size, 3):
+        ranks.setdefault(larger.token_bytes(i), len(ranks))
+    for text in ("import numpy", "наука", "наук", "ука", "aaaa", "aaaaaaa", "   \n\n", "変数の"):
+        ranks.setdefault(text.encode(), len(ranks))
     lines = b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
     (tmp_path / "tokenizer.model").write_bytes(lines)
-    peer = TikTokenConverter(vocab_file=str(tmp_path / "tokenizer.model")).converted()
-    peer.save(str(tmp_path / "tokenizer.json"))
-    tok = Tokenizer.load(tmp_path)
+    special = {f"<|special_{i}|>": len(ranks) + i for i in range(3)}
+    converter = TikTokenConverter(vocab_file=str(tmp_path / "tokenizer.model"), extra_special_tokens=special)
+    (tmp_path / "hf").mkdir()
+    converter.converted().save(str(tmp_path / "hf" / "tokenizer.json"))
+    return ranks, special
+
+
+def test_llama_3s_ranks_save_as_transformers_converts_them(unreachable, tmp_path, random_strings, stdlib_texts):
+    from tokenizer.patterns import LLAMA3_REGEX
+
+    ranks, special = unreachable
+    converted = Tokenizer.load(tmp_path / "hf")
+    tok = Tokenizer.load(tmp_path / "tokenizer.model", pattern="llama3", special_tokens=special)
     assert tok._vocabulary.semantics == WHOLE_FIRST
-    texts = [*random_strings(1000, 41), "import", "return self", "returning", "importer reimport"]
-    assert tok.encode_batch(texts) == [encoding.ids for encoding in peer.encode_batch(texts, add_special_tokens=False)]
-    tok.save(tmp_path / "again")
-    assert Tokenizer.load(tmp_path / "again").fingerprint == tok.fingerprint
+    assert tok.merges == converted.merges
+    assert tok.fingerprint == converted.fingerprint
+    tok.save(tmp_path / "saved")
+    saved = Tokenizer.load(tmp_path / "saved")
+    assert saved.fingerprint == tok.fingerprint
+    texts = [*random_strings(1000, 41), *stdlib_texts[:20], "наука научная 変数の aaaaaaaaaaaaaaaaa import numpy"]
+    expected = tiktoken.Encoding(
+        "llama", pat_str=LLAMA3_REGEX, mergeable_ranks=ranks, special_tokens=special
+    ).encode_ordinary_batch(texts)
+    assert tok.encode_batch(texts) == saved.encode_batch(texts) == converted.encode_batch(texts) == expected
+    for folder in ("saved", "hf"):
+        assert hugging_face_ids(tmp_path / folder / "tokenizer.json", texts) == expected
+    model = {name: json.loads((tmp_path / name / "tokenizer.json").read_bytes())["model"] for name in ("saved", "hf")}
+    assert model["saved"]["merges"] == model["hf"]["merges"]
 
 
 @pytest.fixture
