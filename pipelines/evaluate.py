@@ -1,25 +1,34 @@
-"""`bytelm evaluate`: what a trained model is worth, in the numbers that people quote.
+"""`bytelm evaluate`: the numbers that people quote about a trained model.
 
-evaluation.json has, per split: `tokens` and `bytes` scored (special tokens weigh 0 bytes), `cross_entropy` (nats
-per token), `cross_entropy_bits`, `perplexity`, `bits_per_byte` (null for masked models and span corruption: theirs is
-no code length),
-`entropy_bits`, `accuracy`, `calibration_error`, `unigram_cross_entropy_bits`, `bigram_cross_entropy_bits`,
-`unigram_entropy_bits`, `kl_unigram_bits`; with another run `kl_bits`, `reverse_kl_bits`, `js_bits`; on synthetic
-sources `entropy_rate_bits`, `kl_true_bits`; for masked models `pseudo_perplexity`; for pairs, whose targets are scored
-given their sources, `cut` (how many pairs are longer than the model reads), `bleu`, `bleu_signature`, `exact_match`,
-`beams`, `length_penalty` and `examples`; and always `window`, `stride`, `min_context`, `document_mask`, `dtype`.
-`curves` has the loss by position (nats) and the reliability diagram.
+`pipelines.numbers` defines the numbers of a split, and `pipelines.evaluation_file` how evaluation.json keeps them.
+`bits_per_byte` is null for masked models and span corruption, whose loss is not a code length. A run on pairs, whose
+targets are scored given their sources, also has `bleu_signature` and `examples`. `curves` has the loss by position
+(nats, with its standard error) and the reliability diagram.
 """
 
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pipelines.arguments import Device, Dtype, RunFolder, check_beams, check_length_penalty, parse
+import tyro
+
+from pipelines.arguments import Device, Dtype, check_beams, check_length_penalty, parse
 from pipelines.files import write_json
+
+if TYPE_CHECKING:
+    from pipelines.evaluation import WindowSettings
+    from pipelines.training.data import Dataset
+    from pipelines.training.run import Run
 
 
 def evaluate(
-    run: RunFolder,
+    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folders of runs.")],
     *,
     data: Path | None = None,
     against: Path | None = None,
@@ -32,8 +41,13 @@ def evaluate(
     checkpoint: str = "newest",
     device: Device = "auto",
     dtype: Dtype = "float32",
-) -> dict[str, Any]:
-    """Measure a run on held-out text; write evaluation.json into its folder and return it.
+    explain: bool = False,
+    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    as_table: Annotated[bool, tyro.conf.Suppress] = False,
+) -> Any:
+    """Measure runs on held-out text; add the numbers to evaluation.json in the folder of each and return its contents.
+
+    From Python, one run (a path) gives a dict, and a list of runs a list of dicts.
 
     Args:
         data: Folder of a dataset; by default the one that the run was trained on.
@@ -45,72 +59,144 @@ def evaluate(
         length_penalty: Of pairs: a target's log-probability is divided by its length to this power.
         compressors: Whether to add what xz and zstd need for the same text: minutes for a large corpus.
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
+        explain: Whether to print the definition of each number.
+        as_json: Whether to print evaluation.json instead of a table, one line for each run, and nothing else.
+        as_table: Whether to print a table.
     """
     if not splits:
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
     check_beams(beams, "to leave the search out")
     check_length_penalty(length_penalty)
-    from pipelines.evaluation import SplitScorer, comparable, dataset_of, windows_of
-    from pipelines.loading import load_trained
+    from pipelines.display import console
+
+    console.stderr = console.stderr or as_json
+    single = isinstance(runs, str | Path)
+    folders = [Path(runs)] if single else [Path(run) for run in runs]
+    if not folders:
+        raise ValueError("name at least one run folder")
+    # Mistakes in the last run are found before the first is measured.
+    plans = [_plan(folder, data, against, splits, stride, min_context, compressors) for folder in folders]
+    search = {"beams": beams, "length_penalty": length_penalty}
+    results = [_measure(plan, search, compressors, checkpoint, device, dtype) for plan in plans]
+    if as_json:
+        for result in results:
+            print(json.dumps(result))
+    elif as_table or explain:
+        _show(plans, results, explain)
+    return results[0] if single else results
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: a run, the splits of a dataset, and the run to compare it with."""
+
+    run: "Run"
+    dataset: "Dataset"
+    windows: "WindowSettings"
+    splits: dict[str, Any]
+    other: "Run | None"
+
+
+def _plan(
+    folder: Path,
+    data: Path | None,
+    against: Path | None,
+    splits: tuple[str, ...],
+    stride: int | None,
+    min_context: int,
+    compressors: bool,
+) -> Plan:
+    """Check the options against the run in `folder`; raise ValueError for what makes no sense."""
+    from pipelines.evaluation import comparable, dataset_of, windows_of
     from pipelines.training.run import Run
 
-    this = Run(run)
-    if compressors and this.recipe.objective == "sequence-pairs":
-        raise ValueError(f"{run} was trained on pairs, and --compressors is about a text: leave it out")
-    dataset = dataset_of(this, data)
-    windows = windows_of(this, dataset, stride, min_context)
+    run = Run(folder)
+    if compressors and run.recipe.objective == "sequence-pairs":
+        raise ValueError(f"{folder} was trained on pairs, and --compressors is about a text: leave it out")
+    dataset = dataset_of(run, data)
+    windows = windows_of(run, dataset, stride, min_context)
     streams = {split: dataset.split(split) for split in splits}
-    other = comparable(Run(against), this) if against else None
-    trained = load_trained(this, device, dtype, checkpoint)
-    scorer = SplitScorer(
-        this,
-        trained,
-        dataset,
-        windows,
-        search={"beams": beams, "length_penalty": length_penalty},
-        other=load_trained(other, device, dtype).model if other else None,
-    )
-    result: dict[str, Any] = {
-        "run": this.name,
+    return Plan(run, dataset, windows, streams, comparable(Run(against), run) if against else None)
+
+
+def _measure(
+    plan: Plan, search: dict[str, Any], compressors: bool, checkpoint: str, device: str, dtype: str
+) -> dict[str, Any]:
+    """Score the splits of a plan, add them to evaluation.json, and return its contents."""
+    from pipelines.evaluation import SplitScorer
+    from pipelines.evaluation_file import Evaluation, with_evaluations
+    from pipelines.loading import load_trained
+    from pipelines.provenance import provenance
+
+    run, dataset = plan.run, plan.dataset
+    trained = load_trained(run, device, dtype, checkpoint)
+    other = load_trained(plan.other, device, dtype).model if plan.other else None
+    scorer = SplitScorer(run, trained, dataset, plan.windows, search=search, other=other)
+    sources = {
         "checkpoint": trained.checkpoint.name,
+        "checkpoint_sha256": hashlib.sha256((trained.checkpoint / "checksums.json").read_bytes()).hexdigest(),
         "data": str(dataset.folder),
         "dataset_fingerprint": dataset.fingerprint,
         "tokenizer_fingerprint": dataset.tokenizer_fingerprint,
-        "against": str(against) if against else None,
-        "splits": {split: scorer.score(stream, split) for split, stream in streams.items()},
+        "against": str(plan.other.folder) if plan.other else None,
     }
-    if compressors:
-        for split in splits:
-            result["splits"][split]["compressors"] = scorer.compressed(split)
-    write_json(this.folder / "evaluation.json", result)
+    added = []
+    for split, stream in plan.splits.items():
+        started = time.perf_counter()
+        numbers = scorer.score(stream, split)
+        seconds = round(time.perf_counter() - started, 3)
+        if compressors:
+            numbers["compressors"] = scorer.compressed(split)
+        measured = sources | provenance(trained.machine.device) | {"seconds": seconds}
+        added.append(Evaluation(split, numbers, measured))
+    result = with_evaluations(_earlier(run), run.name, added)
+    write_json(run.folder / "evaluation.json", result)
     return result
 
 
-NOT_NUMBERS = ("curves", "compressors", "examples", "bleu_signature")
+def _earlier(run: "Run") -> dict[str, Any] | None:
+    """Return the contents of the run's evaluation.json; a damaged one is renamed, and None returned."""
+    try:
+        return run.evaluation()
+    except ValueError:
+        path = run.folder / "evaluation.json"
+        aside = path.rename(path.with_name("evaluation.json.damaged"))
+        warnings.warn(f"{path} is damaged: renamed to {aside.name}, and a new one begun", stacklevel=2)
+        return None
 
 
-def show(result: dict[str, Any]) -> None:
-    """Print an evaluation as a table, a row a number, a column a split."""
+def _show(plans: Sequence[Plan], results: Sequence[dict[str, Any]], explain: bool) -> None:
+    """Print a table with a row for each number and a column for each split of each run; say where it was saved."""
     from pipelines.display import say, table
+    from pipelines.files import distinct_names
+    from pipelines.numbers import definitions, in_words, rows_of
 
-    splits = result["splits"]
-    names = dict.fromkeys(key for numbers in splits.values() for key in numbers if key not in NOT_NUMBERS)
-    table(
-        (result["run"], *splits),
-        [(name, *(_cell(numbers.get(name)) for numbers in splits.values())) for name in names],
-    )
-    signatures = {numbers["bleu_signature"] for numbers in splits.values() if numbers.get("bleu_signature")}
-    for signature in signatures:
+    names = distinct_names([plan.run.folder for plan in plans])
+    columns = {
+        (name, split): result["splits"][split]
+        for name, plan, result in zip(names, plans, results, strict=True)
+        for split in plan.splits
+    }
+    heads = [f"{name}, {split}" if len(plans) > 1 else split for name, split in columns]
+    rows = rows_of(list(columns.values()))
+    table((" ".join(names) if len(plans) == 1 else "", *heads), [(in_words(key), *cells) for key, cells in rows])
+    for signature in sorted(
+        {numbers["bleu_signature"] for numbers in columns.values() if numbers.get("bleu_signature")}
+    ):
         say(f"BLEU: {signature}")
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:,.4f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    for name, key, definition in definitions(rows) if explain else ():
+        say(f"\n{name} ({key})\n  {definition}")
+    say("")
+    for plan, result in zip(plans, results, strict=True):
+        of = result["measured"][next(iter(plan.splits))]
+        say(f"saved in {plan.run.folder / 'evaluation.json'} ({of['checkpoint']}, {of['data']}, {of['hardware']})")
+    if not explain:
+        say("--explain defines the numbers")
 
 
 def main(arguments: list[str]) -> None:
-    show(parse(evaluate, arguments, "evaluate"))
+    @wraps(evaluate)
+    def command(*runs: Any, **options: Any) -> Any:
+        return evaluate(*runs, **options | {"as_table": True})
+
+    parse(command, arguments, "evaluate")

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,3 +153,18 @@ def locked_file(path: Path, refusal: str) -> Iterator[None]:
             finally:
                 path.unlink(missing_ok=True)
             return
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Return the names of `folders`, each with as many of its parents as tell it from the others."""
+    paths = [folder.resolve() for folder in folders]
+    depth = [1] * len(paths)
+    while True:
+        names = ["/".join(path.parts[-count:]) for path, count in zip(paths, depth, strict=True)]
+        clashes = [
+            any(name == other and path != there for other, there in zip(names, paths, strict=True))
+            for name, path in zip(names, paths, strict=True)
+        ]
+        if not any(clashes):
+            return names
+        depth = [count + clash for count, clash in zip(depth, clashes, strict=True)]

@@ -112,9 +112,9 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imported: dict[str, Any]) -> None:
     """A run of step 0, with an optimizer that has not begun."""
-    import torch
 
     from lm.model import LanguageModel
+    from pipelines.provenance import provenance
     from pipelines.recipe import save_config
     from pipelines.training.checkpoints import take_snapshot, write_checkpoint
     from pipelines.training.kept import Keep
@@ -126,7 +126,7 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imp
         "data": "",
         "dataset_fingerprint": "",
         "tokenizer_fingerprint": tok.fingerprint,
-        "torch": torch.__version__,
+        **provenance(),
         **imported,
     }
     tok.save(folder)

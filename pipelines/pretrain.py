@@ -35,10 +35,9 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path, parallel: Literal["none",
 
 
 def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int:
-    import torch
-
     from lm.model import build_model
     from pipelines.display import quantity, say
+    from pipelines.provenance import provenance
     from pipelines.training.data import open_dataset, open_training_data
     from pipelines.training.loop import Trainer, summary
     from pipelines.training.machine import kernels, precision_line, with_peaks
@@ -78,7 +77,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
         "data": str(data.resolve()),
         "dataset_fingerprint": dataset.fingerprint,
         "tokenizer_fingerprint": tok.fingerprint,
-        "torch": torch.__version__,
+        **provenance(machine.device),
         "separated": dataset.info.get("separator") is not None,
     }
     with locked(out) if group.is_main else nullcontext(), kernels(recipe.train):

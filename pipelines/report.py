@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.arguments import parse
-from pipelines.evaluate import NOT_NUMBERS
 from pipelines.files import write_whole
+from pipelines.numbers import NOT_NUMBERS
 from pipelines.plots import Subject, plots
 from pipelines.training.run import Run
 

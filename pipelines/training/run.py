@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.display import say
+from pipelines.evaluation_file import is_whole
 from pipelines.files import locked_file, read_json, read_toml
 from pipelines.recipe import Recipe, load_recipe, save_config
 from pipelines.training.config import CHANGEABLE
@@ -58,9 +59,8 @@ class Run:
             return None
         remedy = f"run bytelm evaluate {self.folder} again"
         evaluation = read_json(path, remedy)
-        splits = evaluation.get("splits")
-        if not isinstance(splits, dict) or not all(isinstance(numbers, dict) for numbers in splits.values()):
-            raise ValueError(f"{path} is damaged (its splits are not JSON objects): {remedy}")
+        if not is_whole(evaluation):
+            raise ValueError(f"{path} is damaged (a table of its numbers is missing or is none): {remedy}")
         return evaluation
 
 

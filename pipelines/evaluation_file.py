@@ -1,0 +1,89 @@
+"""evaluation.json: every evaluation of a run. A new one replaces only an earlier one with the same settings.
+
+`splits` has the newest evaluation of each split. `measured` says when and where each of these was made, and of which
+checkpoint on which data. `earlier` lists the others as {"split", "numbers", "measured"}, the newest first. The other
+fields (`run`, `checkpoint`, `data`, ...) describe the newest evaluation.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# Fields of an evaluation that must agree, where both of two evaluations have them, for one to replace the other.
+SETTINGS = ("window", "stride", "min_context", "document_mask", "dtype", "beams", "length_penalty")
+SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
+# Version 0.1 recorded these once for all splits, and no date.
+COMMON = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", "against")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of one split: the entry of `splits`, and how it was measured."""
+
+    split: str
+    numbers: dict[str, Any]
+    measured: dict[str, Any]
+
+    def replaces(self, other: "Evaluation") -> bool:
+        """Whether both measure the same: no setting that both record differs."""
+        ours, theirs = (_without_none({**each.numbers, **each.measured}) for each in (self, other))
+        shared = [key for key in (*SETTINGS, *SOURCES) if key in ours and key in theirs]
+        return self.split == other.split and all(ours[key] == theirs[key] for key in shared)
+
+
+def evaluations_of(contents: dict[str, Any] | None) -> list[Evaluation]:
+    """Return all evaluations in the contents of an evaluation.json: the newest of each split, then the earlier ones."""
+    if not contents:
+        return []
+    common = {key: contents.get(key) for key in COMMON}
+    measured = contents.get("measured", {})
+    newest = [Evaluation(split, numbers, measured.get(split, common)) for split, numbers in contents["splits"].items()]
+    return [*newest, *(Evaluation(**each) for each in contents.get("earlier", []))]
+
+
+def with_evaluations(contents: dict[str, Any] | None, run: str, added: list[Evaluation]) -> dict[str, Any]:
+    """Return the contents of an evaluation.json to which the evaluations `added` have been added.
+
+    An evaluation that is replaced leaves behind the numbers that its successor lacks, such as those of compressors.
+    """
+    known = evaluations_of(contents)
+    count = len(contents["splits"]) if contents else 0
+    newest, earlier = {each.split: each for each in known[:count]}, known[count:]
+    for new in reversed(added):
+        candidates = [each for each in (newest.pop(new.split, None), *earlier) if each is not None]
+        same = next((each for each in candidates if new.replaces(each)), None)
+        if same is not None:
+            candidates.remove(same)
+            new = Evaluation(new.split, _updated(same.numbers, new.numbers), _updated(same.measured, new.measured))
+        newest, earlier = {new.split: new, **newest}, candidates
+    result = {"run": run, **{key: added[-1].measured.get(key) for key in COMMON}}
+    result["splits"] = {split: each.numbers for split, each in newest.items()}
+    result["measured"] = {split: each.measured for split, each in newest.items()}
+    return result | ({"earlier": [asdict(each) for each in earlier]} if earlier else {})
+
+
+def is_whole(contents: dict[str, Any]) -> bool:
+    """Whether these can be the contents of an evaluation.json."""
+    splits, measured, earlier = (contents.get(key) for key in ("splits", "measured", "earlier"))
+    return (
+        _is_table_of_tables(splits)
+        and (measured is None or _is_table_of_tables(measured))
+        and (earlier is None or (isinstance(earlier, list) and all(map(_is_entry, earlier))))
+    )
+
+
+def _is_entry(value: Any) -> bool:
+    if not (isinstance(value, dict) and value.keys() == {"split", "numbers", "measured"}):
+        return False
+    return isinstance(value["split"], str) and all(isinstance(value[key], dict) for key in ("numbers", "measured"))
+
+
+def _is_table_of_tables(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
+
+
+def _updated(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    return old | _without_none(new)
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,150 @@
+"""The numbers of evaluation.json in words: the name, the unit and the definition of each."""
+
+from typing import Any, NamedTuple
+
+
+class Number(NamedTuple):
+    """A number as people read it: its name with the unit, digits after the point, and its definition."""
+
+    name: str
+    definition: str
+    digits: int = 3
+
+
+NUMBERS = {
+    "tokens": Number("tokens scored", "Tokens that the model predicted and was scored on.", 0),
+    "bytes": Number("bytes scored", "Bytes of text in the scored tokens. Special tokens count 0 bytes.", 0),
+    "cross_entropy": Number(
+        "cross-entropy, nats per token",
+        "Mean of -ln p over the scored tokens, where p is the probability that the model gave to the token that came.",
+        4,
+    ),
+    "cross_entropy_bits": Number("cross-entropy, bits per token", "The cross-entropy in nats, divided by ln 2.", 4),
+    "perplexity": Number(
+        "perplexity",
+        "exp of the cross-entropy in nats: the number of equally likely tokens that would be as hard to predict.",
+        2,
+    ),
+    "bits_per_byte": Number(
+        "bits per byte",
+        "Total bits of the scored tokens, divided by their bytes. It compares models of different tokenizers. "
+        "Masked models and span corruption have none, because their loss is not a code length.",
+        4,
+    ),
+    "entropy_bits": Number(
+        "entropy of the predictions, bits",
+        "Mean entropy of the predicted distributions. Below the cross-entropy, the model is too sure of itself.",
+        4,
+    ),
+    "accuracy": Number("accuracy", "Share of scored tokens that the model ranks first.", 4),
+    "calibration_error": Number(
+        "calibration error",
+        "Expected gap between confidence and accuracy of the first-ranked token, over 15 equal bins of confidence.",
+        4,
+    ),
+    "kl_unigram_bits": Number(
+        "divergence of the mean prediction, bits",
+        "KL divergence of the mean prediction from the token frequencies of the split.",
+        4,
+    ),
+    "unigram_entropy_bits": Number(
+        "entropy of the token frequencies, bits", "Entropy of the token frequencies of the split itself.", 4
+    ),
+    "unigram_cross_entropy_bits": Number(
+        "unigram baseline, bits per token",
+        "Cross-entropy of the token frequencies of the training split, with add-one smoothing.",
+        4,
+    ),
+    "bigram_cross_entropy_bits": Number(
+        "bigram baseline, bits per token",
+        "Cross-entropy of a Witten-Bell bigram model of the training split.",
+        4,
+    ),
+    "unigram_accuracy": Number(
+        "unigram baseline, accuracy", "Accuracy of always predicting the most frequent token of the training split.", 4
+    ),
+    "kl_bits": Number("KL divergence, run from other", "Mean D_KL(run ∥ other) over the scored positions, in bits.", 4),
+    "reverse_kl_bits": Number(
+        "KL divergence, other from run", "Mean D_KL(other ∥ run) over the scored positions, in bits.", 4
+    ),
+    "js_bits": Number("Jensen-Shannon divergence, bits", "Mean Jensen-Shannon divergence of run and other, 0 to 1.", 4),
+    "entropy_rate_bits": Number(
+        "entropy rate of the source, bits", "What the best possible model would reach on this synthetic source.", 4
+    ),
+    "kl_true_bits": Number(
+        "divergence from the source, bits", "Mean D_KL(source ∥ run) of the conditional distributions.", 4
+    ),
+    "kl_true_tokens": Number("tokens compared with the source", "Positions whose context the source knows.", 0),
+    "pseudo_perplexity": Number(
+        "pseudo-perplexity",
+        "exp of the mean nats of up to 2,048 positions, each masked alone. It does not compare with a perplexity.",
+        2,
+    ),
+    "unigram_pseudo_perplexity": Number(
+        "unigram baseline, pseudo-perplexity", "The unigram baseline at the positions of the pseudo-perplexity.", 2
+    ),
+    "pseudo_tokens": Number("positions masked alone", "Positions that the pseudo-perplexity is the mean of.", 0),
+    "cut": Number("pairs cut", "Pairs that are longer than the model reads, cut to its context.", 0),
+    "bleu": Number("BLEU", "Corpus BLEU, 0 to 100, of the targets that beam search finds, cased, by sacrebleu.", 1),
+    "exact_match": Number("exact match", "Share of found targets that equal the reference to the byte.", 4),
+    "beams": Number("beams", "Hypotheses that beam search follows side by side.", 0),
+    "length_penalty": Number(
+        "length penalty", "Beam search divides the log-probability of a target by its length to this power.", 2
+    ),
+    "window": Number("window, tokens", "Tokens that the model reads at once.", 0),
+    "stride": Number(
+        "stride, tokens",
+        "Tokens between two windows. A stride below the window gives more context to each token, and costs more time.",
+        0,
+    ),
+    "min_context": Number("least context, tokens", "Positions with fewer tokens before them are not scored.", 0),
+    "document_mask": Number("document mask", "Whether a token sees only its own document."),
+    "dtype": Number("dtype", "Number format of activations and matrix products."),
+}
+# Entries of a split that are no single number.
+NOT_NUMBERS = ("curves", "compressors", "examples", "bleu_signature")
+COMPRESSED = Number(
+    "compressor, bits per byte",
+    'Compressed size of the same text. "Given the training text" is how much a file with both is larger than one '
+    "with the training text alone.",
+)
+
+
+def in_words(key: str) -> str:
+    """The name of a number of evaluation.json, with its unit."""
+    return NUMBERS[key].name if key in NUMBERS else key.replace("_", " ")
+
+
+def formatted(key: str, value: Any) -> str:
+    """The value of a number of evaluation.json as people read it; "–" for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.{NUMBERS[key].digits if key in NUMBERS else 4}f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def rows_of(splits: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    """(key, a cell for each of these entries of evaluation.json) of every number that one of them has, compressors
+    after the others."""
+    keys = dict.fromkeys(key for numbers in splits for key in numbers if key not in NOT_NUMBERS)
+    known = [key for key in NUMBERS if key in keys] + [key for key in keys if key not in NUMBERS]
+    rows = [
+        (key, [formatted(key, numbers.get(key)) for numbers in splits])
+        for key in known
+        if any(numbers.get(key) is not None for numbers in splits)
+    ]
+    for name in dict.fromkeys(name for numbers in splits for name in numbers.get("compressors", {})):
+        for key, words in (("alone", ""), ("given_train", ", given the training text")):
+            bits = [numbers.get("compressors", {}).get(name, {}).get(key) for numbers in splits]
+            rows.append((f"{name}{words}, bits per byte", [formatted("bits_per_byte", each) for each in bits]))
+    return rows
+
+
+def definitions(rows: list[tuple[str, list[str]]]) -> list[tuple[str, str, str]]:
+    """(name, key in evaluation.json, definition) of the numbers in `rows_of`."""
+    found = [(NUMBERS[key].name, key, NUMBERS[key].definition) for key, _ in rows if key in NUMBERS]
+    compressed = any(key.endswith("bits per byte") for key, _ in rows if key not in NUMBERS)
+    return [*found, *([(COMPRESSED.name, "compressors", COMPRESSED.definition)] if compressed else [])]

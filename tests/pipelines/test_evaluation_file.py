@@ -1,0 +1,118 @@
+"""evaluation.json keeps what was measured before, and `bytelm evaluate` says what it measured in words."""
+
+import json
+import shutil
+
+import pytest
+
+from pipelines.evaluate import evaluate
+from pipelines.evaluation_file import evaluations_of
+from pipelines.training.run import Run
+
+
+@pytest.fixture
+def run(tmp_path, trained_gpt):
+    """A copy of the run that has not been evaluated."""
+    folder = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    (folder / "evaluation.json").unlink(missing_ok=True)
+    return folder
+
+
+def saved(run):
+    return json.loads((run / "evaluation.json").read_text())
+
+
+def test_an_evaluation_with_other_settings_does_not_erase_the_one_before(run):
+    chunked = evaluate(run)["splits"]["validation"]
+    sliding = evaluate(run, stride=8)["splits"]["validation"]
+    evaluate(run, splits=("train",))
+    found = [(each.split, each.numbers) for each in evaluations_of(saved(run))]
+    assert len(found) == 3
+    assert all(pair in found for pair in (("validation", chunked), ("validation", sliding)))
+    assert saved(run)["splits"]["validation"] == sliding
+    assert set(saved(run)["splits"]) == {"train", "validation"}
+
+
+def test_the_same_evaluation_again_keeps_what_the_longer_one_measured(run):
+    longer = evaluate(run, compressors=True, against=run)["splits"]["validation"]
+    assert evaluate(run)["splits"]["validation"] == longer
+    assert saved(run)["measured"]["validation"]["against"] == str(run)
+    assert "earlier" not in saved(run)
+
+
+def test_divergences_from_two_runs_are_both_kept(tmp_path, run):
+    others = [shutil.copytree(run, tmp_path / name) for name in ("one", "two")]
+    for other in others:
+        evaluate(run, against=other)
+    assert {each.measured["against"] for each in evaluations_of(saved(run))} == set(map(str, others))
+
+
+def test_an_evaluation_of_version_0_1_stays_beside_a_new_one(run):
+    contents = evaluate(run)
+    del contents["measured"]
+    (run / "evaluation.json").write_text(json.dumps(contents))
+    assert evaluations_of(Run(run).evaluation())[0].measured["checkpoint"] == contents["checkpoint"]
+    evaluate(run, stride=4)
+    assert contents["splits"]["validation"] in [each.numbers for each in evaluations_of(saved(run))]
+
+
+def test_an_evaluation_says_when_where_and_of_what(run):
+    measured = evaluate(run)["measured"]["validation"]
+    facts = Run(run).facts
+    assert measured["date"] >= facts["date"]
+    assert measured["version"] == facts["version"]
+    assert measured["hardware"] and facts["hardware"]
+    assert measured["data"] == facts["data"]
+
+
+def test_a_damaged_evaluation_is_set_aside_and_not_overwritten(run):
+    (run / "evaluation.json").write_text('{"splits": {"validation": 5}}')
+    with pytest.warns(UserWarning, match=r"evaluation\.json is damaged: renamed to evaluation\.json\.damaged"):
+        evaluate(run)
+    assert (run / "evaluation.json.damaged").read_text() == '{"splits": {"validation": 5}}'
+    assert saved(run)["splits"]["validation"]["tokens"]
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        {"splits": {"validation": 5}},
+        {"splits": {}, "measured": {"validation": 5}},
+        {"splits": {}, "earlier": [{"split": "validation"}]},
+    ],
+)
+def test_an_evaluation_of_another_shape_is_damaged(run, contents):
+    (run / "evaluation.json").write_text(json.dumps(contents))
+    with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
+        Run(run).evaluation()
+
+
+def test_several_runs_are_evaluated_together_once_all_of_them_can_be(tmp_path, run, trained_bert):
+    bert = shutil.copytree(trained_bert, tmp_path / "bert")
+    (bert / "evaluation.json").unlink(missing_ok=True)
+    with pytest.raises(ValueError, match="bert was trained on masked-token"):
+        evaluate([run, bert], stride=8)
+    assert not (run / "evaluation.json").exists()
+    assert evaluate([run, bert]) == [saved(run), saved(bert)]
+
+
+def test_the_command_prints_words_and_where_it_saved(bytelm, run):
+    done = bytelm("evaluate", run, "--explain")
+    assert done.returncode == 0, done.stderr
+    assert "cross-entropy, bits per token" in done.stdout
+    assert "Total bits of the scored tokens, divided by their bytes." in done.stdout
+    assert f"saved in {run / 'evaluation.json'}" in done.stdout
+
+
+def test_the_command_prints_json_and_nothing_else(bytelm, tmp_path, run):
+    second = shutil.copytree(run, tmp_path / "second" / "gpt")
+    done = bytelm("evaluate", run, second, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [saved(run), saved(second)]
+
+
+def test_runs_of_one_name_have_columns_that_tell_them_apart(bytelm, tmp_path, run):
+    second = shutil.copytree(run, tmp_path / "second" / "gpt")
+    done = bytelm("evaluate", run, second)
+    assert "second/gpt, validation" in done.stdout
+    assert f"{tmp_path.name}/gpt, validation" in done.stdout
