@@ -28,6 +28,13 @@ class Counted(NamedTuple):
         """Room for n pretokens of `size` bytes together."""
         return cls(np.empty(size, dtype=np.uint8), np.zeros(n + 1, dtype=np.int64), np.empty(n, dtype=np.int64))
 
+    @classmethod
+    def of(cls, counter: dict[bytes, int]) -> Counted:
+        """Return the same as arrays."""
+        offsets = np.cumsum([0, *map(len, counter)], dtype=np.int64)
+        data = np.frombuffer(bytearray().join(counter), dtype=np.uint8)
+        return cls(data, offsets, np.fromiter(counter.values(), np.int64, len(counter)))
+
     def pretoken(self, row: int) -> bytes:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 

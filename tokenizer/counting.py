@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
 
+from tokenizer import count_kernel
 from tokenizer.count_table import Counted, CountTable
 from tokenizer.documents import Block, arrow_block, corpus_blocks, cut, cut_within, release
+from tokenizer.first_use import begin, compiled
 from tokenizer.patterns import Pattern, resolve_pattern
 from tokenizer.pretokenize import pretoken_ends
+from tokenizer.scanner import pretokens_of
+from tokenizer.short import FIRST_BYTES
 from tokenizer.spilling import (
     BATCH_ROWS,
     RUN_ROWS,
@@ -280,8 +286,16 @@ def count_pretokens(
 
         return count_block
 
+    first = Counted.empty(0, 0)
+    if memory is None and not compiled(count_kernel.count):
+        first, pieces = _count_first(pieces, pattern, done)
+        if pieces is None:
+            return PretokenCounts(pattern, *first)
+        begin("merging")  # which most counts are for
+
     with RunFile(spill_folder) if memory is not None else nullcontext() as spilled:
         counters = [_Counter(memory and memory // threads, spilled) for _ in range(threads)]
+        counters[0].add(first.data, 0, first.offsets[1:], first.counts)
         share_out(pieces, [count_with(counter) for counter in counters], done)
         while len(counters) > 1 and not spilled:
             for part in counters.pop().table.parts():
@@ -294,6 +308,24 @@ def count_pretokens(
         counts = PretokenCounts(pattern, *merge_on_disk(spilled.runs(), spill_folder, memory, step))
         counts.spilled_runs, counts.spilled_bytes = len(spilled), spilled.nbytes
         return counts
+
+
+def _count_first(
+    pieces: Iterator[Block], pattern: Pattern, done: Callable[[Block], None]
+) -> tuple[Counted, Iterator[Block] | None]:
+    """Count up to FIRST_BYTES in plain Python, which takes less time than compiling the kernels.
+
+    Returns the counts and the other pieces, None where there are no others.
+    """
+    counter, left = Counter(), FIRST_BYTES
+    for piece in pieces:
+        left -= piece.size
+        if left < 0:
+            return Counted.of(counter), chain([piece], pieces)
+        for start, end in pairwise(piece.offsets.tolist()):
+            counter.update(pretokens_of(piece.data[start:end].tobytes(), pattern))
+        done(piece)
+    return Counted.of(counter), None
 
 
 class _Counter:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tokenizer import apply_kernel, encode_kernel, long_kernel
+from tokenizer import apply_kernel, encode_kernel, first_use, long_kernel
 from tokenizer import table_kernel as kernel
 from tokenizer.cache_kernel import LARGE_ROW, SMALL_ROW, Caches
 from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
@@ -155,6 +155,18 @@ class EncodingTables:
             if not reached[np.diff(self.tokens.offsets) > 0].all():
                 self.tokens = token_table([t if ok else None for t, ok in zip(tokens, reached, strict=True)])
 
+    @classmethod
+    def without_entries(cls, vocabulary: Vocabulary) -> EncodingTables:
+        """Return tables in which nothing is found, made without a kernel."""
+        tables = cls.__new__(cls)
+        tables.pattern = vocabulary.pattern
+        tables.automaton = automaton_arrays(tables.pattern.automaton)
+        none, nothing = np.zeros(1, dtype=np.int64), np.frombuffer(b"", dtype=np.uint8)
+        tables.tokens = kernel.Tokens(aligned(4 * _capacity(0), 0), np.zeros(_capacity(0), np.uint64), nothing, none)
+        pairs, of_bytes = aligned(2 * _capacity(0), kernel.NOTHING), np.full(65536, kernel.NOTHING, dtype=np.uint64)
+        tables.merges = kernel.Merges(vocabulary.byte_ids, pairs, of_bytes, np.zeros(65536, dtype=np.bool_))
+        return tables
+
 
 class Encoder:
     """One thread's encoder: bounded caches of recent pretokens, and scratch memory."""
@@ -241,6 +253,10 @@ class EncoderPool:
 
     @cached_property
     def tables(self) -> EncodingTables:
+        if not first_use.compiled(encode_kernel.encode):
+            first_use.begin("tables")
+            first_use.compile_part("encoding")
+            first_use.wait("tables")
         return EncodingTables(self._vocabulary)
 
     def take(self) -> Encoder:

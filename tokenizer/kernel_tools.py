@@ -24,7 +24,7 @@ class _Announcement(event.Listener):
     def on_start(self, event):
         if not self.made and event.data["dispatcher"].__module__.startswith("tokenizer."):
             self.made = True
-            print("bytelm: compiling the tokenizer's kernels, once, in some 20 seconds", file=sys.stderr, flush=True)
+            print("bytelm: compiling the tokenizer's kernels, once, in 5 to 20 seconds", file=sys.stderr, flush=True)
 
     def on_end(self, event):
         pass

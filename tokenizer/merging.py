@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tokenizer import merge_kernel
+from tokenizer import first_use, merge_kernel
 from tokenizer import pair_kernel as kernel
 from tokenizer.counting import PretokenCounts
 
@@ -52,9 +52,11 @@ def learn_merges(
     """Return up to `wanted` merges, int32 (n, 2): symbols below 256 are places in `byte_order`, 256 + k is merge k."""
     min_count = max(1, min_frequency)
     max_length = max_token_length if max_token_length is not None else 2**62
+    first_use.begin("merging")
     training = _lay_out(counts, wanted, byte_order)
     merges = np.empty((wanted, 2), dtype=np.int32)
     training = _lower_floor(training, min_count)
+    first_use.wait("merging")
     while True:
         outcome = merge_kernel.merge(training, merges, min_count, max_length, WORK_PER_CALL)
         made = int(training.state[kernel.MERGES])
@@ -70,17 +72,14 @@ def learn_merges(
             training = _lower_floor(training, min_count)
 
 
-def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes) -> kernel.Training:
+def empty_training(counts: PretokenCounts, wanted: int) -> kernel.Training:
+    """Return the arrays for these counts, with no position or pair in them yet."""
     positions = len(counts.data)
     index = np.int32 if positions < 2**31 - 2 and len(counts) < 2**31 else np.int64
-    symbol_of_byte = np.empty(256, dtype=np.int64)
-    symbol_of_byte[np.frombuffer(byte_order, dtype=np.uint8)] = np.arange(256)
     nodes = np.empty(kernel.NODE * (positions + 2), dtype=index)
     nodes[kernel.WORD] = nodes[-kernel.NODE + kernel.WORD] = kernel.NONE
-    for first, last in _steps(0, len(counts), POSITIONS_PER_CALL // 8):
-        kernel.lay_out(counts.data, counts.offsets, symbol_of_byte, first, last, nodes)
     capacity = 65536 + 2 * (256 + wanted)
-    training = kernel.Training(
+    return kernel.Training(
         nodes=nodes,
         counts=counts.counts,
         pool=np.empty(positions + positions // 2 + 64, dtype=index),
@@ -95,6 +94,14 @@ def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes) -> kernel.T
         events=np.empty((1 << 16, 2), dtype=index),
         state=np.zeros(6, dtype=np.int64),
     )
+
+
+def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes) -> kernel.Training:
+    training, positions = empty_training(counts, wanted), len(counts.data)
+    symbol_of_byte = np.empty(256, dtype=np.int64)
+    symbol_of_byte[np.frombuffer(byte_order, dtype=np.uint8)] = np.arange(256)
+    for first, last in _steps(0, len(counts), POSITIONS_PER_CALL // 8):
+        kernel.lay_out(counts.data, counts.offsets, symbol_of_byte, first, last, training.nodes)
     record_of_pair = np.full(65536, kernel.NONE, dtype=np.int64)
     for first, last in _steps(1, positions, POSITIONS_PER_CALL):
         kernel.count_first_pairs(

@@ -21,6 +21,11 @@ from tokenizer.patterns import (
 )
 
 
+def pretokens_of(text: bytes, pattern: Pattern) -> Iterator[bytes]:
+    """Return the pretokens of one text, by whatever the pattern has."""
+    return regex_pretokens(text, pattern) if pattern.automaton is None else pretokens(text, pattern.automaton)
+
+
 def pretokens(text: bytes, automaton: Automaton) -> Iterator[bytes]:
     """The pretokens of one text in order; together they are the text.
 

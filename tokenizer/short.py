@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
-from tokenizer.scanner import pretokens, regex_pretokens
+from tokenizer.scanner import pretokens_of
 from tokenizer.vocabulary import BY_MERGES, BY_RANKS, Vocabulary
 
 LONGEST_TEXT = 2000  # bytes
 # Bytes encoded here in all, in about as much time as it takes to load the kernels. It also bounds the cache.
 BUDGET = 100_000
+
+# Text that plain Python counts or encodes in about two seconds. Compiling the kernels takes several times as long.
+FIRST_BYTES = 2_000_000
 
 
 class ShortEncoder:
@@ -22,20 +25,22 @@ class ShortEncoder:
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
-        self._left = BUDGET
+        self._longest, self._left = LONGEST_TEXT, BUDGET
         self._encoded: dict[bytes, list[int]] = {}
 
     def takes(self, size: int) -> bool:
         """Whether a text of that many bytes is for this encoder."""
-        return size <= LONGEST_TEXT and size <= self._left
+        return size <= self._longest and size <= self._left
+
+    def extend(self, budget: int) -> None:
+        """Take texts of any length, up to that many bytes in all."""
+        self._longest = self._left = budget
 
     def encode(self, text: bytes) -> list[int]:
         """The ids of a text."""
         self._left -= len(text)
         ids: list[int] = []
-        pattern = self._vocabulary.pattern
-        named = pattern.automaton is not None
-        for pretoken in pretokens(text, pattern.automaton) if named else regex_pretokens(text, pattern):
+        for pretoken in pretokens_of(text, self._vocabulary.pattern):
             found = self._encoded.get(pretoken)
             if found is None:
                 found = self._encoded[pretoken] = self._encode_pretoken(pretoken)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 
-from tokenizer.short import ShortEncoder
+from tokenizer.short import FIRST_BYTES, ShortEncoder
 from tokenizer.text import nfc, nfc_block
 from tokenizer.vocabulary import Vocabulary
 
@@ -24,13 +25,14 @@ class TextEncoder:
         self._vocabulary = vocabulary
         # Gives way to the pool once that is there.
         self.short: ShortEncoder | None = ShortEncoder(vocabulary)
+        self._cold: bool | None = None  # whether the kernels are yet to be compiled; None before it is asked
 
     def to_list(self, data: bytes) -> list[int]:
         """The ids of one text."""
         if self._vocabulary.normalizer is not None:
             data = nfc(data)
         short = self.short
-        if short is not None and short.takes(len(data)):
+        if short is not None and (short.takes(len(data)) or self._before_kernels(len(data))):
             return short.encode(data)
         return self._pool.encode_to_list(data)
 
@@ -41,7 +43,32 @@ class TextEncoder:
         threads = thread_count(threads)
         if self._vocabulary.normalizer is not None:
             block = nfc_block(block)
+        if self._before_kernels(block.size):
+            return self._encode_shortly(block)
         return self._pool.encode(block, threads)
+
+    def _before_kernels(self, size: int) -> bool:
+        """Return whether plain Python encodes that many bytes because it is done before the kernels are compiled."""
+        short = self.short
+        if short is None or size > FIRST_BYTES:
+            return False
+        if self._cold is None:
+            from tokenizer.encode_kernel import encode
+            from tokenizer.first_use import compiled
+
+            self._cold = not compiled(encode)
+            if self._cold:
+                short.extend(FIRST_BYTES)
+        return self._cold and short.takes(size)
+
+    def _encode_shortly(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        import numpy as np
+
+        ids, id_offsets = [], [0]
+        for start, end in pairwise(block.offsets.tolist()):
+            ids += self.short.encode(block.data[start:end].tobytes())
+            id_offsets.append(len(ids))
+        return np.array(ids, dtype=np.uint32), np.array(id_offsets, dtype=np.int64)
 
     def warm_up(self, threads: int | None) -> None:
         """Have what `to_arrays` needs ready."""

@@ -13,6 +13,14 @@ import regex
 os.environ["BYTELM_CACHE"] = ""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kernels():
+    """Compile the kernels: without them small texts go through plain Python, and these tests are of the kernels."""
+    from tokenizer.first_use import compile_kernels
+
+    compile_kernels()
+
+
 @pytest.fixture(scope="session")
 def stdlib_texts():
     """About 6 MB of real text that every Python has: sources of its standard library, as they are on disk."""

@@ -1,0 +1,104 @@
+"""The first use on a machine: an empty cache of kernels, in new processes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Prints the kernels that this process compiles.
+LISTEN = """
+import sys
+from numba.core import event
+
+class Names(event.Listener):
+    def on_start(self, event):
+        print("compiled", event.data["dispatcher"].__name__)
+    def on_end(self, event):
+        pass
+
+event.register("numba:compile", Names())
+"""
+
+
+def run(code: str, cache) -> list[str]:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    done = subprocess.run([sys.executable, "-c", LISTEN + code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def text(text_folder):
+    return max(text_folder.glob("*.txt"), key=lambda path: path.stat().st_size)
+
+
+def test_a_small_file_is_encoded_before_kernels_are_compiled_with_the_same_ids(tmp_path, text, tokenizer_folder):
+    from tokenizer import Tokenizer
+
+    code = f"""
+from tokenizer import Tokenizer
+tok = Tokenizer.load({str(tokenizer_folder)!r})
+print(tok.encode_file({str(text)!r}).tolist())
+print(tok.encode_batch(["one", "", "zwei \\u00e9"]))
+"""
+    file_ids, batch_ids = run(code, tmp_path)
+    tok = Tokenizer.load(tokenizer_folder)
+    tok.warm_up(1)
+    assert file_ids == str(tok.encode_file(text).tolist())
+    assert batch_ids == str(tok.encode_batch(["one", "", "zwei é"]))
+
+
+def test_pretokens_of_a_small_text_are_counted_before_kernels_are_compiled(tmp_path, text):
+    from tokenizer import count_pretokens
+
+    code = f"""
+from pathlib import Path
+from tokenizer import count_pretokens
+for pattern in ("cl100k", r"\\w+|\\W"):
+    print(sorted(count_pretokens([Path({str(text)!r}), b"not utf-8: \\xff"], pattern).items()))
+"""
+    lines = run(code, tmp_path)
+    for line, pattern in zip(lines, ("cl100k", r"\w+|\W"), strict=True):
+        assert line == str(sorted(count_pretokens([text, b"not utf-8: \xff"], pattern).items()))
+
+
+@pytest.mark.slow
+def test_a_larger_text_is_counted_by_both_ways_together(tmp_path, text):
+    from tokenizer import count_pretokens
+
+    code = f"""
+from pathlib import Path
+from tokenizer import count_pretokens
+documents = [Path({str(text)!r}).read_bytes()] * 250 + [b"a last one"]
+counts = count_pretokens(documents, "gpt2")
+print(sorted(counts.items()))
+"""
+    *compiled, counts = run(code, tmp_path)
+    assert "compiled scan" in compiled
+    assert counts == str(sorted(count_pretokens([text.read_bytes()] * 250 + [b"a last one"], "gpt2").items()))
+
+
+def test_the_merge_loop_is_compiled_by_another_process(tmp_path):
+    code = """
+from tokenizer import first_use
+from tokenizer.merge_kernel import merge
+print(first_use.compiled(merge))
+first_use.begin("merging")
+first_use.wait("merging")
+print(first_use.compiled(merge))
+"""
+    assert run(code, tmp_path) == ["False", "True"]
+
+
+@pytest.mark.slow
+def test_what_is_compiled_beforehand_is_all_that_training_and_encoding_compile(tmp_path, text):
+    run("from tokenizer.first_use import compile_kernels; compile_kernels()", tmp_path)
+    code = f"""
+from pathlib import Path
+from tokenizer import Tokenizer
+text = Path({str(text)!r}).read_bytes()
+tok = Tokenizer.train([text] * 300, vocab_size=600)
+tok.encode_batch([text] * 300)
+"""
+    assert set(run(code, tmp_path)) <= {"compiled move_short", "compiled move_long", "compiled tidy"}

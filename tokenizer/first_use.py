@@ -1,0 +1,168 @@
+"""The first use on a machine, where the kernels are not compiled yet, which takes seconds.
+
+Texts of up to `tokenizer.short.FIRST_BYTES` go through plain Python instead. For larger ones two processes compile side
+by side: they share the cache on disk.
+"""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from tokenizer.workers import thread_count
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.vocabulary import Vocabulary
+
+
+def compiled(kernel) -> bool:
+    """Return whether a kernel is compiled for this processor, in this process or in the cache on disk."""
+    if kernel.overloads:
+        return True
+    cache = kernel._cache
+    if not hasattr(cache, "_cache_file"):
+        return False
+    with suppress(OSError):
+        here = kernel.targetctx.codegen().magic_tuple()
+        return any(processor == here for _, processor, _ in cache._cache_file._load_index())
+    return False
+
+
+def begin(part: str) -> None:
+    """Start to compile a part of the kernels (see `PARTS`) in another process.
+
+    Nothing happens where it is compiled already, on a single core, or where no process can be started.
+    """
+    kernels, _ = PARTS[part]()
+    if part in _running or not _may_start() or all(map(compiled, kernels)):
+        return
+    if not all(hasattr(kernel._cache, "_cache_file") for kernel in kernels):
+        return  # no folder can be written to: another process could not hand the result over
+    code = f"import sys; sys.path[:] = {sys.path!r}; from tokenizer import first_use; first_use.compile_part({part!r})"
+    quiet = subprocess.DEVNULL
+    with suppress(OSError):
+        _running[part] = subprocess.Popen([sys.executable, "-c", code], stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def wait(part: str) -> None:
+    """Wait until the process that `begin` started has compiled the part, or has failed. Then end it."""
+    process = _running.pop(part, None)
+    if process is None:
+        return
+    kernels, _ = PARTS[part]()
+    while process.poll() is None and not all(map(compiled, kernels)):
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+
+
+_running: dict[str, subprocess.Popen] = {}
+
+
+@atexit.register
+def _end_all() -> None:
+    for process in _running.values():
+        process.kill()
+        process.wait()
+
+
+def _may_start() -> bool:
+    return thread_count(None) > 1 and bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+def compile_part(part: str) -> None:
+    """Compile a part of the kernels, by using it on next to nothing."""
+    _, use = PARTS[part]()
+    use()
+
+
+def compile_kernels() -> None:
+    """Compile all kernels that training and encoding need, so that nothing waits for them later."""
+    for part in PARTS:
+        compile_part(part)
+
+
+def _counting() -> tuple[list, Callable[[], None]]:
+    from tokenizer.count_kernel import count, export
+    from tokenizer.scan_kernel import scan
+
+    def use() -> None:
+        from tokenizer.count_table import CountTable
+        from tokenizer.documents import single_block
+        from tokenizer.patterns import resolve_pattern
+        from tokenizer.pretokenize import pretoken_ends
+
+        block, table = single_block(b"a"), CountTable()
+        for ends in pretoken_ends(block, resolve_pattern("gpt2")):
+            table.add(block.data, 0, ends)
+        table.export()
+
+    return [scan, count, export], use
+
+
+def _merging() -> tuple[list, Callable[[], None]]:
+    from tokenizer import merge_kernel
+
+    def use() -> None:
+        import numpy as np
+
+        from tokenizer.counting import PretokenCounts
+        from tokenizer.merging import empty_training, learn_merges
+        from tokenizer.patterns import resolve_pattern
+
+        data, offsets, counts = np.full(3, 97, dtype=np.uint8), np.array([0, 3]), np.array([2])
+        few = PretokenCounts(resolve_pattern("gpt2"), data, offsets, counts)
+        # The loop first: whoever waits compiles the others, which it needs before.
+        merge_kernel.merge(empty_training(few, 1), np.empty((1, 2), dtype=np.int32), 1, 2**62, 1)
+        learn_merges(few, 1, byte_order=bytes(range(256)), min_frequency=1, max_token_length=None)
+
+    return [merge_kernel.merge], use
+
+
+def _tables() -> tuple[list, Callable[[], None]]:
+    from tokenizer import apply_kernel, table_kernel
+
+    def use() -> None:
+        from tokenizer.encoding import EncodingTables
+
+        EncodingTables(_bytes_alone())
+
+    kernels = [table_kernel.insert_tokens, table_kernel.insert_pairs, table_kernel.fill_byte_pairs]
+    return [*kernels, apply_kernel.merge_tokens], use
+
+
+def _encoding() -> tuple[list, Callable[[], None]]:
+    from tokenizer import encode_kernel
+
+    def use() -> None:
+        from tokenizer.documents import single_block
+        from tokenizer.encoding import Encoder, EncodingTables
+
+        Encoder(EncodingTables.without_entries(_bytes_alone())).encode(single_block(b""))
+
+    return [encode_kernel.encode], use
+
+
+def _bytes_alone() -> Vocabulary:
+    """Return the vocabulary of the 256 bytes."""
+    import numpy as np
+
+    from tokenizer.byte_level import BYTE_ORDERS
+    from tokenizer.patterns import resolve_pattern
+    from tokenizer.vocabulary import trained_vocabulary
+
+    return trained_vocabulary(np.empty((0, 2), dtype=np.int32), BYTE_ORDERS["gpt2"], (), resolve_pattern("gpt2"))
+
+
+# For each part of the kernels: those that say whether it is compiled, and a function that uses them all.
+PARTS: dict[str, Callable[[], tuple[list, Callable[[], None]]]] = {
+    "counting": _counting,
+    "merging": _merging,
+    "tables": _tables,
+    "encoding": _encoding,
+}
