@@ -142,6 +142,12 @@ def damaged(path: Path, error: Exception) -> str:
     return f"{path} is damaged or cut short ({str(error).rstrip('.').lower()}): fetch or write it again"
 
 
+def mapped_size(path: Path) -> int:
+    """Return the size of a text file that `read_whole` maps into memory, 0 for any other file."""
+    size = path.stat().st_size
+    return size if path.suffix.lower() == ".txt" and size > MAP_ABOVE_BYTES else 0
+
+
 def read_whole(path: Path) -> pa.Buffer:
     """The whole decompressed content of one file."""
     if path.suffix.lower() not in SUFFIXES:

@@ -38,6 +38,7 @@ class Corpus:
         dropped: what the pass that began last has left out so far
         synthetic: None, or what `corpora.synthetic.source_from_description` makes the source from
         text_bytes_estimate: about how many bytes of text, for progress; None where that is not cheaply known
+        mapped_bytes: size of the largest document that a pass maps into memory, 0 if it maps none
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Corpus:
         self.synthetic = synthetic
         self.dropped = Dropped()
         self.text_bytes_estimate = reader.bytes_estimate
+        self.mapped_bytes = reader.mapped_bytes
         self._total_bytes: int | None = None
         self._rule, self._cut = self._plan(parse_rule(split) if split else None)
         self.split_rule = str(self._rule)

@@ -38,6 +38,7 @@ class Hub:
         self._name = "hub:" + repository + (f"/{config}" if config else "")
         self._text_column = text_column
         self.bytes_estimate = bytes_estimate
+        self.mapped_bytes = 0
         self._tables = self._load(config, revision)
         named = dict(splits or {SPLIT_NAMES.get(name.lower(), name): name for name in self._tables})
         if missing := [name for name in named.values() if name not in self._tables]:

@@ -33,6 +33,7 @@ class PairCorpus:
         self.name, self.columns = name, columns
         self.dropped = Dropped()
         self.text_bytes_estimate = readers[0].bytes_estimate
+        self.mapped_bytes = readers[0].mapped_bytes
         own = readers[0].own_splits
         rule = parse_rule(split) if split else OWN if TRAIN in own and len(own) > 1 else HASH
         if rule.kind == "tail":
@@ -89,6 +90,7 @@ class PairTexts:
     def __init__(self, pairs: PairCorpus) -> None:
         self._pairs = pairs
         self.split_rule, self.text_bytes_estimate = pairs.split_rule, pairs.text_bytes_estimate
+        self.mapped_bytes = pairs.mapped_bytes
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """One pass: (split, batch with the single column "text")."""

@@ -5,13 +5,14 @@
 brackets); the hub comes through `datasets`, streamed. It is slow to import, so that happens at first use.
 """
 
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
-from corpora.compression import read_whole
+from corpora.compression import mapped_size, read_whole
 from corpora.documents import Chunk, single_document
 from corpora.files import InputFile, file_format, standard_library_files, standard_library_folder
 from corpora.jsonl import choose_column, read_jsonl
@@ -29,6 +30,9 @@ class Reader(Protocol):
     bytes_estimate: int | None
     """about how many bytes of text there are, where that is cheaply known"""
 
+    mapped_bytes: int
+    """size of the largest document that a pass maps into memory, 0 if it maps none"""
+
     def surely_many(self, documents: int) -> bool:
         """Whether there are at least so many non-empty documents, as far as can be told without reading."""
 
@@ -40,6 +44,7 @@ class StandardLibrary:
     """The running interpreter's standard library (see `corpora.files.standard_library_files`)."""
 
     own_splits = ()
+    mapped_bytes = 0
 
     def __init__(self):
         self._files = list(standard_library_files())
@@ -67,6 +72,7 @@ class Files:
         self.own_splits = tuple(dict.fromkeys(file.split for file in files)) if all_say else ()
         plain = all(file.path.suffix.lower() in (".txt", ".jsonl") for file in files)
         self.bytes_estimate = sum(file.path.stat().st_size for file in files) if plain else None
+        self.mapped_bytes = max(map(mapped_size, (file.path for file in files)), default=0)
 
     def surely_many(self, documents: int) -> bool:
         texts = (file.path for file in self._files if file.path.suffix.lower() == ".txt")
@@ -149,14 +155,23 @@ def _unreadable(path: Path, kind: str, error: Exception) -> Exception:
 
 
 def _arrow_batches(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """What a stream or a file of Arrow's, which begins with its own name, holds."""
-    source = pa.memory_map(str(path))
-    if source.read(len(_ARROW_FILE)) != _ARROW_FILE:
-        source.seek(0)
+    """Return the schema and the batches of a file in Arrow's file format or stream format."""
+    with path.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    source = pa.py_buffer(mapped)
+    if mapped[: len(_ARROW_FILE)] != _ARROW_FILE:
         stream = pa.ipc.open_stream(source)
-        return stream.schema, iter(stream)
+        return stream.schema, _releasing(stream, mapped)
     file = pa.ipc.open_file(source)
-    return file.schema, map(file.get_batch, range(file.num_record_batches))
+    return file.schema, _releasing(map(file.get_batch, range(file.num_record_batches)), mapped)
+
+
+def _releasing(batches: Iterable[pa.RecordBatch], mapped: mmap.mmap) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; after each one its pages leave memory, so that a large file does not fill it."""
+    for batch in batches:
+        yield batch
+        if hasattr(mapped, "madvise"):
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def stream_tables(dataset, column: str) -> Iterator[pa.Table]:
@@ -240,6 +255,7 @@ class Several:
         self.own_splits = tuple(dict.fromkeys(s for splits in own for s in splits)) if all(own) else ()
         estimates = [reader.bytes_estimate for reader in self._readers]
         self.bytes_estimate = None if None in estimates else sum(estimates)
+        self.mapped_bytes = max((reader.mapped_bytes for reader in self._readers), default=0)
 
     def surely_many(self, documents: int) -> bool:
         return any(reader.surely_many(documents) for reader in self._readers)

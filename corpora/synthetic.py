@@ -202,6 +202,7 @@ class SyntheticDocuments:
         self._source, self._documents, self._length = source, dict(documents), length
         self.own_splits = tuple(documents)
         self.bytes_estimate = sum(documents.values()) * length
+        self.mapped_bytes = 0
 
     def surely_many(self, documents: int) -> bool:
         return sum(self._documents.values()) >= documents

@@ -14,6 +14,7 @@ from corpora import Corpus, PairTexts, open_corpus, open_pairs
 from corpora.splits import parse_rule
 from pipelines.arguments import CorpusNames, InvalidPolicy, PairColumns, SplitRule, TextColumn, parse, refuse_with_pairs
 from pipelines.display import Bar
+from pipelines.memory import resident_memory
 from pipelines.tokenizer_summary import PHASES, HeldOut, show, summarize
 from pipelines.vocabularies import load_compared
 from tokenizer import (
@@ -25,6 +26,12 @@ from tokenizer import (
     resolve_pattern,
 )
 from tokenizer import sentinels as sentinel_tokens
+from tokenizer.forecast import MergeForecast
+
+# Blocks of text on their way through the threads, caches, and memory that the allocator does not return.
+TEXT_MEMORY = 110_000_000
+# For the tables of counts, then for merging.
+LEAST_SPARE_MEMORY = 100_000_000
 
 
 def train_tokenizer(
@@ -64,8 +71,8 @@ def train_tokenizer(
         special_tokens: Entries before all others; give the option without a value for none.
         sentinels: How many special tokens <|sentinel_0|> and so on come after these: span corruption needs one for
             each span that it takes out.
-        memory: Bytes that counting and merging may take, as 2G. Counts that do not fit are spilled to disk; merging
-            says beforehand what it needs.
+        memory: Most memory that the process takes, as 2G. Counts that do not fit are spilled to disk. Merging needs all
+            distinct pretokens in memory: training stops as soon as it is clear that they will not fit.
         spill_folder: Where to; by default the folder that the output is in.
         min_count: Leave out pretokens that occur less often. With more than 1 the merges are no longer exactly those
             of the corpus.
@@ -86,7 +93,10 @@ def train_tokenizer(
     source = _open(corpus, pairs, split, invalid, text_column) if corpus else None
     if spill_folder is None:  # a system's folder for temporary files is often held in memory
         spill_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
-    budget = {"memory": memory, "spill_folder": spill_folder}
+    spare = _spare_memory(memory, source, pattern or "cl100k")
+    budget = {"memory": spare, "spill_folder": spill_folder}
+    # Whoever saves the counts may want them even if they are too many to merge.
+    forecast = None if memory is None or save_counts else MergeForecast(spare, min_count)
     held_out = HeldOut()
     expected = _training_bytes(source) if source and not counts else None
     with Bar("counting", expected, "B") if not as_json else nullcontext() as bar:
@@ -98,7 +108,9 @@ def train_tokenizer(
         else:
             phases.begin("count")
             text = held_out.apart_from_training(source)
-            whole = count_pretokens(text, pattern or "cl100k", threads=threads, progress=phases, **budget)
+            whole = count_pretokens(
+                text, pattern or "cl100k", threads=threads, progress=phases, forecast=forecast, **budget
+            )
         if save_counts:
             whole.save(save_counts)
         kept = whole.at_least(min_count) if min_count > 1 else whole
@@ -110,7 +122,7 @@ def train_tokenizer(
             min_frequency=min_frequency,
             max_token_length=max_token_length,
             byte_order=byte_order,
-            memory=memory,
+            memory=spare,
             progress=phases,
         )
         phases.end()
@@ -126,6 +138,20 @@ def train_tokenizer(
     else:
         show(summary)
     return tok
+
+
+def _spare_memory(memory: int | None, source: Corpus | PairTexts | None, pattern: str) -> int | None:
+    """Return the bytes that `memory` leaves for counting and merging, beside Python, its libraries and the text."""
+    if memory is None:
+        return None
+    count_pretokens(["a"], pattern, threads=1)  # loads the kernels
+    taken = resident_memory() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
+    if memory < taken + LEAST_SPARE_MEMORY:
+        raise ValueError(
+            f"--memory is {memory:,} bytes, but Python, its libraries and the text being read take {taken:,}: "
+            f"give at least {-(-(taken + LEAST_SPARE_MEMORY) // 10_000_000) * 10}M"
+        )
+    return memory - taken
 
 
 def _sentinels(count: int) -> tuple[str, ...]:

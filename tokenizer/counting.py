@@ -15,6 +15,7 @@ from tokenizer import count_kernel
 from tokenizer.count_table import Counted, CountTable
 from tokenizer.documents import Block, arrow_block, corpus_blocks, cut, cut_within, release
 from tokenizer.first_use import begin, compiled
+from tokenizer.forecast import MergeForecast
 from tokenizer.patterns import Pattern, resolve_pattern
 from tokenizer.pretokenize import pretoken_ends
 from tokenizer.scanner import pretokens_of
@@ -25,11 +26,12 @@ from tokenizer.spilling import (
     Run,
     RunFile,
     ascends,
+    at_least,
     batches,
     in_order,
     in_order_by_steps,
     merge_on_disk,
-    selected,
+    pieces,
 )
 from tokenizer.workers import share_out, thread_count
 
@@ -66,7 +68,7 @@ class PretokenCounts:
     @property
     def total_bytes(self) -> int:
         """Bytes of the corpus that was counted."""
-        return int((np.diff(self.offsets) * self.counts).sum())
+        return sum(int(np.dot(np.diff(piece.offsets), piece.counts)) for piece in pieces(self._counted))
 
     def items(self) -> Iterator[tuple[bytes, int]]:
         """The pretokens with their counts."""
@@ -82,7 +84,7 @@ class PretokenCounts:
         A vocabulary trained on these is no longer exactly that of the corpus; the difference of the two `total_bytes`
         says how much of it was left out.
         """
-        return PretokenCounts(self.pattern, *selected(self._counted, self.counts >= count))
+        return PretokenCounts(self.pattern, *at_least(self._counted, count))
 
     @classmethod
     def sum(cls, several: Iterable[PretokenCounts]) -> PretokenCounts:
@@ -242,6 +244,7 @@ def count_pretokens(
     progress: Progress | None = None,
     memory: int | None = None,
     spill_folder: str | os.PathLike | None = None,
+    forecast: MergeForecast | None = None,
 ) -> PretokenCounts:
     """Split a corpus by a pattern and count its distinct pretokens.
 
@@ -255,7 +258,8 @@ def count_pretokens(
     does not fit is written in sorted runs to a temporary file in `spill_folder` (by default the system's) and merged
     in the end, which progress hears of as ("combine", pretokens done, in all); the result then stands in such
     files, too, mapped into memory. They have no name and disappear with the process. The interpreter, libraries
-    and a few megabytes of text per thread come on top.
+    and a few megabytes of text per thread come on top. forecast: ends counting with a ValueError as soon as what was
+    spilled shows that merging will not fit in memory.
 
     Bytes that are not UTF-8 are a pretoken each. Raises ValueError for a lone surrogate in a str (with the document's
     position), nulls and unknown columns, FileNotFoundError for a path that does not exist, and OSError, which names
@@ -294,7 +298,7 @@ def count_pretokens(
         begin("merging")  # which most counts are for
 
     with RunFile(spill_folder) if memory is not None else nullcontext() as spilled:
-        counters = [_Counter(memory and memory // threads, spilled) for _ in range(threads)]
+        counters = [_Counter(memory and memory // threads, spilled, forecast) for _ in range(threads)]
         counters[0].add(first.data, 0, first.offsets[1:], first.counts)
         share_out(pieces, [count_with(counter) for counter in counters], done)
         while len(counters) > 1 and not spilled:
@@ -331,9 +335,9 @@ def _count_first(
 class _Counter:
     """One thread's table, and where it goes when it is full."""
 
-    def __init__(self, limit: int | None, spilled: RunFile | None):
+    def __init__(self, limit: int | None, spilled: RunFile | None, forecast: MergeForecast | None):
         self.table = CountTable(limit)
-        self._spilled = spilled
+        self._spilled, self._forecast = spilled, forecast
         # Sorting takes some 80 bytes a row: a fifth of the limit, which growing, too, leaves of it.
         self._run_rows = RUN_ROWS if limit is None else min(RUN_ROWS, limit // 400)
 
@@ -346,6 +350,8 @@ class _Counter:
         """Write the table as sorted runs and empty it."""
         for part in self.table.parts(self._run_rows):
             check()
+            if self._forecast is not None:
+                self._forecast.add(part)
             self._spilled.write(batches(in_order(part)), check)
         self.table.clear()
 

@@ -15,28 +15,28 @@ import numpy as np
 from tokenizer import first_use, merge_kernel
 from tokenizer import pair_kernel as kernel
 from tokenizer.counting import PretokenCounts
+from tokenizer.forecast import merge_bytes
 
-BYTES_PER_POSITION = 28  # nodes, the pool, and the records of pairs, for each byte of the distinct pretokens
 WORK_PER_CALL = 1_000_000  # replacements, about 0.1 s: Ctrl-C and progress are heard in between
 POSITIONS_PER_CALL = 1 << 23
 
 
 def check_memory(counts: PretokenCounts, memory: int | None) -> None:
     """ValueError where merging would take more than `memory` bytes, with what would fit."""
-
-    def needed(size: int) -> int:
-        return size * BYTES_PER_POSITION
-
-    if memory is None or needed(len(counts.data)) <= memory:
+    needed = merge_bytes(len(counts), len(counts.data))
+    if memory is None or needed <= memory:
         return
     lengths = np.diff(counts.offsets)
-    least = 2
-    while needed(size := int(lengths[counts.counts >= least].sum())) > memory:
+    least = 1
+    fitting = needed
+    while fitting > memory:
         least += 1
+        kept = counts.counts >= least
+        fitting = merge_bytes(int(kept.sum()), int(lengths[kept].sum()))
     raise ValueError(
-        f"merging {len(counts):,} distinct pretokens takes about {needed(len(counts.data)):,} bytes, more than the "
-        f"memory of {memory:,}: allow more, or leave out those that occur less than {least} times "
-        f"(--min-count {least}, counts.at_least({least})), which takes {needed(size):,} but is not exact"
+        f"merging {len(counts):,} distinct pretokens takes about {needed:,} bytes, more than "
+        f"the memory of {memory:,}: allow more, or leave out those that occur less than {least} times "
+        f"(--min-count {least}, counts.at_least({least})), which takes {fitting:,} but is not exact"
     )
 
 

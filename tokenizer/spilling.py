@@ -7,7 +7,9 @@ comes up to a common bound, puts it in order and adds up what is equal; it holds
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +28,8 @@ BATCH_BYTES = 1 << 18
 WINDOW_ROWS = 1 << 18  # put in order at once when runs are merged: about what the caches hold
 MOST_RUNS = 128  # merged at once; each may be an open file
 RUN_MEMORY = 2 << 20  # what a run takes at most while it is merged, unless a pretoken alone is larger
+
+_MADV_PAGEOUT = 21  # of Linux; the module mmap does not name it
 
 Run = Iterator[Counted]
 
@@ -48,19 +52,12 @@ def in_order_by_steps(counted: Counted) -> Counted:
     """As `in_order`, in steps between which Ctrl-C is heard."""
     if len(counted.counts) <= RUN_ROWS or ascends(counted):
         return in_order(counted)
-    return joined(list(merge([batches(in_order(piece)) for piece in _pieces(counted)])))
+    return joined(list(merge([batches(in_order(piece)) for piece in pieces(counted)])))
 
 
-def selected(counted: Counted, which: np.ndarray) -> Counted:
-    """The pretokens for which `which`, bool (n,), is true."""
-
-    kept, row = [], 0
-    for piece in _pieces(counted):
-        n = len(piece.counts)
-        order = np.flatnonzero(which[row : row + n])
-        kept.append(_gathered(piece, order))
-        row += n
-    return joined(kept)
+def at_least(counted: Counted, count: int) -> Counted:
+    """Return the pretokens that occur at least `count` times."""
+    return joined([_gathered(piece, np.flatnonzero(piece.counts >= count)) for piece in pieces(counted)])
 
 
 def _gathered(counted: Counted, order: np.ndarray) -> Counted:
@@ -108,9 +105,11 @@ def _cut(counted: Counted, rows: int, size: int) -> Iterator[Counted]:
         first = last
 
 
-def _pieces(counted: Counted) -> Iterator[Counted]:
-    """Views that are worked on at once."""
-    return _cut(counted, RUN_ROWS, RUN_BYTES)
+def pieces(counted: Counted) -> Iterator[Counted]:
+    """Yield views that are worked on at once. Counts that are mapped from files leave memory piece by piece."""
+    for piece in _cut(counted, RUN_ROWS, RUN_BYTES):
+        yield piece
+        _page_out(counted)
 
 
 def batches(counted: Counted) -> Run:
@@ -291,6 +290,17 @@ def _mapped(run: Run, folder: Path) -> Counted:
             size += len(data)
         kinds = (np.uint8, np.int64, np.int64)
         return Counted(*(file.mapped(kind) for file, kind in zip(files, kinds, strict=True)))
+
+
+def _page_out(counted: Counted) -> None:
+    """Take counts that are mapped from temporary files out of memory, until they are read again."""
+    for array in counted:
+        mapped = array
+        while isinstance(mapped, np.ndarray):
+            mapped = mapped.base
+        if isinstance(mapped, mmap.mmap) and sys.platform == "linux":
+            with contextlib.suppress(OSError):  # Linux before 5.4 cannot
+                mapped.madvise(_MADV_PAGEOUT)
 
 
 def _spill_folder(folder: str | os.PathLike | None) -> Path:

@@ -97,12 +97,14 @@ class Tokenizer:
         that runs out of pairs gives a smaller vocabulary, and a warning. Raises ValueError for what cannot be.
         """
         from tokenizer.counting import count_pretokens
+        from tokenizer.forecast import MergeForecast
         from tokenizer.training import check_options, train_vocabulary
         from tokenizer.workers import thread_count
 
         special_tokens = check_options(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
         thread_count(threads)
-        counts = count_pretokens(corpus, pattern, threads=threads, progress=progress, memory=memory)
+        forecast = MergeForecast(memory) if memory is not None else None
+        counts = count_pretokens(corpus, pattern, threads=threads, progress=progress, memory=memory, forecast=forecast)
         vocabulary = train_vocabulary(
             counts,
             vocab_size,

@@ -109,34 +109,66 @@ def test_both_phases_show_their_progress_on_a_terminal(text_folder, tmp_path):
     assert "\x1b[" in raw
 
 
-def test_a_budget_spills_and_changes_nothing(bytelm, many_words, tmp_path):
-    command = ("train-tokenizer", many_words, "--vocab-size", "400")
-    assert bytelm(*command, "--out", "whole").returncode == 0
-    done = bytelm(*command, "--out", "within", "--memory", "90M", "--threads", "4")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^spilled +[\d.]+ MB in \d+ runs", done.stdout, re.M)
+def least_memory(bytelm, text):
+    """The least --memory that the command says it needs for a text."""
+    refused = bytelm("train-tokenizer", text, "--vocab-size", "400", "--out", "tok", "--memory", "1M")
+    assert refused.returncode == 1
+    assert "Python, its libraries and the text being read take" in refused.stderr
+    return re.search(r"give at least (\d+M)$", refused.stderr)[1]
+
+
+def test_a_budget_spills_and_changes_nothing_and_the_whole_process_keeps_to_it(bytelm, many_words, tmp_path):
+    command = ("train-tokenizer", many_words, "--vocab-size", "400", "--out")
+    assert bytelm(*command, "whole").returncode == 0
+    least = least_memory(bytelm, many_words)
+    words = [BYTELM, *command, "within", "--memory", least, "--threads", "4"]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, output
+    assert re.search(r"^spilled +[\d.]+ MB in \d+ runs", output, re.M)
+    assert usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) <= int(least[:-1]) * 10**6
     tokenizers = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("whole", "within")]
     assert tokenizers[0] == tokenizers[1]
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "within"}
 
 
-def test_a_budget_too_small_for_merging_says_what_helps(bytelm, many_words, tmp_path):
-    command = ("train-tokenizer", many_words, "--vocab-size", "400", "--out", "tok", "--memory", "16M")
-    refused = bytelm(*command)
+def test_a_budget_too_small_for_merging_ends_counting_early_and_says_what_helps(bytelm, tmp_path):
+    rng = np.random.default_rng(0)
+    letters = rng.integers(97, 123, size=16_000_000, dtype=np.uint8)
+    letters[rng.random(len(letters)) < 0.14] = 32
+    (tmp_path / "words.txt").write_bytes(letters.tobytes())
+    command = ("train-tokenizer", "words.txt", "--vocab-size", "400", "--out", "tok", "--memory")
+    memory = least_memory(bytelm, "words.txt")
+    refused = bytelm(*command, memory)
     assert refused.returncode == 1
-    assert "more than the memory of 16,000,000" in refused.stderr
+    assert "for the pretokens counted so far alone: allow more, or add --save-counts" in refused.stderr
+    saved = bytelm(*command, memory, "--save-counts", "counts")
+    assert saved.returncode == 1
     assert not (tmp_path / "tok").exists()
-    remedy = re.search(r"--min-count \d+", refused.stderr)[0].split()
+    remedy = re.search(r"--min-count \d+", saved.stderr)[0].split()
+    command = ("train-tokenizer", "--counts", "counts", "--vocab-size", "400", "--out", "tok", "--memory", memory)
     done = bytelm(*command, *remedy)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^left out +[\d,]+ rare ones, [\d.]+ MB \([\d.]+%\)", done.stdout, re.M)
 
 
-def test_ctrl_c_leaves_nothing_behind(many_words, tmp_path, interrupt):
+def test_ctrl_c_leaves_nothing_behind(bytelm, many_words, tmp_path, interrupt):
     (tmp_path / "text").mkdir()
     for i in range(80):  # half a minute's work
         (tmp_path / "text" / f"{i}.txt").hardlink_to(many_words)
-    words = [BYTELM, "train-tokenizer", "text", "--vocab-size", "400", "--out", "tok", "--memory", "50M"]
+    words = [
+        BYTELM,
+        "train-tokenizer",
+        "text",
+        "--vocab-size",
+        "400",
+        "--out",
+        "tok",
+        "--memory",
+        least_memory(bytelm, many_words),
+    ]
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     errors = interrupt(process, after=4, threads=2)
     assert process.returncode == 130
@@ -171,7 +203,7 @@ def test_saved_counts_spare_reading_the_corpus(bytelm, text_folder, tmp_path):
             ["text", "--compare", "tok.json", "a=tok.json", "tok.json"],
             "another is called tok too; write it as NAME=tok",
         ),
-        (["text", "--memory", "2"], "memory is in bytes"),
+        (["text", "--memory", "2"], "give at least"),
         (["text", "--min-count", "0"], "--min-count is 0"),
         (["text", "--save-counts", "no/counts"], "--save-counts no/counts: there is no folder no"),
         (["text", "--out", "tok.json"], "tok.json is a file, and the tokenizer needs a folder"),
