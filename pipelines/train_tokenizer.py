@@ -26,6 +26,7 @@ from tokenizer import (
     resolve_pattern,
 )
 from tokenizer import sentinels as sentinel_tokens
+from tokenizer.counting import LEAST_MEMORY
 from tokenizer.forecast import MergeForecast
 
 # Blocks of text on their way through the threads, caches, and memory that the allocator does not return.
@@ -144,7 +145,7 @@ def _spare_memory(memory: int | None, source: Corpus | PairTexts | None, pattern
     """Return the bytes that `memory` leaves for counting and merging, beside Python, its libraries and the text."""
     if memory is None:
         return None
-    count_pretokens(["a"], pattern, threads=1)  # loads the kernels
+    count_pretokens(["a"], pattern, threads=1, memory=LEAST_MEMORY)  # loads the kernels
     taken = resident_memory() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
     if memory < taken + LEAST_SPARE_MEMORY:
         raise ValueError(
