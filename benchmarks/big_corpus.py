@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from pipelines.arguments import parse_count
 from pipelines.display import Bar, say, table
+from pipelines.display import show as printing
 from tokenizer import Tokenizer, count_pretokens
 from tokenizer.counting import LEAST_MEMORY
 from tokenizer.workers import thread_count
@@ -221,4 +222,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with printing():
+        main()

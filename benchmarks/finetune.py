@@ -21,6 +21,7 @@ import tyro
 from benchmarks.machine import device
 from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
 from pipelines.build_dataset import build_dataset
+from pipelines.display import show
 from pipelines.finetune import finetune
 from pipelines.pretrain import pretrain
 from pipelines.recipe import Recipe, load_recipe
@@ -244,4 +245,5 @@ def _made(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, prog="python -m benchmarks.finetune", description=__doc__))
+    with show():
+        main(tyro.cli(Options, prog="python -m benchmarks.finetune", description=__doc__))

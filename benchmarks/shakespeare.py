@@ -31,6 +31,7 @@ from benchmarks.training_worker import Job, PeerSteps
 from lm.config import ModelConfig
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset import TokenDataset
+from pipelines.display import show
 from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
 from pipelines.recipe import load_recipe
@@ -178,4 +179,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, args=sys.argv[1:]))
+    with show():
+        main(tyro.cli(Options, args=sys.argv[1:]))

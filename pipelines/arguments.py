@@ -3,16 +3,17 @@
 import inspect
 import io
 import re
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from pipelines.errors import complain
+from pipelines.stdout import STDOUT
 from pipelines.usage import sentence
 
 T = TypeVar("T")
@@ -64,6 +65,11 @@ Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
     tyro.conf.arg(help="Of activations and matrix products; auto is what the machine is fastest at."),
 ]
+Quiet = Annotated[
+    bool,
+    tyro.conf.FlagCreatePairsOff,
+    tyro.conf.arg(aliases=["-q"], help="Print results and errors only: no progress, no messages."),
+]
 # Each beam has keys and values of its own: a slip of the finger should not fill the memory.
 MOST_BEAMS = 100
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
@@ -114,19 +120,22 @@ def parse_number(text: str) -> float:
         raise ValueError(f"{text!r} is not a number such as 0.1 or 3e-4") from None
 
 
-def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, more: str = "") -> T:
-    """Call the function `target` with what `arguments` say; print help, which ends its description with `more`, or one
-    sentence about what makes no sense, and leave (exit status 0 or 2)."""
+def parse(
+    target: Callable[..., T],
+    arguments: Sequence[str],
+    verb: str,
+    more: str = "",
+    shown: Callable[[T], None] | None = None,
+) -> T:
+    """Call the function `target` with what `arguments` say, and let it print; `shown` prints what it returns.
 
-    @wraps(target)
-    def bind(*positional: Any, **named: Any) -> Callable[[], T]:
-        return partial(target, *positional, **named)
-
+    Print help, which ends its description with `more`, or one sentence about a mistake, and exit with status 0 or 2.
+    """
     prog = f"bytelm {verb}"
     try:
         with redirect_stderr(io.StringIO()) as said:
-            call = tyro.cli(
-                bind,
+            call, quiet = tyro.cli(
+                _with_quiet(target),
                 args=list(arguments),
                 prog=prog,
                 registry=_registry(),
@@ -135,9 +144,31 @@ def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, more: s
             )
     except SystemExit as leaving:
         if leaving.code:
-            print(f"bytelm {verb.split()[0]}: {sentence(said.getvalue(), prog)}", file=sys.stderr)
+            complain(verb.split()[0], sentence(said.getvalue(), prog))
         raise
-    return call()
+    except OSError as error:  # of printing help
+        raise OSError(error.errno, error.strerror, STDOUT) from None
+    from pipelines.display import show  # rich takes a while to import, and --help needs none of it
+
+    with show(quiet):
+        result = call()
+        if shown:
+            shown(result)
+    return result
+
+
+def _with_quiet(target: Callable[..., T]) -> Callable[..., tuple[Callable[[], T], bool]]:
+    """Return a function that takes the arguments of `target` and --quiet, and returns the call of `target` and it."""
+
+    def bind(*positional: Any, quiet: bool, **named: Any) -> tuple[Callable[[], T], bool]:
+        return partial(target, *positional, **named), quiet
+
+    own = inspect.signature(target)
+    option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
+    bind.__signature__ = own.replace(parameters=[*own.parameters.values(), option])
+    bind.__annotations__ = {**get_type_hints(target, include_extras=True), "quiet": Quiet}
+    bind.__doc__ = target.__doc__
+    return bind
 
 
 def _description(target: Callable[..., Any]) -> str:

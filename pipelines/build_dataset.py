@@ -16,7 +16,7 @@ from pipelines.arguments import (
     refuse_with_pairs,
 )
 from pipelines.blocks import write_blocks
-from pipelines.display import Bar, say, say_left_out, table
+from pipelines.display import Bar, messages, say, say_left_out, table
 from pipelines.files import whole_folder
 from pipelines.pairs import write_pairs
 from pipelines.vocabularies import load_tokenizer
@@ -102,7 +102,7 @@ def _summarize(out: Path, info: dict[str, Any]) -> None:
         )
         for name, s in info["splits"].items()
     ]
-    table(("split", "documents", "bytes", "tokens", "blocks", "bytes/token"), rows)
+    table(("split", "documents", "bytes", "tokens", "blocks", "bytes/token"), rows, to=messages)
     say(f"{out}: blocks of {info['context_length']} tokens, split by {info['corpus']['split_rule']}")
 
 
@@ -120,7 +120,7 @@ def _summarize_pairs(out: Path, info: dict[str, Any]) -> None:
         for name, s in info["splits"].items()
         for side, column in sides.items()
     ]
-    table(("split", "pairs", "column", "tokens", "longest", "bytes/token"), rows)
+    table(("split", "pairs", "column", "tokens", "longest", "bytes/token"), rows, to=messages)
     say(f"{out}: pairs, split by {info['corpus']['split_rule']}")
 
 

@@ -68,14 +68,14 @@ def _lines_of_standard_input() -> list[str]:
 
 
 def _show(texts: list[str], results: list[dict[str, Any]], as_json: bool) -> None:
-    from pipelines.display import say
+    from pipelines.display import answer, write
 
     for text, result in zip(texts, results, strict=True):
         if as_json:
-            print(json.dumps(result, ensure_ascii=False))
+            write(json.dumps(result, ensure_ascii=False))
         else:
             ranked = ", ".join(f"{label['label']} {label['probability']:.0%}" for label in result["labels"])
-            say(f"{ranked}: {' '.join(text.split())[:60]}")
+            answer(f"{ranked}: {' '.join(text.split())[:60]}")
 
 
 def main(arguments: list[str]) -> None:

@@ -5,6 +5,9 @@ import os
 import sys
 import warnings
 
+from pipelines.errors import complain, one_sentence
+from pipelines.stdout import STDOUT, Stdout
+
 # One verb is one module of the same name (hyphens become underscores) with a `main(arguments)`.
 VERBS = {
     "demo": "the whole main job on the built-in corpus, minutes on 2 cores",
@@ -41,26 +44,33 @@ def usage() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb; return the exit status: 0, 1 for an error, 2 for a usage error, 130 when interrupted."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    verb = arguments[0] if arguments else "--help"
-    if verb in ("-h", "--help", "help", "--version"):
-        return _printed(usage() if verb != "--version" else _version())
-    if verb not in VERBS:
-        from difflib import get_close_matches
+    if arguments is not None:
+        return _run(arguments)
+    from pipelines import process
 
-        nearest = get_close_matches(verb, VERBS, n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        print(f"bytelm: there is no verb {verb!r}{hint} `bytelm --help` lists them", file=sys.stderr)
-        return 2
-    warnings.showwarning = lambda message, *_, **__: print(f"bytelm {verb}: warning: {message}", file=sys.stderr)
+    interrupts = process.prepare()
     try:
-        module = importlib.import_module("pipelines." + verb.replace("-", "_"))
-        return module.main(arguments[1:]) or 0
+        status = _run(sys.argv[1:])
+    except SystemExit as leaving:  # --help, or a usage error
+        status = leaving.code
+    except BaseException:
+        if not interrupts:
+            raise
+        # An import that Ctrl-C breaks off can fail with any error.
+        status = _interrupted(*sys.argv[1:2])
+    process.finish()
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    verb = arguments[0] if arguments else "--help"
+    warnings.showwarning = lambda message, *_, **__: complain(verb, f"warning: {message}")
+    try:
+        if verb in ("-h", "--help", "help", "--version"):
+            return _printed(usage() if verb != "--version" else _version())
+        return _verb(verb, arguments[1:]) if verb in VERBS else _unknown(verb)
     except KeyboardInterrupt:
-        print(f"bytelm {verb}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        return _reader_gone()
+        return _interrupted(verb)
     except MemoryError as error:
         return _out_of_memory(verb, error)
     except RuntimeError as error:
@@ -70,10 +80,34 @@ def main(arguments: list[str] | None = None) -> int:
             return _out_of_memory(verb, error)
         raise
     except (ValueError, OSError, FloatingPointError) as error:
+        about_output = isinstance(error, OSError) and error.filename == STDOUT
+        if about_output:
+            Stdout().discard()
+        if about_output and isinstance(error, BrokenPipeError):
+            return 0  # as after `| head`: nothing to report, and nowhere to report it
         if os.environ.get("BYTELM_DEBUG"):
             raise
-        print(f"bytelm {verb}: {one_sentence(error)}", file=sys.stderr)
+        complain(verb if verb in VERBS else "", one_sentence(error))
         return 1
+
+
+def _verb(verb: str, arguments: list[str]) -> int:
+    module = importlib.import_module("pipelines." + verb.replace("-", "_"))
+    try:
+        return module.main(arguments) or 0
+    except SystemExit as leaving:
+        if not leaving.code:
+            Stdout().flush()
+        raise
+
+
+def _unknown(verb: str) -> int:
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(verb, VERBS, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    complain("", f"there is no verb {verb!r}{hint} `bytelm --help` lists them")
+    return 2
 
 
 def _version() -> str:
@@ -83,30 +117,17 @@ def _version() -> str:
 
 
 def _printed(text: str) -> int:
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:
-        return _reader_gone()
+    Stdout().write(text)
+    Stdout().flush()
     return 0
 
 
-def _reader_gone() -> int:
-    """The reader of our output went away (`| head`): nothing to report, and nowhere to report it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+def _interrupted(verb: str = "") -> int:
+    complain(verb, "interrupted")
+    return 130
 
 
 def _out_of_memory(verb: str, error: BaseException) -> int:
     smaller = "--train.micro-batch, context or model" if verb == "pretrain" else "context or model"
-    print(
-        f"bytelm {verb}: there is not enough memory: a smaller {smaller} needs less ({one_sentence(error)[:200]})",
-        file=sys.stderr,
-    )
+    complain(verb, f"there is not enough memory: a smaller {smaller} needs less ({one_sentence(error)[:200]})")
     return 1
-
-
-def one_sentence(error: BaseException) -> str:
-    """`error` as a line for a person; a failed system call names what failed and where."""
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.strerror}: {error.filename}"
-    return " ".join(str(error).split()) or type(error).__name__

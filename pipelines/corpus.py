@@ -5,7 +5,8 @@ from dataclasses import asdict
 from corpora import list_cards, open_corpus
 from corpora.summary import CorpusSummary, summarize
 from pipelines.arguments import CorpusNames, InvalidPolicy, SplitRule, TextColumn, parse
-from pipelines.display import Bar, console, quantity, say, say_left_out, table
+from pipelines.display import Bar, answer, quantity, results, say_left_out, table
+from pipelines.stdout import Stdout
 
 
 def list_corpora() -> None:
@@ -35,16 +36,16 @@ def show(
     source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
     with Bar("reading", source.text_bytes_estimate, "B") as bar:
         found = summarize(source, excerpts=excerpts, progress=bar.phase)
-    say(f"{found.name}: {found.description}" if found.description else found.name)
+    answer(f"{found.name}: {found.description}" if found.description else found.name)
     if found.licence:
-        say(f"licence: {found.licence}")
+        answer(f"licence: {found.licence}")
     rows = [(name, f"{s.documents:,}", f"{s.bytes:,}") for name, s in found.splits.items()]
     table(("split", "documents", "bytes"), [*rows, ("all", f"{found.documents:,}", f"{found.bytes:,}")])
-    say(f"splits: {found.split_description}")
-    say_left_out(asdict(found.dropped))
+    answer(f"splits: {found.split_description}")
+    say_left_out(asdict(found.dropped), say=answer)
     for excerpt in found.excerpts:
-        console.rule(style="dim")
-        say(excerpt)
+        results.rule(style="dim")
+        answer(excerpt)
     return found
 
 
@@ -54,6 +55,6 @@ def main(arguments: list[str]) -> None:
     elif arguments[:1] == ["show"]:
         parse(show, arguments[1:], "corpus show")
     elif {"-h", "--help"} & set(arguments[:1]):
-        print("usage: bytelm corpus list\n       bytelm corpus show CORPUS... [options]")
+        print("usage: bytelm corpus list\n       bytelm corpus show CORPUS... [options]", file=Stdout())
     else:
         raise ValueError("say `bytelm corpus list` or `bytelm corpus show CORPUS`")

@@ -56,9 +56,9 @@ def demo(out: Path = Path("bytelm-demo"), *, seconds: float = SECONDS, fresh: bo
 
 
 def _heading(number: int, text: str) -> None:
-    from pipelines.display import console
+    from pipelines.display import messages
 
-    console.print(f"\n[bold]{number}/6[/bold] {text}")
+    messages.print(f"\n[bold]{number}/6[/bold] {text}")
 
 
 def _tokenizer(out: Path) -> None:
@@ -128,7 +128,8 @@ def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
 
 def _show(out: Path, results: dict[str, Any]) -> None:
     from pipelines.dataset import TokenDataset
-    from pipelines.display import console, say, table
+    from pipelines.display import answer, results, table
+    from pipelines.escapes import safe
     from pipelines.report import subject, write_page
 
     subjects = {name: subject(out / name) for name in results}
@@ -136,7 +137,7 @@ def _show(out: Path, results: dict[str, Any]) -> None:
     gpt, bert = (results[name]["splits"]["validation"] for name in ("gpt", "bert"))
     per_byte = gpt["tokens"] / gpt["bytes"]
     dataset = TokenDataset(out / "data")
-    say(f"{dataset.bytes_per_token('validation'):.2f} bytes per token on the validation text\n")
+    answer(f"{dataset.bytes_per_token('validation'):.2f} bytes per token on the validation text\n")
     table(
         ("", "GPT", "BERT"),
         [
@@ -153,9 +154,9 @@ def _show(out: Path, results: dict[str, Any]) -> None:
     for name, bits in gpt["compressors"].items():
         cells.append((name, "-", "-", f"{bits['alone']:.3f}"))
         cells.append((f"{name}, given train", "-", "-", f"{bits['given_train']:.3f}"))
-    say("")
+    answer("")
     table(("next token", "cross-entropy (bits)", "perplexity", "bits per byte"), cells)
-    say("")
+    answer("")
     table(
         ("masked tokens", "cross-entropy (bits)", "accuracy", "pseudo-perplexity", "bits per byte"),
         [
@@ -177,9 +178,9 @@ def _show(out: Path, results: dict[str, Any]) -> None:
     )
     for name, each in subjects.items():
         for sample in each.samples:
-            console.print(f"\n[bold]{name}[/bold]: {sample['title']}")
-            console.print(sample["before"], style="dim", markup=False, end="")
-            console.print(sample["text"], markup=False)
+            results.print(f"\n[bold]{name}[/bold]: {sample['title']}")
+            results.print(safe(sample["before"]), style="dim", markup=False, end="")
+            results.print(safe(sample["text"]), markup=False)
 
 
 def main(arguments: list[str]) -> None:

@@ -2,48 +2,111 @@
 
 import sys
 import time
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from pipelines.escapes import safe
+from pipelines.stdout import Stdout
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """The reader of our output went away (`| head`): `pipelines.cli` knows that this is no error."""
-        raise BrokenPipeError
-
-
-console = _Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 # Seconds between two lines where there is no terminal to draw a bar on.
 PLAIN_INTERVAL = 10.0
 
 
+class _Messages(Stdout):
+    """Where messages go; when one cannot be written, it and all later ones are dropped."""
+
+    on_stderr = False
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr if self.on_stderr else sys.stdout
+
+    def _do(self, method: str, *arguments: str) -> Any:
+        try:
+            return super()._do(method, *arguments)
+        except OSError:
+            messages.quiet = True
+            return None
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader of our output went away (`| head`): `pipelines.cli` knows that this is no error."""
+        raise
+
+
+# Nothing is printed until `show` is called: functions that Python calls return their results.
+messages = _Console(file=_Messages(), highlight=False, emoji=False, quiet=True)
+results = _Console(file=Stdout(), highlight=False, emoji=False, quiet=True)
+
+
+class show:  # noqa: N801 - reads as a function
+    """Print messages, progress and results from here on, or inside a `with` block; `quiet` prints only results.
+
+    The command line calls it; so may a notebook: `with show(): pretrain(...)`. Work goes on when a message cannot be
+    written, as after `| head`; a result that cannot be written is an OSError.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._before = messages.quiet, messages.file.on_stderr, results.quiet
+        messages.quiet, results.quiet = quiet, False
+
+    def __enter__(self) -> "show":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        messages.quiet, messages.file.on_stderr, results.quiet = self._before
+
+
 def say(text: str) -> None:
-    """Print one line for a person; rich markup is not interpreted."""
-    console.print(text, markup=False)
+    """Print a message, one line; rich markup is not interpreted."""
+    _print(messages, safe(text), markup=False)
 
 
-def say_left_out(dropped: Mapping[str, int]) -> None:
+def say_on_stderr() -> None:
+    """Send messages to standard error from here on, to keep standard output for a program's results."""
+    messages.file.on_stderr = True
+
+
+def answer(text: str) -> None:
+    """Print a line of a result; rich markup is not interpreted."""
+    _print(results, safe(text), markup=False)
+
+
+def write(text: str, end: str = "\n") -> None:
+    """Write a result that programs may read, such as JSON or generated text: unchanged, but escaped on a terminal."""
+    if not results.quiet:
+        results.file.write((safe(text) if results.file.isatty() else text) + end)
+        results.file.flush()
+
+
+def _print(console: Console, what: Any, **options: Any) -> None:
+    """Print without breaking lines where no terminal ends them."""
+    console.print(what, soft_wrap=not console.is_terminal, **options)
+
+
+def say_left_out(dropped: Mapping[str, int], say: Callable[[str], None] = say) -> None:
     """Say how many documents a pass over a corpus left out, and why, if it did (`corpora.Dropped` as a dict)."""
     counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in dropped.items() if count]
     if counts:
         say("left out: " + ", ".join(counts))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = False) -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = False, to: Console = results) -> None:
     """Print an aligned table; columns after the first are numbers on the right, or with `text` words on the left."""
     out = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         justify = "right" if index and not text else "left"
         out.add_column(escape(column), justify=justify, no_wrap=0 < index < len(columns) - text)
     for row in rows:
-        out.add_row(*map(escape, row))
-    console.print(out)
+        out.add_row(*(escape(safe(cell)) for cell in row))
+    _print(to, out)
 
 
 def quantity(value: float, unit: str) -> str:
@@ -52,25 +115,6 @@ def quantity(value: float, unit: str) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}".rstrip()
-
-
-_SHOWN = {" ": "·", "\n": "⏎", "\r": "␍", "\t": "→", "\x7f": "␡"}
-
-
-def visible(piece: bytes) -> str:
-    """Bytes as one line that shows all of them: white space and control characters as symbols, what is not UTF-8 as
-    \\xNN, other invisible characters as \\uNNNN."""
-    text = piece.decode("utf-8", "surrogateescape")
-    shown = "".join(_SHOWN.get(c) or (c if c.isprintable() else _escaped(ord(c))) for c in text)
-    return "◌" + shown if text and unicodedata.category(text[0]).startswith("M") else shown
-
-
-def _escaped(code: int) -> str:
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if 0xDC80 <= code <= 0xDCFF:
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def duration(seconds: float) -> str:
@@ -95,7 +139,7 @@ class Bar:
         self._rich: Progress | None = None
 
     def __enter__(self) -> "Bar":
-        if console.is_terminal:
+        if messages.is_terminal and not messages.quiet:
             self._rich = Progress(
                 TextColumn("{task.description:<12}", markup=False),
                 BarColumn(),
@@ -103,7 +147,7 @@ class Bar:
                 TextColumn("{task.fields[rate]}", markup=False),
                 TimeRemainingColumn(elapsed_when_finished=True),
                 TextColumn("{task.fields[note]}", markup=False),
-                console=console,
+                console=messages,
             )
             self._rich.start()
             self._task = self._rich.add_task(self.label, total=self.total, rate="", note="")

@@ -67,9 +67,10 @@ def evaluate(
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
     check_beams(beams, "to leave the search out")
     check_length_penalty(length_penalty)
-    from pipelines.display import console
+    from pipelines.display import say_on_stderr, write
 
-    console.stderr = console.stderr or as_json
+    if as_json:
+        say_on_stderr()
     single = isinstance(runs, str | Path)
     folders = [Path(runs)] if single else [Path(run) for run in runs]
     if not folders:
@@ -80,7 +81,7 @@ def evaluate(
     results = [_measure(plan, search, compressors, checkpoint, device, dtype) for plan in plans]
     if as_json:
         for result in results:
-            print(json.dumps(result))
+            write(json.dumps(result))
     elif as_table or explain:
         _show(plans, results, explain)
     return results[0] if single else results
@@ -167,7 +168,7 @@ def _earlier(run: "Run") -> dict[str, Any] | None:
 
 def _show(plans: Sequence[Plan], results: Sequence[dict[str, Any]], explain: bool) -> None:
     """Print a table with a row for each number and a column for each split of each run; say where it was saved."""
-    from pipelines.display import say, table
+    from pipelines.display import answer, say, table
     from pipelines.files import distinct_names
     from pipelines.numbers import definitions, in_words, rows_of
 
@@ -183,9 +184,9 @@ def _show(plans: Sequence[Plan], results: Sequence[dict[str, Any]], explain: boo
     for signature in sorted(
         {numbers["bleu_signature"] for numbers in columns.values() if numbers.get("bleu_signature")}
     ):
-        say(f"BLEU: {signature}")
+        answer(f"BLEU: {signature}")
     for name, key, definition in definitions(rows) if explain else ():
-        say(f"\n{name} ({key})\n  {definition}")
+        answer(f"\n{name} ({key})\n  {definition}")
     say("")
     for plan, result in zip(plans, results, strict=True):
         of = result["measured"][next(iter(plan.splits))]

@@ -252,10 +252,10 @@ def _texts(
 
 def show(result: dict[str, Any]) -> None:
     """Print what a classifier and its rivals make of the held-out texts, and its most frequent mistakes."""
-    from pipelines.display import say, table
+    from pipelines.display import answer, table
 
     texts, cut = result["texts"], result["cut"]
-    say(
+    answer(
         f"{texts['train']:,} texts to train on, {texts['test']:,} to test on, {result['labels']:,} labels; "
         f"{sum(cut.values()):,} texts were cut to {result['cut_to']:,} tokens"
     )
@@ -272,10 +272,10 @@ def show(result: dict[str, Any]) -> None:
     ]
     table(("", "accuracy", "macro F1", "cross-entropy (nats)"), rows)
     if result["confusions"]:
-        say("most frequent mistakes:")
+        answer("most frequent mistakes:")
     for mistake in result["confusions"][:5]:
-        say(f"{mistake['times']:6,} times {mistake['label']!r} was taken for {mistake['predicted']!r}")
+        answer(f"{mistake['times']:6,} times {mistake['label']!r} was taken for {mistake['predicted']!r}")
 
 
 def main(arguments: list[str]) -> None:
-    show(parse(finetune, arguments, "finetune"))
+    parse(finetune, arguments, "finetune", shown=show)

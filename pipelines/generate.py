@@ -184,26 +184,28 @@ def _texts(tok: Any, stops: Sequence[int], steps: Iterable[Sequence[int]], count
 
 def _shown(prompts: Sequence[str], steps: Iterator[list[str]], as_json: bool, after_prompt: bool) -> str | list[str]:
     """Print texts, a single one as it grows, and return them."""
+    from pipelines.display import write
+
     single = len(prompts) == 1
     if single and not as_json:
-        print(prompts[0] if after_prompt else "", end="", flush=True)
+        write(prompts[0] if after_prompt else "", end="")
     texts = [""] * len(prompts)
     try:
         for pieces in steps:
             texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
             if single and not as_json:
-                print(pieces[0], end="", flush=True)
+                write(pieces[0], end="")
     except KeyboardInterrupt:
         if single and not as_json:
-            print()  # the text that is there ends here
+            write("")  # the text that is there ends here
         raise
     pairs = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
     if as_json:
-        print(json.dumps(pairs[0] if single else pairs))
+        write(json.dumps(pairs[0] if single else pairs))
     elif single:
-        print()
+        write("")
     else:
-        print("\n\n".join((pair["prompt"] if after_prompt else "") + pair["text"] for pair in pairs))
+        write("\n\n".join((pair["prompt"] if after_prompt else "") + pair["text"] for pair in pairs))
     return texts[0] if single else texts
 
 
@@ -211,7 +213,7 @@ def _fill(model: Any, tok: Any, around: Any, prompt: str, as_json: bool) -> list
     import torch
 
     from lm.generation import fill_masks
-    from pipelines.display import table
+    from pipelines.display import table, write
     from pipelines.prompts import masked_ids
     from pipelines.text_ids import known_ids
     from tokenizer import MASK
@@ -228,7 +230,7 @@ def _fill(model: Any, tok: Any, around: Any, prompt: str, as_json: bool) -> list
         for mask in filled
     ]
     if as_json:
-        print(json.dumps(guesses))
+        write(json.dumps(guesses))
     else:
         rows = [
             (f"{number}", *(f"{t!r} {p:.0%}" for t, p in zip(g["tokens"], g["probabilities"], strict=True)))

@@ -40,7 +40,9 @@ def params(
         raise ValueError("model.vocab_size is 0: a recipe takes it from a dataset; give --model.vocab-size 50257, say")
     costs = count(model, dtype, optimizer)
     if as_json:
-        print(json.dumps(costs))
+        from pipelines.display import write
+
+        write(json.dumps(costs))
     else:
         _print(model, dtype, costs)
     return costs
@@ -109,20 +111,20 @@ def described(name: str) -> tuple[ModelConfig, OptimizerKind]:
 
 
 def _print(model: ModelConfig, dtype: str, costs: dict[str, Any]) -> None:
-    from pipelines.display import quantity, say, table
+    from pipelines.display import answer, quantity, table
 
-    say(_shape(model))
+    answer(_shape(model))
     marks = (" (as it is)", "") if model.tied_head else ("", " (as it is)")
     columns = ("component", f"tied{marks[0]}", f"untied{marks[1]}")
     tables = costs["parameters_tied"], costs["parameters_untied"]
     table(columns, [(name, *(f"{each[name]:,}" for each in tables)) for name in COMPONENTS])
-    say(
+    answer(
         f"{costs['non_embedding']:,} without embeddings, positions and output matrix; "
         f"{costs['biases_and_norms']:,} are biases and norms"
     )
     training, length = costs["training_bytes"], f"{model.context_length:,}"
-    say(f"FLOPs per token, forward and backward: {quantity(costs['flops_per_token'], 'FLOP')}")
-    say(
+    answer(f"FLOPs per token, forward and backward: {quantity(costs['flops_per_token'], 'FLOP')}")
+    answer(
         f"training: {quantity(training['weights'], 'B')} weights, {quantity(training['gradients'], 'B')} gradients, "
         f"{quantity(training['moments'], 'B')} {OPTIMIZERS[costs['optimizer']]} moments (float32), and about "
         f"{quantity(training['activations'], 'B')} of activations a sequence of {length} ({dtype})"
@@ -131,7 +133,7 @@ def _print(model: ModelConfig, dtype: str, costs: dict[str, Any]) -> None:
         both = " and as long a source" if model.architecture == "encoder-decoder" else ""
         wider = costs["cache_bytes_on_cpu"] != costs["cache_bytes"]
         on_cpu = f"; on a CPU the cache is float32, {quantity(costs['cache_bytes_on_cpu'], 'B')}" if wider else ""
-        say(
+        answer(
             f"generation: {quantity(costs['cache_bytes_per_token'], 'B')} of KV cache a token, "
             f"{quantity(costs['cache_bytes'], 'B')} for {length}{both}; with the weights "
             f"{quantity(costs['generation_bytes'], 'B')} ({dtype}){on_cpu}"

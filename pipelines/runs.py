@@ -32,14 +32,14 @@ def runs(
     """
     found = [describe(folder) for root in folders for folder in _run_folders(root)]
     found.sort(key=lambda run: -run["changed"])
+    from pipelines.display import answer, write
+
     if as_json:
-        print(json.dumps(found))
+        write(json.dumps(found))
     elif found:
         _show(found)
     else:
-        from pipelines.display import say
-
-        say(f"there are no runs in {', '.join(map(str, folders))}: bytelm pretrain makes one")
+        answer(f"there are no runs in {', '.join(map(str, folders))}: bytelm pretrain makes one")
     return found
 
 
@@ -95,7 +95,7 @@ def _is_locked(lock: Path) -> bool:
 
 
 def _show(found: Sequence[dict[str, Any]]) -> None:
-    from pipelines.display import duration, quantity, say, table
+    from pipelines.display import answer, duration, quantity, table
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
@@ -111,7 +111,7 @@ def _show(found: Sequence[dict[str, Any]]) -> None:
     table(("run", "state", "trained", "loss", "validation", "ago"), rows)
     for run in found:
         if run["state"] == "damaged":
-            say(run["why"])
+            answer(run["why"])
 
 
 def main(arguments: list[str]) -> None:

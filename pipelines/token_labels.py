@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pipelines.display import visible
+from pipelines.escapes import visible
 from tokenizer import Tokenizer
 
 KINDS = ("word, after a space", "letters", "digits", "punctuation", "white space", "part of a character", "special")

@@ -12,7 +12,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from pipelines.arguments import TokenizerPath, TokenizerPattern, parse
-from pipelines.display import console, say, visible
+from pipelines.display import answer, results, write
+from pipelines.escapes import visible
 from pipelines.vocabularies import load_tokenizer
 from tokenizer import Tokenizer
 
@@ -64,10 +65,10 @@ def tokenize(
     encode = tok.encode if len(data) <= SHORT_TEXT else tok.encode_to_numpy
     ids = np.array(encode(data, allowed_special="all" if special else set(), disallowed_special=()), dtype=np.uint32)
     if as_json:
-        print(json.dumps(ids.tolist()))
+        write(json.dumps(ids.tolist()))
         return ids
     shown = ids[: limit or None].tolist()
-    for row in _rows([_cell(tok, token, i) for i, token in enumerate(shown)], console.width):
+    for row in _rows([_cell(tok, token, i) for i, token in enumerate(shown)], results.width):
         pieces, below = Text(), Text(style="dim")
         for piece, token, style in row:
             width = max(cell_len(piece), len(token))
@@ -75,13 +76,13 @@ def tokenize(
             below.append(token.ljust(width + 1))
         for line in (pieces, below):
             line.rstrip()
-            console.print(line, no_wrap=True, crop=False, overflow="ignore")
-        say("")
+            results.print(line, no_wrap=True, crop=False, overflow="ignore")
+        answer("")
     if len(shown) < len(ids):
-        say(f"... and {len(ids) - len(shown):,} more tokens; --limit 0 shows all")
+        answer(f"... and {len(ids) - len(shown):,} more tokens; --limit 0 shows all")
     characters = len(data.decode("utf-8", "replace"))
     per_token = f"{len(data) / max(1, len(ids)):.2f} bytes per token"
-    say(f"{len(ids):,} tokens, {len(data):,} bytes, {characters:,} characters; {per_token}")
+    answer(f"{len(ids):,} tokens, {len(data):,} bytes, {characters:,} characters; {per_token}")
     return ids
 
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpora import Corpus, PairTexts
-from pipelines.display import duration, quantity, say, table, visible
+from pipelines.display import duration, messages, quantity, say, table
+from pipelines.escapes import visible
 from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
 
 # Held-out text that the summary is measured on.
@@ -133,7 +134,7 @@ def _measured(tok: Tokenizer, held_out: HeldOut) -> dict[str, int]:
 def show(summary: dict[str, Any]) -> None:
     """Print a summary, with `tokenizer`, `split_rule` and `seconds` of each phase beside these numbers."""
     say("")
-    table(("tokenizer", summary["tokenizer"]), list(_rows(summary)), text=True)
+    table(("tokenizer", summary["tokenizer"]), list(_rows(summary)), text=True, to=messages)
     size = summary["held_out_bytes"]
     say("")
     if not size:
@@ -144,7 +145,7 @@ def show(summary: dict[str, Any]) -> None:
         used = numbers["entries_used"] / numbers["entries"]
         per_token = f"{size / numbers['tokens']:.3f}"
         rows.append((name, per_token, f"{numbers['entries']:,}", f"{numbers['entries_used']:,}", f"{used:.1%}"))
-    table((f"held out: {quantity(size, 'B')}", "bytes per token", "entries", "used", ""), rows)
+    table((f"held out: {quantity(size, 'B')}", "bytes per token", "entries", "used", ""), rows, to=messages)
 
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ import tyro
 from corpora import Corpus, PairTexts, open_corpus, open_pairs
 from corpora.splits import parse_rule
 from pipelines.arguments import CorpusNames, InvalidPolicy, PairColumns, SplitRule, TextColumn, parse, refuse_with_pairs
-from pipelines.display import Bar
+from pipelines.display import Bar, write
 from pipelines.memory import resident_memory
 from pipelines.tokenizer_summary import PHASES, HeldOut, show, summarize
 from pipelines.vocabularies import load_compared
@@ -135,7 +135,7 @@ def train_tokenizer(
         **summarize(tok, whole, kept, held_out, others),
     }
     if as_json:
-        print(json.dumps(summary, indent=2))
+        write(json.dumps(summary, indent=2))
     else:
         show(summary)
     return tok

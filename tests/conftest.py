@@ -125,6 +125,15 @@ def trained_bert(tmp_path_factory, small_recipe, dataset_folder):
 
 
 @pytest.fixture
+def printed(capsys):
+    """Lets functions print, as on the command line: capsys, which has what they printed."""
+    from pipelines.display import show
+
+    with show():
+        yield capsys
+
+
+@pytest.fixture
 def bytelm(tmp_path):
     """Runs the installed command in an empty folder, and returns the finished process with its output as text."""
 

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from lm.model import LanguageModel
-from pipelines.display import console
+from pipelines.display import messages
 from pipelines.training.loader import Batch, Share
 
 # By their names since torch 2.13, or before.
@@ -228,10 +228,10 @@ def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
     if not started:
         raise ValueError(f"--parallel {kind} is for processes that torchrun starts: {LAUNCH} --parallel {kind}")
     backend = "cpu:gloo,cuda:nccl" if _takes_a_gpu(device) else "gloo"
-    rank, quiet = int(os.environ["RANK"]), console.quiet
+    rank, quiet = int(os.environ["RANK"]), messages.quiet
     try:
         dist.init_process_group(backend, **_meeting_point())
-        console.quiet = quiet or rank > 0
+        messages.quiet = quiet or rank > 0
         yield Replicas() if kind == "ddp" else _shards("cuda" if "cuda" in backend else "cpu")
     except FloatingPointError:
         if rank == 0:
@@ -245,7 +245,7 @@ def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
             ) from error
         raise
     finally:
-        console.quiet = quiet
+        messages.quiet = quiet
         if dist.is_initialized():
             dist.destroy_process_group()
 

@@ -15,12 +15,12 @@ from benchmarks.recipes import _passages, markdown, recipes
 
 
 @pytest.mark.slow
-def test_variants_are_trained_recorded_and_not_trained_again(tmp_path, text_folder, capsys):
+def test_variants_are_trained_recorded_and_not_trained_again(tmp_path, text_folder, printed):
     options = {"text": [str(text_folder)], "tokens": 16_384, "folder": tmp_path / "made", "results": tmp_path / "found"}
     recipes(**options, variants=["modern"])
     first = (tmp_path / "found" / "recipes.json").read_text()
     recipes(**options, group="preset")
-    assert "modern, seed 0: there already" in capsys.readouterr().out
+    assert "modern, seed 0: there already" in printed.readouterr().out
     rows = json.loads((tmp_path / "found" / "recipes.json").read_text())
     assert rows[0] == json.loads(first)[0]
     assert [row["variant"] for row in rows] == list(GROUPS["preset"])

@@ -150,7 +150,7 @@ def test_a_failed_rebuild_keeps_the_dataset_that_was_there(tmp_path, text_folder
     assert files_of(old) == files_of(dataset_folder)
 
 
-def test_documents_left_out_are_counted(tmp_path, text_folder, tokenizer_folder, capsys):
+def test_documents_left_out_are_counted(tmp_path, text_folder, tokenizer_folder, printed):
     folder = tmp_path / "text"
     shutil.copytree(text_folder, folder)
     (folder / "empty.txt").write_bytes(b"")
@@ -159,7 +159,7 @@ def test_documents_left_out_are_counted(tmp_path, text_folder, tokenizer_folder,
         [str(folder)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data", invalid="skip"
     )
     assert info["corpus"]["dropped"] == {"empty_documents": 1, "invalid_documents": 1}
-    assert "1 empty documents, 1 invalid documents" in capsys.readouterr().out
+    assert "1 empty documents, 1 invalid documents" in printed.readouterr().out
 
 
 def test_a_killed_build_leaves_no_dataset_and_the_next_one_is_whole(

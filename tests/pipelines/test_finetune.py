@@ -218,11 +218,11 @@ def test_a_classifier_that_is_there_is_replaced_only_when_asked_to(made, tmp_pat
         finetune(trained_bert, **options | {"out": trained_bert}, overwrite=True, settings=settings)
 
 
-def test_what_classify_cuts_is_said(made, capsys):
+def test_what_classify_cuts_is_said(made, printed):
     words = "1 of 2 texts is longer than the 32 tokens that the classifier reads: what follows them was cut off"
     with pytest.warns(UserWarning, match=words):
         classify(made[0], ("a b c " * 100, "short"), as_json=True)
-    assert [json.loads(line)["cut"] for line in capsys.readouterr().out.splitlines()] == [True, False]
+    assert [json.loads(line)["cut"] for line in printed.readouterr().out.splitlines()] == [True, False]
 
 
 def test_damaged_files_are_named(made, tmp_path):

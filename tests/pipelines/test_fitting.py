@@ -52,7 +52,7 @@ def test_room_is_kept_for_the_optimizer(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_gpu_with_little_room_trains_in_micro_batches_that_fit(
-    tmp_path, small_recipe, dataset_folder, capsys, compiled
+    tmp_path, small_recipe, dataset_folder, printed, compiled
 ):
     """A batch of 8,192 blocks would take some 700 MB."""
     tokens = 8192 * 32
@@ -63,5 +63,5 @@ def test_a_gpu_with_little_room_trains_in_micro_batches_that_fit(
         assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run") == 0
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    said = re.search(r"micro-batches of ([\d,]+) blocks", capsys.readouterr().out)
+    said = re.search(r"micro-batches of ([\d,]+) blocks", printed.readouterr().out)
     assert 1 < int(said[1].replace(",", "")) < 8192

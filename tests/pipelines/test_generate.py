@@ -15,13 +15,13 @@ from pipelines.samples import samples_of
 from pipelines.training.run import Run
 
 
-def test_prompts_given_together_go_on_as_each_alone(trained_gpt, capsys):
+def test_prompts_given_together_go_on_as_each_alone(trained_gpt, printed):
     prompts = ["import ", "def main(arguments):", "x"]
     together = generate(trained_gpt, prompt=prompts, greedy=True, tokens=12)
-    printed = capsys.readouterr().out
+    shown = printed.readouterr().out
     for prompt, text in zip(prompts, together, strict=True):
         assert generate(trained_gpt, prompt=prompt, greedy=True, tokens=12) == text
-        assert prompt + text in printed
+        assert prompt + text in shown
 
 
 def test_several_prompts_are_a_list_in_json(trained_gpt, bytelm):
@@ -56,7 +56,7 @@ def test_a_model_of_text_without_separators_is_prompted_with_the_prompt_alone(
         generate(tmp_path / name, tokens=2, greedy=True, device="cpu")  # from nothing there is but that to go on
 
 
-def test_a_penalty_and_min_p_change_what_is_said(trained_gpt, capsys):
+def test_a_penalty_and_min_p_change_what_is_said(trained_gpt, printed):
     plain = generate(trained_gpt, prompt="import os\n" * 3, greedy=True, tokens=25)
     penalised = generate(trained_gpt, prompt="import os\n" * 3, greedy=True, tokens=25, repetition_penalty=5.0)
     assert plain != penalised
@@ -72,7 +72,7 @@ def test_a_single_token_to_draw_from_is_the_likeliest(trained_gpt):
         assert generate(trained_gpt, prompt="import ", tokens=20, seed=5, **option) == greedy
 
 
-def test_an_encoder_decoder_answers_sources_with_their_sentinels(trained_t5, capsys):
+def test_an_encoder_decoder_answers_sources_with_their_sentinels(trained_t5, printed):
     sources = ["import <|sentinel_0|>\nfrom x", "def <|sentinel_0|>(a, b):"]
     searched = generate(trained_t5, prompt=sources, tokens=20)
     assert len(searched) == 2
@@ -105,7 +105,7 @@ def test_samples_of_a_model_of_pairs_show_source_target_and_answer(trained_trans
         assert target == sample["before"].replace("the number", "die Zahl")
 
 
-def test_a_source_longer_than_the_model_reads_is_cut_and_it_is_said_where(trained_translator, capsys):
+def test_a_source_longer_than_the_model_reads_is_cut_and_it_is_said_where(trained_translator, printed):
     tok = Run(trained_translator).tokenizer()
     long = "the number 17 " * 30
     start = tok.decode(tok.encode(long)[:31])
@@ -217,7 +217,7 @@ def test_an_encoder_takes_one_text(trained_bert):
         generate(trained_bert, prompt="<|mask|>", tokens=5)
 
 
-def test_nothing_is_printed_before_a_prompt_that_cannot_be_read(trained_gpt, capsys):
+def test_nothing_is_printed_before_a_prompt_that_cannot_be_read(trained_gpt, printed):
     with pytest.raises(ValueError, match="lone surrogate"):
         generate(trained_gpt, prompt="x\udcff")
-    assert capsys.readouterr().out == ""
+    assert printed.readouterr().out == ""

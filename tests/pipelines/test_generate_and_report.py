@@ -11,30 +11,30 @@ from pipelines.generate import generate
 from pipelines.report import report
 
 
-def test_the_same_seed_writes_the_same_text(trained_gpt, capsys):
+def test_the_same_seed_writes_the_same_text(trained_gpt, printed):
     texts = [generate(trained_gpt, prompt="import ", tokens=20, seed=seed) for seed in (3, 3, 4)]
     assert texts[0] == texts[1] != texts[2]
-    assert capsys.readouterr().out.startswith("import " + texts[0])
+    assert printed.readouterr().out.startswith("import " + texts[0])
 
 
-def test_greedy_needs_no_seed(trained_gpt, capsys):
+def test_greedy_needs_no_seed(trained_gpt, printed):
     assert generate(trained_gpt, prompt="def ", greedy=True, tokens=12, seed=1) == generate(
         trained_gpt, prompt="def ", greedy=True, tokens=12, seed=2
     )
 
 
-def test_text_past_the_context_goes_on(trained_gpt, capsys):
+def test_text_past_the_context_goes_on(trained_gpt, printed):
     generate(trained_gpt, prompt="import os\n" * 20, tokens=80, as_json=True)
-    assert json.loads(capsys.readouterr().out)["text"]
+    assert json.loads(printed.readouterr().out)["text"]
 
 
-def test_an_encoder_fills_each_mask(trained_bert, capsys):
+def test_an_encoder_fills_each_mask(trained_bert, printed):
     guesses = generate(trained_bert, prompt="import <|mask|> and <|mask|>", as_json=True)
     assert len(guesses) == 2
     for guess in guesses:
         assert guess["probabilities"] == sorted(guess["probabilities"], reverse=True)
         assert len(guess["tokens"]) == len(guess["probabilities"])
-    assert json.loads(capsys.readouterr().out) == guesses
+    assert json.loads(printed.readouterr().out) == guesses
 
 
 def test_an_encoder_without_a_mask_says_what_to_do(trained_bert):

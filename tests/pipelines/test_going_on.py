@@ -44,7 +44,7 @@ def read(monkeypatch):
 
 
 def test_a_run_goes_on_at_another_batch_size_without_repeating_or_skipping_a_block(
-    tmp_path, small_recipe, dataset_folder, read, capsys
+    tmp_path, small_recipe, dataset_folder, read, printed
 ):
     out = tmp_path / "gpt"
     with pytest.MonkeyPatch.context() as patch:
@@ -52,7 +52,7 @@ def test_a_run_goes_on_at_another_batch_size_without_repeating_or_skipping_a_blo
         assert pretrain(small_recipe, data=dataset_folder, out=out) == 128 + signal.SIGTERM
     larger = with_train(small_recipe, batch_tokens=640, micro_batch=5, log_every_steps=1)
     assert pretrain(larger, data=dataset_folder, out=out) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed.readouterr().out.split())
     assert "gpt goes on with train.batch_tokens 640 (was 256), train.micro_batch 5 (was 8), train.log_every" in said
     assert read == in_order(dataset_folder, len(read))
     assert len(read) * 32 == metrics_of(out)[-1]["tokens"] == 23 * 256 + 11 * 640
@@ -144,14 +144,14 @@ def test_a_run_goes_on_in_another_dtype_where_that_is_asked_for(tmp_path, small_
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(tmp_path, small_recipe, dataset_folder, trained_gpt, capsys):
+def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(tmp_path, small_recipe, dataset_folder, trained_gpt, printed):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     run = Run(out)
     save_config(out / "config.toml", with_train(run.recipe, device="cuda", dtype="float16"), run.facts)
     shutil.rmtree(out / "checkpoints" / "step-0000050")
     assert pretrain(with_train(small_recipe, device="auto"), data=dataset_folder, out=out) == 0
     assert "goes on with train.device 'cpu' (was 'cuda'), train.dtype 'float32'" in " ".join(
-        capsys.readouterr().out.split()
+        printed.readouterr().out.split()
     )
     assert_same_run(out, trained_gpt)
 
@@ -173,7 +173,7 @@ def test_schedules_that_cannot_be_are_refused(change, told):
 
 
 def test_kernels_add_up_in_a_fixed_order_while_training_if_asked_and_only_then(
-    tmp_path, small_recipe, dataset_folder, monkeypatch, capsys
+    tmp_path, small_recipe, dataset_folder, monkeypatch, printed
 ):
     seen, step = set(), Trainer.step
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
@@ -185,7 +185,7 @@ def test_kernels_add_up_in_a_fixed_order_while_training_if_asked_and_only_then(
     assert (seen, torch.are_deterministic_algorithms_enabled()) == ({True}, False)
     assert torch.utils.deterministic.fill_uninitialized_memory
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    assert "; kernels that add up in a fixed order" in " ".join(capsys.readouterr().out.split())
+    assert "; kernels that add up in a fixed order" in " ".join(printed.readouterr().out.split())
 
 
 def test_an_operation_without_a_fixed_order_is_refused_by_name(tmp_path, small_recipe, dataset_folder, monkeypatch):
@@ -200,14 +200,14 @@ def test_an_operation_without_a_fixed_order_is_refused_by_name(tmp_path, small_r
 
 
 def test_float32_products_have_the_precision_asked_for_while_training_and_only_then(
-    tmp_path, small_recipe, dataset_folder, monkeypatch, capsys
+    tmp_path, small_recipe, dataset_folder, monkeypatch, printed
 ):
     seen, step = set(), Trainer.step
     monkeypatch.setattr(Trainer, "step", lambda self: seen.add(torch.get_float32_matmul_precision()) or step(self))
     recipe = with_train(small_recipe, tokens=512, matmul_precision="high")
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
     assert (seen, torch.get_float32_matmul_precision()) == ({"high"}, "highest")
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed.readouterr().out.split())
     assert "CPU, 1 of" in said
     assert "cores, float32 as asked; attention sdpa, the fastest measured for that at 32 positions; matmul" in said
     assert "matmul precision high (float32 products in TF32 or three of bfloat16)" in said

@@ -328,11 +328,11 @@ def test_a_run_on_pairs_goes_on_with_other_micro_batches_but_not_with_another_ba
         pretrain(replace(recipe, train=replace(recipe.train, batch_tokens=300)), data=data, out=out)
 
 
-def test_pairs_longer_than_the_context_are_cut_and_counted(tmp_path, recipe, data, capsys):
+def test_pairs_longer_than_the_context_are_cut_and_counted(tmp_path, recipe, data, printed):
     short = replace(recipe, model=replace(recipe.model, context_length=4), train=replace(recipe.train, tokens=2000))
     assert pretrain(short, data=data, out=tmp_path / "run") == 0
     longer = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["train"]["source_ids"])
-    assert f"{longer:,} of 1,500 pairs are longer than 4 tokens" in " ".join(capsys.readouterr().out.split())
+    assert f"{longer:,} of 1,500 pairs are longer than 4 tokens" in " ".join(printed.readouterr().out.split())
     held_out = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["validation"]["source_ids"])
     assert evaluate(tmp_path / "run", beams=0)["splits"]["validation"]["cut"] == held_out
 

@@ -218,11 +218,11 @@ def test_signals_that_come_together_are_one_request(tmp_path, small_recipe, data
     assert_same_run(tmp_path / "gpt", trained_gpt)
 
 
-def test_a_signal_in_the_last_step_finds_the_run_finished(tmp_path, small_recipe, dataset_folder, trained_gpt, capsys):
+def test_a_signal_in_the_last_step_finds_the_run_finished(tmp_path, small_recipe, dataset_folder, trained_gpt, printed):
     with pytest.MonkeyPatch.context() as patch:
         stop_after(50, patch)
         assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
-    assert "the same command goes on" not in capsys.readouterr().out
+    assert "the same command goes on" not in printed.readouterr().out
     assert_same_run(tmp_path / "gpt", trained_gpt)
 
 

@@ -12,7 +12,7 @@ from pipelines.training.kept import latest_checkpoint
 from pipelines.training.run import Run, locked
 
 
-def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, dataset_folder, capsys):
+def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, dataset_folder, printed):
     shutil.copytree(trained_gpt, tmp_path / "some" / "finished")
     longer = replace(small_recipe, train=replace(small_recipe.train, tokens=2 * small_recipe.train.tokens))
     stopped = tmp_path / "some" / "stopped"
@@ -20,11 +20,11 @@ def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, d
     shutil.rmtree(latest_checkpoint(stopped))  # as where it was killed before that was written
     shutil.copytree(trained_gpt, tmp_path / "damaged")
     (tmp_path / "damaged" / "config.toml").write_text("objective = 3")
-    capsys.readouterr()
+    printed.readouterr()
     with locked(stopped):
         busy = {run["run"]: run["state"] for run in runs([tmp_path])}
     found = {run["run"]: run for run in runs([tmp_path])}
-    table = capsys.readouterr().out
+    table = printed.readouterr().out
     states = {str(tmp_path / name): state for name, state in (("some/finished", "finished"), ("damaged", "damaged"))}
     assert busy == {**states, str(stopped): "training"}
     assert {name: run["state"] for name, run in found.items()} == {**states, str(stopped): "stopped"}
@@ -35,14 +35,14 @@ def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, d
     assert "12.8 ktok, 100%" in table
 
 
-def test_runs_speak_json_and_say_when_there_are_none(tmp_path, trained_gpt, capsys):
+def test_runs_speak_json_and_say_when_there_are_none(tmp_path, trained_gpt, printed):
     runs([trained_gpt], as_json=True)
-    assert json.loads(capsys.readouterr().out)[0]["state"] == "finished"
+    assert json.loads(printed.readouterr().out)[0]["state"] == "finished"
     assert runs([tmp_path]) == []
-    assert "there are no runs" in capsys.readouterr().out
+    assert "there are no runs" in printed.readouterr().out
 
 
-def test_a_classifier_is_no_run_and_an_imported_model_is_not_stopped(tmp_path, trained_gpt, capsys):
+def test_a_classifier_is_no_run_and_an_imported_model_is_not_stopped(tmp_path, trained_gpt, printed):
     shutil.copytree(trained_gpt, tmp_path / "classifier")
     (tmp_path / "classifier" / "labels.json").write_text("[]")
     shutil.copytree(trained_gpt, tmp_path / "imported")
@@ -53,8 +53,8 @@ def test_a_classifier_is_no_run_and_an_imported_model_is_not_stopped(tmp_path, t
         Run(tmp_path / "classifier")
 
 
-def test_a_damaged_run_says_why(tmp_path, trained_gpt, capsys):
+def test_a_damaged_run_says_why(tmp_path, trained_gpt, printed):
     shutil.copytree(trained_gpt, tmp_path / "run")
     (tmp_path / "run" / "config.toml").write_text("objective = 3")
     runs([tmp_path])
-    assert "objective is 3" in capsys.readouterr().out
+    assert "objective is 3" in printed.readouterr().out

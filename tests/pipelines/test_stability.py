@@ -45,13 +45,13 @@ def recipe(small_recipe):
 
 
 def test_a_run_goes_back_to_its_checkpoint_and_on_past_the_batches_that_made_it_fail(
-    tmp_path, recipe, dataset_folder, monkeypatch, capsys
+    tmp_path, recipe, dataset_folder, monkeypatch, printed
 ):
     order, out = in_order(dataset_folder, 400 + 32 + 8), tmp_path / "gpt"
     # Steps are of 8 blocks, checkpoints every 10 steps: one fails at step 24, and one before the first checkpoint.
     read = poison(monkeypatch, [order[5], order[8 + 23 * 8 + 3]])
     assert pretrain(recipe, data=dataset_folder, out=out) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed.readouterr().out.split())
     assert "loss of step 1 is not finite, at a learning rate of 0.0005: back to step 0 and past the 8 blocks" in said
     assert "back to step 20 and past the 32 blocks read since (rollback 2 of at most 10)" in said
     assert read == order
@@ -111,7 +111,7 @@ def test_a_run_that_rolled_back_resumes_exactly(how, tmp_path, recipe, dataset_f
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "rollback"])
 def test_a_gradient_that_is_not_finite_is_told_from_a_loss(
-    tmp_path, small_recipe, dataset_folder, monkeypatch, capsys, policy
+    tmp_path, small_recipe, dataset_folder, monkeypatch, printed, policy
 ):
     backward, spoilt = Trainer._backward, []
 
@@ -130,7 +130,7 @@ def test_a_gradient_that_is_not_finite_is_told_from_a_loss(
         assert latest_checkpoint(tmp_path / "gpt").name == "step-0000020"
         return
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed.readouterr().out.split())
     assert "the gradient of step 24 is not finite" in said
     assert ("back to step 20" in said, "skipped" in said) == (policy == "rollback", policy == "skip")
     assert metrics_of(tmp_path / "gpt")[-1]["tokens"] == recipe.train.tokens
@@ -147,7 +147,7 @@ def test_a_run_that_fails_wherever_it_goes_on_stops_and_keeps_its_checkpoint(
     assert all(weight.isfinite().all() for weight in weights_of(tmp_path / "gpt").values())
 
 
-def test_a_validation_that_is_not_finite_rolls_back_too(tmp_path, recipe, dataset_folder, monkeypatch, capsys):
+def test_a_validation_that_is_not_finite_rolls_back_too(tmp_path, recipe, dataset_folder, monkeypatch, printed):
     nats, failures = Trainer._nats, []
 
     def once(self, batch, **smoothing):
@@ -157,7 +157,7 @@ def test_a_validation_that_is_not_finite_rolls_back_too(tmp_path, recipe, datase
 
     monkeypatch.setattr(Trainer, "_nats", once)
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed.readouterr().out.split())
     assert "the validation loss after step 30 is not finite: back to step 20 and past the 80 blocks" in said
     steps = [line["step"] for line in metrics_of(tmp_path / "gpt") if line["split"] == "validation"]
     assert steps == list(range(0, 51, 10))

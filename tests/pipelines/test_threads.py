@@ -153,12 +153,12 @@ def two_cores(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_a_run_with_threads_says_so_and_is_that_of_one_thread(recipe, dataset_folder, tmp_path, two_cores, capsys):
+def test_a_run_with_threads_says_so_and_is_that_of_one_thread(recipe, dataset_folder, tmp_path, two_cores, printed):
     short = replace(recipe, train=replace(recipe.train, tokens=2048 * 10))
     for cores in (2, 1):
         torch.set_num_threads(cores)
         assert pretrain(short, data=dataset_folder, out=tmp_path / f"on-{cores}") == 0
-        assert ("2 threads with rows of their own" in capsys.readouterr().out) == (cores == 2)
+        assert ("2 threads with rows of their own" in printed.readouterr().out) == (cores == 2)
     both, one = ([line["loss"] for line in metrics_of(tmp_path / f"on-{cores}")] for cores in (2, 1))
     assert both == pytest.approx(one, rel=1e-4)
 

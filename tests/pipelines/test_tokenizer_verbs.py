@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from corpora import open_corpus
-from pipelines.display import visible
+from pipelines.escapes import visible
 from pipelines.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer
 
@@ -225,10 +225,10 @@ def test_impossible_requests_are_refused_in_a_sentence(bytelm, text_folder, toke
     assert sorted(path.name for path in tmp_path.iterdir()) == ["counts", "ranks.tiktoken", "tok.json"]
 
 
-def test_published_tokenizers_can_stand_beside_it(shared, text_folder, tmp_path, capsys):
+def test_published_tokenizers_can_stand_beside_it(shared, text_folder, tmp_path, printed):
     others = (str(shared / "vectors" / "gpt2"), str(shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"))
     train_tokenizer([str(text_folder)], vocab_size=1000, out=tmp_path / "tok", compare=others)
-    shown = capsys.readouterr().out
+    shown = printed.readouterr().out
     assert re.search(r"^gpt2 +\d\.\d+ +50,256 ", shown, re.M)
     assert re.search(r"^cl100k +\d\.\d+ +100,256 ", shown, re.M)
 

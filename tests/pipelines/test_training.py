@@ -138,7 +138,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_p
 
 
 def test_steps_that_are_not_finite_are_skipped_where_the_recipe_says_so(
-    tmp_path, small_recipe, dataset_folder, monkeypatch, capsys
+    tmp_path, small_recipe, dataset_folder, monkeypatch, printed
 ):
     nats = Trainer._nats
 
@@ -149,7 +149,7 @@ def test_steps_that_are_not_finite_are_skipped_where_the_recipe_says_so(
     monkeypatch.setattr(Trainer, "_nats", poisoned)
     recipe = replace(small_recipe, train=replace(small_recipe.train, nonfinite="skip"))
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run") == 0
-    said = capsys.readouterr().out
+    said = printed.readouterr().out
     assert all(f"the loss of step {step} is not finite: skipped" in said for step in (4, 5, 21))
     assert all(weight.isfinite().all() for weight in weights_of(tmp_path / "run").values())
     assert all(math.isfinite(line["loss"]) for line in metrics_of(tmp_path / "run"))

@@ -54,7 +54,7 @@ def test_a_loss_that_jumps_is_a_spike_and_ordinary_noise_is_none():
     assert watch.spikes == [500]
 
 
-def test_spikes_are_said_and_logged_once(tmp_path, small_recipe, dataset_folder, monkeypatch, capsys):
+def test_spikes_are_said_and_logged_once(tmp_path, small_recipe, dataset_folder, monkeypatch, printed):
     step = Trainer.step
 
     def jumping(self):
@@ -66,12 +66,12 @@ def test_spikes_are_said_and_logged_once(tmp_path, small_recipe, dataset_folder,
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
     spikes = {line["step"]: line["spikes"] for line in metrics_of(tmp_path / "gpt") if "spikes" in line}
     assert spikes == {65: [63], 75: [71]}
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed.readouterr().out.split())
     assert said.count("the loss jumped to") == 2
     assert "step 63: the loss jumped to 1" in said
 
 
-def test_time_left_counts_what_this_process_has_done(monkeypatch, capsys):
+def test_time_left_counts_what_this_process_has_done(monkeypatch, printed):
     """40 of 100 were there when it began; 20 more took 30 seconds: 40 are left, a minute."""
     clock = itertools.chain([0.0, 0.0, 30.0], itertools.repeat(31.0))
     monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
@@ -79,4 +79,4 @@ def test_time_left_counts_what_this_process_has_done(monkeypatch, capsys):
     with Bar("gpt", 100, "tok") as bar:
         bar.begin_at(40)
         bar.update(60, note="loss 3.210")
-    assert "gpt: 60% 60 tok, 0.667 tok/s, 1:00 left, loss 3.210" in " ".join(capsys.readouterr().out.split())
+    assert "gpt: 60% 60 tok, 0.667 tok/s, 1:00 left, loss 3.210" in " ".join(printed.readouterr().out.split())

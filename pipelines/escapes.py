@@ -1,0 +1,32 @@
+"""Text made safe to show: control characters become symbols or escapes, so that they cannot drive a terminal."""
+
+import re
+import unicodedata
+
+_SHOWN = {" ": "·", "\n": "⏎", "\r": "␍", "\t": "→", "\x7f": "␡"}
+# C0 and C1 controls but tab and newline, overrides of the direction of text, and surrogates, which have no UTF-8.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def safe(text: str) -> str:
+    """Return `text` with every character escaped that could drive a terminal; lines and tabs stay."""
+    return _UNSAFE.sub(lambda match: _SHOWN.get(match[0]) or _escaped(ord(match[0])), text)
+
+
+def visible(piece: bytes) -> str:
+    """Return bytes as one line that shows all of them.
+
+    White space and control characters become symbols, bytes that are not UTF-8 \\xNN, other invisible characters
+    \\uNNNN.
+    """
+    text = piece.decode("utf-8", "surrogateescape")
+    shown = "".join(_SHOWN.get(c) or (c if c.isprintable() else _escaped(ord(c))) for c in text)
+    return "◌" + shown if text and unicodedata.category(text[0]).startswith("M") else shown
+
+
+def _escaped(code: int) -> str:
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

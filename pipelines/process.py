@@ -1,0 +1,50 @@
+"""The process of a command line: its standard streams and Ctrl-C."""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+from pipelines.stdout import Stdout
+
+# Standard streams, in the order of their descriptors. A closed one is opened the wrong way round, so that reading and
+# writing fail; errors have nowhere to go.
+_STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
+
+
+def prepare() -> list[int]:
+    """Make the process ready to run a verb; return a list that gets an entry for each Ctrl-C.
+
+    Characters that the encoding of a stream lacks are printed as escapes.
+    """
+    for name, mode, flags in _STREAMS:
+        if getattr(sys, name) is None:
+            # The lowest descriptor is the closed stream's: no file opened later gets it, for libraries to write to.
+            descriptor = os.open(os.devnull, flags)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
+        signal.signal(signal.SIGINT, interrupt)
+    return interrupts
+
+
+def finish() -> None:
+    """Leave Python nothing to report as it exits.
+
+    The verb is done: Ctrl-C just ends the process, and only messages can still be unwritten.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with suppress(OSError):
+        Stdout().flush()
+        return
+    Stdout().discard()

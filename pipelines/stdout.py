@@ -1,0 +1,41 @@
+"""Standard output, whose errors say so."""
+
+import io
+import os
+import sys
+from typing import Any
+
+# The `filename` of an OSError about it.
+STDOUT = "standard output"
+
+
+class Stdout(io.TextIOBase):
+    """The current sys.stdout; an OSError names it."""
+
+    @property
+    def stream(self) -> Any:
+        return sys.stdout
+
+    def write(self, text: str) -> int:
+        return self._do("write", text)
+
+    def flush(self) -> None:
+        self._do("flush")
+
+    def _do(self, method: str, *arguments: str) -> Any:
+        try:
+            # A progress bar redirects sys.stdout to its console, which is ours.
+            return getattr(getattr(self.stream, "rich_proxied_file", self.stream), method)(*arguments)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, STDOUT) from None
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    @property
+    def encoding(self) -> str:
+        return getattr(self.stream, "encoding", None) or "utf-8"
+
+    def discard(self) -> None:
+        """Drop what was not written, and all that follows."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
