@@ -27,6 +27,9 @@ VERBS = {
     "import-hf": "make a run of a folder that transformers wrote, or of a model of the hub",
     "export-onnx": "write a run's model as an ONNX file",
 }
+# Verbs whose cores share long operations. OpenMP's threads spin while they wait for each other, which costs time slices
+# where other processes use the cores too; in these verbs they sleep, unless the user's environment says otherwise.
+COMPUTING = ("demo", "pretrain", "finetune", "evaluate")
 
 
 def usage() -> str:
@@ -92,6 +95,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _verb(verb: str, arguments: list[str]) -> int:
+    if verb in COMPUTING:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # OpenMP reads it when torch loads
     module = importlib.import_module("pipelines." + verb.replace("-", "_"))
     try:
         return module.main(arguments) or 0

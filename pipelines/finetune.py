@@ -109,7 +109,7 @@ class _Task:
         from pipelines.loading import load_trained
         from pipelines.text_ids import text_ids
         from pipelines.training.finetuning import encode_texts, train_classifier
-        from pipelines.training.machine import choose_machine
+        from pipelines.training.machine import choose_machine, without_subnormals
         from tokenizer import CLS, SEP
 
         settings, tok = self.settings, self.run.tokenizer()
@@ -122,7 +122,7 @@ class _Task:
         model = build_classifier(config, len(self.labels), settings.seed, settings.pooling, pretrained)
         model.body.compute_dtype = machine.dtype
         rows, _ = encode_texts(tok, self.train.texts, config.context_length, edges)
-        with Bar(name, settings.epochs * len(rows), "texts") as bar:
+        with without_subnormals(), Bar(name, settings.epochs * len(rows), "texts") as bar:
             train_classifier(
                 model.to(machine.device),
                 rows,

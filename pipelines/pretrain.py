@@ -27,10 +27,11 @@ def pretrain(recipe: Recipe, *, data: Path, out: Path, parallel: Literal["none",
     FloatingPointError when the loss stops being finite, ConnectionError when another process is gone.
     """
     # torch takes seconds to import: `--help` and a mistyped recipe should not wait for it.
-    from pipelines.training.machine import without_subnormals
+    from pipelines.training.machine import cores_a_product, without_subnormals
     from pipelines.training.parallel import processes
 
-    with without_subnormals(), processes(parallel, recipe.train.device) as group:
+    threads, group = recipe.train.threads, processes(parallel, recipe.train.device)
+    with without_subnormals(), cores_a_product(threads), group as group:
         return _pretrain(recipe, data, out, group)
 
 

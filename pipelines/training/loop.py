@@ -74,7 +74,10 @@ class Trainer:
         if self.device.type == "cpu":
             keep_freed_memory()
         narrow = model.compute_dtype == torch.bfloat16  # what the machine is good at, which was found out for the model
-        self.optimizers = build_optimizers(model, _settings(config), narrow, config.compile, self.parallel.spread)
+        shares = self.parallel.shares(config.optimizer == "muon")
+        self.optimizers = build_optimizers(
+            model, _settings(config), narrow, config.compile, self.parallel.spread, shares
+        )
         self._parameters = list(model.parameters())  # to walk through the modules for them takes a millisecond
         model.train()
         self.average = WeightAverage(model, config.average) if config.average else None
@@ -272,12 +275,12 @@ class Trainer:
         total, total_norm = self._backward(batch)
         may_stay = self.config.nonfinite == "skip" or self.loss_scale.enabled
         if not may_stay:  # then a GPU has this to do while the host waits for the loss
-            self.optimizers.step()
+            self.parallel.update(self.optimizers)
         loss, norm = self.parallel.sum(float(total)), float(total_norm)
         overflowed = self.loss_scale.overflowed(loss, norm)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite and may_stay:
-            self.optimizers.step()
+            self.parallel.update(self.optimizers)
         self.optimizers.zero_grad()
         if finite and self.average is not None:
             self.average.update(self.model)
@@ -350,7 +353,7 @@ class Trainer:
         self.model.eval()
         nats = weight = 0.0
         for batch in self.data.validation(self.config.validation_tokens, self.config.micro_batch):
-            nats += float(self._nats(self._shaped(batch)))
+            nats += self.parallel.measure(self._shaped(batch), self._nats)
             weight += float(batch.weights.sum())
         self.parallel.release(self.model)
         self.model.train()

@@ -129,9 +129,9 @@ def _core_flops(dtype: torch.dtype) -> float:
 
 @contextmanager
 def cores_a_product(count: int) -> Iterator[None]:
-    """For a time, so many cores of the CPU share an operation of torch."""
+    """Let `count` CPU cores share each torch operation within the context; 0 changes nothing."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(count or before)
     try:
         yield
     finally:

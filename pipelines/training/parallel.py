@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from lm.model import LanguageModel
+from lm.optimizers import Optimizers
 from pipelines.display import messages
 from pipelines.training.loader import Batch, Share
 
@@ -71,6 +72,11 @@ class OneProcess:
             total = total + loss.detach()
         return total
 
+    def measure(self, batch: Batch, loss_of: Callable[[Batch], Tensor]) -> float:
+        """Return this process's part of the loss of a batch, without a gradient."""
+        with torch.no_grad():
+            return float(loss_of(batch))
+
     def _micro_batches(self, batch: Batch, size: int) -> Iterable[Batch]:
         """At most `size` rows at a time, each to be followed by its `_backward`."""
         return batch.split(size)
@@ -82,6 +88,14 @@ class OneProcess:
     def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:
         """Scale the whole gradient of all parameters down to an L2 norm of `limit`; the norm it had, a scalar."""
         return clip_grad_norm_(parameters, limit)
+
+    def shares(self, muon: bool) -> int:
+        """Return how many shares the optimizers are built in, for `update`; `muon`: whether Muon is one of them."""
+        return 1
+
+    def update(self, optimizers: Optimizers) -> None:
+        """Update every parameter that has a gradient."""
+        optimizers.step()
 
     def spread(self, function: Callable[[Tensor], Tensor], matrices: Tensor, rows: int) -> Tensor:
         """`function` of a stack of matrices (N, `rows`, columns), of which each process works on some. Given are, and

@@ -1,35 +1,41 @@
-"""One run on the cores of a CPU: each has a thread with rows of the batch of its own, and whole products to itself.
+"""Row threads: several CPU threads train one model, each on its own rows of the batch.
 
-Two cores that share every product wait for each other after each, and on a machine with other work every time for the
-one that was held up; a thread that has its own rows waits once a step.
+When cores share every operation, they wait for each other hundreds of times a step. Each wait can cost a time slice if
+another process is using one of the cores. Row threads meet a few times a step, and they sleep while they wait.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from lm.model import LanguageModel
+from lm.optimizers import Optimizers, balanced
 from pipelines.training.config import TrainConfig
 from pipelines.training.loader import Batch
 from pipelines.training.machine import cores_a_product
 from pipelines.training.parallel import OneProcess
 
-LEAST_TOKENS = 1024  # of a thread: with fewer its products are too small to be worth a gradient of its own
-MOST = 8  # threads, which share Python's interpreter between their products
+LEAST_TOKENS = 512  # per thread: below it, Python and a gradient per thread cost more than the second core gains
+LEAST_PARAMETERS = 2_000_000  # below it, sharing passes over the parameters gains less than waking a thread costs
+MOST = 8  # threads, because Python's interpreter lock allows one at a time between operations
+
+Item, Result = TypeVar("Item"), TypeVar("Result")
+Gradients = list[Tensor | None]
+"""One gradient per parameter; None for a parameter that the loss does not depend on."""
 
 
 def with_threads(parallel: OneProcess, model: LanguageModel, config: TrainConfig) -> OneProcess:
-    """`parallel`, or where it is a single process with several cores of a CPU for a large enough batch, its threads.
+    """Return row threads for a single CPU process whose batches are large enough; otherwise return `parallel`.
 
-    Not where they would draw random numbers, in any order; nor for what torch.compile makes: its first gradients in two
-    threads were wrong.
+    Models that draw random numbers stay in one thread, because threads would draw them in any order. So do compiled
+    models: the first gradients that torch.compile computed in two threads were wrong.
     """
     parameters, shape = list(model.parameters()), model.config
-    drawn = shape.dropout or shape.stochastic_depth
-    if parallel.kind != "none" or parameters[0].device.type != "cpu" or drawn or config.compile:
+    draws = shape.dropout or shape.stochastic_depth
+    if parallel.kind != "none" or parameters[0].device.type != "cpu" or draws or config.compile:
         return parallel
     cores = torch.get_num_threads()
     threads = thread_count(cores, config.batch_tokens)
@@ -37,70 +43,112 @@ def with_threads(parallel: OneProcess, model: LanguageModel, config: TrainConfig
 
 
 def thread_count(cores: int, tokens: int) -> int:
-    """How many threads work on a batch of so many tokens: as many as share the cores evenly."""
+    """Return how many threads train a batch of `tokens` tokens: a divisor of `cores`, so each gets as many cores."""
     most = max(1, min(cores, MOST, tokens // LEAST_TOKENS))
     return max(count for count in range(1, most + 1) if cores % count == 0)
 
 
 class Threads(OneProcess):
-    """A run on a CPU whose threads each work out the gradient of some rows, in one model. Their sum is taken in the
-    order of the rows, so that the same number of cores makes the same bits. Each thread holds a gradient of all
-    parameters."""
+    """Threads that compute the gradients of their rows, and then update their shares of the parameters.
+
+    Gradients are summed in the order of the rows, so the same number of cores gives the same bits. Each thread holds a
+    gradient of every parameter.
+    """
 
     def __init__(self, parameters: Iterable[Tensor], cores: int, threads: int) -> None:
         self.cores, self.threads = cores, threads
         self._parameters = list(parameters)
+        large = sum(parameter.numel() for parameter in self._parameters) >= LEAST_PARAMETERS
+        places = [(place, parameter.numel()) for place, parameter in enumerate(self._parameters)]
+        self._portions = balanced(places, threads if large else 1)
         self._others = ThreadPoolExecutor(threads - 1, "rows")
 
     @property
     def workers(self) -> str:
-        return f"{self.threads} threads with rows of their own"
+        return f"{self.threads} threads, each with its own rows"
+
+    def shares(self, muon: bool) -> int:
+        return self.threads if muon else len(self._portions)
 
     def gradient(
         self, batch: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
     ) -> Tensor:
+        parts = self._rows(batch)
+        if len(parts) < 2:
+            return super().gradient(batch, size, loss_of, scaled)
+        at_once = -(-size // len(parts))
+        done = self._in_threads(lambda rows: self._gradient_of(rows, at_once, loss_of, scaled), parts)
+        totals, gradients = zip(*done, strict=True)
+        self._in_threads(lambda places: self._take_sums(places, gradients), self._portions)
+        return torch.stack(totals).sum()
+
+    def measure(self, batch: Batch, loss_of: Callable[[Batch], Tensor]) -> float:
+        @torch.no_grad()  # which is a mode of each thread
+        def measured(rows: Batch) -> float:
+            return float(loss_of(rows))
+
+        return sum(self._in_threads(measured, self._rows(batch)))
+
+    def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:
+        portions = [[self._parameters[place] for place in places] for places in self._portions]
+        gradients = [[p.grad for p in portion if p.grad is not None] for portion in portions]
+        norms = self._in_threads(torch._foreach_norm, gradients)
+        norm = torch.linalg.vector_norm(torch.stack([each for some in norms for each in some]))
+        factor = limit / (float(norm) + 1e-6)
+        if factor < 1.0:
+            self._in_threads(lambda some: torch._foreach_mul_(some, factor), gradients)
+        return norm
+
+    def update(self, optimizers: Optimizers) -> None:
+        self._in_threads(optimizers.step_share, range(len(optimizers.shares)))
+
+    def _rows(self, batch: Batch) -> list[Batch]:
+        """The rows of each thread: fewer threads take a batch with few rows or tokens."""
         tokens = batch.inputs.size + (0 if batch.source is None else batch.source.size)
         threads = min(self.threads, len(batch.inputs), thread_count(self.cores, tokens))
-        if threads < 2:
-            return super().gradient(batch, size, loss_of, scaled)
-        first, *others = batch.split(-(-len(batch.inputs) // threads))
-        at_once = -(-size // threads)
-        cores = self.cores // threads
-        with cores_a_product(cores):
-            parts = [(cores, part, at_once, loss_of, scaled) for part in others]
-            started = [self._others.submit(self._part_of_another, *part) for part in parts]
-            try:
-                total, gradients = self._part(first, at_once, loss_of, scaled)
-            finally:
-                wait(started)
-        for other_total, other_gradients in (part.result() for part in started):
-            total = total + other_total
-            _add(gradients, other_gradients)
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        return total
+        return list(batch.split(-(-len(batch.inputs) // threads)))
 
-    def _part_of_another(self, cores: int, *arguments: Any) -> tuple[Tensor, list[Tensor | None]]:
-        # A thread remembers how many cores it had at first, and another number of them makes other bits.
-        torch.set_num_threads(cores)
-        return self._part(*arguments)
-
-    def _part(
+    def _gradient_of(
         self, rows: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, list[Tensor | None]]:
-        """The loss of some rows and its gradient, which threads cannot add up in the parameters at once."""
+    ) -> tuple[Tensor, Gradients]:
+        """The loss of some rows and its gradients, apart from the parameters: threads may not add to them at once."""
         total = torch.zeros(())
-        gradients: list[Tensor | None] = [None] * len(self._parameters)
+        gradients: Gradients = [None] * len(self._parameters)
         for micro in rows.split(size):
             loss = loss_of(micro)
-            _add(gradients, torch.autograd.grad(scaled(loss), self._parameters, allow_unused=True))
+            more = torch.autograd.grad(scaled(loss), self._parameters, allow_unused=True)
+            gradients = [_sum(pair) for pair in zip(gradients, more, strict=True)]
             total = total + loss.detach()
         return total, gradients
 
+    def _take_sums(self, places: Iterable[int], gradients: Sequence[Gradients]) -> None:
+        for place in places:
+            self._parameters[place].grad = _sum(part[place] for part in gradients)
 
-def _add(sums: list[Tensor | None], more: Sequence[Tensor | None]) -> None:
-    """Add `more` to `sums`, item by item; None is a parameter without a gradient. Not in place: two parameters may have
-    been given one tensor."""
-    for number, gradient in enumerate(more):
+    def _in_threads(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Return what `work` makes of each item, in order: this thread takes the first, each other thread one more.
+
+        Every thread gets an equal number of cores. All threads have ended when an error in one of them is raised.
+        """
+        cores = self.cores // len(items)
+
+        def with_cores(item: Item) -> Result:
+            torch.set_num_threads(cores)  # a thread keeps its first number, and another number gives other bits
+            return work(item)
+
+        with cores_a_product(cores):
+            started = [self._others.submit(with_cores, item) for item in items[1:]]
+            try:
+                first = work(items[0])
+            finally:
+                wait(started)
+            return [first, *(each.result() for each in started)]
+
+
+def _sum(gradients: Iterable[Tensor | None]) -> Tensor | None:
+    """Return the sum in this order, in a new tensor: autograd may return one tensor for two parameters."""
+    total = None
+    for gradient in gradients:
         if gradient is not None:
-            sums[number] = gradient if sums[number] is None else sums[number] + gradient
+            total = gradient if total is None else total + gradient
+    return total

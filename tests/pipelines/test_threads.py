@@ -1,6 +1,10 @@
 """One run on the cores of a CPU: threads with rows of their own, beside one that has them all."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ from pipelines.pretrain import pretrain
 from pipelines.training import threads
 from pipelines.training.config import TrainConfig
 from pipelines.training.loader import Batch
+from pipelines.training.loop import Trainer
 from pipelines.training.parallel import ALONE, OneProcess
 from pipelines.training.threads import Threads, thread_count, with_threads
 from tests.pipelines.training_cases import assert_same_run, metrics_of, start, wait_for_step
@@ -29,6 +34,23 @@ SHAPES = {
 @pytest.fixture(autouse=True)
 def few_tokens_are_enough(monkeypatch):
     monkeypatch.setattr(threads, "LEAST_TOKENS", 1)
+
+
+class RandomBlocks:
+    """What a trainer asks of its data, of random tokens."""
+
+    unit = "blocks"
+
+    def __init__(self, shape, rows):
+        self.shape, self.rows = shape, rows
+
+    def step(self, consumed, tokens):
+        generator = np.random.default_rng(consumed)
+        ids = generator.integers(0, self.shape.vocab_size, (2, self.rows, self.shape.context_length))
+        return Batch(ids[0], ids[1], np.ones(ids[0].shape, np.float32))
+
+    def size(self, consumed, tokens):
+        return self.rows, self.rows * self.shape.context_length
 
 
 def batch_of(kind, rows):
@@ -123,8 +145,106 @@ def test_what_is_drawn_at_random_or_compiled_stays_in_one_thread(monkeypatch):
         config = TrainConfig(compile=compiled)
         return with_threads(ALONE, build_model(replace(SHAPE, **shape), seed=0), config).workers
 
-    assert workers() == "4 threads with rows of their own"
+    assert workers() == "4 threads, each with its own rows"
     assert workers(compiled=True) == workers(dropout=0.1) == workers(stochastic_depth=0.1) == ""
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_several_threads_update_and_measure_as_one_does(optimizer, monkeypatch):
+    monkeypatch.setattr(threads, "LEAST_PARAMETERS", 1)
+
+    def trained(cores):
+        torch.set_num_threads(cores)
+        data, model = RandomBlocks(SHAPE, rows=6), build_model(SHAPE, seed=0)
+        config = TrainConfig(batch_tokens=48, lr=1e-2, grad_clip=0.1, optimizer=optimizer, warmup_tokens=1)
+        trainer = Trainer(None, model, data, config)
+        losses = [trainer.step().loss for _ in range(4)]
+        measured = trainer.parallel.measure(data.step(9, 0), trainer._nats)
+        return losses, measured, trainer.at.grad_norm, list(model.parameters()), len(trainer.optimizers.shares)
+
+    losses, measured, norm, weights, shares = trained(2)
+    expected = trained(1)
+    assert (shares, expected[-1]) == (2, 1)
+    assert (losses, measured, norm) == (
+        pytest.approx(expected[0], rel=1e-4),
+        pytest.approx(expected[1], rel=1e-4),
+        pytest.approx(expected[2], rel=1e-3),
+    )
+    for weight, other in zip(weights, expected[3], strict=True):
+        torch.testing.assert_close(weight, other, atol=1e-4, rtol=1e-3)
+
+
+CPU_SECONDS = """
+import os, sys, time
+from dataclasses import replace
+from pathlib import Path
+import torch
+from pipelines.recipe import load_recipe
+from pipelines.training.loop import Trainer
+from lm.model import build_model
+from tests.pipelines.test_threads import RandomBlocks
+
+recipe = load_recipe("gpt-tiny")
+shape = replace(recipe.model, vocab_size=512)
+
+def trainer_on(cores):
+    torch.set_num_threads(cores)
+    trainer = Trainer(None, build_model(shape, seed=0), RandomBlocks(shape, rows=4), recipe.train)
+    trainer.step()
+    return trainer
+
+def cpu_seconds(cores, trainer, steps=4):
+    torch.set_num_threads(cores)
+    started = time.process_time()
+    for _ in range(steps):
+        trainer.step()
+    return time.process_time() - started
+
+two, one = trainer_on(2), trainer_on(1)
+for thread in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(thread), [min(os.sched_getaffinity(0))])
+print(cpu_seconds(2, two) / cpu_seconds(1, one))
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2 or not Path("/proc/self/task").exists(), reason="needs two cores, Linux")
+def test_threads_use_no_more_cpu_time_where_another_process_has_their_second_core():
+    """gpt-tiny's own small batches, in two threads that find themselves on one core after torch was loaded."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    ran = subprocess.run(
+        [sys.executable, "-c", CPU_SECONDS], capture_output=True, text=True, check=True, env=environment, timeout=600
+    )
+    assert float(ran.stdout) < 2.0
+
+
+@pytest.mark.parametrize(("chosen", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_the_command_line_has_openmp_sleep_unless_the_user_chose(bytelm, chosen, found):
+    environment = {**os.environ, "OMP_DISPLAY_ENV": "TRUE", **chosen}
+    ran = bytelm("pretrain", "gpt-tiny", "--data", "nowhere", "--out", "run", env=environment)
+    assert f"OMP_WAIT_POLICY = '{found}'" in ran.stderr
+
+
+def test_train_threads_says_how_many_threads_train_and_may_change_on_resume(
+    recipe, dataset_folder, tmp_path, two_cores, printed
+):
+    half = replace(recipe, train=replace(recipe.train, tokens=2048 * 4, threads=1))
+    assert pretrain(half, data=dataset_folder, out=tmp_path / "run") == 0
+    said = printed.readouterr().out
+    assert "CPU, 1 of" in said
+    assert "each with its own rows" not in said
+    both = replace(half, train=replace(half.train, threads=2))
+    torch.set_num_threads(1)
+    assert pretrain(both, data=dataset_folder, out=tmp_path / "run") == 0
+    assert torch.get_num_threads() == 1
+    said = printed.readouterr().out
+    assert "2 threads, each with its own rows" in said
+    assert "train.threads 2 (was 1)" in said
+
+
+@pytest.mark.parametrize("threads", [-1, 100_000])
+def test_an_impossible_number_of_threads_is_refused(threads):
+    with pytest.raises(ValueError, match=f"train.threads is {threads}, but must"):
+        TrainConfig(threads=threads)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +258,7 @@ def recipe(small_recipe):
         micro_batch=64,
         log_every_steps=1,
         validate_every_tokens=2048 * 10,
+        validation_tokens=2048,
         checkpoint_every_tokens=2048 * 10,
     )
     return replace(small_recipe, model=replace(small_recipe.model, dropout=0.0), train=train)
@@ -158,7 +279,7 @@ def test_a_run_with_threads_says_so_and_is_that_of_one_thread(recipe, dataset_fo
     for cores in (2, 1):
         torch.set_num_threads(cores)
         assert pretrain(short, data=dataset_folder, out=tmp_path / f"on-{cores}") == 0
-        assert ("2 threads with rows of their own" in printed.readouterr().out) == (cores == 2)
+        assert ("2 threads, each with its own rows" in printed.readouterr().out) == (cores == 2)
     both, one = ([line["loss"] for line in metrics_of(tmp_path / f"on-{cores}")] for cores in (2, 1))
     assert both == pytest.approx(one, rel=1e-4)
 
@@ -168,6 +289,6 @@ def test_a_killed_run_with_threads_ends_with_the_same_bits(recipe, dataset_folde
     process = start(recipe, dataset_folder, tmp_path / "killed", tmp_path)
     wait_for_step(tmp_path / "killed", 12, process)
     process.kill()
-    assert "2 threads with rows of their own" in process.communicate()[0]
+    assert "2 threads, each with its own rows" in process.communicate()[0]
     pretrain(recipe, data=dataset_folder, out=tmp_path / "killed")
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
