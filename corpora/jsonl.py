@@ -145,7 +145,7 @@ def _parse_line(line: bytes, number: int, path: Path, column: str, unexpected: s
     text = row.get(column)
     if text is not None and not isinstance(text, str):
         raise ValueError(
-            f'"{column}" in line {number} of {path} is a {_json_type(text)}, not a string: '
+            f'"{column}" in line {number} of {path} is {_json_type(text)}, not a string: '
             "mend the line, or choose another column with --text-column or --pairs"
         )
     return pa.array([None if text is None else _encode(text)], pa.large_binary())
@@ -161,9 +161,9 @@ def _encode(text: str) -> bytes:
 def _json_type(value: object) -> str:
     match value:
         case bool():
-            return "boolean"
+            return "a boolean"
         case int() | float():
-            return "number"
+            return "a number"
         case list():
-            return "list"
-    return "object"
+            return "a list"
+    return "an object"

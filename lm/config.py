@@ -146,25 +146,30 @@ class ModelConfig:
     def _check_heads(self) -> None:
         if self.width % self.heads:
             raise ValueError(
-                f"model.width is {self.width}, which model.heads={self.heads} does not divide: "
-                f"try model.width={-(-self.width // self.heads) * self.heads}"
+                f"model.width is {self.width}, which model.heads={self.heads} does not divide: {self._fitting_width()}"
             )
         if self.heads % self.key_value_heads:
+            fitting = max(count for count in range(1, self.kv_heads + 1) if self.heads % count == 0)
             raise ValueError(
                 f"model.kv_heads is {self.kv_heads}, which does not divide model.heads={self.heads}: "
-                "each group of query heads shares one"
+                f"try model.kv_heads={fitting}"
             )
+
+    def _fitting_width(self) -> str:
+        """Advice to take the next width that the heads divide, evenly where positions pair components."""
+        multiple = self.heads * (2 if self.positions in ("rotary", "sinusoidal") else 1)
+        return f"try model.width={-(-self.width // multiple) * multiple}"
 
     def _check_positions(self) -> None:
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(
                 f"model.width={self.width} over model.heads={self.heads} gives heads of {self.head_width} "
-                "components, and rotary positions rotate pairs: choose an even head width"
+                f"components, and rotary positions rotate pairs: {self._fitting_width()}"
             )
         if self.positions == "sinusoidal" and self.width % 2:
             raise ValueError(
                 f"model.width is {self.width}, and sinusoidal positions pair a sine with a cosine: "
-                f"try model.width={self.width + 1}, with heads that divide it"
+                f"{self._fitting_width()}"
             )
         for positions, names in _OF_POSITIONS.items():
             for field in names if self.positions != positions else ():

@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
@@ -112,6 +113,17 @@ def check_length_penalty(length_penalty: float) -> None:
         )
 
 
+def check_out(out: Path | None) -> None:
+    """Raise ValueError, before the work, if nothing can be written at `out`: a parent is a file or read-only."""
+    parent = next((folder for folder in out.absolute().parents if folder.exists()), None) if out else None
+    if parent is None:
+        return
+    if not parent.is_dir():
+        raise ValueError(f"--out is {out}, but {parent} is a file, not a folder: choose another --out")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(f"--out is {out}, but {parent} may not be written: choose another --out")
+
+
 def parse_number(text: str) -> float:
     """The number that `text` spells, such as "0.1" or "3e-4"; ValueError when it spells none."""
     try:
@@ -150,6 +162,7 @@ def parse(
         raise OSError(error.errno, error.strerror, STDOUT) from None
     from pipelines.display import show  # rich takes a while to import, and --help needs none of it
 
+    check_out(call.keywords.get("out"))
     with show(quiet):
         result = call()
         if shown:
@@ -157,10 +170,10 @@ def parse(
     return result
 
 
-def _with_quiet(target: Callable[..., T]) -> Callable[..., tuple[Callable[[], T], bool]]:
+def _with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool]]:
     """Return a function that takes the arguments of `target` and --quiet, and returns the call of `target` and it."""
 
-    def bind(*positional: Any, quiet: bool, **named: Any) -> tuple[Callable[[], T], bool]:
+    def bind(*positional: Any, quiet: bool, **named: Any) -> tuple[partial[T], bool]:
         return partial(target, *positional, **named), quiet
 
     own = inspect.signature(target)

@@ -1,5 +1,6 @@
 """`bytelm classify`: the labels that a fine-tuned classifier gives to texts."""
 
+import io
 import json
 import sys
 import warnings
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.arguments import Device, Dtype, parse
+from pipelines.process import read_standard_input
 
 
 def classify(
@@ -59,7 +61,7 @@ def classify(
 
 def _lines_of_standard_input() -> list[str]:
     lines = []
-    for number, line in enumerate(sys.stdin.buffer, 1):
+    for number, line in enumerate(io.BytesIO(read_standard_input()), 1):
         try:
             lines.append(line.decode().rstrip("\r\n"))
         except UnicodeDecodeError as error:

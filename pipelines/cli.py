@@ -69,8 +69,8 @@ def _run(arguments: list[str]) -> int:
     verb = arguments[0] if arguments else "--help"
     warnings.showwarning = lambda message, *_, **__: complain(verb, f"warning: {message}")
     try:
-        if verb in ("-h", "--help", "help", "--version"):
-            return _printed(usage() if verb != "--version" else _version())
+        if verb in ("-h", "--help", "help", "-V", "--version"):
+            return _printed(_version() if verb in ("-V", "--version") else usage())
         return _verb(verb, arguments[1:]) if verb in VERBS else _unknown(verb)
     except KeyboardInterrupt:
         return _interrupted(verb)

@@ -44,7 +44,7 @@ def show(
     answer(f"splits: {found.split_description}")
     say_left_out(asdict(found.dropped), say=answer)
     for excerpt in found.excerpts:
-        results.rule(style="dim")
+        results.rule(style="dim", characters="-")
         answer(excerpt)
     return found
 

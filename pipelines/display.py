@@ -91,9 +91,14 @@ def _print(console: Console, what: Any, **options: Any) -> None:
     console.print(what, soft_wrap=not console.is_terminal, **options)
 
 
+def counted(count: int, unit: str) -> str:
+    """Return a count and its unit, such as "1 token" or "2,000 tokens"."""
+    return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
+
+
 def say_left_out(dropped: Mapping[str, int], say: Callable[[str], None] = say) -> None:
     """Say how many documents a pass over a corpus left out, and why, if it did (`corpora.Dropped` as a dict)."""
-    counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in dropped.items() if count]
+    counts = [counted(count, name.removesuffix("s").replace("_", " ")) for name, count in dropped.items() if count]
     if counts:
         say("left out: " + ", ".join(counts))
 

@@ -6,6 +6,7 @@ from typing import Any
 from pipelines.arguments import RunFolder, parse
 from pipelines.files import read_json, save_tensors, whole_folder, write_json
 
+INSTEAD = {"encoder": ": the recipe bert-tiny-published has the shape of BERT, which can be exported"}
 NAMED_IDS = {
     "decoder": ("bos_token_id", "eos_token_id", "pad_token_id"),
     "encoder": ("pad_token_id",),
@@ -14,7 +15,7 @@ NAMED_IDS = {
 """What config.json of each architecture says of special tokens."""
 
 
-def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
+def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrite: bool = False) -> Path:
     """Write the model and the tokenizer of a run as a folder that transformers opens, and return it.
 
     AutoModelForCausalLM opens a decoder, AutoModelForMaskedLM an encoder, AutoModelForSeq2SeqLM an encoder-decoder,
@@ -24,6 +25,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
     Args:
         out: Folder to make.
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
+        overwrite: Whether an export that is there already is replaced.
     """
     from lm.exchange import format_of, to_hugging_face
     from pipelines.display import quantity, say
@@ -31,19 +33,25 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
     from pipelines.text_ids import BEFORE_TEXT, special_ids, text_ids
     from pipelines.training.run import Run
 
-    if out.exists():
-        raise ValueError(f"{out} exists already: choose another --out")
+    def replaceable(there: Path) -> bool:
+        return overwrite and all((there / name).is_file() for name in ("config.json", "model.safetensors"))
+
+    if out.exists() and not replaceable(out):
+        raise ValueError(f"{out} exists already: choose another --out (or replace an export with --overwrite)")
     this = Run(run)
     tok = this.tokenizer()
     config = this.recipe.model
-    chosen = format_of(config)
+    try:
+        chosen = format_of(config)
+    except ValueError as error:
+        raise ValueError(f"{error}{INSTEAD.get(config.architecture, '')}") from None
     model = load_trained(this, device="cpu", checkpoint=checkpoint).model
     settings, tensors = to_hugging_face(config, model.state_dict())
     if config.architecture == "decoder":
         settings[BEFORE_TEXT] = list(text_ids(this, tok).before)
     # None too, lest a default stand in for what the tokenizer has not.
     ids = {name: i for name, i in special_ids(this, tok).items() if name in NAMED_IDS[config.architecture]}
-    with whole_folder(out, replaceable=lambda folder: False) as partial:
+    with whole_folder(out, replaceable) as partial:
         write_json(partial / "config.json", settings | ids)
         if config.architecture != "encoder":
             write_json(partial / "generation_config.json", {name: i for name, i in ids.items() if i is not None})

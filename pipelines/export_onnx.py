@@ -14,7 +14,7 @@ TOLERANCE = 1e-4
 CHECKED = ((1, 1), (3, 5))  # batch and length; and one sequence as long as the context
 
 
-def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Path:
+def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrite: bool = False) -> Path:
     """Write the model of a run as an ONNX file, and compare it with the model in onnxruntime; return its path.
 
     Inputs, int64, of any batch and length up to the context: `input_ids`; of an encoder also `attention_mask`, 0 at
@@ -27,12 +27,13 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest") -> Pat
     Args:
         out: File to write, such as model.onnx.
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
+        overwrite: Whether a file that is there already is replaced.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ValueError(f"export-onnx needs the package {missing[0]}: pip install 'bytelm[onnx]'")
-    if out.exists():
-        raise ValueError(f"{out} exists already: choose another --out")
+    if out.exists() and not (overwrite and out.is_file()):
+        raise ValueError(f"{out} exists already: choose another --out (or replace a file with --overwrite)")
     from dataclasses import replace
 
     from lm.model import LanguageModel

@@ -40,8 +40,9 @@ def generate(
     tokens), `tokens`, `probabilities`.
 
     Args:
-        prompt: The text to go on from, or the source; an encoder's has <|mask|> where a token is wanted, or what an
-            imported one has for it. Given several times, all are continued together.
+        prompt: The text to continue, or the source; - for standard input, without its last line end. An encoder's has
+            its mask token, <|mask|> or what an imported one has for it, where a token is wanted. Given several times,
+            all prompts are continued together.
         tokens: Most tokens to write; each text also stops at its end. Left out, 200.
         temperature: Below 1 sharper, above 1 more varied. Left out, 0.8.
         top_k: Draw from the so many likeliest tokens.
@@ -84,7 +85,7 @@ def generate(
     tok = this.tokenizer()
     around = text_ids(this, tok)
     architecture = model.config.architecture
-    prompts = [prompt] if isinstance(prompt, str) else list(prompt) or [""]
+    prompts = [_read(each) for each in ([prompt] if isinstance(prompt, str) else list(prompt) or [""])]
     if not prompt and architecture == "encoder-decoder":
         raise ValueError("--prompt is missing: an encoder-decoder answers a source, so give one")
     searching = ["--beams"] * bool(beams) + ["--length-penalty"] * (length_penalty is not None)
@@ -108,6 +109,20 @@ def generate(
     steps = _stream(model, tok, around, prompts, tokens, choosing)
     texts = _texts(tok, around.stops, steps, len(prompts))
     return _shown(prompts, texts, as_json, after_prompt=architecture == "decoder")
+
+
+def _read(prompt: str) -> str:
+    """Return the prompt of an argument of the command line, in which - stands for standard input."""
+    from pipelines.process import read_standard_input
+
+    try:
+        if prompt == "-":
+            return read_standard_input().decode().removesuffix("\n")
+        return prompt.encode("utf-8", "surrogateescape").decode()  # Python's escapes for bytes of the command line
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--prompt is not UTF-8 at byte {error.start:,}: convert it") from None
+    except UnicodeEncodeError:
+        return prompt  # the tokenizer names the surrogate
 
 
 def _stream(

@@ -22,6 +22,7 @@ def import_hf(
     *,
     out: Path,
     objective: Literal["next-token", "masked-token", "sequence-pairs", "span-corruption"] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Make a run of a model in a format of transformers: GPT-2, GPT-NeoX, Llama, BERT or T5; return its folder.
 
@@ -35,15 +36,20 @@ def import_hf(
     Args:
         out: Folder of the run to make.
         objective: What the model predicts, if not the usual of its kind; that of an encoder-decoder is sequence-pairs.
+        overwrite: Whether an imported run that is there already is replaced.
     """
     from lm.exchange import from_hugging_face
     from pipelines.display import quantity, say
     from pipelines.recipe import Recipe
     from pipelines.text_ids import given_roles, given_special_ids
+    from pipelines.training.run import Run
     from tokenizer import Tokenizer
 
-    if out.exists():
-        raise ValueError(f"{out} exists already: choose another --out")
+    def replaceable(there: Path) -> bool:
+        return overwrite and (there / "config.toml").is_file() and "imported_from" in Run(there).facts
+
+    if out.exists() and not replaceable(out):
+        raise ValueError(f"{out} exists already: choose another --out (or replace an imported run with --overwrite)")
     folder = _fetch(source)
     settings = read_json(folder / "config.json", "import a folder that transformers' save_pretrained wrote")
     tok = Tokenizer.load(folder)
@@ -64,7 +70,7 @@ def import_hf(
     if config.architecture == "encoder":
         _warn_of_missing_roles(source, tok.special_tokens | imported["roles"])
     recipe = Recipe(objective=objective or USUAL_OBJECTIVE[config.architecture], model=config)
-    with whole_folder(out, replaceable=lambda folder: False) as partial:
+    with whole_folder(out, replaceable) as partial:
         _write_run(partial, recipe, weights, tok, imported)
     parameters = sum(tensor.numel() for tensor in weights.values())
     say(f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {source}")

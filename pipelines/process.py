@@ -37,6 +37,14 @@ def prepare() -> list[int]:
     return interrupts
 
 
+def read_standard_input() -> bytes:
+    """Return all of standard input; an OSError names it."""
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard input") from None
+
+
 def finish() -> None:
     """Leave Python nothing to report as it exits.
 

@@ -1,7 +1,6 @@
 """`bytelm tokenize`: the tokens of a text."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +11,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from pipelines.arguments import TokenizerPath, TokenizerPattern, parse
-from pipelines.display import answer, results, write
+from pipelines.display import answer, counted, results, write
 from pipelines.escapes import visible
+from pipelines.process import read_standard_input
 from pipelines.vocabularies import load_tokenizer
 from tokenizer import Tokenizer
 
@@ -45,7 +45,7 @@ def tokenize(
     White space is shown as · (space), ⏎, ␍ and → (tab), bytes that are no whole character as \\xNN.
 
     Args:
-        text: The text itself.
+        text: The text itself; - for standard input.
         file: A file to read instead of the text; - for standard input.
         special: Whether spellings of special tokens become those tokens; otherwise they are text.
         limit: The most tokens to show; 0 for all. All are counted.
@@ -58,10 +58,10 @@ def tokenize(
     tok = load_tokenizer(tokenizer, pattern)
     if special and not tok.special_tokens:
         raise ValueError(f"{tokenizer} has no special tokens: leave out --special")
-    if file is None:
-        data = (text or "").encode("utf-8", "surrogateescape")
+    if text == "-" or file == Path("-"):
+        data = read_standard_input()
     else:
-        data = sys.stdin.buffer.read() if file == Path("-") else file.read_bytes()
+        data = file.read_bytes() if file else (text or "").encode("utf-8", "surrogateescape")
     encode = tok.encode if len(data) <= SHORT_TEXT else tok.encode_to_numpy
     ids = np.array(encode(data, allowed_special="all" if special else set(), disallowed_special=()), dtype=np.uint32)
     if as_json:
@@ -79,10 +79,11 @@ def tokenize(
             results.print(line, no_wrap=True, crop=False, overflow="ignore")
         answer("")
     if len(shown) < len(ids):
-        answer(f"... and {len(ids) - len(shown):,} more tokens; --limit 0 shows all")
+        answer(f"... and {len(ids) - len(shown):,} more; --limit 0 shows all tokens")
     characters = len(data.decode("utf-8", "replace"))
     per_token = f"{len(data) / max(1, len(ids)):.2f} bytes per token"
-    answer(f"{len(ids):,} tokens, {len(data):,} bytes, {characters:,} characters; {per_token}")
+    counts = counted(len(ids), "token"), counted(len(data), "byte"), counted(characters, "character")
+    answer(f"{', '.join(counts)}; {per_token}")
     return ids
 
 

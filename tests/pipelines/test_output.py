@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
@@ -117,3 +120,108 @@ def test_a_result_that_cannot_be_written_is_an_error(shell, command, output):
 def test_a_reader_that_has_seen_enough_is_no_error(shell, command):
     done = shell(f"set -o pipefail; $BYTELM {command} | true")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+EVIL = "red \x1b[31m bell \x07 null \x00 csi \x9b2J override \u202e end"
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    """Runs the installed command on a terminal of its own; returns all that reaches the terminal."""
+    import pty
+
+    def run(*arguments):
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen([BYTELM, *map(str, arguments)], cwd=tmp_path, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 65536):
+                shown += piece
+        except OSError:  # the other end is closed
+            pass
+        process.wait(60)
+        os.close(ours)
+        return shown.decode()
+
+    return run
+
+
+def test_control_characters_of_documents_and_file_names_are_shown_escaped(terminal, tmp_path):
+    (tmp_path / "a\x1b]0;title\x07.txt").write_text((EVIL + "\n") * 40)
+    shown = terminal("corpus", "show", "a\x1b]0;title\x07.txt")
+    assert "red ␛[31m bell ␇ null ␀ csi \\u009b2J override \\u202e end" in shown
+    assert "a␛]0;title␇.txt" in shown
+    assert not {"\x07", "\x00", "\x9b", "\u202e"} & set(shown)
+    assert "\x1b[31m" not in shown
+    assert "\x1b]" not in shown
+
+
+@pytest.mark.parametrize("command", [["runs"], ["corpus", "show"], ["tokenize", "x", "--tokenizer"], ["evaluate"]])
+def test_control_characters_in_errors_are_escaped(bytelm, command):
+    done = bytelm(*command, "no\x1b[31m\x07such")
+    assert done.returncode == 1
+    assert "no␛[31m␇such" in done.stderr
+
+
+def test_generated_text_is_raw_for_programs_and_escaped_on_a_terminal(trained_gpt, bytelm, terminal):
+    command = ("generate", trained_gpt, "--prompt", "a\x1b[31mb", "--tokens", "3", "--greedy")
+    assert bytelm(*command).stdout.startswith("a\x1b[31mb")
+    assert "a␛[31mb" in terminal(*command)
+
+
+@pytest.mark.parametrize("command", ["tokenize --file -", "tokenize -"])
+def test_a_closed_standard_input_is_an_error(shell, tokenizer_folder, command):
+    done = shell(f"$BYTELM {command} --tokenizer {tokenizer_folder} <&-")
+    assert_refused(done, "Bad file descriptor: standard input")
+
+
+def test_a_standard_input_is_read_for_a_text_or_a_prompt(shell, tokenizer_folder, trained_gpt):
+    as_json = f"--tokenizer {tokenizer_folder} --json"
+    ids = [shell(f"echo import | $BYTELM tokenize {text} {as_json}").stdout for text in ("-", "--file -")]
+    assert ids[0] == ids[1] == shell(f"$BYTELM tokenize $'import\\n' --tokenizer {tokenizer_folder} --json").stdout
+    options = "--tokens 4 --greedy"
+    piped = shell(f"echo 'import os' | $BYTELM generate {trained_gpt} --prompt - {options}")
+    assert piped.stdout == shell(f"$BYTELM generate {trained_gpt} --prompt 'import os' {options}").stdout
+    assert piped.stdout.startswith("import os")
+
+
+def test_a_locale_without_unicode_gets_escapes(shell, tokenizer_folder):
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = shell(f"$BYTELM tokenize 'é' --tokenizer {tokenizer_folder}", **ascii_only)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 bytes, 1 character;" in done.stdout
+    assert_refused(shell("$BYTELM corpus show é.txt", **ascii_only), ".txt")
+
+
+def test_control_c_while_modules_are_imported_is_no_traceback(tmp_path, dataset_folder):
+    """Ctrl-C at ten moments of the first two seconds: of the interpreter's own start, nothing is ours to say."""
+    command = [BYTELM, *PRETRAIN, "--data", dataset_folder, "--out", "run"]
+    for moment in range(10):
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        maps = Path(f"/proc/{process.pid}/maps")
+        while "_lzma" not in maps.read_text() and "numpy" not in maps.read_text() and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(0.15 * moment)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == 130, said
+        assert said == "bytelm pretrain: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "verb", ["train-tokenizer", "build-dataset", "export-hf", "import-hf", "export-onnx", "report"]
+)
+def test_an_out_below_a_file_is_refused_before_the_work(bytelm, tmp_path, verb, text_folder, tokenizer_folder):
+    (tmp_path / "file").write_text("")
+    more = {
+        "train-tokenizer": (text_folder, "--vocab-size", "300"),
+        "build-dataset": (text_folder, "--tokenizer", tokenizer_folder, "--context-length", "32"),
+    }
+    done = bytelm(verb, *more.get(verb, ("nowhere",)), "--out", "file/x")
+    assert_refused(done, "--out is file/x, but", "is a file, not a folder: choose another --out")
+
+
+def test_a_version_is_printed(bytelm):
+    assert bytelm("-V").stdout == bytelm("--version").stdout
+    assert bytelm("-V").stdout.startswith("bytelm 0.")
