@@ -58,7 +58,7 @@ def from_hugging_face(
     """The shape and the float32 `state_dict` of a model from config.json and its tensors.
 
     Raises ValueError for another format, for a setting that means something else than what we have, and for tensors
-    that are missing, too many, or of another shape, by name.
+    that are missing, too many, of another shape, not floating-point or not finite, by name.
     """
     given = next((each for each in FORMATS if each.model_type == settings.get("model_type")), None)
     if given is None:
@@ -106,4 +106,9 @@ def _unpacked(given: Format, entry: Entry, tensor: Tensor, expected: Mapping[str
             f"{entry.theirs} has the shape {tuple(tensor.shape)}, but config.json makes it {shape}: they are of two "
             "models"
         )
+    if not tensor.is_floating_point():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        raise ValueError(f"{entry.theirs} is {dtype}, not floating-point: take the model as it was before quantization")
+    if not bool(tensor.float().isfinite().all()):
+        raise ValueError(f"{entry.theirs} holds NaN or infinite float32 values: take another copy of the weights")
     return {name: part.float() for name, part in entry.unpack(tensor).items()}

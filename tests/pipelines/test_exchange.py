@@ -237,9 +237,37 @@ def with_few_entries(folder):
     save_file(weights, folder / "model.safetensors")
 
 
+NORM, MATRIX = "transformer.h.1.ln_1.weight", "transformer.h.0.attn.c_attn.weight"
+
+
+def with_weights(**changed):
+    def spoil(folder):
+        weights = load_file(folder / "model.safetensors")
+        for name, change in ((NORM, changed.get("norm")), (MATRIX, changed.get("matrix"))):
+            if change:
+                weights[name] = change(weights[name])
+        save_file(weights, folder / "model.safetensors")
+
+    return spoil
+
+
+def with_one(value, dtype=torch.float32):
+    def change(weight):
+        weight = weight.to(dtype)
+        weight.view(-1)[3] = value
+        return weight
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
+        (with_weights(norm=with_one(float("nan"))), [NORM, "NaN or infinite"]),
+        (with_weights(norm=with_one(float("inf"), torch.bfloat16)), [NORM, "NaN or infinite"]),
+        (with_weights(norm=with_one(1e300, torch.float64)), [NORM, "NaN or infinite"]),
+        (with_weights(matrix=lambda weight: weight.to(torch.int8)), [f"{MATRIX} is int8, not floating-point"]),
+        (with_weights(matrix=lambda weight: weight > 0), [f"{MATRIX} is bool, not floating-point"]),
         (spoil_config, ["config.json is damaged"]),
         (without_config, ["config.json is missing"]),
         (with_an_end_that_is_no_id, ["config.json has eos_token_id = '<|endoftext|>', which is no id"]),
