@@ -1,0 +1,190 @@
+"""Training speed while other processes use the cores: `bytelm pretrain` beside none, one and two busy processes.
+
+    python -m benchmarks.contention
+
+writes benchmarks/results/contention/contention.json and .md in about five minutes. The three loads alternate while one
+run trains. Run it on a machine that is otherwise idle.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.machine import device
+from pipelines.build_dataset import build_dataset
+from pipelines.train_tokenizer import train_tokenizer
+
+RESULTS = Path(__file__).with_name("results") / "contention"
+CORPUS, VOCABULARY, CONTEXT = "stdlib", 4096, 256
+SHAPES = {
+    "gpt-tiny": [],
+    "larger": ["--model.layers", "4", "--model.width", "256", "--model.heads", "4", "--train.batch-tokens", "4096"],
+}
+LOADS = (0, 1, 2)  # busy processes
+TARGET = 0.4  # of the undisturbed speed beside two busy processes on two cores
+WARM_UP_STEPS, LEAST_STEPS = 5, 3
+NEVER = "1G"  # tokens
+
+
+class Training:
+    """A `bytelm pretrain` process, whose metrics.jsonl says how fast it is."""
+
+    def __init__(self, shape: str, data: Path, run: Path) -> None:
+        self._log = run / "metrics.jsonl"
+        self._read, self._steps = 0, []
+        bytelm = str(Path(sys.executable).with_name("bytelm"))
+        command = [bytelm, "pretrain", "gpt-tiny", "--data", str(data), "--out", str(run)]
+        never = ["--train.tokens", NEVER, "--train.validate-every-tokens", NEVER]
+        never += ["--train.checkpoint-every-tokens", NEVER]
+        options = ["--train.log-every-steps", "1", *never, *SHAPES[shape]]
+        self._output = run.with_suffix(".log").open("w")
+        self._process = subprocess.Popen([*command, *options], stdout=self._output, stderr=subprocess.STDOUT)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._output.close()
+
+    def steps(self) -> list[dict]:
+        """The lines on training steps so far."""
+        if self._log.exists():
+            with self._log.open() as file:
+                file.seek(self._read)
+                whole = file.read().rpartition("\n")[0]
+            self._read += len(whole) + 1 if whole else 0
+            lines = map(json.loads, whole.splitlines())
+            self._steps += [line for line in lines if line["split"] == "train"]
+        return self._steps
+
+    def wait_for(self, count: int) -> list[dict]:
+        """Return the steps so far, at least `count` of them."""
+        while len(self.steps()) < count:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"training ended: {Path(self._output.name).read_text()[-500:]}")
+            time.sleep(0.05)
+        return self._steps
+
+    def speed(self, seconds: float) -> float:
+        """Tokens per second of the steps that begin in the next `seconds`, at least `LEAST_STEPS`."""
+        first = len(self.wait_for(len(self.steps()) + 1))  # the step during which the load changed does not count
+        time.sleep(seconds)
+        steps = self.wait_for(first + LEAST_STEPS)
+        tokens, clock = (steps[-1][name] - steps[first - 1][name] for name in ("tokens", "time_s"))
+        return tokens / clock
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
+    """`count` processes that compute in pure Python whenever they are not stopped; they begin stopped."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        for process in busy:
+            process.send_signal(signal.SIGSTOP)
+        yield busy
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def measure(shape: str, data: Path, run: Path, rounds: int, seconds: float) -> dict:
+    """Speeds of one shape under each load, in turn."""
+    speeds: dict[int, list[float]] = {load: [] for load in LOADS}
+    training = Training(shape, data, run)
+    try:
+        with busy_processes(max(LOADS)) as busy:
+            training.wait_for(WARM_UP_STEPS)
+            for number in range(rounds):
+                for load in LOADS:
+                    for process in busy[:load]:
+                        process.send_signal(signal.SIGCONT)
+                    speeds[load].append(training.speed(seconds))
+                    for process in busy:
+                        process.send_signal(signal.SIGSTOP)
+                    message = f"{shape}, round {number + 1}, {load} busy: {speeds[load][-1]:,.0f} tokens/s"
+                    print(message, file=sys.stderr, flush=True)
+    finally:
+        training.close()
+    quiet = statistics.median(speeds[0])
+    rows = [
+        {
+            "busy_processes": load,
+            "tokens_per_s": statistics.median(some),
+            "min_tokens_per_s": min(some),
+            "to_quiet": statistics.median(some) / quiet,
+            "speeds": some,
+        }
+        for load, some in speeds.items()
+    ]
+    return {"shape": shape, "options": SHAPES[shape], "rows": rows}
+
+
+def report(result: dict) -> str:
+    """The result as a table in Markdown."""
+    machine = result["device"]
+    rows = [
+        f"| {shape['shape']} | {row['busy_processes']} | {row['tokens_per_s']:,.0f} | {row['min_tokens_per_s']:,.0f} "
+        f"| {row['to_quiet']:.2f} |"
+        for shape in result["shapes"]
+        for row in shape["rows"]
+    ]
+    worst = min(shape["rows"][-1]["to_quiet"] for shape in result["shapes"])
+    return "\n".join(
+        [
+            "# Training beside busy processes",
+            "",
+            f"`{result['command']}` on {machine['cores']} cores of {machine['processor']}, PyTorch {result['torch']}; "
+            f"load average {result['load_average']:.1f} at the start.",
+            "",
+            "| shape | busy processes | tokens/s (median) | tokens/s (min) | share of the quiet speed |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            f"Beside two busy processes, training keeps at least {worst:.2f} of its undisturbed speed (the target on "
+            f"two cores is {TARGET}; a fair share is 0.5).",
+            "",
+        ]
+    )
+
+
+def main(arguments: list[str]) -> None:
+    import torch
+
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.contention", description=" ".join(__doc__.split("\n\n")[0].split())
+    )
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--rounds", type=int, default=3, help="how many times each load is measured")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    options = parser.parse_args(arguments)
+    result = {
+        "command": " ".join(["python -m benchmarks.contention", *arguments]),
+        "device": device(),
+        "torch": torch.__version__,
+        "load_average": os.getloadavg()[0],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        train_tokenizer([CORPUS], vocab_size=VOCABULARY, out=work / "tokenizer")
+        build_dataset([CORPUS], tokenizer=work / "tokenizer", context_length=CONTEXT, out=work / "data")
+        result["shapes"] = [
+            measure(shape, work / "data", work / shape, options.rounds, options.seconds) for shape in options.shapes
+        ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "contention.json").write_text(json.dumps(result, indent=1) + "\n")
+    (options.out / "contention.md").write_text(report(result))
+    print(report(result))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
