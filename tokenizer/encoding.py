@@ -13,7 +13,7 @@ from tokenizer.cache_kernel import LARGE_ROW, SMALL_ROW, Caches
 from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
 from tokenizer.kernel_tools import SHORT, aligned
 from tokenizer.long_pretokens import encode_long
-from tokenizer.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretoken_ends
+from tokenizer.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretokenized
 from tokenizer.vocabulary import BY_MERGES, LONGEST_RANKED_TOKEN, Vocabulary
 from tokenizer.workers import share_out
 
@@ -133,8 +133,9 @@ class EncodingTables:
     """What all threads read and none writes."""
 
     def __init__(self, vocabulary: Vocabulary):
-        tokens = self.token_bytes = vocabulary.tokens
-        self.byte_lengths = vocabulary.byte_lengths
+        missing = [bytes([byte]) for byte in vocabulary.missing_bytes]
+        tokens = self.token_bytes = vocabulary.tokens + missing
+        self.byte_lengths = np.append(vocabulary.byte_lengths, np.ones(len(missing), dtype=np.int32))
         self.pattern = vocabulary.pattern
         self.automaton = automaton_arrays(self.pattern.automaton) if self.pattern.automaton is not None else None
         byte_ids = vocabulary.byte_ids
@@ -193,6 +194,8 @@ class Encoder:
 
     def encode(self, block: Block, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
+        if self.tables.automaton is None:
+            block, ends_by_chunk = pretokenized(block, self.tables.pattern)
         state = np.zeros(8, dtype=np.int64)
         id_offsets = np.zeros(len(block.offsets), dtype=np.int64)
         out = np.empty(block.size + 4 if block.size < SMALL_TEXT else block.size // 2, dtype=np.uint32)
@@ -203,7 +206,7 @@ class Encoder:
             out = self._run(block, self.ends, out, id_offsets, state, check)
         else:
             state[encode_kernel.SCANNED] = len(block.offsets) - 1
-            for ends in pretoken_ends(block, self.tables.pattern):
+            for ends in ends_by_chunk:
                 state[encode_kernel.FIRST], state[encode_kernel.LAST] = 0, len(ends)
                 out = self._run(block, ends, out, id_offsets, state, check)
         return out[: state[encode_kernel.OUT]], id_offsets

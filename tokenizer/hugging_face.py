@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tokenizer.byte_level import spell
+from tokenizer.chains import BEHAVIORS, Chain
 from tokenizer.patterns import NAMES, Pattern, refuse_possessive_interval, resolve_pattern
 from tokenizer.spelled_vocabulary import build_vocabulary, expect, is_id, shown
 from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LONGEST_REGEX = 10_000  # characters
+MOST_STEPS = 100
 
 _ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -20,7 +22,6 @@ _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized"
 
 def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
     """The content of tokenizer.json. ValueError where the format cannot say what the vocabulary is."""
-    refuse_possessive_interval(vocabulary.pattern)
     special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
     spelled = {i: spell(token) for i, token in enumerate(vocabulary.tokens) if token is not None}
     taken = set(spelled.values()) & set(special.values())
@@ -38,18 +39,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
         "padding": None,
         "added_tokens": added,
         "normalizer": {"type": vocabulary.normalizer} if vocabulary.normalizer else None,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": vocabulary.pattern.regex},
-                    "behavior": "Isolated",
-                    "invert": False,
-                },
-                _BYTE_LEVEL,
-            ],
-        },
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _steps(vocabulary.pattern)},
         "post_processor": vocabulary.post_processor,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
@@ -65,6 +55,14 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
             "merges": [[spelled[left], spelled[right]] for left, right, _ in vocabulary.merges.tolist()],
         },
     }
+
+
+def _steps(pattern: Pattern | Chain) -> list[dict[str, Any]]:
+    if isinstance(pattern, Chain):
+        return [step | {"trim_offsets": True} if step["type"] == "ByteLevel" else step for step in pattern.steps]
+    refuse_possessive_interval(pattern)
+    split = {"type": "Split", "pattern": {"Regex": pattern.regex}, "behavior": "Isolated", "invert": False}
+    return [split, _BYTE_LEVEL]
 
 
 def parse_tokenizer_json(content: Any) -> Vocabulary:
@@ -120,40 +118,67 @@ def _parse_normalizer(normalizer: Any) -> str | None:
     return "NFC" if kinds else None
 
 
-def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern:
-    """A Split by a regex and then ByteLevel, or ByteLevel alone with GPT-2's own regex."""
-    kind = _type(pre_tokenizer)
+def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
+    """A Split by a regex and then ByteLevel, or ByteLevel alone with GPT-2's regex, as a pattern; others as a chain."""
     steps = [pre_tokenizer]
-    if kind == "Sequence":
+    if _type(pre_tokenizer) == "Sequence":
         steps = pre_tokenizer.get("pretokenizers")
-        expect(isinstance(steps, list), "has a pre_tokenizer.pretokenizers that is no list")
+        expect(isinstance(steps, list) and len(steps) <= MOST_STEPS, "has pre_tokenizer.pretokenizers that are no list")
     kinds = [_type(step) for step in steps]
     expect(
-        kinds in (["ByteLevel"], ["Split", "ByteLevel"]),
-        f"has the pre_tokenizer {shown(' + '.join(kinds))}; supported are ByteLevel, and Split + ByteLevel",
+        kinds.count("ByteLevel") == 1 and {*kinds} <= {"ByteLevel", "Split", "Digits", "Punctuation"},
+        f"has the pre_tokenizer {shown(' + '.join(kinds))}; supported are Split, Digits, Punctuation and one ByteLevel",
     )
-    byte_level = steps[-1]
-    expect(byte_level.get("add_prefix_space") is False, "has pre_tokenizer add_prefix_space, which is not supported")
-    use_regex = byte_level.get("use_regex", True)
-    if kinds == ["ByteLevel"]:
-        expect(use_regex is True, "has a ByteLevel pre_tokenizer without its regex, which is not supported")
-        return resolve_pattern("gpt2")
-    expect(use_regex is False, "has a Split and ByteLevel's own regex, which is not supported")
-    split = steps[0]
-    regex = split.get("pattern", {}).get("Regex") if isinstance(split.get("pattern"), dict) else None
-    expect(isinstance(regex, str) and regex != "", "has a pre_tokenizer.pattern that is no Regex")
-    expect(len(regex) <= LONGEST_REGEX, f"has a pre_tokenizer.pattern of {len(regex)} characters")
-    expect(_is_unicode(regex), "has a pre_tokenizer.pattern with a lone surrogate")
-    expect(regex not in NAMES, f"has the pre_tokenizer.pattern {regex!r}, which names a pattern and is not its regex")
-    pattern = resolve_pattern(regex)
-    refuse_possessive_interval(pattern)
-    how = (split.get("behavior"), split.get("invert"))
-    # Removing what does not match is the same where everything matches, as with the named patterns.
+    steps = [_parse_step(step) for step in steps]
+    byte_level = steps[kinds.index("ByteLevel")]
+    if not byte_level["add_prefix_space"]:
+        if kinds == ["ByteLevel"] and byte_level["use_regex"]:
+            return resolve_pattern("gpt2")
+        if kinds == ["Split", "ByteLevel"] and not byte_level["use_regex"] and "Regex" in steps[0]["pattern"]:
+            pattern = resolve_pattern(steps[0]["pattern"]["Regex"])
+            how = (steps[0]["behavior"], steps[0]["invert"])
+            # Removing what does not match is the same where everything matches, as with the named patterns.
+            if how == ("Isolated", False) or (how == ("Removed", True) and pattern.name is not None):
+                return pattern
+    for step in steps:
+        expect(
+            step.get("behavior", "Isolated") in BEHAVIORS,
+            f"has a {step['type']} with behavior {shown(step.get('behavior'))}, which is not supported: it drops text",
+        )
+    chain = Chain(steps)
+    chain.check()
+    return chain
+
+
+def _parse_step(step: dict[str, Any]) -> dict[str, Any]:
+    """A step of a pre-tokenizer with the fields that decide how it splits."""
+    kind = step["type"]
+    flags = {"ByteLevel": ("add_prefix_space", "use_regex"), "Digits": ("individual_digits",), "Split": ("invert",)}
+    parsed = {"type": kind}
+    for flag in flags.get(kind, ()):
+        parsed[flag] = step.get(flag, flag == "use_regex")
+        expect(isinstance(parsed[flag], bool), f"has a {kind} with {flag} = {shown(parsed[flag])}")
+    if kind in ("Split", "Punctuation"):
+        parsed["behavior"] = step.get("behavior", "Isolated")
+        expect(parsed["behavior"] in (*BEHAVIORS, "Removed"), f"has a {kind} with behavior {shown(parsed['behavior'])}")
+    if kind == "Split":
+        parsed["pattern"] = _parse_split_pattern(step.get("pattern"))
+    return parsed
+
+
+def _parse_split_pattern(pattern: Any) -> dict[str, str]:
+    """The pattern of a Split, {"Regex": regex} or {"String": text}."""
+    [(kind, text)] = pattern.items() if isinstance(pattern, dict) and len(pattern) == 1 else [(None, None)]
     expect(
-        how == ("Isolated", False) or (how == ("Removed", True) and pattern.name is not None),
-        f"has a Split with behavior {shown(how[0])} and invert {shown(how[1])}, which is not supported",
+        kind in ("Regex", "String") and isinstance(text, str) and text != "",
+        "has a pre_tokenizer.pattern that is neither a Regex nor a String",
     )
-    return pattern
+    expect(len(text) <= LONGEST_REGEX, f"has a pre_tokenizer.pattern of {len(text)} characters")
+    expect(_is_unicode(text), "has a pre_tokenizer.pattern with a lone surrogate")
+    if kind == "Regex":
+        expect(text not in NAMES, f"has the pre_tokenizer.pattern {text!r}, which names a pattern and is not its regex")
+        refuse_possessive_interval(resolve_pattern(text))
+    return {kind: text}
 
 
 def parse_added_tokens(

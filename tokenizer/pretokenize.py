@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
+from tokenizer.chains import Chain
 from tokenizer.documents import Block, single_block, text_bytes
 from tokenizer.patterns import Automaton, Pattern
-from tokenizer.scanner import regex_pretokens
+from tokenizer.scanner import pretokens_of
+from tokenizer.text import block_of
 
 # Pretokens per kernel call: their ends stay in the second-level cache, and Ctrl-C is heard between calls.
 CHUNK = 16384
 
 
-def pretoken_ends(block: Block, pattern: Pattern) -> Iterator[np.ndarray]:
+def pretoken_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray]:
     """Yield the ends (int64, absolute in block.data) of the pretokens of all documents, chunk by chunk.
 
     A pretoken starts where the one before ended, the first at block.offsets[0]. An array is overwritten by the next.
@@ -35,6 +38,19 @@ def pretoken_ends(block: Block, pattern: Pattern) -> Iterator[np.ndarray]:
             yield ends[:n]
 
 
+def pretokenized(block: Block, pattern: Pattern | Chain) -> tuple[Block, Iterator[np.ndarray]]:
+    """Return a block with its `pretoken_ends`; another block where the pattern puts spaces into the text."""
+    if isinstance(pattern, Pattern) or not pattern.adds_spaces:
+        return block, pretoken_ends(block, pattern)
+    documents, lengths = [], []
+    for start, end in pairwise(block.offsets.tolist()):
+        pretokens = list(pattern.pretokens(bytes(block.data[start:end])))
+        documents.append(b"".join(pretokens))
+        lengths += map(len, pretokens)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    return block_of(documents), (ends[first : first + CHUNK] for first in range(0, len(ends), CHUNK))
+
+
 @cache
 def automaton_arrays(automaton: Automaton) -> tuple:
     """What the kernels read of an automaton: its bytes as arrays, without a copy, and the flags."""
@@ -47,10 +63,10 @@ def automaton_arrays(automaton: Automaton) -> tuple:
 NO_AUTOMATON = (*[np.frombuffer(b"", dtype=np.uint8)] * 4, False, 0)
 
 
-def _regex_ends(block: Block, pattern: Pattern) -> Iterator[np.ndarray]:
+def _regex_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray]:
     for start, end in zip(block.offsets, block.offsets[1:], strict=False):
         lengths = []
-        for pretoken in regex_pretokens(bytes(block.data[start:end]), pattern):
+        for pretoken in pretokens_of(bytes(block.data[start:end]), pattern):
             lengths.append(len(pretoken))
             if len(lengths) == CHUNK:
                 ends = start + np.cumsum(lengths, dtype=np.int64)

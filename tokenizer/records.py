@@ -15,6 +15,7 @@ from array import array
 from contextlib import suppress
 from pathlib import Path
 
+from tokenizer.chains import Chain
 from tokenizer.patterns import resolve_pattern
 from tokenizer.vocabulary import CutPairs, Vocabulary
 
@@ -82,7 +83,11 @@ def _body(vocabulary: Vocabulary) -> bytes | None:
     """Tokens whose ids follow one by one, and the lengths of the left parts of merges that make them in that order."""
     ids, pairs, first_merged = vocabulary.ids, vocabulary.pairs, vocabulary.first_merged
     first = next(iter(ids.values()))
-    if first_merged is None or list(ids.values()) != list(range(first, first + len(ids))):
+    if (
+        isinstance(vocabulary.pattern, Chain)
+        or first_merged is None
+        or list(ids.values()) != list(range(first, first + len(ids)))
+    ):
         return None
     lengths = [len(left) for left, _ in pairs]
     if max(lengths) >= 1 << 16:

@@ -20,10 +20,9 @@ from tokenizer.patterns import (
     compile_regex,
 )
 
-
-def pretokens_of(text: bytes, pattern: Pattern) -> Iterator[bytes]:
-    """Return the pretokens of one text, by whatever the pattern has."""
-    return regex_pretokens(text, pattern) if pattern.automaton is None else pretokens(text, pattern.automaton)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.chains import Chain
 
 
 def pretokens(text: bytes, automaton: Automaton) -> Iterator[bytes]:
@@ -73,10 +72,17 @@ def _contraction(following: str, fold: bool) -> int:
     return 3 if following in ("ll", "ve", "re") else 0
 
 
+def pretokens_of(text: bytes, pattern: Pattern | Chain) -> Iterator[bytes]:
+    """The pretokens of one text by any pattern."""
+    if pattern.automaton is not None:
+        return pretokens(text, pattern.automaton)
+    return regex_pretokens(text, pattern) if isinstance(pattern, Pattern) else pattern.pretokens(text)
+
+
 def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
     """The same by a pattern without an automaton; what it leaves unmatched up to the next match is a pretoken too."""
     regex = compile_regex(pattern.regex)
-    for segment, is_bad in _segments(text):
+    for segment, is_bad in utf8_stretches(text):
         if is_bad:
             yield segment.encode(errors="surrogateescape")
             continue
@@ -91,7 +97,7 @@ def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
             yield segment[done:].encode()
 
 
-def _segments(text: bytes) -> Iterator[tuple[str, bool]]:
+def utf8_stretches(text: bytes) -> Iterator[tuple[str, bool]]:
     """The stretches of valid UTF-8, and between them each byte that is not, as (text, is_bad)."""
     decoded = text.decode(errors="surrogateescape")
     start = 0

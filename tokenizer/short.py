@@ -52,7 +52,17 @@ class ShortEncoder:
         word = vocabulary.written(pretoken)
         if vocabulary.rule != BY_MERGES and (whole := vocabulary.ids.get(word)) is not None:
             return [whole]
-        return [vocabulary.ids[part] for part in merged(word, self._rank)]
+        parts = merged(word, self._rank)
+        if vocabulary.missing_bytes:
+            return [self._missing[part] if part in self._missing else vocabulary.ids[part] for part in parts]
+        return [vocabulary.ids[part] for part in parts]
+
+    @cached_property
+    def _missing(self) -> dict:
+        """The ids that stand for bytes without a token."""
+        vocabulary = self._vocabulary
+        written = (vocabulary.written(bytes([byte])) for byte in vocabulary.missing_bytes)
+        return {byte: vocabulary.size + k for k, byte in enumerate(written)}
 
     @cached_property
     def _rank(self) -> Callable:

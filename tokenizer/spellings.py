@@ -37,14 +37,14 @@ class SpecialTokens:
             return allowed
         return frozenset()
 
-    def parts(self, data: bytes, allowed: frozenset[str]) -> Iterator[bytes | int]:
-        """The text cut at the special tokens that are allowed, and in between the ids of these."""
+    def parts(self, data: bytes, allowed: frozenset[str]) -> Iterator[tuple[int, bytes | int]]:
+        """The text cut at the special tokens that are allowed: offsets, with bytes of text or a token's id."""
         start = 0
         for match in _spellings(allowed).regex.finditer(data):
-            yield data[start : match.start()]
-            yield self._ids[match.group().decode()]
+            yield start, data[start : match.start()]
+            yield match.start(), self._ids[match.group().decode()]
             start = match.end()
-        yield data[start:]
+        yield start, data[start:]
 
 
 class _Spellings:

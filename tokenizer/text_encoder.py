@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 
@@ -16,6 +18,26 @@ if TYPE_CHECKING:
 
     from tokenizer.documents import Block
     from tokenizer.encoding import EncoderPool
+
+
+class MissingByteError(ValueError):
+    """A text has a byte for which the vocabulary has no token."""
+
+    def __init__(self, byte: int, offset: int, where: str = ""):
+        self.byte, self.offset = byte, offset
+        super().__init__(
+            f"{where}the text has the byte 0x{byte:02x} at byte offset {offset}, for which the vocabulary has no "
+            "token; remove it, or use a tokenizer with all 256 bytes"
+        )
+
+
+@contextmanager
+def offset_by(start: int, where: str = "") -> Iterator[None]:
+    """Have a `MissingByteError` name its offset in the whole text, of which a part from `start` on is encoded."""
+    try:
+        yield
+    except MissingByteError as error:
+        raise MissingByteError(error.byte, error.offset + start, where) from None
 
 
 class TextEncoder:
@@ -33,8 +55,12 @@ class TextEncoder:
             data = nfc(data)
         short = self.short
         if short is not None and (short.takes(len(data)) or self._before_kernels(len(data))):
-            return short.encode(data)
-        return self._pool.encode_to_list(data)
+            ids = short.encode(data)
+        else:
+            ids = self._pool.encode_to_list(data)
+        if self._vocabulary.missing_bytes and ids and max(ids) >= self._vocabulary.size:
+            raise MissingByteError(*self._first_missing(data, ids))
+        return ids
 
     def to_arrays(self, block: Block, threads: int | None) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
@@ -43,9 +69,26 @@ class TextEncoder:
         threads = thread_count(threads)
         if self._vocabulary.normalizer is not None:
             block = nfc_block(block)
-        if self._before_kernels(block.size):
-            return self._encode_shortly(block)
-        return self._pool.encode(block, threads)
+        encoded = self._encode_shortly(block) if self._before_kernels(block.size) else self._pool.encode(block, threads)
+        ids, id_offsets = encoded
+        if self._vocabulary.missing_bytes and ids.max(initial=0) >= self._vocabulary.size:
+            first = int((ids >= self._vocabulary.size).argmax())
+            document = int(id_offsets.searchsorted(first, side="right")) - 1
+            text = block.data[block.offsets[document] : block.offsets[document + 1]].tobytes()
+            where = f"texts[{document}]: " if len(block.offsets) > 2 else ""
+            raise MissingByteError(*self._first_missing(text, ids[id_offsets[document] : first + 1].tolist()), where)
+        return ids, id_offsets
+
+    def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
+        """The first byte of a text that has no token, and its offset, by the ids that begin with those of the text."""
+        size, tokens = self._vocabulary.size, self._vocabulary.tokens
+        place = next(place for place, i in enumerate(ids) if i >= size)
+        byte = self._vocabulary.missing_bytes[ids[place] - size]
+        # Pre-tokenizers may add spaces to the text, but leave its bytes in their order.
+        offset = -1
+        for _ in range(1 + b"".join(tokens[i] for i in ids[:place]).count(byte)):
+            offset = max(offset, text.find(byte, offset + 1))
+        return byte, max(0, offset)
 
     def _before_kernels(self, size: int) -> bool:
         """Return whether plain Python encodes that many bytes because it is done before the kernels are compiled."""

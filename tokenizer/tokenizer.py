@@ -12,7 +12,7 @@ from tokenizer.patterns import Pattern
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS
 from tokenizer.spellings import SpecialTokens
 from tokenizer.text import block_of, text_bytes
-from tokenizer.text_encoder import TextEncoder
+from tokenizer.text_encoder import TextEncoder, offset_by
 from tokenizer.vocabulary import Vocabulary
 
 # A program that encodes a short text needs none of these, and they take longer to import than its work does.
@@ -43,6 +43,7 @@ class Tokenizer:
     - Special tokens in the text follow tiktoken's rule (Hugging Face always cuts them out).
     - Text that a regex of one's own leaves unmatched is a pretoken, as in Hugging Face (tiktoken drops it).
     - No special token is added around a text (Hugging Face's add_special_tokens=False).
+    - A byte for which the vocabulary has no token is a ValueError (Hugging Face drops it or makes it unknown).
 
     Where a file asks for NFC, text is brought into Unicode's composed form first, as in Hugging Face, and decoding
     gives that form back. In bytes input this holds for the stretches that are UTF-8.
@@ -272,8 +273,9 @@ class Tokenizer:
         if not allowed:
             return self._texts.to_list(data)
         ids: list[int] = []
-        for part in self._special.parts(data, allowed):
-            ids += self._texts.to_list(part) if isinstance(part, bytes) else [part]
+        for start, part in self._special.parts(data, allowed):
+            with offset_by(start):
+                ids += self._texts.to_list(part) if isinstance(part, bytes) else [part]
         return ids
 
     def encode_to_numpy(
@@ -289,15 +291,17 @@ class Tokenizer:
 
         from tokenizer.documents import single_block
 
-        def encode(part: bytes) -> np.ndarray:
-            return self._texts.to_arrays(single_block(part), threads)[0]
+        def encode(part: bytes | int, start: int = 0) -> np.ndarray:
+            if isinstance(part, int):
+                return np.array([part], dtype=np.uint32)
+            with offset_by(start):
+                return self._texts.to_arrays(single_block(part), threads)[0]
 
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         if not allowed:
             return encode(data)
-        parts = self._special.parts(data, allowed)
-        return np.concatenate([encode(part) if isinstance(part, bytes) else np.uint32([part]) for part in parts])
+        return np.concatenate([encode(part, start) for start, part in self._special.parts(data, allowed)])
 
     def encode_file(self, path: str | os.PathLike, threads: int | None = None) -> np.ndarray:
         """The ids of a whole file as one text: uint32, on `threads` (default: one per core).
@@ -331,7 +335,11 @@ class Tokenizer:
             documents.append(document)
         if allowed:
             special = {"allowed_special": allowed_special, "disallowed_special": disallowed_special}
-            return [self.encode_to_numpy(document, threads, **special).tolist() for document in documents]
+            encoded = []
+            for number, document in enumerate(documents):
+                with offset_by(0, f"texts[{number}]: "):
+                    encoded.append(self.encode_to_numpy(document, threads, **special).tolist())
+            return encoded
         ids, id_offsets = self._texts.to_arrays(block_of(documents), threads)
         ids, ends = ids.tolist(), id_offsets.tolist()
         return [ids[start:end] for start, end in pairwise(ends)]

@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import numpy as np
 
+    from tokenizer.chains import Chain
+
 # How a pretoken becomes ids.
 BY_MERGES = "merges"  # the listed merge of lowest rank, leftmost first
 WHOLE_FIRST = "whole pretoken, then merges"  # Hugging Face's ignore_merges
@@ -64,7 +66,7 @@ class Vocabulary:
         *,
         ids: Mapping[bytes, int] | Mapping[str, int],
         special_tokens: dict[str, int],
-        pattern: Pattern,
+        pattern: Pattern | Chain,
         rule: str = BY_MERGES,
         pairs: Sequence[Sequence] | CutPairs | None = None,
         first_merged: int | None = None,
@@ -83,11 +85,12 @@ class Vocabulary:
         self.normalizer = normalizer
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
-        missing = [byte for byte in range(256) if self.written(bytes([byte])) not in ids]
-        if missing:
+        # Bytes without a token. The k-th of them is encoded as the id `size` + k, which no caller gets to see.
+        self.missing_bytes = bytes(byte for byte in range(256) if self.written(bytes([byte])) not in ids)
+        if self.missing_bytes and (rule == BY_RANKS or len(self.missing_bytes) == 256):
             raise ValueError(
-                f"the vocabulary lacks {len(missing)} of the 256 single bytes (the first is 0x{missing[0]:02x}); "
-                "a byte-level vocabulary has them all"
+                f"the vocabulary lacks {len(self.missing_bytes)} of the 256 single bytes "
+                f"(the first is 0x{self.missing_bytes[0]:02x}), which makes it no byte-level vocabulary"
             )
         smallest, largest = min(ids.values()), max(ids.values())
         between = {i: spelling for spelling, i in special_tokens.items() if smallest <= i <= largest}
@@ -121,10 +124,12 @@ class Vocabulary:
 
     @cached_property
     def byte_ids(self) -> np.ndarray:
-        """int32 (256,): the id of each single byte."""
+        """int32 (256,): the id of each single byte, from `size` on for missing bytes."""
         import numpy as np
 
-        return np.array([self.ids[self.written(bytes([byte]))] for byte in range(256)], dtype=np.int32)
+        missing = {byte: self.size + k for k, byte in enumerate(self.missing_bytes)}
+        ids = [missing[byte] if byte in missing else self.ids[self.written(bytes([byte]))] for byte in range(256)]
+        return np.array(ids, dtype=np.int32)
 
     @cached_property
     def merges(self) -> np.ndarray:
