@@ -119,6 +119,7 @@ class PredictionAccumulator:
         self.mean_prediction = torch.zeros(vocab_size, dtype=torch.float64)  # summed; divided in `result`
         self.entropy = torch.zeros((), dtype=torch.float64)
         self.position_nats = torch.zeros(window, dtype=torch.float64)
+        self.position_squares = torch.zeros(window, dtype=torch.float64)
         self.position_counts = torch.zeros(window, dtype=torch.int64)
         self.bin_confidence = torch.zeros(bins, dtype=torch.float64)
         self.bin_correct = torch.zeros(bins, dtype=torch.float64)
@@ -143,6 +144,7 @@ class PredictionAccumulator:
         self.mean_prediction += p.sum(dim=0).double()
         self.target_counts += torch.bincount(targets, minlength=len(self.target_counts))
         self.position_nats.index_add_(0, positions, nats)
+        self.position_squares.index_add_(0, positions, nats.square())
         self.position_counts += torch.bincount(positions, minlength=len(self.position_counts))
         bins = confidence_bin(confidence)
         self.bin_confidence.index_add_(0, bins, confidence.double())
@@ -174,13 +176,24 @@ class PredictionAccumulator:
             "calibration_error": calibration_error(self.bin_confidence, self.bin_correct, self.bin_counts),
             "kl_unigram_bits": bits(kl(frequencies, self.mean_prediction / tokens)),
             "unigram_entropy_bits": bits(plug_in_entropy(self.target_counts)),
-            "curves": {"loss_by_position": self._loss_by_position(), "reliability": self._reliability()},
+            "curves": {
+                "loss_by_position": self._loss_by_position(),
+                "loss_by_position_error": self._loss_by_position_error(),
+                "reliability": self._reliability(),
+            },
         }
 
     def _loss_by_position(self) -> list[float | None]:
         """Mean nats at each position of the window; None where nothing was scored."""
         sums, counts = self.position_nats.tolist(), self.position_counts.tolist()
         return [nats / count if count else None for nats, count in zip(sums, counts, strict=True)]
+
+    def _loss_by_position_error(self) -> list[float | None]:
+        """Standard error of each of these means, in nats; None where fewer than two targets were scored."""
+        counts = self.position_counts.double()
+        variances = (self.position_squares / counts - (self.position_nats / counts).square()).clamp(min=0.0)
+        errors = (variances / (counts - 1)).sqrt().tolist()
+        return [error if count > 1 else None for error, count in zip(errors, counts.tolist(), strict=True)]
 
     def _reliability(self) -> list[dict[str, float | int | None]]:
         """Of each confidence bin the mean confidence, the accuracy (None where empty) and the count."""

@@ -66,7 +66,7 @@ class SplitScorer:
 
     def score(self, stream: TokenStream | Pairs, name: str) -> dict[str, Any]:
         """The entry for the split `name`, whose tokens or pairs are `stream`."""
-        windows, total = self._windows(stream)
+        windows, total = windows_over(stream, self.objective, self.windows)
         synthetic = self.dataset.info["corpus"].get("synthetic")
         truth = Truth(synthetic, stream, self.tokenizer) if synthetic else None
         with Bar(f"scoring {name}", total, "tok") as bar:
@@ -87,18 +87,6 @@ class SplitScorer:
         with Bar("compressing", None, "B") as bar:
             return compressed_bits_per_byte(self.dataset, self.tokenizer, split, progress=bar.update)
 
-    def _windows(self, stream: TokenStream | Pairs) -> tuple[Iterator[Windows], int | None]:
-        """What is scored of a split, and how many tokens that is where it is known beforehand."""
-        match self.objective:
-            case NextToken():
-                settings = self.windows
-                return decoder_windows(stream, self.objective, settings.stride, settings.min_context), stream.tokens
-            case MaskedToken():
-                return encoder_windows(stream, self.objective), None
-            case SpanCorruption():
-                return span_windows(stream, self.objective), stream.blocks * self.objective.positions
-        return pair_windows(stream, self.objective), int(sum(self.objective.lengths(stream)[1]))
-
     def _more(self, stream: TokenStream | Pairs, name: str) -> dict[str, Any]:
         """The numbers that only this kind of model has."""
         match self.objective:
@@ -116,6 +104,20 @@ class SplitScorer:
             return cut
         with Bar(f"searching {name}", len(stream), "pairs") as bar:
             return cut | translation_numbers(self.model, stream, self.objective, self.tokenizer, **self.search, bar=bar)
+
+
+def windows_over(
+    stream: TokenStream | Pairs, objective: StreamObjective | SequencePairs, settings: WindowSettings
+) -> tuple[Iterator[Windows], int | None]:
+    """Return the windows that are scored of a split, and the number of their tokens where it is known beforehand."""
+    match objective:
+        case NextToken():
+            return decoder_windows(stream, objective, settings.stride, settings.min_context), stream.tokens
+        case MaskedToken():
+            return encoder_windows(stream, objective), None
+        case SpanCorruption():
+            return span_windows(stream, objective), stream.blocks * objective.positions
+    return pair_windows(stream, objective), int(sum(objective.lengths(stream)[1]))
 
 
 def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> StreamObjective | SequencePairs:

@@ -23,6 +23,11 @@ class Evaluation:
     numbers: dict[str, Any]
     measured: dict[str, Any]
 
+    @property
+    def text(self) -> tuple[str, Any]:
+        """The text that was scored: the split and the fingerprint of its dataset."""
+        return self.split, self.measured.get("dataset_fingerprint")
+
     def replaces(self, other: "Evaluation") -> bool:
         """Whether both measure the same: no setting that both record differs."""
         ours, theirs = (_without_none({**each.numbers, **each.measured}) for each in (self, other))

@@ -1,5 +1,6 @@
-"""`bytelm report`: one self-contained HTML page about a run, or several side by side."""
+"""`bytelm report`: one self-contained HTML page about one run or several."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,12 +8,13 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.arguments import parse
-from pipelines.files import write_whole
-from pipelines.numbers import NOT_NUMBERS
-from pipelines.plots import Subject, plots
+from pipelines.evaluation_file import evaluations_of
+from pipelines.files import distinct_names, write_whole
+from pipelines.plots import plots
+from pipelines.report_tables import definitions_of, measured_tables, number_tables, training_table, validation_losses
+from pipelines.subject import Subject
 from pipelines.training.run import Run
-
-TEMPLATE = Path(__file__).with_name("report.html.j2")
+from pipelines.verdict import verdict
 
 
 def report(
@@ -27,13 +29,15 @@ def report(
     Args:
         runs: Folders of runs.
         out: File to write; by default report.html in the folder of the first run.
-        samples: Whether the models write samples for the page.
+        samples: Whether the models write samples and predict a passage for the page.
         inside: Whether the page looks inside the models: attention, circuits of heads, the embedding.
     """
-    if not runs:
+    folders = list(dict.fromkeys([Path(runs)] if isinstance(runs, str | Path) else map(Path, runs)))
+    if not folders:
         raise ValueError("name at least one run folder")
-    subjects = [subject(Path(folder), samples, inside) for folder in runs]
-    path = out or Path(runs[0]) / "report.html"
+    names = distinct_names(folders)
+    subjects = [subject(folder, samples, inside, name) for folder, name in zip(folders, names, strict=True)]
+    path = Path(out) if out else folders[0] / "report.html"
     write_page(subjects, path)
     from pipelines.display import say
 
@@ -41,85 +45,99 @@ def report(
     return path
 
 
-def subject(folder: Path, samples: bool = True, inside: bool = True) -> Subject:
-    """All that the page tells of the run in `folder`."""
+def subject(folder: Path, samples: bool = True, inside: bool = True, name: str | None = None) -> Subject:
+    """Return all that the page says about the run in `folder`, under its own name or `name`."""
     from pipelines.inside import look_inside
     from pipelines.loading import load_trained
+    from pipelines.passage import passage_of
     from pipelines.samples import samples_of
+    from pipelines.vocabulary_facts import vocabulary_facts
 
     run = Run(folder)
+    # Damaged files are found before the work.
+    metrics, evaluations = run.metrics(), evaluations_of(run.evaluation())
     model = load_trained(run).model
-    texts = samples_of(run, model) if samples else []
-    parameters = sum(p.numel() for p in model.parameters())
-    within = look_inside(run, model) if inside else None
-    return Subject(run, run.metrics(), run.evaluation(), texts, parameters, within)
+    return Subject(
+        run,
+        name or run.name,
+        metrics,
+        evaluations,
+        sum(p.numel() for p in model.parameters()),
+        samples_of(run, model) if samples else [],
+        passage_of(run, model) if samples else None,
+        vocabulary_facts(run),
+        look_inside(run, model) if inside else None,
+    )
 
 
 def write_page(subjects: Sequence[Subject], path: Path) -> None:
     """Write the page; it appears whole or not at all."""
-    import jinja2
-
-    from pipelines.pictures import pictures
-
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        title=" and ".join(each.run.name for each in subjects),
-        subjects=subjects,
-        summary=_summary(subjects),
-        plots=plots(subjects),
-        configurations=[
-            (each.run.name, (each.run.folder / "config.toml").read_text(encoding="utf-8")) for each in subjects
-        ],
-        numbers=_all_numbers(subjects),
-        samples=[(each.run.name, each.samples) for each in subjects if each.samples],
-        translations=[
-            (each.run.name, split, numbers)
-            for each in subjects
-            for split, numbers in (each.evaluation or {}).get("splits", {}).items()
-            if "examples" in numbers
-        ],
-        insides=[(each.run.name, each.inside, pictures(each.inside)) for each in subjects if each.inside],
-    )
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the file to write with --out")
-    write_whole(path, page)
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.get_template("report.html.j2").render(_contents(subjects))
+    write_whole(path, _printable(page))
 
 
-def _summary(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
-    """Rows of (label, a cell for each run)."""
+def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
+    """Return what the template shows, by section."""
+    from pipelines.pictures import pictures
 
-    def row(label: str, cell: Any) -> tuple[str, list[str]]:
-        return label, [cell(each) for each in subjects]
+    return {
+        "title": " and ".join(each.name for each in subjects),
+        "several": len(subjects) > 1,
+        "verdicts": [verdict(each) for each in subjects],
+        "results": measured_tables(subjects),
+        "training": training_table(subjects),
+        "losses": validation_losses(subjects),
+        "plots": plots(subjects),
+        "passages": [(each.name, each.passage) for each in subjects if each.passage],
+        "samples": [(each.name, each.samples) for each in subjects if each.samples],
+        "translations": [
+            (each.name, evaluation.split, evaluation.numbers)
+            for each in subjects
+            for evaluation in each.evaluations
+            if "examples" in evaluation.numbers
+        ],
+        "vocabularies": _vocabularies(subjects),
+        "insides": [
+            (each.name, each.inside, pictures(each.inside, f"inside-{number}"))
+            for number, each in enumerate(subjects, 1)
+            if each.inside
+        ],
+        "numbers": number_tables(subjects),
+        "definitions": definitions_of(subjects),
+        "configurations": [
+            (each.name, (each.run.folder / "config.toml").read_text(encoding="utf-8")) for each in subjects
+        ],
+    }
 
-    def number(key: str, digits: int = 3) -> Any:
-        return lambda each: "–" if each.numbers.get(key) is None else f"{each.numbers[key]:,.{digits}f}"
 
+# Control characters but tab and newline, overrides of the direction of text, and surrogates, which have no UTF-8.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def _printable(page: str) -> str:
+    """Return the page with control characters of texts and names shown as symbols or escapes."""
+
+    def shown(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"\\u{code:04x}"
+
+    return _UNPRINTABLE.sub(shown, page)
+
+
+def _vocabularies(subjects: Sequence[Subject]) -> list[tuple[str, Any]]:
+    """Each tokenizer once, with the names of the runs that have it."""
+    found = {each.tokenizer.fingerprint: each.tokenizer for each in subjects if each.tokenizer}
     return [
-        row("objective", lambda each: each.run.recipe.objective),
-        row("parameters", lambda each: f"{each.parameters:,}"),
-        row("tokens seen", lambda each: f"{each.tokens_seen:,}"),
-        row("tokens/s", lambda each: f"{each.speed:,.0f}"),
-        row("cross-entropy, bits per token", number("cross_entropy_bits")),
-        row("perplexity", number("perplexity", 2)),
-        row("bits per byte", number("bits_per_byte")),
-        row("BLEU", number("bleu", 1)),
-        row("accuracy", number("accuracy")),
-        row("unigram, bits per token", number("unigram_cross_entropy_bits")),
-        row("bigram, bits per token", number("bigram_cross_entropy_bits")),
-        row("pseudo-perplexity", number("pseudo_perplexity", 2)),
+        (", ".join(each.name for each in subjects if each.tokenizer.fingerprint == fingerprint), facts)
+        for fingerprint, facts in found.items()
     ]
-
-
-def _all_numbers(subjects: Sequence[Subject]) -> list[tuple[str, list[str]]]:
-    """Every number of evaluation.json: (name, a cell for each run)."""
-    names = dict.fromkeys(key for each in subjects for key in each.numbers if key not in NOT_NUMBERS)
-    return [(name, [_cell(each.numbers.get(name)) for each in subjects]) for name in names]
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.5g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
 
 
 def main(arguments: list[str]) -> None:

@@ -18,16 +18,20 @@ from pipelines.training.run import Run
 from tokenizer import CLS, MASK, SEP, Tokenizer, sentinels
 
 PROMPT_TOKENS = 48
-NEW_TOKENS = 160
+NEW_TOKENS = 120
+# How a decoder continues the same text.
+SETTINGS: tuple[dict[str, Any], ...] = ({"temperature": 0.8, "top_p": 0.95}, {"temperature": 0.0}, {"temperature": 1.0})
 EXCERPT_TOKENS = 56
 # Every so many tokens of an excerpt one is masked.
 MASK_EVERY = 9
 # Sources that a model of pairs answers.
 ANSWERS = 4
+BEAMS = 4
+SEARCHED = f"beam search, {BEAMS} beams"
 
 
 def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, Any]]:
-    """A few samples for people: dicts with `title`, `before` (what was given), `text` (what the model wrote).
+    """Return a few samples: dicts with `title`, `settings`, `before` (the text given) and `text` (its continuation).
 
     The given text is from the validation split of the run's dataset; without it only free samples are made.
     """
@@ -43,11 +47,12 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[dict[str, 
     if run.recipe.objective == "span-corruption":
         return [_restored(model, tok, around, excerpt, seed)] if len(excerpt) else []
     samples = []
-    if len(excerpt):
-        samples.append(_continued(model, tok, around, excerpt[:PROMPT_TOKENS], "validation text, continued", seed))
+    for settings in SETTINGS if len(excerpt) else ():
+        prompt = excerpt[:PROMPT_TOKENS]
+        samples.append(_continued(model, tok, around, prompt, "validation text, continued", settings, seed))
     if around.start is not None:
         nothing = np.array(prompt_ids(tok, [""], model.config, around)[0])
-        samples.append(_continued(model, tok, around, nothing, "from nothing", seed))
+        samples.append(_continued(model, tok, around, nothing, "from nothing", SETTINGS[0], seed))
     return samples
 
 
@@ -85,22 +90,30 @@ def validation_excerpt(stream: TokenStream | None, tok: Tokenizer, length: int, 
 
 
 def _continued(
-    model: LanguageModel, tok: Tokenizer, around: TextIds, prompt: np.ndarray, title: str, seed: int
+    model: LanguageModel,
+    tok: Tokenizer,
+    around: TextIds,
+    prompt: np.ndarray,
+    title: str,
+    settings: dict[str, Any],
+    seed: int,
 ) -> dict[str, Any]:
     device = next(model.parameters()).device
     new = generate(
         model,
         torch.from_numpy(prompt).to(device),
         NEW_TOKENS,
-        temperature=0.8,
-        top_p=0.95,
+        **settings,
         allowed=known_ids(tok, model),
         generator=torch.Generator(device).manual_seed(seed),
         stop_ids=around.stops,
     )
     edges = {*around.before, around.start, *around.stops}
     given, text = ([token for token in part.tolist() if token not in edges] for part in (prompt, new))
-    return {"title": title, "before": tok.decode(given), "text": tok.decode(text)}
+    drawn = [f"{name.replace('_', '-')} {value}" for name, value in settings.items()] + [f"seed {seed}"]
+    chosen = drawn if settings["temperature"] else ["greedy"]
+    told = ", ".join([*chosen, f"at most {NEW_TOKENS} tokens"])
+    return {"title": title, "settings": told, "before": tok.decode(given), "text": tok.decode(text)}
 
 
 def _filled(model: LanguageModel, tok: Tokenizer, around: TextIds, excerpt: np.ndarray) -> dict[str, Any]:
@@ -121,6 +134,7 @@ def _filled(model: LanguageModel, tok: Tokenizer, around: TextIds, excerpt: np.n
         lines.append(f"{'✓' if mask.ids[0] == answer else ' '} {tok.decode([answer])!r:<14} {guesses}")
     return {
         "title": "masked validation text, and what was put there (hidden token, then guesses)",
+        "settings": f"every {MASK_EVERY}th token masked, all at once; the three likeliest tokens",
         "before": before,
         "text": "\n".join(lines),
     }
@@ -139,6 +153,7 @@ def _restored(model: LanguageModel, tok: Tokenizer, around: TextIds, excerpt: np
     found = _found(model, tok, around, [source])[0]
     return {
         "title": "validation text with spans taken out, and what was put there (hidden spans, then guesses)",
+        "settings": SEARCHED,
         "before": tok.decode(source[:-1].tolist()),
         "text": f"\n\n{tok.decode(target[:-1].tolist())}\n{tok.decode(found)}",
     }
@@ -156,6 +171,7 @@ def _answered(run: Run, model: LanguageModel, tok: Tokenizer, around: TextIds, s
     return [
         {
             "title": "a source of the validation split, and what was found (its target, then ours)",
+            "settings": SEARCHED,
             "before": tok.decode(pairs.sources[row].tolist()),
             "text": f"\n\n{tok.decode(pairs.targets[row].tolist())}\n{tok.decode(ids)}",
         }
@@ -173,6 +189,7 @@ def _found(model: LanguageModel, tok: Tokenizer, around: TextIds, sources: list[
         start_id=around.start,
         end_ids=around.stops,
         max_new_tokens=model.config.context_length,
+        beams=BEAMS,
         source_present=present,
         allowed=known_ids(tok, model),
     )

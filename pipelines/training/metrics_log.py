@@ -85,34 +85,42 @@ class MetricsLog:
 
 
 class Events:
-    """The numbers of metrics.jsonl as TensorBoard's scalars, `train/loss` and so on, by optimizer step.
+    """The numbers of metrics.jsonl as TensorBoard's scalars by optimizer step.
 
-    They are written anew from metrics.jsonl whenever a log is opened, with a purge_step of 0, which tells a TensorBoard
-    that is watching to forget what it has read: so no step is there twice, whatever a killed process left, and a run
-    that gets TensorBoard late has its beginning too. Wall times are seconds of training.
+    Each split has its own folder and the same tags (`loss`, `lr`, ...), so that TensorBoard draws the training and the
+    validation loss on one chart. Opening a log writes the events anew from metrics.jsonl, with a purge_step of 0, at
+    which a TensorBoard that is watching forgets what it has read. So no step is there twice, whatever a killed process
+    left, and a run that gets TensorBoard late has its beginning too. Wall times are seconds of training.
     """
 
     def __init__(self, folder: Path, history: Iterable[dict[str, Any]]) -> None:
         require_tensorboard()
-        from torch.utils.tensorboard import SummaryWriter
-
-        for old in folder.glob("events.out.tfevents.*"):
+        for old in folder.rglob("events.out.tfevents.*"):
             old.unlink()
         history = list(history)
+        self._folder = folder
         self._begun = time.time() - max((record["time_s"] for record in history), default=0.0)
-        self._writer = SummaryWriter(str(folder), purge_step=0)
+        self._writers: dict[str, Any] = {}
         for record in history:
             self.write(record)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Every number of a line of metrics.jsonl."""
+        """Write every number of a line of metrics.jsonl."""
+        writer = self._writer(record["split"])
         for name, value in record.items():
             if name != "step" and isinstance(value, int | float):
-                tag, wall = f"{record['split']}/{name}", self._begun + record["time_s"]
-                self._writer.add_scalar(tag, value, record["step"], walltime=wall)
+                writer.add_scalar(name, value, record["step"], walltime=self._begun + record["time_s"])
 
     def close(self) -> None:
-        self._writer.close()
+        for writer in self._writers.values():
+            writer.close()
+
+    def _writer(self, split: str) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        if split not in self._writers:
+            self._writers[split] = SummaryWriter(str(self._folder / split), purge_step=0)
+        return self._writers[split]
 
 
 def require_tensorboard() -> None:

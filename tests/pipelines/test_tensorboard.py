@@ -11,11 +11,15 @@ from tests.pipelines.training_cases import with_train
 
 
 def scalars_of(run):
-    """tag to {step: values}, as TensorBoard reads the run; every value of every event, purged ones left out."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    """ "split/tag" to [(step, value)], as TensorBoard reads the folders of the run; purged events are left out."""
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
-    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    events = EventMultiplexer(size_guidance={"scalars": 0}).AddRunsFromDirectory(str(run / "tensorboard")).Reload()
+    return {
+        f"{split}/{tag}": [(event.step, event.value) for event in events.Scalars(split, tag)]
+        for split, kinds in events.Runs().items()
+        for tag in kinds["scalars"]
+    }
 
 
 def expected_of(run):
@@ -51,6 +55,17 @@ def test_tensorboard_has_the_numbers_of_metrics_jsonl_once_however_often_the_run
     assert [step for step, _ in found["train/loss"]] == list(range(5, 51, 5))
     assert [step for step, _ in found["validation/loss"]] == list(range(0, 51, 10))
     assert found == expected_of(out)
+
+
+def test_training_and_validation_loss_are_on_one_chart(tmp_path, small_recipe, dataset_folder):
+    """TensorBoard draws one chart for each tag, with a line for each folder that has it."""
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+
+    recipe = with_train(small_recipe, tensorboard=True, tokens=2560)
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt")
+    events = EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "gpt" / "tensorboard")).Reload()
+    lines = [split for split, kinds in events.Runs().items() if "loss" in kinds["scalars"]]
+    assert sorted(lines) == ["train", "validation"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,85 @@
+"""matplotlib figures as SVG for a page: real text, unique ids, a title, and colours that follow light and dark mode."""
+
+import io
+import re
+import warnings
+from collections import Counter
+from html import escape
+from typing import Any
+
+# Drawn in these colours; the page defines each of its variables once for light and once for dark mode.
+SERIES = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#0f7f86")
+INK, SOFT, LINE, PAGE = "#1a202c", "#4a5568", "#e2e8f0", "#fefefe"
+PALE, PALER = "#a0aec0", "#cbd5e0"
+VARIABLES = {
+    **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
+    INK: "var(--ink)",
+    SOFT: "var(--soft)",
+    LINE: "var(--line)",
+    PAGE: "var(--page)",
+    PALE: "var(--pale)",
+    PALER: "var(--paler)",
+}
+STYLE = {
+    "font.size": 12,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": SOFT,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "grid.color": LINE,
+    "legend.labelcolor": INK,
+    "hatch.color": PAGE,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "bytelm",  # the same run gives the same page
+}
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of that size in inches, without a background of its own."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.use("Agg")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_alpha(0.0)
+    return figure
+
+
+def style() -> Any:
+    """Return a context in which figures are drawn in the style of the page."""
+    import matplotlib
+
+    return matplotlib.rc_context(STYLE)
+
+
+def draw_svg(figure: Any, name: str, title: str) -> str:
+    """Return `figure` as an <svg> whose ids begin with `name`, which no other figure of the page may have."""
+    out = io.StringIO()
+    with style(), warnings.catch_warnings():
+        # The reader's own fonts have more letters than the one that comes with matplotlib.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    svg = out.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = _with_unique_ids(re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", svg))
+    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--font)", svg)
+    svg = re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], svg)
+    label = f'<title id="{name}-title">{escape(title)}</title>'
+    return re.sub(r"<svg([^>]*)>", rf'<svg\1 role="img" aria-labelledby="{name}-title">{_literal(label)}', svg, count=1)
+
+
+def _with_unique_ids(svg: str) -> str:
+    """Number the repetitions of an id: matplotlib gives equal images, such as those of two colour bars, the same."""
+    seen: Counter[str] = Counter()
+
+    def numbered(match: re.Match[str]) -> str:
+        seen[match[1]] += 1
+        return match[0] if seen[match[1]] == 1 else f' id="{match[1]}-{seen[match[1]]}"'
+
+    return re.sub(r' id="([^"]*)"', numbered, svg)
+
+
+def _literal(text: str) -> str:
+    """`text` as the replacement of a regular expression."""
+    return text.replace("\\", r"\\")

@@ -1,0 +1,316 @@
+"""What report.html says and how it is built."""
+
+import json
+import math
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from pipelines.build_dataset import build_dataset
+from pipelines.evaluate import evaluate
+from pipelines.evaluation_file import evaluations_of
+from pipelines.loading import load_trained
+from pipelines.passage import passage_of
+from pipelines.plots import loss_by_position
+from pipelines.pretrain import pretrain
+from pipelines.report import report
+from pipelines.training.run import Run
+from tokenizer import Tokenizer
+
+
+class Page(HTMLParser):
+    """The text of a page by the section (the id of the last heading of level 2), its tables, and all ids."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.html = path.read_text(encoding="utf-8")
+        self.sections, self.ids, self.tables = {"": ""}, [], []
+        self.links, self.svgs = [], []
+        self._section, self._row = "", None
+        self.feed(self.html)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if "id" in given:
+            self.ids.append(given["id"])
+        if tag == "h2":
+            self._section = given["id"]
+            self.sections[self._section] = ""
+        if tag == "a":
+            self.links.append(given["href"])
+        if tag == "svg":
+            self.svgs.append(given)
+        if tag == "table":
+            self.tables.append((self._section, []))
+        if tag == "tr":
+            self._row = []
+            self.tables[-1][1].append(self._row)
+        if tag in ("td", "th"):
+            self._row.append("")
+
+    def handle_endtag(self, tag):
+        if tag == "tr":
+            self._row = None
+
+    def handle_data(self, data):
+        self.sections[self._section] += data
+        if self._row:
+            self._row[-1] += data
+
+    def rows(self, section):
+        """The tables of a section as {label: cells}."""
+        return [{row[0]: row[1:] for row in rows if row} for where, rows in self.tables if where == section]
+
+
+def plain(run, out, **options):
+    return Page(report(run, out=out, **{"samples": False, "inside": False, **options}))
+
+
+@pytest.fixture
+def gpt(tmp_path, trained_gpt):
+    """A copy of the run that has not been evaluated."""
+    folder = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    (folder / "evaluation.json").unlink(missing_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole_page(tmp_path_factory, trained_gpt, trained_bert):
+    folder = tmp_path_factory.mktemp("whole")
+    runs = [shutil.copytree(run, folder / run.name) for run in (trained_gpt, trained_bert)]
+    evaluate(runs)
+    return Page(report(runs, out=folder / "page.html"))
+
+
+def test_the_page_opens_with_a_verdict_against_baselines_and_compressors(tmp_path, gpt):
+    numbers = evaluate(gpt, compressors=True)["splits"]["validation"]
+    evaluate(gpt, stride=8)
+    verdict = plain([gpt], tmp_path / "page.html").sections[""]
+    bits = numbers["compressors"]["xz -9"]
+    for name, others in (("xz -9", bits["alone"]), ("xz -9 that has seen the training text", bits["given_train"])):
+        verb = "beats" if others > numbers["bits_per_byte"] else "loses to"
+        assert re.search(rf"{verb} [^;]*?{re.escape(f'{name} ({others:.3f})')}", verdict), verdict
+
+
+def test_every_link_of_the_contents_leads_somewhere_and_ids_are_unique(whole_page):
+    assert len(whole_page.links) > 8
+    assert all(link[1:] in whole_page.ids for link in whole_page.links)
+    assert len(whole_page.ids) == len(set(whole_page.ids))
+
+
+def test_every_drawing_has_a_role_a_title_and_real_text(whole_page):
+    assert len(whole_page.svgs) == 13
+    for svg in whole_page.svgs:
+        assert svg["role"] == "img" and svg["aria-labelledby"] in whole_page.ids
+    assert "training tokens" in whole_page.sections["plots"]
+    assert not re.search(r'<use[^>]*href="#[^"]*DejaVu', whole_page.html)
+
+
+def test_drawings_follow_light_and_dark_mode(whole_page):
+    drawings = "".join(re.findall(r"<svg.*?</svg>", whole_page.html, re.DOTALL))
+    assert "var(--ink)" in drawings and "var(--series-1)" in drawings
+    assert "#1a202c" not in drawings
+    assert "prefers-color-scheme: dark" in whole_page.html
+
+
+def test_models_of_different_objectives_have_separate_tables(whole_page):
+    for section in ("results", "numbers"):
+        first, second = whole_page.rows(section)
+        assert "bits per byte" in first and "bits per byte" not in second
+        assert "pseudo-perplexity" in second and "pseudo-perplexity" not in first
+
+
+def test_settings_and_origin_stand_beside_the_numbers(tmp_path, gpt):
+    measured = evaluate(gpt, stride=8, dtype="bfloat16")["measured"]["validation"]
+    (rows,) = plain([gpt], tmp_path / "page.html").rows("results")
+    assert rows["stride, tokens"] == ["8"]
+    assert rows["dtype"] == ["bfloat16"]
+    assert rows["split"] == ["validation"]
+    assert rows["dataset"] == [measured["data"]]
+    assert rows["tokenizer"] == [measured["tokenizer_fingerprint"][:16]]
+    assert rows["hardware"] == [measured["hardware"]]
+    assert rows["bytelm"] == [measured["version"]]
+    assert rows["date"][0][:10] == measured["date"][:10]
+    assert rows["time"] != ["not recorded"]
+
+
+def test_a_run_of_version_0_1_says_what_was_not_recorded(tmp_path, gpt):
+    contents = evaluate(gpt)
+    del contents["measured"]
+    (gpt / "evaluation.json").write_text(json.dumps(contents))
+    config = (gpt / "config.toml").read_text()
+    (gpt / "config.toml").write_text(
+        re.sub(r'^(date|hardware|version|python) = ".*"\n', "", config, flags=re.MULTILINE)
+    )
+    page = plain([gpt], tmp_path / "page.html")
+    assert page.rows("results")[0]["hardware"] == page.rows("training")[0]["hardware"] == ["not recorded"]
+    assert page.rows("results")[0]["checkpoint"] == [contents["checkpoint"]]
+
+
+def test_every_evaluated_split_appears_under_its_own_name(tmp_path, gpt):
+    evaluate(gpt, splits=("train",))
+    page = plain([gpt], tmp_path / "page.html")
+    assert "on the train split" in page.sections[""]
+    assert "Bits per byte: train split" in page.sections["plots"]
+    assert "Bits per byte: validation split" not in page.sections["plots"]
+    evaluate(gpt)
+    page = plain([gpt], tmp_path / "page.html")
+    assert page.rows("results")[0]["split"] == ["validation", "train"]
+    assert "Bits per byte: validation split" in page.sections["plots"]
+    assert "Bits per byte: train split" in page.sections["plots"]
+
+
+def test_positions_that_a_stride_scores_once_are_left_out_of_the_loss_by_position(gpt):
+    numbers = evaluate(gpt, stride=8)["splits"]["validation"]
+    bins = loss_by_position(numbers)
+    assert min(position for position, _, _ in bins) > 32 - 8
+    errors = numbers["curves"]["loss_by_position_error"]
+    assert errors[0] is None  # only the first window scores it
+    assert all(error > 0 for _, _, error in bins)
+
+
+def test_the_loss_by_position_is_binned_with_the_mean_of_each_bin():
+    window = 1024
+    losses = [math.log(2) * (10 - position / window) for position in range(window)]
+    numbers = {"window": window, "stride": window, "curves": {"loss_by_position": losses}}
+    bins = loss_by_position(numbers)
+    assert len(bins) <= 24
+    assert bins[-1][1] == pytest.approx(10 - (bins[-1][0] - 1) / window)
+
+
+def test_the_band_is_the_standard_error_of_the_mean(gpt, trained_gpt):
+    """Against the nats of each target, block by block."""
+    import torch
+
+    from pipelines.dataset import TokenDataset
+
+    numbers = evaluate(gpt)["splits"]["validation"]
+    model = load_trained(Run(gpt)).model
+    stream = TokenDataset(Run(gpt).data).split("validation")
+    count = (stream.tokens - 1) // 32
+    ids = torch.from_numpy(stream.read(0, count * 32 + 1).astype(np.int64))
+    with torch.no_grad():
+        logits = model.logits(model(ids[:-1].view(count, 32)))
+    nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[1:], reduction="none").view(count, 32).double()
+    scored = nats[:, 5]
+    error = float(scored.std() / math.sqrt(len(scored)))
+    assert numbers["curves"]["loss_by_position_error"][5] == pytest.approx(error, rel=0.02)
+
+
+def test_the_two_validation_losses_are_explained(tmp_path, gpt):
+    numbers = evaluate(gpt)["splits"]["validation"]
+    last = [line for line in Run(gpt).metrics() if line["split"] == "validation"][-1]
+    text = plain([gpt], tmp_path / "page.html").sections["training"]
+    assert f"the curve ends at {last['loss'] / math.log(2):.3f} bits" in text
+    assert f"the evaluation has {numbers['cross_entropy_bits']:.3f} bits" in text
+    assert "640 tokens of the validation split" in text
+
+
+def test_two_runs_of_one_name_are_told_apart(tmp_path, gpt):
+    evaluate(gpt)
+    runs = [shutil.copytree(gpt, tmp_path / name / "gpt") for name in ("one", "two")]
+    page = plain(runs, tmp_path / "page.html")
+    (results,) = page.rows("results")
+    assert results["Next token"] == ["one/gpt", "two/gpt"]
+    assert "one/gpt, validation" in page.sections["plots"] and "two/gpt, validation" in page.sections["plots"]
+
+
+def test_an_imported_run_shows_no_training(tmp_path, peers):
+    *_, run = peers("gpt2")
+    (rows,) = plain([run], tmp_path / "page.html").rows("training")
+    assert "tokens seen" not in rows and "tokens per second" not in rows
+    assert rows["imported from"] != ["–"]
+
+
+def test_rows_without_a_value_are_left_out(whole_page):
+    for rows in (*whole_page.rows("results"), *whole_page.rows("training"), *whole_page.rows("numbers")):
+        assert not any(cells and set(cells) == {"–"} for cells in rows.values())
+
+
+def test_control_characters_of_a_text_are_shown_escaped(tmp_path, small_recipe):
+    (tmp_path / "text.txt").write_text("".join(f"\x1b[31mred {n}\x00 \u202ebackwards\x9b\n" for n in range(1500)))
+    corpus = [str(tmp_path / "text.txt")]
+    Tokenizer.train([tmp_path / "text.txt"], vocab_size=300).save(tmp_path / "tok")
+    build_dataset(corpus, tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
+    recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=2560))
+    pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
+    html = report([tmp_path / "run"]).read_text(encoding="utf-8")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", html)
+    assert "␛[31m" in html and "␀" in html
+
+
+def test_a_passage_shows_the_bits_of_each_token(gpt):
+    run = Run(gpt)
+    model = load_trained(run).model
+    passage = passage_of(run, model)
+    numbers = evaluate(gpt)["splits"]["validation"]
+    assert sum(piece.tokens for piece in passage.pieces) == 32
+    text = run.tokenizer().decode(_first_tokens(run, 33)[1:])
+    assert "".join(piece.text for piece in passage.pieces) == text
+    assert passage.mean_bits == pytest.approx(numbers["cross_entropy_bits"], rel=0.5)
+
+
+def _first_tokens(run, count):
+    from pipelines.dataset import TokenDataset
+
+    return TokenDataset(run.data).split("validation").read(0, count).tolist()
+
+
+def test_the_bits_of_a_token_are_readable_without_colour(whole_page):
+    assert re.search(r'<span class="b\d" title="\d+\.\d\d bits">', whole_page.html)
+    assert "border-bottom: 2px dashed" in whole_page.html
+
+
+def test_a_decoder_shows_several_samples_with_their_settings(whole_page):
+    text = whole_page.sections["samples"]
+    assert "temperature 0.8, top-p 0.95, seed 0" in text
+    assert "greedy" in text and "temperature 1.0" in text
+
+
+def test_encoder_decoders_have_a_page_with_passage_and_samples(tmp_path, trained_t5, trained_translator):
+    runs = [shutil.copytree(run, tmp_path / name) for run, name in ((trained_t5, "t5"), (trained_translator, "pairs"))]
+    evaluate(runs[1])
+    page = Page(report(runs, out=tmp_path / "page.html"))
+    assert "Source: the number" in page.sections["passage"]
+    assert "<|sentinel_0|>" in page.sections["passage"]
+    assert "beam search, 4 beams" in page.sections["samples"]
+    assert "die Zahl" in page.sections["translations"]
+    assert "bits per target" in page.sections[""]
+
+
+def test_the_tokenizer_is_described_once_for_runs_that_share_it(whole_page):
+    text = whole_page.sections["tokenizer"]
+    assert text.count("bytes per token, validation") == 1
+    assert "gpt, bert" in text and "Longest tokens" in text
+
+
+def test_numbers_are_defined_on_the_page(whole_page):
+    assert "Total bits of the scored tokens, divided by their bytes." in whole_page.sections["definitions"]
+
+
+def test_wide_drawings_and_tables_scroll_in_their_own_container(whole_page):
+    assert whole_page.html.count('<div class="scroll" tabindex="0" role="region"') >= 7 + len(whole_page.tables)
+
+
+def test_the_loss_axis_leaves_out_the_start_of_the_training(tmp_path, gpt):
+    lines = [
+        {"step": n, "tokens": 256 * n, "split": split, "loss": 10.0 if n < 2 else 3.0 + 1 / n, "time_s": float(n)}
+        for n in range(101)
+        for split in ("train", "validation")
+    ]
+    (gpt / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    html = plain([gpt], tmp_path / "page.html").html
+    ticks = re.findall(r"<text[^>]*>([\d.]+)</text>", html.partition('id="plot-loss"')[2].partition("</svg>")[0])
+    assert max(map(float, ticks)) < 6 or "10" not in ticks
+
+
+def test_all_evaluations_of_a_run_are_on_the_page(tmp_path, gpt):
+    evaluate(gpt)
+    evaluate(gpt, stride=8)
+    page = plain([gpt], tmp_path / "page.html")
+    assert len(evaluations_of(Run(gpt).evaluation())) == 2
+    assert page.rows("results")[0]["Next token"] == ["gpt, stride 8", "gpt, stride 32"]
