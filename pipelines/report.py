@@ -1,6 +1,5 @@
 """`bytelm report`: one self-contained HTML page about one run or several."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.arguments import parse
+from pipelines.escapes import safe
 from pipelines.evaluation_file import evaluations_of
 from pipelines.files import distinct_names, write_whole
 from pipelines.plots import plots
@@ -80,7 +80,7 @@ def write_page(subjects: Sequence[Subject], path: Path) -> None:
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     page = environment.get_template("report.html.j2").render(_contents(subjects))
-    write_whole(path, _printable(page))
+    write_whole(path, safe(page))
 
 
 def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
@@ -115,20 +115,6 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
             (each.name, (each.run.folder / "config.toml").read_text(encoding="utf-8")) for each in subjects
         ],
     }
-
-
-# Control characters but tab and newline, overrides of the direction of text, and surrogates, which have no UTF-8.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def _printable(page: str) -> str:
-    """Return the page with control characters of texts and names shown as symbols or escapes."""
-
-    def shown(match: re.Match[str]) -> str:
-        code = ord(match[0])
-        return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"\\u{code:04x}"
-
-    return _UNPRINTABLE.sub(shown, page)
 
 
 def _vocabularies(subjects: Sequence[Subject]) -> list[tuple[str, Any]]:
