@@ -143,6 +143,7 @@ def parse(
 
     Print help, which ends its description with `more`, or one sentence about a mistake, and exit with status 0 or 2.
     """
+    target = inspect.unwrap(target)  # of a verb the function whose annotations describe the command line
     prog = f"bytelm {verb}"
     try:
         with redirect_stderr(io.StringIO()) as said:

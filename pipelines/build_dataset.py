@@ -19,12 +19,14 @@ from pipelines.blocks import write_blocks
 from pipelines.display import Bar, messages, say, say_left_out, table
 from pipelines.files import whole_folder
 from pipelines.pairs import write_pairs
+from pipelines.verbs import verb
 from pipelines.vocabularies import load_tokenizer
 
 # Blocks are Arrow lists of a fixed size, whose length has 31 bits; a batch of them must fit the memory.
 LONGEST_CONTEXT = 1 << 26
 
 
+@verb
 def build_dataset(
     corpus: CorpusNames,
     *,

@@ -11,8 +11,10 @@ import tyro
 
 from pipelines.arguments import Device, Dtype, parse
 from pipelines.process import read_standard_input
+from pipelines.verbs import verb
 
 
+@verb
 def classify(
     classifier: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")],
     text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = (),

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.arguments import parse
 from pipelines.recipe import Recipe, load_recipe
+from pipelines.verbs import verb
 
 CORPUS = "stdlib"
 VOCAB_SIZE = 8192
@@ -20,6 +21,7 @@ SHARES = {"gpt": 0.6, "bert": 0.4}
 MAX_EPOCHS = 6
 
 
+@verb
 def demo(out: Path = Path("bytelm-demo"), *, seconds: float = SECONDS, fresh: bool = False) -> dict[str, Any]:
     """Train a tokenizer, a small GPT and a small BERT on Python's standard library, evaluate them, write report.html.
 

@@ -20,6 +20,7 @@ import tyro
 
 from pipelines.arguments import Device, Dtype, check_beams, check_length_penalty, parse
 from pipelines.files import write_json
+from pipelines.verbs import verb
 
 if TYPE_CHECKING:
     from pipelines.evaluation import WindowSettings
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pipelines.training.run import Run
 
 
+@verb
 def evaluate(
     runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folders of runs.")],
     *,

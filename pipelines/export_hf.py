@@ -5,6 +5,7 @@ from typing import Any
 
 from pipelines.arguments import RunFolder, parse
 from pipelines.files import read_json, save_tensors, whole_folder, write_json
+from pipelines.verbs import verb
 
 INSTEAD = {"encoder": ": the recipe bert-tiny-published has the shape of BERT, which can be exported"}
 NAMED_IDS = {
@@ -15,6 +16,7 @@ NAMED_IDS = {
 """What config.json of each architecture says of special tokens."""
 
 
+@verb
 def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrite: bool = False) -> Path:
     """Write the model and the tokenizer of a run as a folder that transformers opens, and return it.
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.arguments import RunFolder, parse
+from pipelines.verbs import verb
 
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-4
 CHECKED = ((1, 1), (3, 5))  # batch and length; and one sequence as long as the context
 
 
+@verb
 def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrite: bool = False) -> Path:
     """Write the model of a run as an ONNX file, and compare it with the model in onnxruntime; return its path.
 

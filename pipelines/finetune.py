@@ -17,10 +17,12 @@ import tyro
 from corpora.labelled import Label, LabelledTexts, read_labelled
 from pipelines.arguments import RunFolder, parse
 from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.verbs import verb
 
 SETTINGS = FinetuneConfig()
 
 
+@verb
 def finetune(
     run: RunFolder,
     *,

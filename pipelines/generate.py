@@ -9,11 +9,13 @@ import tyro
 
 from pipelines.arguments import Device, Dtype, RunFolder, check_beams, check_length_penalty, parse
 from pipelines.choosing import Choosing
+from pipelines.verbs import verb
 
 BEAMS = 4
 TOKENS = 200
 
 
+@verb
 def generate(
     run: RunFolder,
     *,

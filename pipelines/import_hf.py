@@ -8,6 +8,7 @@ import tyro
 
 from pipelines.arguments import parse
 from pipelines.files import read_json, whole_folder
+from pipelines.verbs import verb
 
 USUAL_OBJECTIVE = {"decoder": "next-token", "encoder": "masked-token", "encoder-decoder": "sequence-pairs"}
 INDEX = "model.safetensors.index.json"
@@ -17,6 +18,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 FETCHED = ("*.json", "*.safetensors", "merges.txt", "tokenizer.model", "*.tiktoken")
 
 
+@verb
 def import_hf(
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="A folder, or hub:owner/name.")],
     *,

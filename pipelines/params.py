@@ -12,11 +12,13 @@ from lm.config import ModelConfig
 from pipelines.arguments import parse
 from pipelines.recipe import load_recipe, recipe_names
 from pipelines.training.config import OptimizerKind
+from pipelines.verbs import verb
 
 COMPONENTS = ("embedding", "positions", "attention", "mlp", "norms", "head", "total")
 OPTIMIZERS = {"adamw": "AdamW's", "muon": "Muon's and AdamW's"}
 
 
+@verb
 def params(
     model: ModelConfig,
     *,

@@ -10,12 +10,14 @@ import tyro
 
 from pipelines.arguments import parse
 from pipelines.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
+from pipelines.verbs import verb
 
 if TYPE_CHECKING:
     from pipelines.training.machine import Machine
     from pipelines.training.parallel import OneProcess
 
 
+@verb
 def pretrain(recipe: Recipe, *, data: Path, out: Path, parallel: Literal["none", "ddp", "fsdp"] = "none") -> int:
     """Train the model of `recipe` on the dataset `data`, in the run folder `out`; go on if a run is there already.
 

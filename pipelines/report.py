@@ -14,9 +14,11 @@ from pipelines.plots import plots
 from pipelines.report_tables import definitions_of, measured_tables, number_tables, training_table, validation_losses
 from pipelines.subject import Subject
 from pipelines.training.run import Run
+from pipelines.verbs import verb
 from pipelines.verdict import verdict
 
 
+@verb
 def report(
     runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
     *,

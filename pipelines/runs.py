@@ -12,10 +12,12 @@ import tyro
 from pipelines.arguments import parse
 from pipelines.training.kept import checkpoint_folders, readable_state
 from pipelines.training.run import Run, is_classifier
+from pipelines.verbs import verb
 
 DEPTH = 4  # folders below those that are named
 
 
+@verb
 def runs(
     folders: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = (Path(),),
     *,

@@ -14,6 +14,7 @@ from pipelines.arguments import TokenizerPath, TokenizerPattern, parse
 from pipelines.display import answer, counted, results, write
 from pipelines.escapes import visible
 from pipelines.process import read_standard_input
+from pipelines.verbs import verb
 from pipelines.vocabularies import load_tokenizer
 from tokenizer import Tokenizer
 
@@ -30,6 +31,7 @@ SPECIAL = "bold white on red"
 Cell = tuple[str, str, str]
 
 
+@verb
 def tokenize(
     text: Annotated[str | None, tyro.conf.Positional] = None,
     *,

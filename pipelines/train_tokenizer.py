@@ -16,6 +16,7 @@ from pipelines.arguments import CorpusNames, InvalidPolicy, PairColumns, SplitRu
 from pipelines.display import Bar, write
 from pipelines.memory import resident_memory
 from pipelines.tokenizer_summary import PHASES, HeldOut, show, summarize
+from pipelines.verbs import verb
 from pipelines.vocabularies import load_compared
 from tokenizer import (
     DEFAULT_SPECIAL_TOKENS,
@@ -35,6 +36,7 @@ TEXT_MEMORY = 110_000_000
 LEAST_SPARE_MEMORY = 100_000_000
 
 
+@verb
 def train_tokenizer(
     corpus: CorpusNames = (),
     *,

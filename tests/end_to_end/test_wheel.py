@@ -1,4 +1,4 @@
-"""The wheel holds the four packages with their data, and works from an empty folder."""
+"""The wheel holds the four packages with their data and the module bytelm, and works from an empty folder."""
 
 import subprocess
 import sys
@@ -19,10 +19,10 @@ def wheel(tmp_path_factory):
     return path
 
 
-def test_it_holds_the_four_packages_only(wheel):
+def test_it_holds_the_four_packages_and_bytelm_only(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert top == {"tokenizer", "lm", "corpora", "pipelines"}
+    assert top == {"tokenizer", "lm", "corpora", "pipelines", "bytelm.py"}
     for needed in (
         "corpora/cards/stdlib.toml",
         "pipelines/recipes/gpt-tiny.toml",
@@ -37,10 +37,12 @@ def test_installed_it_imports_and_runs_from_an_empty_folder(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(site)
     (tmp_path / "empty").mkdir()
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import corpora, lm.model, pipelines.cli, tokenizer; "
-        "assert all(m.__file__.startswith(sys.argv[1]) for m in (corpora, lm.model, pipelines.cli, tokenizer)); "
+        "import sys; sys.path.insert(0, sys.argv[1]); import bytelm, corpora, lm.model, pipelines.cli, tokenizer; "
+        "modules = (bytelm, corpora, lm.model, pipelines.cli, tokenizer); "
+        "assert all(module.__file__.startswith(sys.argv[1]) for module in modules); "
         "from pipelines.recipe import load_recipe; load_recipe('gpt-tiny'); "
         "tok = tokenizer.Tokenizer.train(['some text, some more text'], vocab_size=270); "
+        "assert bytelm.Tokenizer is tokenizer.Tokenizer and bytelm.__version__; "
         "assert tok.decode(tok.encode('some text')) == 'some text'; "
         "sys.exit(pipelines.cli.main(['corpus', 'list']))"
     )

@@ -1,0 +1,85 @@
+"""bytelm: train a tokenizer and a transformer on your own text, and measure how well the model predicts.
+
+    import bytelm
+
+    run = bytelm.load_run("runs/gpt")
+    logits = run.logits("The quick brown fox")  # (tokens, vocabulary), float32
+
+Every verb of the command line is a function here: `bytelm.pretrain("gpt-tiny", data="data", out="runs/gpt")`. The
+functions return their results and print nothing, unless called inside `with bytelm.show():`. Names are imported when
+they are first used, so `import bytelm` takes milliseconds.
+"""
+
+TYPE_CHECKING = False  # without importing `typing`
+if TYPE_CHECKING:
+    from pipelines.build_dataset import build_dataset
+    from pipelines.classify import classify
+    from pipelines.demo import demo
+    from pipelines.display import show
+    from pipelines.evaluate import evaluate
+    from pipelines.export_hf import export_hf
+    from pipelines.export_onnx import export_onnx
+    from pipelines.finetune import finetune
+    from pipelines.generate import generate
+    from pipelines.import_hf import import_hf
+    from pipelines.loaded_run import LoadedRun, load_run
+    from pipelines.params import params
+    from pipelines.pretrain import pretrain
+    from pipelines.recipe import load_recipe
+    from pipelines.report import report
+    from pipelines.runs import runs
+    from pipelines.tokenize import tokenize
+    from pipelines.train_tokenizer import train_tokenizer
+    from tokenizer import Tokenizer
+
+    __version__: str
+
+# A verb is a module of `pipelines` of the same name; these are the others.
+_HOMES = {
+    "LoadedRun": "pipelines.loaded_run",
+    "Tokenizer": "tokenizer",
+    "load_recipe": "pipelines.recipe",
+    "load_run": "pipelines.loaded_run",
+    "show": "pipelines.display",
+}
+
+__all__ = [
+    "LoadedRun",
+    "Tokenizer",
+    "build_dataset",
+    "classify",
+    "demo",
+    "evaluate",
+    "export_hf",
+    "export_onnx",
+    "finetune",
+    "generate",
+    "import_hf",
+    "load_recipe",
+    "load_run",
+    "params",
+    "pretrain",
+    "report",
+    "runs",
+    "show",
+    "tokenize",
+    "train_tokenizer",
+]
+
+
+def __getattr__(name: str):
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("bytelm")
+    if name not in __all__:
+        raise AttributeError(f"module 'bytelm' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES.get(name, f"pipelines.{name}")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

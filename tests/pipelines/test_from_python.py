@@ -1,0 +1,109 @@
+"""The verbs and trained runs as a notebook uses them."""
+
+import inspect
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import bytelm
+from pipelines.cli import VERBS
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_importing_bytelm_imports_nothing_else():
+    code = "import sys; before = set(sys.modules); import bytelm; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"bytelm"}
+
+
+def test_every_verb_is_a_function_of_bytelm():
+    for verb in VERBS.keys() - {"corpus"}:
+        assert callable(getattr(bytelm, verb.replace("-", "_"))), verb
+    assert set(bytelm.__all__) | {"__version__"} <= set(dir(bytelm))
+    assert bytelm.__version__
+    with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
+        _ = bytelm.pretrian
+
+
+def test_signatures_of_verbs_are_plain():
+    for name in bytelm.__all__:
+        signature = str(inspect.signature(getattr(bytelm, name)))
+        assert "tyro" not in signature and "Annotated" not in signature and "_ArgConfig" not in signature, name
+        assert getattr(bytelm, name).__doc__, name
+    assert "runs: collections.abc.Sequence[pathlib.Path] | str" in str(inspect.signature(bytelm.report))
+
+
+def test_strings_stand_for_paths_recipes_and_models(text_folder, tmp_path):
+    tok, data = str(tmp_path / "tok"), str(tmp_path / "data")
+    trained = bytelm.train_tokenizer(str(text_folder), vocab_size=300, out=tok)
+    assert bytelm.tokenize("some text", tokenizer=tok).tolist() == trained.encode("some text")
+    facts = bytelm.build_dataset(str(text_folder), tokenizer=tok, context_length=32, out=data)
+    assert facts["context_length"] == 32
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        bytelm.pretrain("gpt-tiny", data=str(tmp_path), out=str(tmp_path / "run"))
+    assert bytelm.params("gpt2")["parameters"]["total"] == 124_439_808
+    assert bytelm.runs(str(tmp_path)) == []
+
+
+def test_a_report_and_an_evaluation_take_a_run_as_a_string(trained_gpt, tmp_path):
+    page = bytelm.report(str(trained_gpt), out=str(tmp_path / "page.html"), samples=False, inside=False)
+    assert page == tmp_path / "page.html" and page.exists()
+
+
+def test_functions_print_nothing_unless_asked(text_folder, tmp_path, capfd):
+    for name in ("quiet", "shown"):
+        with bytelm.show() if name == "shown" else nullcontext():
+            bytelm.train_tokenizer(str(text_folder), vocab_size=300, out=tmp_path / name)
+            bytelm.params("gpt2")
+        output, errors = capfd.readouterr()
+        assert ("124,439,808" in output) == (name == "shown")
+        assert name == "shown" or not output + errors
+
+
+def test_logits_of_a_decoder_predict_the_next_token(trained_gpt):
+    run = bytelm.load_run(str(trained_gpt))
+    text = "def main(self):"
+    ids, logits = run.ids(text), run.logits(text)
+    assert ids == [run.tokenizer.special_tokens["<|endoftext|>"], *run.tokenizer.encode(text)]
+    assert logits.shape == (len(ids), run.config.model.vocab_size) and logits.dtype == torch.float32
+    # A decoder does not look ahead: the rows of a beginning are those of the whole.
+    shorter = run.logits("def")
+    assert torch.allclose(logits[: len(shorter)], shorter, atol=1e-4)
+    assert run.logits("").shape[0] == 1
+    with pytest.raises(ValueError, match="only an encoder-decoder takes a target"):
+        run.logits(text, "target")
+    with pytest.raises(ValueError, match="context"):
+        run.logits("word " * 2000)
+
+
+def test_logits_of_an_encoder_are_of_the_positions(trained_bert):
+    run = bytelm.load_run(trained_bert)
+    text, special = "def <|mask|>(", run.tokenizer.special_tokens
+    ids = run.ids(text)
+    assert (ids[0], ids[-1]) == (special["<|cls|>"], special["<|sep|>"]) and special["<|mask|>"] in ids
+    assert run.logits(text).shape == (len(ids), run.config.model.vocab_size)
+
+
+def test_logits_of_an_encoder_decoder_need_a_source_and_a_target(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"en": "a b c", "de": "c b a"}\n' * 200)
+    (tmp_path / "validation.jsonl").write_text('{"en": "a c", "de": "c a"}\n')
+    pairs, corpus = ("en", "de"), str(tmp_path / "*.jsonl")
+    with pytest.warns(UserWarning, match="ran out of pairs"):
+        bytelm.train_tokenizer(corpus, pairs=pairs, vocab_size=270, out=tmp_path / "tok")
+    bytelm.build_dataset(corpus, pairs=pairs, tokenizer=tmp_path / "tok", out=tmp_path / "data")
+    recipe = bytelm.load_recipe("translate-tiny")
+    model = {"layers": 1, "decoder_layers": 1, "width": 32, "heads": 2, "mlp_width": 64, "context_length": 16}
+    train = {"tokens": 512, "batch_tokens": 256, "warmup_tokens": 256, "dtype": "float32", "device": "cpu"}
+    recipe = replace(recipe, model=replace(recipe.model, **model), train=replace(recipe.train, **train))
+    assert bytelm.pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run") == 0
+    run = bytelm.load_run(tmp_path / "run")
+    target = run.target_ids("c b a")
+    assert run.logits("a b c", "c b a").shape == (len(target), run.config.model.vocab_size)
+    with pytest.raises(ValueError, match="needs a target"):
+        run.logits("a b c")
