@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenizer.byte_level import spell
 from tokenizer.chains import BEHAVIORS, Chain
-from tokenizer.patterns import NAMES, Pattern, refuse_possessive_interval, resolve_pattern
+from tokenizer.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
 from tokenizer.spelled_vocabulary import build_vocabulary, expect, is_id, shown
 from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
 
@@ -60,7 +60,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
 def _steps(pattern: Pattern | Chain) -> list[dict[str, Any]]:
     if isinstance(pattern, Chain):
         return [step | {"trim_offsets": True} if step["type"] == "ByteLevel" else step for step in pattern.steps]
-    refuse_possessive_interval(pattern)
+    refuse_misread_by_tokenizers(pattern)
     split = {"type": "Split", "pattern": {"Regex": pattern.regex}, "behavior": "Isolated", "invert": False}
     return [split, _BYTE_LEVEL]
 
@@ -177,7 +177,7 @@ def _parse_split_pattern(pattern: Any) -> dict[str, str]:
     expect(_is_unicode(text), "has a pre_tokenizer.pattern with a lone surrogate")
     if kind == "Regex":
         expect(text not in NAMES, f"has the pre_tokenizer.pattern {text!r}, which names a pattern and is not its regex")
-        refuse_possessive_interval(resolve_pattern(text))
+        refuse_misread_by_tokenizers(resolve_pattern(text))
     return {kind: text}
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import namedtuple
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 
 from tokenizer import unicode_classes
 
@@ -96,7 +96,12 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
 
     @cached_property
     def identity(self) -> str:
-        """What a fingerprint says of the pattern: its spelling, and the Unicode version it is read with."""
+        """Return what a fingerprint says about the pattern.
+
+        For a named pattern: its spelling and the digest of its class table. For a custom pattern: its spelling alone,
+        so that datasets of earlier versions still match. Its meaning rests on the table of `unicode_properties`, so
+        whoever replaces that table by another Unicode version adds the new table's digest here.
+        """
         return f"{self.regex}\n{unicode_classes.classes_digest()}" if self.name else self.regex
 
     def __str__(self) -> str:
@@ -168,8 +173,9 @@ SPELLINGS = {regex: name for name, regex in _REGEX_OF.items()} | {
 def resolve_pattern(pattern: str | Pattern) -> Pattern:
     """Return the pattern meant by a name (those in `NAMES`) or by a regex in `regex` syntax.
 
-    Any known spelling of a named pattern is that pattern. Raises ValueError for a regex that does not
-    compile, that is empty, or that `regex` and the engines of `tokenizers` and tiktoken read differently.
+    Any known spelling of a named pattern is that pattern. A custom regex has the meaning that `tokenizers` gives it,
+    as far as Unicode properties and case go. Raises ValueError for a regex that is empty, not valid, too large, or
+    that `regex_translation` refuses for another cause that the message names.
     """
     if isinstance(pattern, Pattern):
         return pattern
@@ -179,11 +185,6 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
     if name:
         return Pattern(_REGEX_OF[name], name)
     compile_regex(pattern)
-    if nested := _SET_IN_CLASS.search(_unescaped_classes(pattern)):
-        raise ValueError(
-            f"the split pattern {pattern[:80]!r} has {nested[0]!r} within a character class, which other engines take "
-            "for classes in classes and this one for characters: spell the class out, or escape them"
-        )
     if pattern not in _warned:
         _warned.add(pattern)
         hint = f" (named patterns: {', '.join(NAMES)})" if pattern.isalnum() else ""
@@ -198,38 +199,47 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
 _warned: set[str] = set()
 
 
-_SET_IN_CLASS = re.compile(r"\[(?!:)|&&|--|~~")
 _POSSESSIVE_INTERVAL = re.compile(r"\{\d*,?\d*\}\+")
+_SHORT_PROPERTY = re.compile(r"\\(?:([pP])([A-Za-z])|.)", re.DOTALL)
 
 
-def _unescaped_classes(regex: str) -> str:
-    """What is within the character classes of a regex, without escaped characters."""
-    inside = []
-    for found in re.finditer(r"\\.|\[\^?\]?((?:\\.|\[:\^?\w+:\]|[^\\\]])*)\]", regex, re.DOTALL):
-        inside.append(re.sub(r"\\.", "", found[1] or "", flags=re.DOTALL))
-    return "\n".join(inside)
+def refuse_misread_by_tokenizers(pattern: Pattern) -> None:
+    """Raise ValueError for a custom pattern that tokenizer.json cannot hold because `tokenizers` reads it differently.
 
-
-def refuse_possessive_interval(pattern: Pattern) -> None:
-    """ValueError where a pattern without a name has one such as {1,3}+, which gives nothing back in `regex` and in
-    tiktoken's engine, and repeats the repetition in that of `tokenizers`: tokenizer.json would mean something else."""
+    {1,3}+ is possessive in tiktoken and here, and a repeated repetition in `tokenizers`, which takes \\pL for the
+    letters pL.
+    """
+    if pattern.name:
+        return
     outside = re.sub(r"\\.|\[(?:\\.|[^\\\]])*\]", "x", pattern.regex, flags=re.DOTALL)
-    found = None if pattern.name else _POSSESSIVE_INTERVAL.search(outside)
-    if found:
+    if found := _POSSESSIVE_INTERVAL.search(outside):
         raise ValueError(
             f"the split pattern {pattern.regex[:80]!r} has {found[0]!r}, which repeats a repetition in tokenizer.json "
             f"and gives nothing back elsewhere: write (?>x{found[0][:-1]}) for x{found[0]}"
         )
+    for found in _SHORT_PROPERTY.finditer(pattern.regex):
+        if found[1]:
+            raise ValueError(
+                f"the split pattern {pattern.regex[:80]!r} has {found[0]}, which is plain letters in tokenizer.json: "
+                f"write \\{found[1]}{{{found[2]}}}"
+            )
 
 
+@lru_cache(maxsize=64)
 def compile_regex(pattern: str):
-    """Compile with the `regex` module; ValueError where it does not."""
+    """Return the pattern compiled by the `regex` module, with the Unicode classes of `regex_translation`.
+
+    Raises ValueError for a pattern that is not valid or that `regex_translation` refuses.
+    """
     import regex
 
+    from tokenizer.regex_translation import translate
+
+    translated = translate(pattern)
     try:
-        return regex.compile(pattern)
+        return regex.compile(translated)
     except regex.error as error:
-        raise ValueError(f"the split pattern {pattern[:80]!r} is not a valid regex: {error}") from None
+        raise ValueError(f"the split pattern {pattern[:80]!r} is not a valid regex: {error.msg}") from None
 
 
 Rules = dict[int, dict[int, int]]  # the action by state and class

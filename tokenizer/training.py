@@ -10,7 +10,7 @@ import numpy as np
 from tokenizer.byte_level import BYTE_ORDERS
 from tokenizer.counting import PretokenCounts
 from tokenizer.merging import check_memory, learn_merges
-from tokenizer.patterns import refuse_possessive_interval
+from tokenizer.patterns import refuse_misread_by_tokenizers
 from tokenizer.special import check_special_tokens
 from tokenizer.vocabulary import Vocabulary, trained_vocabulary
 
@@ -68,7 +68,7 @@ def train_vocabulary(
 
     It warns, in the name of whoever called the caller, where the counts run out of pairs.
     """
-    refuse_possessive_interval(counts.pattern)  # it could not be saved
+    refuse_misread_by_tokenizers(counts.pattern)  # it could not be saved
     check_memory(counts, memory)
     wanted = vocab_size - 256 - len(special_tokens)
     order = BYTE_ORDERS[byte_order]

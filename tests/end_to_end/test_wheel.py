@@ -28,6 +28,7 @@ def test_it_holds_the_four_packages_and_bytelm_only(wheel):
         "pipelines/recipes/gpt-tiny.toml",
         "pipelines/report.html.j2",
         "tokenizer/unicode_classes.bin",
+        "tokenizer/unicode_properties.bin",
     ):
         assert needed in names
 

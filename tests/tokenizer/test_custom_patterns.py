@@ -1,0 +1,158 @@
+"""Custom split patterns mean what they mean in tokenizers and tiktoken, and hostile ones are refused."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import tiktoken
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex, pre_tokenizers
+
+from tokenizer import Tokenizer
+from tokenizer.patterns import Pattern, compile_regex, resolve_pattern
+from tokenizer.pretokenize import split
+from tokenizer.unicode_properties import case_variants, table_digest
+
+pytestmark = pytest.mark.filterwarnings("ignore:the split pattern", "ignore:the corpus ran out")
+
+EVERYTHING = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+SINGLE = re.findall("..", "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCoCn")
+ASSIGNED = EVERYTHING[:0x33000]  # without the empty planes
+CATEGORIES = [*"LMNPSZC", "LC", *SINGLE]
+SCRIPTS = ["Han", "Latin", "Greek", "Cyrillic", "Arabic", "Hiragana", "Katakana", "Hangul", "Common", "Inherited"]
+PATTERNS = [
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{Lu}+|\p{Nd}{1,3}|\p{P}+|\p{S}+",
+    r"\p{Han}+|[\p{Hiragana}\p{Katakana}]+|[^\p{Han}\p{Hiragana}\p{Katakana}\s]+|\s+",
+    r"\d+|\D",
+    r"\p{^L}+|\p{Letter}{1,4}",
+    r"[\P{Ll}a-f]+",
+    r"(?i)[\p{Lu}k-s]+|ſ|[^\p{Lu}]x",
+    r"(?i:sky|kilo|ı|σ)+|(?:x|(?i)y)z|[[:alpha:]]+|[[:^space:][:digit:]]",
+    r"\w+|\h|[^\w\s]+",
+    r"\b\w|\B\S",
+    "(?x) \\p{Sc} # a currency\n  \\x{31} | [\\x{30}-9\\u0100-\\u017f] | \\N\\N",
+]
+
+
+def by_tokenizers(pattern, text):
+    pieces = pre_tokenizers.Split(Regex(pattern), "isolated").pre_tokenize_str(text)
+    return [piece.encode() for piece, _ in pieces]
+
+
+def members_in_tiktoken(pattern):
+    single_bytes = {bytes([byte]): byte for byte in range(256)}
+    probe = tiktoken.Encoding("probe", pat_str=pattern, mergeable_ranks=single_bytes, special_tokens={})
+    return bytes(probe.encode_ordinary(EVERYTHING)).decode()
+
+
+def assert_every_code_point_is_split_alike(pattern, text=EVERYTHING):
+    ours, theirs = split(text, resolve_pattern(pattern)), by_tokenizers(pattern, text)
+    assert len(ours) == len(theirs)
+    assert ours == theirs
+
+
+def test_every_general_category_is_that_of_tokenizers_on_every_assigned_code_point():
+    assert_every_code_point_is_split_alike("|".join(rf"\p{{{name}}}+" for name in SINGLE), ASSIGNED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CATEGORIES, *SCRIPTS, "White_Space", "Alphabetic", "Uppercase", "Ideographic"])
+def test_every_property_is_that_of_both_engines_on_every_code_point(name):
+    for pattern in (rf"\p{{{name}}}+", rf"[^\P{{{name}}}]+"):
+        assert_every_code_point_is_split_alike(pattern)
+        members = "".join(match.group() for match in compile_regex(pattern).finditer(EVERYTHING))
+        assert members == members_in_tiktoken(pattern)
+
+
+@pytest.mark.parametrize("pattern", [r"\s+", r"\S+", r"\d+", r"\D+", r"\h+", r"\p{Script=Han}+", r"(?i)[\p{Ll}]+"])
+def test_classes_are_those_of_tiktoken_on_every_code_point(pattern):
+    members = "".join(match.group() for match in compile_regex(pattern).finditer(EVERYTHING))
+    assert members == members_in_tiktoken(pattern)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_assigned_code_point_is_split_as_in_tokenizers(pattern):
+    assert_every_code_point_is_split_alike(pattern, ASSIGNED)
+
+
+# Code points that are assigned since Unicode 17, that have case, and that tell the classes apart.
+characters = st.one_of(
+    st.sampled_from([*"\u208f\ua7ce\u1c89kKsStT'123 \t\n\r.,ßſıİ²¼\u200d字かカ\u0301\U000323b0", "'s", "'ll", "kilo"]),
+    st.sampled_from(sorted(case_variants())),
+    st.characters(exclude_categories=["Cs"]),
+)
+
+
+@given(st.lists(characters, max_size=12).map("".join), st.sampled_from(PATTERNS))
+def test_any_text_is_split_as_in_tokenizers(text, pattern):
+    assert split(text, resolve_pattern(pattern)) == by_tokenizers(pattern, text)
+
+
+def test_a_code_point_newer_than_the_engines_is_no_letter(tmp_path):
+    pattern = PATTERNS[0]
+    tok = Tokenizer.train(["it's she's " * 20], 270, pattern=pattern)
+    tok.save(tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert split("\u208f's", resolve_pattern(pattern)) == ["\u208f'".encode(), b"s"]
+    assert tok.encode("\u208f's") == theirs.encode("\u208f's").ids
+
+
+@pytest.mark.parametrize("written", [r"\pL+|\PL", r"[\pL]+|[^\pL]"])
+def test_a_property_of_one_letter_works_and_is_refused_only_where_tokenizers_would_read_letters(written):
+    assert split("añb1", resolve_pattern(written)) == ["añb".encode(), b"1"]
+    with pytest.raises(ValueError, match=r"has \\pL, which is plain letters in tokenizer\.json: write \\p\{L\}"):
+        Tokenizer.train(["some text"], 270, pattern=written)
+
+
+@pytest.mark.parametrize("wrong", [r"\p{Klingon}", r"[^\p{Klingon}]", r"\P{Age=99}", r"[[:vowel:]]", r"\p{}"])
+def test_an_unknown_property_is_refused_by_name(wrong):
+    with pytest.raises(ValueError, match=r"has the property .*(Klingon|Age=99|vowel|\{\}).*, which is not known"):
+        resolve_pattern(wrong)
+
+
+def test_the_fingerprint_of_a_custom_pattern_is_that_of_earlier_versions():
+    assert resolve_pattern(r"\p{L}+|\s").identity == r"\p{L}+|\s"
+    assert Pattern("[a-z]+").identity == "[a-z]+"
+    assert table_digest()[:16] == "9430cd1058391b03", "another table needs another identity"
+
+
+HOSTILE = [
+    (r"(?:(?:(?:a{9999}){9999}){9999})|.", "elements once its counted repetitions are written out"),
+    (r"(?:a{1,1000}){1,1000}b|.", "elements once its counted repetitions are written out"),
+    (r"(?:a{0,999999999})*", "elements once its counted repetitions are written out"),
+    (r"(?R)|a", r"has '\(\?R\)': recursion"),
+    (r"(a(?1)?b)", r"has '\(\?1\)': recursion"),
+    (r"(?<x>a)\g<x>", r"has '..g<': recursion"),
+    ("(" * 4000 + "a" + ")" * 4000, "more than 100 groups within each other"),
+    ("a" * 10_001, "10,001 characters"),
+    (r"(?e)a{e<=3}", "has the flag 'e'"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "message"), HOSTILE)
+def test_a_pattern_that_explodes_is_refused_in_little_memory(pattern, message):
+    program = """if True:
+        import resource, sys
+        from tokenizer.patterns import resolve_pattern
+        resource.setrlimit(resource.RLIMIT_AS, (600_000_000, 600_000_000))
+        try:
+            resolve_pattern(sys.argv[1])
+        except ValueError as error:
+            print(error)
+    """
+    ran = subprocess.run([sys.executable, "-c", program, pattern], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr[-500:]
+    assert re.search(message, ran.stdout), ran.stdout
+
+
+@given(st.text(st.sampled_from("\\pPLwbxuN{}[]()^-&?:i*+|.,1a#<>=!R ")) | st.text())
+def test_any_string_is_a_pattern_or_refused(pattern):
+    try:
+        found = resolve_pattern(pattern)
+    except ValueError:
+        return
+    assert b"".join(split("ab (1)", found)) == b"ab (1)"
