@@ -13,8 +13,8 @@ from functools import cache, cached_property, partial
 
 from tokenizer import unicode_classes
 from tokenizer.byte_level import spell, unspell
-from tokenizer.patterns import Automaton, compile_regex, resolve_pattern
-from tokenizer.scanner import pretokens, utf8_stretches
+from tokenizer.patterns import Automaton, resolve_pattern
+from tokenizer.scanner import match_spans, pretokens, utf8_stretches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,16 +95,18 @@ def _step(step: dict[str, Any]) -> Step:
     if kind == "ByteLevel":
         return partial(_byte_level, prefix=step["add_prefix_space"], split=step["use_regex"])
     if kind == "Digits":
-        return partial(_split, regex=_digits(step["individual_digits"]), behavior="Isolated", invert=False)
+        return partial(
+            _split, find=partial(_spans, regex=_digits(step["individual_digits"])), behavior="Isolated", invert=False
+        )
     if kind == "Punctuation":
-        return partial(_split, regex=_punctuation(), behavior=step["behavior"], invert=False)
+        return partial(_split, find=partial(_spans, regex=_punctuation()), behavior=step["behavior"], invert=False)
     how = {"behavior": step["behavior"], "invert": step["invert"]}
     if "String" in step["pattern"]:
-        return partial(_split, regex=re.compile(re.escape(step["pattern"]["String"])), **how)
+        return partial(_split, find=partial(_spans, regex=re.compile(re.escape(step["pattern"]["String"]))), **how)
     pattern = resolve_pattern(_line_anchors(step["pattern"]["Regex"]))
     if pattern.name and how == {"behavior": "Isolated", "invert": False}:
         return partial(_scan, automaton=pattern.automaton)
-    return partial(_split, regex=compile_regex(pattern.regex), **how)
+    return partial(_split, find=partial(match_spans, pattern=pattern.regex), **how)
 
 
 def _scan(piece: str, automaton: Automaton) -> list[str]:
@@ -118,12 +120,15 @@ def _byte_level(piece: str, *, prefix: bool, split: bool) -> list[str]:
     return list(map(spell, pretokens(data, resolve_pattern("gpt2").automaton) if split else [data]))
 
 
-def _split(piece: str, *, regex: Any, behavior: str, invert: bool) -> list[str]:
-    """Cut a piece at the matches of a regex. `behavior` says with what a match stays together."""
+def _spans(piece: str, regex: re.Pattern) -> Iterator[tuple[int, int]]:
+    return (match.span() for match in regex.finditer(piece))
+
+
+def _split(piece: str, *, find: Callable[[str], Iterator[tuple[int, int]]], behavior: str, invert: bool) -> list[str]:
+    """Cut a piece at the spans that `find` yields. `behavior` says with what a match stays together."""
     cuts: list[tuple[int, int, bool]] = []  # start, end, whether it is a match; they cover the piece
     done = 0
-    for match in regex.finditer(piece):
-        start, end = match.span()
+    for start, end in find(piece):
         if done < start:
             cuts.append((done, start, invert))
         cuts.append((start, end, not invert))

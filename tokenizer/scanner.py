@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from tokenizer.patterns import (
     CLASSES,
@@ -80,21 +81,49 @@ def pretokens_of(text: bytes, pattern: Pattern | Chain) -> Iterator[bytes]:
 
 
 def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
-    """The same by a pattern without an automaton; what it leaves unmatched up to the next match is a pretoken too."""
-    regex = compile_regex(pattern.regex)
+    """Yield the pretokens of one text by a pattern without an automaton; text up to the next match is one, too.
+
+    Raises ValueError that names the pattern where matching takes too long: see `match_spans`.
+    """
     for segment, is_bad in utf8_stretches(text):
         if is_bad:
             yield segment.encode(errors="surrogateescape")
             continue
         done = 0
-        for match in regex.finditer(segment):
-            if match.start() > done:
-                yield segment[done : match.start()].encode()
-            if match.end() > match.start():
-                yield match.group().encode()
-            done = match.end()
+        for start, end in match_spans(segment, pattern.regex):
+            if start > done:
+                yield segment[done:start].encode()
+            if end > start:
+                yield segment[start:end].encode()
+            done = end
         if done < len(segment):
             yield segment[done:].encode()
+
+
+def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
+    """Yield where each match starts and ends.
+
+    Up to 4,096 matches are found before the first is yielded, so that only matching counts towards the time limit:
+    5 s and another second for every 100,000 characters that are left. `regex` measures the processor time of the whole
+    process, which passes faster with more threads.
+    """
+    import threading
+
+    regex = compile_regex(pattern)
+    done = 0
+    while True:
+        seconds = (5 + (len(text) - done) / 100_000) * threading.active_count()
+        try:
+            spans = [match.span() for match in islice(regex.finditer(text, done, timeout=seconds), 4096)]
+        except TimeoutError:
+            raise ValueError(
+                f"the split pattern {pattern[:80]!r} took more than {seconds:.0f} s from "
+                f"{text[done : done + 20]!r} on: it backtracks too much; use possessive quantifiers such as x++"
+            ) from None
+        yield from spans
+        if len(spans) < 4096:
+            return
+        done = spans[-1][1]
 
 
 def utf8_stretches(text: bytes) -> Iterator[tuple[str, bool]]:

@@ -156,3 +156,24 @@ def test_any_string_is_a_pattern_or_refused(pattern):
     except ValueError:
         return
     assert b"".join(split("ab (1)", found)) == b"ab (1)"
+
+
+def test_a_pattern_that_backtracks_without_end_is_given_up_by_name():
+    program = """if True:
+        from tokenizer import resolve_pattern
+        from tokenizer.scanner import regex_pretokens
+        try:
+            list(regex_pretokens(b"a" * 40, resolve_pattern(r"(a|a)+$x|\\s")))
+        except ValueError as error:
+            print(error)
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-500:]
+    assert "the split pattern '(a|a)+$x|" in ran.stdout
+    assert "backtracks too much" in ran.stdout
+
+
+@pytest.mark.parametrize("pattern", [r"\p{L}+|\s", r"x*", r"(?<=a)b|a(?!b)|\s*", r"\Ab|a|"])
+def test_long_texts_are_split_as_in_tokenizers_however_many_matches_they_have(pattern):
+    text = "ab a  bxx b\n" * 3000
+    assert split(text, resolve_pattern(pattern)) == by_tokenizers(pattern, text)
