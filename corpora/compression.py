@@ -15,6 +15,8 @@ SUFFIXES = (".gz", ".xz", ".zst")
 MAP_ABOVE_BYTES = 16 << 20
 
 _PIECE_BYTES = 1 << 18
+# Four bytes of .zst may hold 128 KiB, so what is decompressed at once grows to 64 MiB at most.
+_ZSTD_STEP = 1 << 11
 
 
 class ZstdStream(io.RawIOBase):
@@ -27,14 +29,14 @@ class ZstdStream(io.RawIOBase):
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
         self._file = file
         self._frame = None
-        self._ready = memoryview(b"")
+        self._rest, self._ready = b"", memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, target) -> int:
         while not self._ready:
-            piece = self._file.read(_PIECE_BYTES)
+            piece, self._rest = self._rest or self._file.read(_ZSTD_STEP), b""
             if not piece:
                 if self._frame is not None:
                     raise EOFError("compressed file ended before the end-of-stream marker was reached")
@@ -46,15 +48,12 @@ class ZstdStream(io.RawIOBase):
         return size
 
     def _decompress(self, piece: bytes) -> bytes:
-        text = []
-        while piece:
-            if self._frame is None:
-                self._frame = self._decompressor.decompressobj()
-            text.append(self._frame.decompress(piece))
-            piece = b""
-            if self._frame.eof:
-                piece, self._frame = self._frame.unused_data, None
-        return b"".join(text)
+        if self._frame is None:
+            self._frame = self._decompressor.decompressobj()
+        text = self._frame.decompress(piece)
+        if self._frame.eof:
+            self._rest, self._frame = self._frame.unused_data, None
+        return text
 
     def close(self) -> None:
         if not self.closed:
@@ -143,9 +142,9 @@ def damaged(path: Path, error: Exception) -> str:
 
 
 def mapped_size(path: Path) -> int:
-    """Return the size of a text file that `read_whole` maps into memory, 0 for any other file."""
+    """Return the size of a file that `read_whole` maps into memory, 0 for a file that it reads."""
     size = path.stat().st_size
-    return size if path.suffix.lower() == ".txt" and size > MAP_ABOVE_BYTES else 0
+    return size if path.suffix.lower() not in SUFFIXES and size > MAP_ABOVE_BYTES else 0
 
 
 def read_whole(path: Path) -> pa.Buffer:

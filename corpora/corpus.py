@@ -1,8 +1,9 @@
 """`open_corpus`: from what a person typed to documents in Arrow batches, divided into splits."""
 
 import difflib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpora.cards import CARD_FOLDER, Card, card_names, load_card
-from corpora.documents import INVALID_POLICIES, Dropped, batch_documents, clean
-from corpora.files import find_files, is_glob, without_repeats
+from corpora.documents import Dropped, batch_documents, clean
+from corpora.files import Found, find_files, is_glob, without_repeats
 from corpora.readers import Files, Reader, Several, StandardLibrary
+from corpora.reading import Reading
 from corpora.splits import (
     FEW_DOCUMENTS,
     HASH,
@@ -36,6 +38,7 @@ class Corpus:
         split_rule: how the splits were made: "own", "hash:0.05" or "tail:0.1"; `open_corpus` takes it as `split`
         split_names: the splits, "train" first
         dropped: what the pass that began last has left out so far
+        skipped_files: how many files of each suffix the folders and globs hold that are not read
         synthetic: None, or what `corpora.synthetic.source_from_description` makes the source from
         text_bytes_estimate: about how many bytes of text, for progress; None where that is not cheaply known
         mapped_bytes: size of the largest document that a pass maps into memory, 0 if it maps none
@@ -49,16 +52,18 @@ class Corpus:
         description: str = "",
         licence: str = "",
         split: str | None = None,
-        invalid: str = "error",
+        reading: Reading,
         synthetic: dict[str, Any] | None = None,
+        skipped_files: Mapping[str, int] | None = None,
     ):
         self._reader = reader
-        self._invalid = invalid
+        self._reading = reading
         self.name = name
         self.description = description
         self.licence = licence
         self.synthetic = synthetic
         self.dropped = Dropped()
+        self.skipped_files = dict(skipped_files or {})
         self.text_bytes_estimate = reader.bytes_estimate
         self.mapped_bytes = reader.mapped_bytes
         self._total_bytes: int | None = None
@@ -70,7 +75,7 @@ class Corpus:
     @property
     def column_type(self) -> pa.DataType:
         """large_string, or large_binary with `invalid="bytes"`."""
-        return pa.large_binary() if self._invalid == "bytes" else pa.large_string()
+        return pa.large_binary() if self._reading.invalid == "bytes" else pa.large_string()
 
     @property
     def split_description(self) -> str:
@@ -102,7 +107,7 @@ class Corpus:
     def _routed(self) -> Iterator[tuple[str, pa.Array]]:
         router = self._router()
         for chunk in self._reader.chunks():
-            documents = clean(chunk, self._invalid, self.dropped)
+            documents = clean(chunk, self._reading, self.dropped)
             if self._rule == OWN and (chunk.split != TRAIN or router is None):
                 yield chunk.split, documents
             else:
@@ -147,7 +152,7 @@ class Corpus:
         for chunk in self._reader.chunks():
             if only_train and chunk.split != TRAIN:
                 continue
-            kept = clean(chunk, self._invalid, dropped)
+            kept = clean(chunk, self._reading, dropped)
             documents += len(kept)
             size += pc.sum(pc.binary_length(kept), min_count=0).as_py()
             if enough is not None and documents >= enough:
@@ -159,7 +164,8 @@ class Corpus:
         if not documents:
             raise ValueError(
                 f"{self.name} is empty: no document in it has any text "
-                f"({dropped.empty_documents} empty, {dropped.invalid_documents} not UTF-8)"
+                f"({dropped.empty_documents} empty, {dropped.invalid_documents} not UTF-8, "
+                f"{dropped.long_documents} too long)"
             )
         return documents
 
@@ -170,6 +176,7 @@ class _Opened:
     name: str
     card: Card | None = None
     synthetic: dict[str, Any] | None = None
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 def open_corpus(
@@ -177,12 +184,14 @@ def open_corpus(
     split: str | None = None,
     invalid: str = "error",
     text_column: str | None = None,
+    **options: Any,
 ) -> Corpus:
     """The corpus that `specs` name: one or several of
 
     - the name of a built-in card (`stdlib`, ...), or the path of a card of your own (.toml);
-    - a file, a folder (with all below it) or a glob: .txt, .jsonl, .parquet, .arrow, the first two also with
-      .gz, .xz or .zst behind. A .txt file is one document, a row or line of the others one each;
+    - a file, a folder (with all below it) or a glob: .txt, .jsonl, .parquet, .arrow, and other text by `suffix`. All
+      but .parquet and .arrow may be followed by .gz, .xz or .zst. A .txt file is one document, a row or line of the
+      others one each;
     - `hub:owner/name`, `hub:owner/name/config`, `hub:owner/name@revision`.
 
     Files are in order of their relative path; a file that two specs name is read once. A card's name comes before a
@@ -195,16 +204,24 @@ def open_corpus(
             or has one of these as a word of its name. Own splits without validation have it cut from train.
             Several specs use own splits if all have them. The other rules pool all documents.
         invalid: what to do with a document that is not UTF-8: "error"; "replace" its bad bytes by U+FFFD; "skip" it;
-            "bytes": take all documents as bytes (the column is then large_binary).
-        text_column: the column of tables and JSONL; by default "text", or the only one there is
+            "bytes": take all documents as bytes (the column is then large_binary). "skip" leaves out documents above
+            `max_document` too; otherwise they are an error.
+        text_column: the column of tables, JSONL, CSV and JSON; by default "text", or the only one there is
+        options: other fields of `corpora.reading.Reading`, by name:
+            max_document: the longest document in bytes, 256,000,000 by default. Reading and decompression stop there.
+            suffix: the suffixes of files to read in folders and globs instead of the four above: ".md", or a list.
+                A .csv or .tsv file has a document per row, in the column `text_column`; a .json file must be an array
+                of texts or objects. Every other file is one document.
+            encoding: the encoding of text files, such as "utf-16" or "latin-1"; UTF-8 by default.
+
+    A byte-order mark at the start of a text file is not part of its text, unless `invalid` is "bytes".
 
     Raises:
         FileNotFoundError: nothing there; the sentence names the nearest cards
-        ValueError: empty, no text column, unknown format, not UTF-8 (also raised later, during a pass)
+        ValueError: empty, no text column, unknown format, not UTF-8, too long (also raised later, during a pass)
     """
-    if invalid not in INVALID_POLICIES:
-        raise ValueError(f'invalid="{invalid}" is none of {", ".join(INVALID_POLICIES)}')
-    opened = _open_all(specs, text_column)
+    reading = Reading(invalid=invalid, text_column=text_column, **options)
+    opened = _open_all(specs, reading)
     cards = [one.card for one in opened if one.card]
     return Corpus(
         _joined(opened),
@@ -212,15 +229,20 @@ def open_corpus(
         description="; ".join(card.description for card in cards if card.description),
         licence="; ".join(dict.fromkeys(card.licence for card in cards if card.licence)),
         split=split,
-        invalid=invalid,
+        reading=reading,
         synthetic=opened[0].synthetic if len(opened) == 1 else None,
+        skipped_files=_skipped(opened),
     )
 
 
-def open_reader(specs: str | Sequence[str], text_column: str | None = None) -> tuple[Reader, str]:
-    """One column of the corpus that `specs` name, unsplit and uncleaned, and the corpus's name."""
-    opened = _open_all(specs, text_column)
-    return _joined(opened), _joined_name(opened)
+def open_reader(specs: str | Sequence[str], reading: Reading) -> tuple[Reader, str, dict[str, int]]:
+    """Return one column of the corpus that `specs` name, unsplit and uncleaned, its name and its skipped files."""
+    opened = _open_all(specs, reading)
+    return _joined(opened), _joined_name(opened), _skipped(opened)
+
+
+def _skipped(opened: Sequence[_Opened]) -> dict[str, int]:
+    return dict(sum((Counter(one.skipped) for one in opened), Counter()))
 
 
 def _joined(opened: Sequence[_Opened]) -> Reader:
@@ -232,13 +254,13 @@ def _joined_name(opened: Sequence[_Opened]) -> str:
     return name if len(name) <= 60 else name[:57] + "..."
 
 
-def _open_all(specs: str | Sequence[str], text_column: str | None) -> list[_Opened]:
+def _open_all(specs: str | Sequence[str], reading: Reading) -> list[_Opened]:
     specs = [specs] if isinstance(specs, str) else [str(spec) for spec in specs]
     if not specs:
         raise ValueError("no corpus was given: name a card, a file, a folder, a glob or hub:owner/name")
     opened, paths = [], []
     for spec in specs:
-        one = _open_named(spec, text_column)
+        one = _open_named(spec, reading)
         if one is not None:
             opened.append(one)
             continue
@@ -247,33 +269,37 @@ def _open_all(specs: str | Sequence[str], text_column: str | None) -> list[_Open
             opened.append(None)
         paths.append(spec)
     if paths:
-        files = without_repeats([file for spec in paths for file in _find(spec)])
+        found = [_find(spec, reading) for spec in paths]
+        files = without_repeats([file for one in found for file in one.files])
+        skipped = sum((one.skipped for one in found), Counter())
         name = "+".join(Path(spec).name or spec for spec in paths)
-        opened[opened.index(None)] = _Opened(reader=Files(files, text_column), name=name)
+        opened[opened.index(None)] = _Opened(reader=Files(files, reading), name=name, skipped=skipped)
     return opened
 
 
-def _open_named(spec: str, text_column: str | None) -> _Opened | None:
+def _open_named(spec: str, reading: Reading) -> _Opened | None:
     """What a card's name, a card's path or a hub name stands for; None for a path."""
     if spec.startswith("hub:"):
         from corpora.hub import Hub, parse_hub_spec
 
-        return _Opened(reader=Hub(**parse_hub_spec(spec), text_column=text_column), name=spec.removeprefix("hub:"))
+        return _Opened(
+            reader=Hub(**parse_hub_spec(spec), text_column=reading.text_column), name=spec.removeprefix("hub:")
+        )
     if spec in card_names():
-        return _open_card(load_card(CARD_FOLDER / f"{spec}.toml"), text_column)
+        return _open_card(load_card(CARD_FOLDER / f"{spec}.toml"), reading)
     path = Path(spec).expanduser()
     if path.suffix == ".toml" and path.is_file():
-        return _open_card(load_card(path), text_column)
+        return _open_card(load_card(path), reading)
     return None
 
 
-def _open_card(card: Card, text_column: str | None) -> _Opened:
-    text_column = text_column or card.text_column
+def _open_card(card: Card, reading: Reading) -> _Opened:
+    reading = replace(reading, text_column=reading.text_column or card.text_column)
     match card.reader:
         case "stdlib":
             return _Opened(reader=StandardLibrary(), name=card.name, card=card)
         case "files":
-            return _Opened(reader=_card_files(card, text_column), name=card.name, card=card)
+            return _Opened(reader=_card_files(card, reading), name=card.name, card=card)
         case "hub":
             from corpora.hub import Hub
 
@@ -281,7 +307,7 @@ def _open_card(card: Card, text_column: str | None) -> _Opened:
                 card.repository,
                 config=card.config,
                 revision=card.revision,
-                text_column=text_column,
+                text_column=reading.text_column,
                 splits=card.splits,
                 bytes_estimate=card.size.get("bytes"),
             )
@@ -293,23 +319,22 @@ def _open_card(card: Card, text_column: str | None) -> _Opened:
     return _Opened(reader=reader, name=card.name, card=card, synthetic=source.describe())
 
 
-def _card_files(card: Card, text_column: str | None) -> Files:
-    """The files of a card, whose paths are relative to it."""
-    from dataclasses import replace
+def _card_files(card: Card, reading: Reading) -> Files:
+    """Return the files of a card, whose paths are relative to it."""
 
     def find(paths: str | Sequence[str]):
         for path in [paths] if isinstance(paths, str) else paths:
-            yield from _find(str(card.path.parent / path))
+            yield from _find(str(card.path.parent / path), reading).files
 
     files = list(find(card.paths))
     for split, paths in card.splits.items():
         files += [replace(file, split=split) for file in find(paths)]
-    return Files(without_repeats(files), text_column)
+    return Files(without_repeats(files), reading)
 
 
-def _find(spec: str):
+def _find(spec: str, reading: Reading) -> Found:
     try:
-        return find_files(spec)
+        return find_files(spec, reading.suffix)
     except FileNotFoundError:
         if is_glob(spec):
             raise

@@ -7,18 +7,28 @@ how a reader happened to cut its file.
 
 import codecs
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-INVALID_POLICIES = ("error", "replace", "skip", "bytes")
+from corpora.reading import Reading
+
 TEXT_COLUMN = "text"
 BATCH_BYTES = 8 << 20
 
 # A batch of very short documents is cut by their number, so that its offsets weigh no more than its text.
 BATCH_DOCUMENTS = 1 << 17
+
+
+class DocumentError(ValueError):
+    """A document that cannot be read, although its corpus can."""
+
+    def __init__(self, kind: str, message: str):
+        """kind: "invalid" for another encoding, "long" for a document above the limit."""
+        super().__init__(message)
+        self.kind = kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +50,9 @@ class Chunk:
     skip_invalid: bool = False
     """the corpus is defined without its files that are not UTF-8, whatever the caller's policy"""
 
+    bad: DocumentError | None = None
+    """why a document could not be read, which `documents` then lacks"""
+
 
 @dataclass(kw_only=True)
 class Dropped:
@@ -51,8 +64,16 @@ class Dropped:
     invalid_documents: int = 0
     """not UTF-8 and left out (`invalid="skip"`, or the corpus is defined so)"""
 
+    long_documents: int = 0
+    """longer than `max_document` and left out (`invalid="skip"`)"""
+
     def reset(self) -> None:
-        self.empty_documents = self.invalid_documents = 0
+        self.empty_documents = self.invalid_documents = self.long_documents = 0
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers by name. Those of long documents are there only if there are any."""
+        counts = asdict(self)
+        return counts if self.long_documents else {k: n for k, n in counts.items() if k != "long_documents"}
 
 
 def single_document(buffer: pa.Buffer) -> pa.Array:
@@ -83,22 +104,28 @@ def invalid_utf8_offset(data: memoryview | bytes | np.ndarray) -> int | None:
     return None
 
 
-def clean(chunk: Chunk, invalid: str, dropped: Dropped) -> pa.Array:
-    """The chunk's documents that are kept, as a large_binary array without nulls; the others are counted.
+def clean(chunk: Chunk, reading: Reading, dropped: Dropped) -> pa.Array:
+    """Return the chunk's documents that are kept, as a large_binary array without nulls, and count the others.
 
-    With `invalid` other than "bytes" every kept document is UTF-8. Raises ValueError for the first one that is
-    not where `invalid` is "error".
+    Unless `reading.invalid` is "bytes", every kept document is UTF-8. With "error" the first one that is not raises
+    ValueError. So does a document above the limit, unless the policy is "skip".
     """
+    if chunk.bad is not None:
+        if reading.invalid != "skip":
+            raise chunk.bad
+        dropped.long_documents += chunk.bad.kind == "long"
+        dropped.invalid_documents += chunk.bad.kind == "invalid"
     documents = chunk.documents.cast(pa.large_binary())
     lengths = pc.fill_null(pc.binary_length(documents), 0)
     kept = pc.greater(lengths, 0)
-    empty = len(documents) - pc.sum(kept, min_count=0).as_py()
+    dropped.empty_documents += len(documents) - pc.sum(kept, min_count=0).as_py()
+    if (pc.max(lengths).as_py() or 0) > reading.max_document:
+        kept = pc.and_(kept, _short_enough(chunk, lengths, reading, dropped))
     rows = None
-    if empty:
-        dropped.empty_documents += empty
+    if not pc.all(kept).as_py():
         rows = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
         documents = documents.filter(kept)
-    policy = "skip" if chunk.skip_invalid else invalid
+    policy = "skip" if chunk.skip_invalid else reading.invalid
     if policy == "bytes" or not len(documents):
         return documents
     try:
@@ -106,6 +133,22 @@ def clean(chunk: Chunk, invalid: str, dropped: Dropped) -> pa.Array:
     except pa.ArrowInvalid:
         return _settle_invalid(chunk, documents, rows, policy, dropped)
     return documents
+
+
+def _short_enough(chunk: Chunk, lengths: pa.Array, reading: Reading, dropped: Dropped) -> pa.Array:
+    """Return which documents are within the limit; ValueError for the first that is not, unless they are skipped."""
+    long = pc.greater(lengths, reading.max_document)
+    if reading.invalid != "skip":
+        place = pc.index(long, True).as_py()
+        row = "" if chunk.first_row is None else f"in row {chunk.first_row + place} "
+        raise DocumentError(
+            "long",
+            f"{chunk.origin} {row}has {lengths[place].as_py():,} bytes of text, above the limit of "
+            f"{reading.max_document:,} bytes a document: raise it with --max-document, or leave such documents out "
+            "with --invalid skip",
+        )
+    dropped.long_documents += pc.sum(long).as_py()
+    return pc.invert(long)
 
 
 def _settle_invalid(

@@ -3,15 +3,28 @@
 import glob
 import os
 import re
+import stat
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from corpora.compression import SUFFIXES
 
+# Read without being asked for by `--suffix`.
 FORMATS = (".txt", ".jsonl", ".parquet", ".arrow")
-_COMPRESSED_FORMATS = (".txt", ".jsonl")
+# Suffixes that are read in another way than as one text. What they are not compressed in: tables.
+_READERS = {
+    ".jsonl": ".jsonl",
+    ".ndjson": ".jsonl",
+    ".csv": ".csv",
+    ".tsv": ".csv",
+    ".json": ".json",
+    ".parquet": ".parquet",
+    ".arrow": ".arrow",
+}
+_TABLES = (".parquet", ".arrow")
 
 SPLIT_NAMES = {
     "train": "train",
@@ -36,14 +49,41 @@ class InputFile:
     """the own split that its name or folder says, if any"""
 
 
-def file_format(path: Path) -> str | None:
-    """ ".txt", ".jsonl", ".parquet" or ".arrow"; None for a file that is none of them."""
+@dataclass(frozen=True)
+class Found:
+    """The files that a name stands for, and how many of each suffix a folder or glob holds beside them."""
+
+    files: list[InputFile]
+    skipped: Counter[str]
+
+
+def file_format(path: Path, wanted: Sequence[str] = ()) -> str | None:
+    """Return how a file is read: ".txt" (as one text), ".jsonl", ".csv", ".json", ".parquet" or ".arrow".
+
+    None for a file whose suffix is neither one of `FORMATS` nor `wanted`.
+    """
+    suffix = _own_suffix(path)
+    compressed = path.suffix.lower() in SUFFIXES
+    if suffix not in (*FORMATS, *wanted) or (compressed and suffix in _TABLES):
+        return None
+    return _READERS.get(suffix, ".txt")
+
+
+def _own_suffix(path: Path) -> str:
+    """Return the suffix that says what a file holds: ".md" of both a.md and a.md.gz."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    if suffixes and suffixes[-1] in FORMATS:
-        return suffixes[-1]
-    if len(suffixes) == 2 and suffixes[1] in SUFFIXES and suffixes[0] in _COMPRESSED_FORMATS:
-        return suffixes[0]
-    return None
+    if suffixes and suffixes[-1] in SUFFIXES:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def check_regular(path: Path) -> None:
+    """Raise ValueError for anything but a regular file, without opening it: reading a pipe or device may never end."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_ISFIFO: "a named pipe", stat.S_ISSOCK: "a socket", stat.S_ISDIR: "a folder"}
+        kind = next((words for test, words in kinds.items() if test(mode)), "a device")
+        raise ValueError(f"{path} is {kind}, not a regular file: remove it, or save its content as a file")
 
 
 def split_of(relative: Path) -> str | None:
@@ -64,45 +104,74 @@ def is_glob(spec: str) -> bool:
     return any(character in spec for character in "*?[") and not Path(spec).exists()
 
 
-def find_files(spec: str) -> list[InputFile]:
-    """The files that `spec` (a file, a folder or a glob) names, in order of their relative path.
+def find_files(spec: str, wanted: Sequence[str] = ()) -> Found:
+    """Return the files that `spec` (a file, a folder or a glob) names, in order of their relative path.
 
-    Raises FileNotFoundError where nothing is there, ValueError where nothing there is of a known format.
+    wanted: the suffixes to read in folders and globs; by default those of `FORMATS`. Raises FileNotFoundError where
+    nothing is there, ValueError where nothing there is to be read, and for a pipe or device.
     """
     path = Path(spec).expanduser()
     if is_glob(str(path)):
-        return _glob_files(str(path))
+        return _glob_files(str(path), wanted)
     if path.is_dir():
         split = SPLIT_NAMES.get(path.resolve().name.lower())
-        files = [InputFile(path / relative, split_of(relative) or split) for relative in _walk(path)]
-        if not files:
-            raise ValueError(f"the folder {spec} holds no {_formats()} file")
-        return files
+        relatives, skipped = _walk(path, wanted)
+        if not relatives:
+            raise ValueError(f"the folder {spec} holds no {_formats(wanted)} file{_instead(skipped)}")
+        return Found([InputFile(path / relative, split_of(relative) or split) for relative in relatives], skipped)
     if not path.exists():
         raise FileNotFoundError(f"{spec} does not exist")
-    if file_format(path) is None:
-        raise ValueError(f"{spec} is not a {_formats()} file: rename it, or convert it to one of these")
-    return [InputFile(path, split_of(Path(*path.parts[-2:])))]
+    if file_format(path, wanted) is None:
+        suffix = _own_suffix(path)
+        remedy = f"if it is text, add --suffix {suffix}" if suffix else "rename it, or convert it to one of these"
+        raise ValueError(f"{spec} is not a {_formats(wanted)} file: {remedy}")
+    check_regular(path)
+    return Found([InputFile(path, split_of(Path(*path.parts[-2:])))], Counter())
 
 
-def _glob_files(pattern: str) -> list[InputFile]:
+def _glob_files(pattern: str, wanted: Sequence[str]) -> Found:
     matches = sorted(Path(match) for match in glob.glob(pattern, recursive=True))  # noqa: PTH207
     if not matches:
         raise FileNotFoundError(f"nothing matches {pattern}")
     fixed = Path(re.split(r"[*?\[]", pattern, maxsplit=1)[0] + "x").parent
-    found = []
+    found: dict[Path, Path] = {}
+    skipped: dict[Path, str] = {}
     for match in matches:
-        inside = [match / relative for relative in _walk(match)] if match.is_dir() else [match]
-        found += [path for path in inside if file_format(path)]
+        if not match.is_dir():
+            _sort_in(match, match.relative_to(fixed), wanted, found, skipped)
+        elif Path(pattern).name != "**":  # which matches what is in the folder, too
+            for path in _paths_below(match):
+                _sort_in(match / path, (match / path).relative_to(fixed), wanted, found, skipped)
+    counts = Counter(skipped.values())
     if not found:
-        raise ValueError(f"nothing that matches {pattern} is a {_formats()} file")
-    relatives = {path.relative_to(fixed): path for path in found}
-    return [InputFile(relatives[r], split_of(r)) for r in sorted(relatives, key=Path.as_posix)]
+        raise ValueError(f"nothing that matches {pattern} is a {_formats(wanted)} file{_instead(counts)}")
+    return Found([InputFile(found[r], split_of(r)) for r in sorted(found, key=Path.as_posix)], counts)
 
 
-def _walk(root: Path) -> list[Path]:
-    """Relative paths of the known files under `root`, by code point; hidden files and folders are left out."""
-    found, seen = [], set()
+def _walk(root: Path, wanted: Sequence[str]) -> tuple[list[Path], Counter[str]]:
+    """Return the relative paths of the files to read under `root`, by code point, and the suffixes of the others."""
+    found: dict[Path, Path] = {}
+    skipped: dict[Path, str] = {}
+    for relative in _paths_below(root):
+        _sort_in(root / relative, relative, wanted, found, skipped)
+    return sorted(found, key=Path.as_posix), Counter(skipped.values())
+
+
+def _sort_in(
+    path: Path, relative: Path, wanted: Sequence[str], found: dict[Path, Path], skipped: dict[Path, str]
+) -> None:
+    """Put a file among those that are read, or that are skipped."""
+    suffix = _own_suffix(path)
+    if file_format(path, wanted) and suffix in (wanted or FORMATS):
+        check_regular(path)
+        found[relative] = path
+    else:
+        skipped[relative] = suffix
+
+
+def _paths_below(root: Path) -> Iterator[Path]:
+    """Yield the relative paths of all files under `root`; hidden files and folders are left out."""
+    seen = set()
     for folder, folders, names in os.walk(root, followlinks=True):
         real = os.path.realpath(folder)
         if real in seen:  # a link that leads back into the tree
@@ -113,14 +182,28 @@ def _walk(root: Path) -> list[Path]:
         # `datasets` leaves its caches beside a saved dataset's own files.
         saved = "state.json" in names
         for name in names:
-            cache = saved and name.startswith("cache-")
-            if not name.startswith(".") and not cache and file_format(Path(name)):
-                found.append((Path(folder) / name).relative_to(root))
-    return sorted(found, key=Path.as_posix)
+            if not name.startswith(".") and not (saved and name.startswith("cache-")):
+                yield (Path(folder) / name).relative_to(root)
 
 
-def _formats() -> str:
-    return f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+def _formats(wanted: Sequence[str]) -> str:
+    *most, last = wanted or FORMATS
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _instead(skipped: Counter[str]) -> str:
+    """Return what is there instead of files to read, and what to do."""
+    if not skipped:
+        return ""
+    suffix = next((suffix for suffix, _ in skipped.most_common() if suffix), None)
+    remedy = f"; if they are text, add --suffix, such as --suffix {suffix}" if suffix else ""
+    return f", but {describe_skipped(skipped)}{remedy}"
+
+
+def describe_skipped(skipped: Mapping[str, int]) -> str:
+    """Return numbers of files by suffix in words: "12 .png, 3 .pdf", most frequent first."""
+    counts = sorted(skipped.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in counts)
 
 
 def without_repeats(files: Sequence[InputFile]) -> list[InputFile]:

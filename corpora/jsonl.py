@@ -14,51 +14,72 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json
 
-from corpora.compression import stream_pieces
 from corpora.documents import Chunk
+from corpora.reading import Reading
+from corpora.text_files import text_pieces, too_long
 
 _CHUNK_BYTES = 8 << 20
 _SAMPLED_LINES = 1000
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_jsonl(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
-    """One document per line. Raises ValueError naming the file and line of what is not a JSON object."""
-    chunks = _whole_lines(path)
-    first = next(chunks, None)
-    if first is None:
-        return
-    column = _text_column(first, path, text_column)
+def read_jsonl(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]:
+    """Yield one document per line. Raises ValueError naming the file and line of what is not a JSON object."""
+    chunks = _whole_lines(path, reading)
+    head: list[bytes | None] = []
+    for lines in chunks:
+        head.append(lines)
+        if lines is not None:
+            break
+    column = _text_column(head[-1] or b"", path, reading) if head else "text"
     # Where a column was taken as the only one, the first lines may not have told all.
-    unexpected = None if text_column or column == "text" else "text"
+    unexpected = None if reading.text_column or column == "text" else "text"
     line = 1
-    for lines in itertools.chain([first], chunks):
+    for lines in itertools.chain(head, chunks):
+        if lines is None:
+            bad = too_long(f"line {line} of {path}", f"is longer than {_line_limit(reading):,} bytes", reading)
+            yield Chunk(documents=pa.array([], pa.large_binary()), origin=str(path), split=split, bad=bad)
+            line += 1
+            continue
         for number, documents in _parse(lines, line, path, column, unexpected):
             yield Chunk(documents=documents, origin=str(path), split=split, first_row=number)
         line += lines.count(b"\n")
 
 
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    """The file's content cut after line feeds, some 8 MB at a time; never empty."""
+def _line_limit(reading: Reading) -> int:
+    return max(reading.max_document, _CHUNK_BYTES)
+
+
+def _whole_lines(path: Path, reading: Reading) -> Iterator[bytes | None]:
+    """Yield the file's content cut after line feeds, some 8 MB at a time; None for a line that is above the limit."""
     pieces: list[bytes] = []
-    size, at_start = 0, True
-    for piece in stream_pieces(path):
-        if at_start:
-            piece, at_start = piece.removeprefix(_BYTE_ORDER_MARK), False
+    size, limit, within_long = 0, _line_limit(reading), False
+    for piece in text_pieces(path, reading):
+        if within_long:
+            end = piece.find(b"\n") + 1
+            within_long, piece = not end, piece[end:] if end else b""
         pieces.append(piece)
         size += len(piece)
         if size >= _CHUNK_BYTES and (end := piece.rfind(b"\n") + 1):
             pieces[-1] = piece[:end]
             yield b"".join(pieces)
             pieces, size = [piece[end:]], len(piece) - end
+        elif size > limit:
+            whole = b"".join(pieces)
+            if end := whole.rfind(b"\n") + 1:
+                yield whole[:end]
+            pieces, size = [whole[end:]], len(whole) - end
+            if size > limit:
+                yield None
+                pieces, size, within_long = [], 0, True
     if size:
         yield b"".join(pieces)
 
 
-def _text_column(lines: bytes, path: Path, wanted: str | None) -> str:
+def _text_column(lines: bytes, path: Path, reading: Reading) -> str:
+    wanted = reading.text_column
     columns = _columns(itertools.islice(io.BytesIO(lines), _SAMPLED_LINES))
     if wanted and wanted not in columns:  # later lines may have it
-        columns |= _columns(line for chunk in _whole_lines(path) for line in chunk.split(b"\n"))
+        columns |= _columns(line for chunk in _whole_lines(path, reading) for line in (chunk or b"").split(b"\n"))
     return choose_column(list(columns), path, wanted) if columns else wanted or "text"
 
 
@@ -145,20 +166,25 @@ def _parse_line(line: bytes, number: int, path: Path, column: str, unexpected: s
     text = row.get(column)
     if text is not None and not isinstance(text, str):
         raise ValueError(
-            f'"{column}" in line {number} of {path} is {_json_type(text)}, not a string: '
+            f'"{column}" in line {number} of {path} is {json_type(text)}, not a string: '
             "mend the line, or choose another column with --text-column or --pairs"
         )
-    return pa.array([None if text is None else _encode(text)], pa.large_binary())
+    return pa.array([None if text is None else encode_text(text)], pa.large_binary())
 
 
-def _encode(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """UTF-8, with bytes that were not UTF-8 as they were and surrogates as the three bytes of their code."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        pass
     return b"".join(
         bytes([ord(c) - 0xDC00]) if "\udc80" <= c <= "\udcff" else c.encode("utf-8", "surrogatepass") for c in text
     )
 
 
-def _json_type(value: object) -> str:
+def json_type(value: object) -> str:
+    """Return what JSON calls a value."""
     match value:
         case bool():
             return "a boolean"
@@ -166,4 +192,8 @@ def _json_type(value: object) -> str:
             return "a number"
         case list():
             return "a list"
+        case str():
+            return "a string"
+        case None:
+            return "null"
     return "an object"

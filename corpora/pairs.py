@@ -2,6 +2,7 @@
 answers, anything that turns one text into another."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,6 +10,7 @@ import pyarrow.compute as pc
 from corpora.corpus import open_reader
 from corpora.documents import Dropped, batch_documents, clean
 from corpora.readers import Reader
+from corpora.reading import Reading
 from corpora.splits import HASH, OWN, TRAIN, VALIDATION, HashRouter, parse_rule
 
 SOURCE, TARGET = "source", "target"
@@ -28,10 +30,19 @@ class PairCorpus:
         text_bytes_estimate: about how many bytes of text, for progress; None where that is not cheaply known
     """
 
-    def __init__(self, readers: tuple[Reader, Reader], name: str, columns: tuple[str, str], split: str | None) -> None:
-        self._readers = readers
+    def __init__(
+        self,
+        readers: tuple[Reader, Reader],
+        name: str,
+        columns: tuple[str, str],
+        split: str | None,
+        reading: Reading,
+        skipped_files: dict[str, int],
+    ) -> None:
+        self._readers, self._reading = readers, reading
         self.name, self.columns = name, columns
         self.dropped = Dropped()
+        self.skipped_files = skipped_files
         self.text_bytes_estimate = readers[0].bytes_estimate
         self.mapped_bytes = readers[0].mapped_bytes
         own = readers[0].own_splits
@@ -72,7 +83,7 @@ class PairCorpus:
 
     def _aligned(self) -> Iterator[tuple[str | None, pa.Array, pa.Array]]:
         """(split, sources, targets) of equal lengths, large_binary, nulls as empty: the two columns side by side."""
-        sides = [_rows(reader) for reader in self._readers]
+        sides = [_rows(reader, self._reading) for reader in self._readers]
         waiting = [next(side, None) for side in sides]
         while all(waiting):
             (split, sources), (_, targets) = waiting
@@ -90,7 +101,8 @@ class PairTexts:
     def __init__(self, pairs: PairCorpus) -> None:
         self._pairs = pairs
         self.split_rule, self.text_bytes_estimate = pairs.split_rule, pairs.text_bytes_estimate
-        self.mapped_bytes = pairs.mapped_bytes
+        self.mapped_bytes, self.skipped_files = pairs.mapped_bytes, pairs.skipped_files
+        self.dropped = pairs.dropped
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """One pass: (split, batch with the single column "text")."""
@@ -106,23 +118,28 @@ class PairTexts:
         return (batch for name, batch in self.routed_batches() if name == split)
 
 
-def open_pairs(specs: str | Sequence[str], columns: tuple[str, str], split: str | None = None) -> PairCorpus:
-    """The pairs in two columns of the corpus that `specs` name (see `open_corpus`): JSONL, Parquet, Arrow or the hub.
+def open_pairs(
+    specs: str | Sequence[str], columns: tuple[str, str], split: str | None = None, **options: Any
+) -> PairCorpus:
+    """Return the pairs in two columns of the corpus that `specs` name: JSONL, CSV, JSON, Parquet, Arrow or the hub.
+
+    `specs` and `options` (max_document, suffix, encoding) are those of `open_corpus`.
 
     Raises ValueError for a column that is not there, for what is not UTF-8 and, during a pass, for what is no text.
     """
     if columns[0] == columns[1]:
         raise ValueError(f'source and target are both the column "{columns[0]}": name two, such as --pairs en de')
-    (sources, name), (targets, _) = (open_reader(specs, column) for column in columns)
-    return PairCorpus((sources, targets), name, columns, split)
+    reading = [Reading(text_column=column, **options) for column in columns]
+    (sources, name, skipped), (targets, *_) = (open_reader(specs, each) for each in reading)
+    return PairCorpus((sources, targets), name, columns, split, reading[0], skipped)
 
 
-def _rows(reader: Reader) -> Iterator[tuple[str | None, pa.Array]]:
+def _rows(reader: Reader, reading: Reading) -> Iterator[tuple[str | None, pa.Array]]:
     """(split, documents) of a column, one for every row, those that are missing empty."""
     for chunk in reader.chunks():
         if chunk.first_row is None:
             raise ValueError(f"{chunk.origin} has no columns to make pairs of: give JSON lines or a table")
-        clean(chunk, "error", Dropped())
+        clean(chunk, reading, Dropped())
         documents = chunk.documents.cast(pa.large_binary())
         if len(documents):
             yield chunk.split, pc.fill_null(documents, b"")

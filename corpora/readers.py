@@ -12,10 +12,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from corpora.compression import mapped_size, read_whole
+from corpora.compression import SUFFIXES, mapped_size, read_whole
+from corpora.csv_files import read_csv
 from corpora.documents import Chunk, single_document
 from corpora.files import InputFile, file_format, standard_library_files, standard_library_folder
+from corpora.json_files import read_json
 from corpora.jsonl import choose_column, read_jsonl
+from corpora.reading import Reading
+from corpora.text_files import read_text
 
 _TABLE_ROWS = 256
 _ARROW_FILE = b"ARROW1"
@@ -64,15 +68,17 @@ class StandardLibrary:
 class Files:
     """Files of the known formats, in the order given."""
 
-    def __init__(self, files: Sequence[InputFile], text_column: str | None = None):
+    def __init__(self, files: Sequence[InputFile], reading: Reading):
         self._files = files
-        self._text_column = text_column
+        self._reading = reading
         # Splits that only some files say are no splits: the others would be nowhere.
         all_say = all(file.split for file in files)
         self.own_splits = tuple(dict.fromkeys(file.split for file in files)) if all_say else ()
-        plain = all(file.path.suffix.lower() in (".txt", ".jsonl") for file in files)
+        kinds = {file_format(file.path, reading.suffix) for file in files}
+        plain = kinds <= {".txt", ".jsonl"} and not any(file.path.suffix.lower() in SUFFIXES for file in files)
         self.bytes_estimate = sum(file.path.stat().st_size for file in files) if plain else None
-        self.mapped_bytes = max(map(mapped_size, (file.path for file in files)), default=0)
+        texts = [file.path for file in files if file_format(file.path, reading.suffix) == ".txt"]
+        self.mapped_bytes = max(map(mapped_size, texts), default=0)
 
     def surely_many(self, documents: int) -> bool:
         texts = (file.path for file in self._files if file.path.suffix.lower() == ".txt")
@@ -81,20 +87,19 @@ class Files:
     def chunks(self) -> Iterator[Chunk]:
         for file in self._files:
             split = file.split if self.own_splits else None
-            match file_format(file.path):
+            match file_format(file.path, self._reading.suffix):
                 case ".txt":
-                    yield read_text(file.path, split)
+                    yield read_text(file.path, split, self._reading)
                 case ".jsonl":
-                    yield from read_jsonl(file.path, split, self._text_column)
+                    yield from read_jsonl(file.path, split, self._reading)
+                case ".csv":
+                    yield from read_csv(file.path, split, self._reading)
+                case ".json":
+                    yield from read_json(file.path, split, self._reading)
                 case ".parquet":
-                    yield from _read_parquet(file.path, split, self._text_column)
+                    yield from _read_parquet(file.path, split, self._reading.text_column)
                 case ".arrow":
-                    yield from _read_arrow(file.path, split, self._text_column)
-
-
-def read_text(path: Path, split: str | None) -> Chunk:
-    """A .txt file: one document, its bytes as they are."""
-    return Chunk(documents=single_document(read_whole(path)), origin=str(path), split=split)
+                    yield from _read_arrow(file.path, split, self._reading.text_column)
 
 
 def quiet_datasets():

@@ -31,6 +31,7 @@ class CorpusSummary:
     split_description: str
     splits: dict[str, SplitSummary]
     dropped: Dropped
+    skipped_files: dict[str, int]
     synthetic: dict | None = None
     excerpts: list[str] = field(default_factory=list)
 
@@ -81,6 +82,7 @@ def summarize(
         split_description=corpus.split_description,
         splits=splits,
         dropped=replace(corpus.dropped),
+        skipped_files=corpus.skipped_files,
         synthetic=corpus.synthetic,
         excerpts=[text for _, _, text in sorted(chosen, key=lambda choice: choice[1])],
     )

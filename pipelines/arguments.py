@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -33,14 +33,42 @@ SplitRule = Annotated[
         "allows.",
     ),
 ]
-InvalidPolicy = Annotated[
-    Literal["error", "replace", "skip", "bytes"],
-    tyro.conf.arg(help="What to do with a document that is not UTF-8; bytes takes it as it is."),
-]
-TextColumn = Annotated[
-    str | None,
-    tyro.conf.arg(metavar="NAME", help="The column of tables and JSON lines that holds the text."),
-]
+
+
+def _reading(help_text: str, default: str, **more: Any) -> Any:
+    return tyro.conf.arg(help=help_text, help_behavior_hint=f"(default: {default})", prefix_name=False, **more)
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Which files of a corpus are read, and how."""
+
+    text_column: Annotated[
+        str | None,
+        _reading(
+            "Column of tables, JSON and CSV that holds the text.", "text, or the only one there is", metavar="NAME"
+        ),
+    ]
+    invalid: Annotated[
+        Literal["error", "replace", "skip", "bytes"],
+        _reading(
+            "What to do with a document that is not UTF-8; bytes takes it as it is. skip leaves out documents above "
+            "--max-document too.",
+            "error",
+        ),
+    ]
+    max_document: Annotated[int, _reading("Longest document in bytes; a longer one is an error.", "256M")]
+    suffix: Annotated[
+        tuple[str, ...],
+        _reading(
+            "Suffixes of the files to read in folders and globs, such as .md .rst .py .html .csv .json.",
+            ".txt .jsonl .parquet .arrow",
+        ),
+    ]
+    encoding: Annotated[
+        str | None, _reading("Encoding of text files, such as utf-16 or latin-1.", "utf-8", metavar="NAME")
+    ]
+
+
 PairColumns = Annotated[
     tuple[str, str] | None,
     tyro.conf.arg(
@@ -91,11 +119,11 @@ def parse_count(text: str) -> int:
     raise ValueError(f"{text!r} is not a whole number such as 4096, 300k, 2.5M or 2G")
 
 
-def refuse_with_pairs(*, invalid: str, text_column: str | None) -> None:
-    """ValueError for an option that says something about single texts, where --pairs reads two columns."""
-    if text_column is not None:
+def refuse_with_pairs(reading: ReadingOptions) -> None:
+    """Raise ValueError for an option about single texts, where --pairs reads two columns."""
+    if reading.get("text_column") is not None:
         raise ValueError("--text-column names one column and --pairs two: leave the first out")
-    if invalid != "error":
+    if (invalid := reading.get("invalid", "error")) != "error":
         raise ValueError(f"--invalid {invalid} is for single texts: with --pairs convert what is not UTF-8 beforehand")
 
 
@@ -179,7 +207,8 @@ def _with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], boo
 
     own = inspect.signature(target)
     option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
-    bind.__signature__ = own.replace(parameters=[*own.parameters.values(), option])
+    parameters = sorted([*own.parameters.values(), option], key=lambda parameter: parameter.kind)
+    bind.__signature__ = own.replace(parameters=parameters)
     bind.__annotations__ = {**get_type_hints(target, include_extras=True), "quiet": Quiet}
     bind.__doc__ = target.__doc__
     return bind

@@ -10,7 +10,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +213,7 @@ def write_blocks(
                 json.dumps({name: s.documents_sha256 for name, s in summaries.items()}).encode()
             ).hexdigest(),
             "synthetic": corpus.synthetic,
-            "dropped": asdict(corpus.dropped),
+            "dropped": corpus.dropped.counts(),
         },
         "splits": {name: vars(summary) for name, summary in summaries.items()},
     }

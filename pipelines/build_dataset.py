@@ -1,15 +1,14 @@
 """`bytelm build-dataset`: a corpus and a tokenizer to a folder of token blocks, or of pairs."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from corpora import open_corpus, open_pairs
 from pipelines.arguments import (
     CorpusNames,
-    InvalidPolicy,
     PairColumns,
+    ReadingOptions,
     SplitRule,
-    TextColumn,
     TokenizerPath,
     TokenizerPattern,
     parse,
@@ -36,11 +35,10 @@ def build_dataset(
     pattern: TokenizerPattern = None,
     pairs: PairColumns = None,
     split: SplitRule = None,
-    invalid: InvalidPolicy = "error",
-    text_column: TextColumn = None,
     separator: bool = True,
     threads: int | None = None,
     overwrite: bool = False,
+    **reading: Unpack[ReadingOptions],
 ) -> dict[str, Any]:
     """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return what dataset.json
     says.
@@ -63,10 +61,10 @@ def build_dataset(
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
     tok = load_tokenizer(tokenizer, pattern)
     if pairs:
-        refuse_with_pairs(invalid=invalid, text_column=text_column)
-        source = open_pairs(corpus, pairs, split)
+        refuse_with_pairs(reading)
+        source = open_pairs(corpus, pairs, split, **reading)
     else:
-        source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
+        source = open_corpus(corpus, split=split, **reading)
     with whole_folder(out, replaceable) as partial, Bar("encoding", source.text_bytes_estimate, "B") as bar:
         # A run needs the tokenizer that its dataset was built with: they stay together.
         tok.save(partial)
@@ -77,7 +75,7 @@ def build_dataset(
                 source, tok, context_length, partial, separator=separator, threads=threads, progress=bar.update
             )
     (_summarize_pairs if pairs else _summarize)(out, info)
-    say_left_out(info["corpus"]["dropped"])
+    say_left_out(info["corpus"]["dropped"], source.skipped_files)
     return info
 
 

@@ -1,10 +1,10 @@
 """`bytelm corpus list` and `bytelm corpus show NAME`: what there is to train on."""
 
-from dataclasses import asdict
+from typing import Unpack
 
 from corpora import list_cards, open_corpus
 from corpora.summary import CorpusSummary, summarize
-from pipelines.arguments import CorpusNames, InvalidPolicy, SplitRule, TextColumn, parse
+from pipelines.arguments import CorpusNames, ReadingOptions, SplitRule, parse
 from pipelines.display import Bar, answer, quantity, results, say_left_out, table
 from pipelines.stdout import Stdout
 
@@ -22,9 +22,8 @@ def show(
     corpus: CorpusNames,
     *,
     split: SplitRule = None,
-    invalid: InvalidPolicy = "error",
-    text_column: TextColumn = None,
     excerpts: int = 3,
+    **reading: Unpack[ReadingOptions],
 ) -> CorpusSummary:
     """Read a corpus once and print its documents, bytes, splits, licence and the beginnings of a few documents.
 
@@ -33,7 +32,7 @@ def show(
     """
     if excerpts < 0:
         raise ValueError(f"--excerpts is {excerpts}, but must not be negative")
-    source = open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
+    source = open_corpus(corpus, split=split, **reading)
     with Bar("reading", source.text_bytes_estimate, "B") as bar:
         found = summarize(source, excerpts=excerpts, progress=bar.phase)
     answer(f"{found.name}: {found.description}" if found.description else found.name)
@@ -42,7 +41,7 @@ def show(
     rows = [(name, f"{s.documents:,}", f"{s.bytes:,}") for name, s in found.splits.items()]
     table(("split", "documents", "bytes"), [*rows, ("all", f"{found.documents:,}", f"{found.bytes:,}")])
     answer(f"splits: {found.split_description}")
-    say_left_out(asdict(found.dropped), say=answer)
+    say_left_out(found.dropped.counts(), found.skipped_files, say=answer)
     for excerpt in found.excerpts:
         results.rule(style="dim", characters="-")
         answer(excerpt)

@@ -7,7 +7,7 @@ and `target_ids`, and `dataset.json` beside it. The same pairs and tokenizer giv
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ def _facts(corpus: PairCorpus, tokenizer: Tokenizer, summaries: dict[str, PairSp
             "columns": list(corpus.columns),
             "split_rule": corpus.split_rule,
             "fingerprint": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
-            "dropped": asdict(corpus.dropped),
+            "dropped": corpus.dropped.counts(),
         },
         "splits": {name: vars(summary) for name, summary in summaries.items()},
     }

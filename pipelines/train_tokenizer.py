@@ -6,14 +6,14 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import tyro
 
 from corpora import Corpus, PairTexts, open_corpus, open_pairs
 from corpora.splits import parse_rule
-from pipelines.arguments import CorpusNames, InvalidPolicy, PairColumns, SplitRule, TextColumn, parse, refuse_with_pairs
-from pipelines.display import Bar, write
+from pipelines.arguments import CorpusNames, PairColumns, ReadingOptions, SplitRule, parse, refuse_with_pairs
+from pipelines.display import Bar, say_left_out, write
 from pipelines.memory import resident_memory
 from pipelines.tokenizer_summary import PHASES, HeldOut, show, summarize
 from pipelines.verbs import verb
@@ -49,8 +49,6 @@ def train_tokenizer(
     special_tokens: tuple[str, ...] = DEFAULT_SPECIAL_TOKENS,
     sentinels: int = 0,
     split: SplitRule = None,
-    invalid: InvalidPolicy = "error",
-    text_column: TextColumn = None,
     pairs: PairColumns = None,
     memory: int | None = None,
     spill_folder: Path | None = None,
@@ -61,6 +59,7 @@ def train_tokenizer(
     threads: int | None = None,
     overwrite: bool = False,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    **reading: Unpack[ReadingOptions],
 ) -> Tokenizer:
     """Train a byte-level BPE vocabulary on the training split of a corpus, and save it as tokenizer.json.
 
@@ -93,7 +92,7 @@ def train_tokenizer(
     if not corpus and not counts:
         raise ValueError("no corpus was given: name one, or counts saved before with --counts")
     others = load_compared(compare)
-    source = _open(corpus, pairs, split, invalid, text_column) if corpus else None
+    source = _open(corpus, pairs, split, reading) if corpus else None
     if spill_folder is None:  # a system's folder for temporary files is often held in memory
         spill_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, pattern or "cl100k")
@@ -140,6 +139,8 @@ def train_tokenizer(
         write(json.dumps(summary, indent=2))
     else:
         show(summary)
+        if source:
+            say_left_out(source.dropped.counts(), source.skipped_files)
     return tok
 
 
@@ -196,12 +197,12 @@ def _check(
 
 
 def _open(
-    corpus: Sequence[str], pairs: tuple[str, str] | None, split: str | None, invalid: str, text_column: str | None
+    corpus: Sequence[str], pairs: tuple[str, str] | None, split: str | None, reading: ReadingOptions
 ) -> Corpus | PairTexts:
     if pairs:
-        refuse_with_pairs(invalid=invalid, text_column=text_column)
-        return PairTexts(open_pairs(corpus, pairs, split))
-    return open_corpus(corpus, split=split, invalid=invalid, text_column=text_column)
+        refuse_with_pairs(reading)
+        return PairTexts(open_pairs(corpus, pairs, split, **reading))
+    return open_corpus(corpus, split=split, **reading)
 
 
 def _combined(

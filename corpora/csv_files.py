@@ -1,0 +1,80 @@
+"""The reader of .csv and .tsv files: one document per row, from one column."""
+
+import codecs
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from corpora.documents import Chunk
+from corpora.jsonl import choose_column
+from corpora.reading import Reading
+from corpora.text_files import text_pieces, too_long
+
+_ROWS = 256
+_CHUNK_BYTES = 8 << 20
+
+
+def read_csv(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]:
+    """Yield the text column of a file whose first row names the columns.
+
+    Cells are separated by commas, tabs or semicolons, whichever the first row has most of. Raises ValueError naming
+    the file and row of a row that has fewer cells, and for a cell above the limit, after which rows cannot be found.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), reading.max_document))
+    lines = _lines(path, reading)
+    header = next(lines, None)
+    if header is None:
+        return
+    delimiter = max(",\t;", key=header.count)
+    rows = csv.reader(_after(header, lines), delimiter=delimiter, strict=True)
+    documents: list[bytes] = []
+    size = number = 0
+    try:
+        columns = next(rows)
+        column = columns.index(choose_column(columns, path, reading.text_column))
+        for number, row in enumerate(filter(None, rows), 1):
+            if len(row) <= column:
+                raise ValueError(
+                    f"row {number} of {path} has {len(row)} cells, and its first row names {len(columns)}: mend it"
+                )
+            documents.append(row[column].encode("utf-8", "surrogateescape"))
+            size += len(documents[-1])
+            if len(documents) == _ROWS or size > _CHUNK_BYTES:
+                yield _chunk(documents, path, split, number)
+                documents, size = [], 0
+    except csv.Error as error:
+        if "field limit" in str(error):
+            raise too_long(f"row {number + 1} of {path}", "has a cell", reading) from error
+        raise ValueError(f"row {number + 1} of {path} is not CSV ({error}): mend it") from error
+    if documents:
+        yield _chunk(documents, path, split, number)
+
+
+def _chunk(documents: list[bytes], path: Path, split: str | None, last: int) -> Chunk:
+    array = pa.array(documents, pa.large_binary())
+    return Chunk(documents=array, origin=str(path), split=split, first_row=last - len(documents) + 1)
+
+
+def _after(header: str, lines: Iterator[str]) -> Iterator[str]:
+    yield header
+    yield from lines
+
+
+def _lines(path: Path, reading: Reading) -> Iterator[str]:
+    """Yield the lines of a file; bytes that are not UTF-8 become lone surrogates."""
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    rest: list[str] = []
+    size = 0
+    for piece in text_pieces(path, reading):
+        *whole, last = decoder.decode(piece).split("\n")
+        for line in whole:
+            yield "".join([*rest, line, "\n"])
+            rest, size = [], 0
+        rest.append(last)
+        size += len(last)
+        if size > max(reading.max_document, _CHUNK_BYTES):
+            raise too_long(path, "has a line", reading)
+    if text := "".join([*rest, decoder.decode(b"", final=True)]):
+        yield text

@@ -1,0 +1,65 @@
+"""The options of reading a corpus: which files, which column, in which encoding, and what to do with bad documents."""
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from corpora.compression import SUFFIXES as COMPRESSIONS
+
+INVALID_POLICIES = ("error", "replace", "skip", "bytes")
+MAX_DOCUMENT = 256_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How documents are read. Raises ValueError for an option that makes no sense."""
+
+    text_column: str | None = None
+    """column of tables, CSV and JSON that holds the text; by default "text", or the only one there is"""
+
+    invalid: str = "error"
+    """what to do with a document that is not UTF-8 or is too long; see `open_corpus`"""
+
+    max_document: int = MAX_DOCUMENT
+    """longest document in bytes"""
+
+    suffix: Sequence[str] = ()
+    """suffixes of the files to read in folders and globs; by default those of `corpora.files.FORMATS`"""
+
+    encoding: str | None = None
+    """encoding of text files; by default UTF-8"""
+
+    def __post_init__(self) -> None:
+        if self.invalid not in INVALID_POLICIES:
+            raise ValueError(f'invalid="{self.invalid}" is none of {", ".join(INVALID_POLICIES)}')
+        if isinstance(self.max_document, bool) or not isinstance(self.max_document, int) or self.max_document < 1:
+            raise ValueError(f"max_document is a number of bytes, at least 1, not {self.max_document!r}")
+        object.__setattr__(self, "suffix", _suffixes(self.suffix))
+        if self.encoding is not None:
+            object.__setattr__(self, "encoding", _encoding(self.encoding))
+            if self.invalid == "bytes":
+                raise ValueError("--invalid bytes takes bytes as they are, and --encoding decodes them: leave one out")
+
+
+def _suffixes(suffixes: str | Sequence[str]) -> tuple[str, ...]:
+    """Return suffixes as ".md": lower case, with a dot."""
+    given = [suffixes] if isinstance(suffixes, str) else suffixes
+    found = tuple("." + suffix.lower().lstrip("*").lstrip(".") for suffix in given)
+    for suffix in found:
+        if suffix == "." or "/" in suffix or suffix.count(".") > 1:
+            raise ValueError(f'the suffix "{suffix}" is not one such as .md')
+        if suffix in COMPRESSIONS:
+            raise ValueError(f"{suffix} files are compressed: name the suffix before it, and .md{suffix} is read too")
+    return found
+
+
+def _encoding(name: str) -> str:
+    """Return Python's name of a text encoding."""
+    try:
+        codec = codecs.lookup(name)
+        "".encode(codec.name)
+    except (LookupError, ValueError):
+        raise ValueError(
+            f'"{name}" is not a text encoding that Python knows: try utf-8, utf-16, latin-1 or cp1252'
+        ) from None
+    return codec.name

@@ -1,0 +1,122 @@
+"""Text files as UTF-8: decoded where another encoding is named, without a byte-order mark, up to a limit."""
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from corpora.compression import SUFFIXES, read_whole, stream_pieces
+from corpora.documents import Chunk, DocumentError, single_document
+from corpora.reading import Reading
+
+_SAMPLE_BYTES = 4096
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+# Which bytes of four are NUL where the text is mostly Latin letters.
+_NULS = {
+    "utf-16-le": (False, True, False, True),
+    "utf-16-be": (True, False, True, False),
+    "utf-32-le": (False, True, True, True),
+    "utf-32-be": (True, True, True, False),
+}
+
+
+def read_text(path: Path, split: str | None, reading: Reading) -> Chunk:
+    """Return a text file as one document: its bytes as they are, but for a byte-order mark at its start."""
+    try:
+        document = single_document(_whole(path, reading))
+    except DocumentError as bad:
+        return Chunk(documents=pa.array([], pa.large_binary()), origin=str(path), split=split, bad=bad)
+    return Chunk(documents=document, origin=str(path), split=split)
+
+
+def _whole(path: Path, reading: Reading) -> pa.Buffer:
+    if path.suffix.lower() not in SUFFIXES and not reading.encoding:
+        size = path.stat().st_size
+        if size > reading.max_document:
+            raise too_long(path, f"has {size:,} bytes", reading)
+        buffer = read_whole(path)
+        return buffer.slice(_start(buffer[:_SAMPLE_BYTES].to_pybytes(), path, reading))
+    sink, size = pa.BufferOutputStream(), 0
+    for piece in text_pieces(path, reading):
+        size += len(piece)
+        if size > reading.max_document:
+            raise too_long(path, "is longer when it is read", reading)
+        sink.write(piece)
+    return sink.getvalue()
+
+
+def too_long(origin: object, what: str, reading: Reading) -> DocumentError:
+    """Return the error for a document above the limit."""
+    return DocumentError(
+        "long",
+        f"{origin} {what}, above the limit of {reading.max_document:,} bytes a document: raise it with "
+        "--max-document, or leave such documents out with --invalid skip",
+    )
+
+
+def text_pieces(path: Path, reading: Reading) -> Iterator[bytes]:
+    """Yield a text file as UTF-8 in pieces, without a byte-order mark.
+
+    Raises DocumentError for a file in another encoding than the one that was named.
+    """
+    pieces = stream_pieces(path)
+    if reading.encoding:
+        yield from _decoded(pieces, path, reading)
+        return
+    first = next(pieces, b"")
+    yield first[_start(first[:_SAMPLE_BYTES], path, reading) :]
+    yield from pieces
+
+
+def _start(sample: bytes, path: Path, reading: Reading) -> int:
+    """Return where the text of a file begins, which `sample` is the start of: after a byte-order mark."""
+    if reading.invalid == "bytes":
+        return 0
+    if encoding := _other_unicode(sample):
+        raise DocumentError("invalid", f"{path} is not UTF-8, but looks like {encoding}: add --encoding {encoding}")
+    return len(codecs.BOM_UTF8) if sample.startswith(codecs.BOM_UTF8) else 0
+
+
+def _other_unicode(sample: bytes) -> str | None:
+    """Return the encoding that a byte-order mark or the places of NULs show, if any."""
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if sample.startswith(mark):
+            return encoding
+    if len(sample) < 8 or b"\0" not in sample:
+        return None
+    nul_shares = [part.count(0) / len(part) for part in (sample[place::4] for place in range(4))]
+    for encoding, nuls in _NULS.items():
+        if all(share > 0.7 if nul else share < 0.1 for share, nul in zip(nul_shares, nuls, strict=True)):
+            return encoding
+    return None
+
+
+def _decoded(pieces: Iterator[bytes], path: Path, reading: Reading) -> Iterator[bytes]:
+    errors = "replace" if reading.invalid == "replace" else "strict"
+    decoder = codecs.getincrementaldecoder(reading.encoding)(errors)
+    done, at_start = 0, True
+    for piece in _with_end(pieces):
+        try:
+            text = decoder.decode(piece or b"", final=piece is None)
+            encoded = text.encode()
+        except UnicodeError as error:
+            raise DocumentError(
+                "invalid",
+                f"{path} is not {reading.encoding} after byte {done:,} ({getattr(error, 'reason', error)}): name "
+                "another --encoding, or say what to do with such documents (--invalid replace or skip)",
+            ) from error
+        done += len(piece or b"")
+        if at_start and encoded:
+            encoded, at_start = encoded.removeprefix(codecs.BOM_UTF8), False
+        yield encoded
+
+
+def _with_end(pieces: Iterator[bytes]) -> Iterator[bytes | None]:
+    yield from pieces
+    yield None
