@@ -4,12 +4,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-slow bench bench-pretrain lint constraints clean
+.PHONY: help setup demo test test-slow fuzz bench bench-pretrain lint constraints clean
 
 help:
 	@echo "make demo        text to tokenizer, dataset, GPT, BERT and report in minutes (in bytelm-demo/)"
 	@echo "make test        the tests and the linter"
 	@echo "make test-slow   the tests that take minutes"
+	@echo "make fuzz RUNS=N the readers of files against N damaged inputs, guided by coverage (12,000: minutes)"
 	@echo "make bench       the tokenizer beside its peers, in most of an hour (results in benchmarks/results/)"
 	@echo "make bench-pretrain TEXT=FILE"
 	@echo "                 pretraining beside transformers and litgpt, in an hour or two"
@@ -28,6 +29,10 @@ test: .venv/.ready-test lint
 test-slow: .venv/.ready-test
 	@echo "== slow tests"
 	$(BIN)/python -m pytest -m slow --durations=15
+
+RUNS ?= 12000
+fuzz: .venv/.ready-fuzz
+	$(BIN)/python -m tests.fuzz --runs $(RUNS) $(if $(RECORD),--record)
 
 bench: .venv/.ready-bench
 	$(BIN)/python -m benchmarks.tokenizer
@@ -53,6 +58,11 @@ lint: .venv/.ready-test
 .venv/.ready-test: .venv/.ready
 	@echo "== what the tests need besides"
 	$(PIP) install --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+.venv/.ready-fuzz: .venv/.ready
+	@echo "== the fuzzer"
+	$(PIP) install --constraint constraints.txt --editable '.[fuzz]'
 	@touch $@
 
 .venv/.ready-bench: .venv/.ready

@@ -1,0 +1,94 @@
+"""Coverage-guided fuzzing of the readers: `make fuzz RUNS=1000000`, which runs `python -m tests.fuzz --runs N`.
+
+Each reader runs in its own process, under atheris (libFuzzer): inputs that reach new code are mutated further. An input
+may take 10 seconds and the process 2 GB. An input that breaks the promise is kept in the folder `found`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.fuzz.readers import READERS, mutated, mutated_json, open_reader
+
+RESULTS = Path(__file__).with_name("README.md")
+OWN = ("tokenizer", "corpora", "pipelines")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.fuzz")
+    parser.add_argument("--runs", type=int, default=12_000, help="inputs in all, shared out among the readers")
+    parser.add_argument(
+        "--found", type=Path, default=Path("fuzz-found"), help="folder of inputs that break the promise"
+    )
+    parser.add_argument("--reader", choices=READERS, help="fuzz this reader only, in this process")
+    parser.add_argument("--record", action="store_true", help=f"write the table of {RESULTS.name}")
+    options = parser.parse_args()
+    options.found.mkdir(parents=True, exist_ok=True)
+    if options.reader:
+        fuzz(options.reader, options.runs, options.found)
+    each = -(-options.runs // len(READERS))
+    rows, failed = [], []
+    for name in READERS:
+        started = time.monotonic()
+        command = [sys.executable, "-m", "tests.fuzz", "--reader", name, "--runs", str(each), "--found", options.found]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+        seconds = time.monotonic() - started
+        failed += [name] if done.returncode else []
+        outcome = "kept" if not done.returncode else "BROKEN"
+        rows.append(f"| {name} | `{Path(READERS[name][0]).name}` | {each:,} | {each / seconds:,.0f} | {outcome} |")
+        print(rows[-1], flush=True)
+        if done.returncode:
+            print(done.stderr[-3000:], file=sys.stderr)
+    if options.record:
+        record(rows, each * len(READERS))
+    return bool(failed)
+
+
+def fuzz(name: str, runs: int, found: Path) -> None:
+    """Fuzz one reader in this process, which libFuzzer ends."""
+    import atheris
+
+    faulthandler.enable()
+    with tempfile.TemporaryDirectory() as folder:
+        reader = open_reader(name, Path(folder) / "files")
+        # Reading the seed imports what reading needs. Kernels are machine code, which cannot be instrumented.
+        kernels = [f"tokenizer.{path.stem}" for path in Path("tokenizer").glob("*kernel*.py")]
+        with atheris.instrument_imports(include=OWN, exclude=kernels):
+            reader.check(reader.seed)
+        seeds = Path(folder) / "seeds"
+        seeds.mkdir()
+        (seeds / "whole").write_bytes(reader.seed)
+
+        def mutate(data: bytes, most: int, seed: int) -> bytes:
+            chance = random.Random(seed)
+            if chance.random() < 0.3:
+                return atheris.Mutate(data, most)
+            return chance.choice((mutated, mutated_json))(data or reader.seed, chance)[:most]
+
+        limits = ["-timeout=10", "-rss_limit_mb=2048", f"-max_len={2 * len(reader.seed) + 8192}"]
+        atheris.Setup(
+            [sys.argv[0], f"-runs={runs}", "-seed=1", *limits, f"-artifact_prefix={found}/{name}-", str(seeds)],
+            reader.check_quietly,
+            custom_mutator=mutate,
+        )
+        atheris.Fuzz()
+
+
+def record(rows: list[str], inputs: int) -> None:
+    """Write the results into the README beside this file, behind its introduction."""
+    introduction = RESULTS.read_text().partition("\n## Results")[0]
+    machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    table = "\n".join(["| reader | file | inputs | inputs/s | promise |", "|---|---|---:|---:|---|", *rows])
+    RESULTS.write_text(f"{introduction}\n## Results\n\n{inputs:,} inputs on {machine}.\n\n{table}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""The readers of files under fuzzing, with seeds, and the promise that they keep.
+
+A damaged file is read, or refused by a ValueError or OSError of one line. No other exception, no crash, no hang.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+SEEDS = Path(__file__).parents[1] / "compatibility" / "0.1"
+LONGEST_MESSAGE = 2000  # characters
+
+# What structured files break on: nesting, sizes, numbers, text that is no text.
+WORDS = (
+    b"[" * 1000, b'{"a":' * 1000, b"]", b"}", b",", b"null", b"true", b"-1", b"0", b"1e308", b"NaN", b"1" * 400,
+    b"18446744073709551616", b'""', b'"\\ud800"', b"\x00", b"\xff\xfe", b"\n", b"=", b"(?R)", b"(a|a)+$", b"{1,9999}",
+)  # fmt: skip
+
+
+# What a field may hold instead.
+VALUES = (
+    None, True, 0, -1, 2**31, 2**64, 0.5, 1e308, float("nan"), "", "a", "\ud800", "a" * 5000, "../../x", [], [None], {},
+    {"a": {}}, [[0, 1]], "(a|a)+$", r"(?:(?:a{9999}){9999}){9999}", r"\p{L}+|(?R)",
+)  # fmt: skip
+
+
+class Reader:
+    """A reader and a copy of the seed folder, in one file of which the inputs are written."""
+
+    def __init__(self, folder: Path, file: str, read: Callable[[Path], object]):
+        self.folder, self.path, self._read = folder, folder / file, read
+        self.seed = self.path.read_bytes()
+
+    def check(self, data: bytes) -> bool:
+        """Read an input; return whether it was accepted. Whatever breaks the promise is raised."""
+        self.path.write_bytes(data)
+        try:
+            self._read(self.folder)
+        except (ValueError, OSError) as error:
+            message = str(error)
+            assert 0 < len(message) <= LONGEST_MESSAGE and "\n" not in message, repr(error)
+            return False
+        return True
+
+    def check_quietly(self, data: bytes) -> None:
+        """Read an input without a word about warnings."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.check(data)
+
+
+def _tokenizer(folder: Path) -> None:
+    from tokenizer import Tokenizer
+
+    tok = Tokenizer.load(folder / "tokenizer")
+    ids = tok.encode("A small lamp, 1234 é\u0301 waits<|endoftext|>", disallowed_special=())
+    tok.decode(ids)
+
+
+def _dataset(folder: Path) -> None:
+    from pipelines.dataset import TokenDataset
+
+    stream = TokenDataset(folder / "dataset").split("train")
+    stream.read(0, min(stream.tokens, 1000))
+
+
+def _corpus(name: str) -> Callable[[Path], None]:
+    def read(folder: Path) -> None:
+        from corpora import open_corpus
+
+        for _, batch in open_corpus(str(folder / name), invalid="replace").routed_batches():
+            batch.column(0).to_pylist()
+
+    return read
+
+
+def _counts(folder: Path) -> None:
+    from tokenizer import PretokenCounts
+
+    list(PretokenCounts.load(folder / "counts.parquet").items())
+
+
+def _checkpoint(folder: Path) -> None:
+    from pipelines.training.checkpoints import newest_whole
+
+    newest_whole(folder / "decoder", "model.safetensors", "state.json")
+
+
+def _config(folder: Path) -> None:
+    from pipelines.training.run import Run
+
+    Run(folder / "decoder")
+
+
+def _log(folder: Path) -> None:
+    from pipelines.training.run import Run
+
+    run = Run(folder / "decoder")
+    run.metrics()
+    run.evaluation()
+
+
+def _weights(folder: Path) -> None:
+    from pipelines.classifier import load_classifier
+
+    load_classifier(folder / "classifier")
+
+
+CHECKPOINT = "decoder/checkpoints/step-0000008"
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "tokenizer": ("tokenizer/tokenizer.json", _tokenizer),
+    "dataset": ("dataset/dataset.json", _dataset),
+    "blocks": ("dataset/train/data-00000-of-00001.arrow", _dataset),
+    "arrow": ("corpus.arrow", _corpus("corpus.arrow")),
+    "parquet": ("corpus.parquet", _corpus("corpus.parquet")),
+    "counts": ("counts.parquet", _counts),
+    "manifest": (f"{CHECKPOINT}/checksums.json", _checkpoint),
+    "state": (f"{CHECKPOINT}/state.json", _checkpoint),
+    "config": ("decoder/config.toml", _config),
+    "metrics": ("decoder/metrics.jsonl", _log),
+    "evaluation": ("decoder/evaluation.json", _log),
+    "weights": ("classifier/model.safetensors", _weights),
+}
+
+
+def open_reader(name: str, folder: Path) -> Reader:
+    """Return a reader whose files stand in a new folder."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shutil.copytree(SEEDS, folder)
+    table = pa.table({"text": [f"word {i} é " * (1 + i % 4) for i in range(40)] + [None, ""]})
+    pq.write_table(table, folder / "corpus.parquet")
+    with pa.ipc.new_stream(folder / "corpus.arrow", table.schema) as out:
+        out.write_table(table, max_chunksize=20)
+    file, read = READERS[name]
+    return Reader(folder, file, read)
+
+
+def mutated_json(seed: bytes, chance: random.Random) -> bytes:
+    """Return JSON with one to three values replaced, removed or doubled; other bytes as `mutated`.
+
+    Of several lines of JSON one is changed.
+    """
+    lines = seed.split(b"\n")
+    number = chance.choice([i for i, line in enumerate(lines) if line]) if seed.startswith(b'{"step"') else None
+    try:
+        content = json.loads(seed if number is None else lines[number])
+    except ValueError:
+        return mutated(seed, chance)
+    for _ in range(chance.randint(1, 3)):
+        places = list(_places(content))
+        if not places:
+            break
+        parent, key = chance.choice(places)
+        if (kind := chance.randrange(4)) == 0:
+            del parent[key]
+        elif kind == 1 and isinstance(parent, list):
+            parent.insert(key, parent[chance.randrange(len(parent))])
+        else:
+            parent[key] = chance.choice([*VALUES, parent[chance.choice(list(_keys(parent)))]])
+    changed = json.dumps(content).encode()
+    if number is None:
+        return changed
+    lines[number] = changed
+    return b"\n".join(lines)
+
+
+def _keys(parent: dict | list) -> Iterable:
+    return parent.keys() if isinstance(parent, dict) else range(len(parent))
+
+
+def _places(content: object) -> Iterator[tuple[dict | list, object]]:
+    """Yield every value in nested JSON as its parent and its key. Of long lists only the first few."""
+    if isinstance(content, (dict, list)):
+        for key in [*_keys(content)][:40]:
+            yield content, key
+            yield from _places(content[key])
+
+
+def mutated(seed: bytes, chance: random.Random) -> bytes:
+    """Return the seed with one to four changes: flipped bits, words put in, parts left out, doubled or moved."""
+    data = bytearray(seed)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(data) + 1)
+        end = min(len(data), at + chance.choice((1, 2, 8, 64, 1000)))
+        kind = chance.randrange(6)
+        if kind <= 1 and at < len(data):
+            data[at] ^= 1 << chance.randrange(8)
+        elif kind == 2:
+            data[at:at] = chance.choice(WORDS)
+        elif kind == 3:
+            data[at:end] = chance.choice(WORDS)
+        elif kind == 4:
+            del data[at:end]
+        else:
+            data[at:at] = data[at:end]
+    return bytes(data)
