@@ -112,7 +112,7 @@ def _sized(recipe: Recipe, data: Path, seconds: float) -> Recipe:
 
 def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
     """The run's evaluation on the demo's terms: the one that is there, if it was made on these."""
-    from pipelines.evaluate import evaluate
+    from pipelines.evaluate import measure
     from pipelines.training.kept import latest_checkpoint
     from pipelines.training.run import Run
 
@@ -125,7 +125,7 @@ def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
         same = same and numbers.get("window") == numbers.get("stride") == CONTEXT_LENGTH
         if same and numbers["min_context"] == 1 and ("compressors" in numbers) >= compressors:
             return there
-    return evaluate(folder, dtype="auto", compressors=compressors)
+    return measure(folder, dtype="auto", compressors=compressors)
 
 
 def _show(out: Path, results: dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +29,9 @@ if TYPE_CHECKING:
 
 @verb
 def evaluate(
-    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folders of runs.")],
+    runs: Annotated[
+        Path | Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help="Folders of runs.")
+    ],
     *,
     data: Path | None = None,
     against: Path | None = None,
@@ -45,7 +46,6 @@ def evaluate(
     dtype: Dtype = "float32",
     explain: bool = False,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-    as_table: Annotated[bool, tyro.conf.Suppress] = False,
 ) -> Any:
     """Measure runs on held-out text; add the numbers to evaluation.json in the folder of each and return its contents.
 
@@ -63,7 +63,6 @@ def evaluate(
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
         explain: Whether to print the definition of each number.
         as_json: Whether to print evaluation.json instead of a table, one line for each run, and nothing else.
-        as_table: Whether to print a table.
     """
     if not splits:
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
@@ -84,9 +83,15 @@ def evaluate(
     if as_json:
         for result in results:
             write(json.dumps(result))
-    elif as_table or explain:
+    else:
         _show(plans, results, explain)
     return results[0] if single else results
+
+
+def measure(folder: Path, *, compressors: bool = False, dtype: str = "float32") -> dict[str, Any]:
+    """Measure a run on the validation split of its dataset, as `evaluate` does by default, and print no table."""
+    plan = _plan(folder, None, None, ("validation",), None, 1, compressors)
+    return _measure(plan, {"beams": 4, "length_penalty": 1.0}, compressors, "newest", "auto", dtype)
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ def _measure(
     sources = {
         "checkpoint": trained.checkpoint.name,
         "checkpoint_sha256": hashlib.sha256((trained.checkpoint / "checksums.json").read_bytes()).hexdigest(),
-        "data": str(dataset.folder),
+        "data": str(dataset.folder.resolve()),
         "dataset_fingerprint": dataset.fingerprint,
         "tokenizer_fingerprint": dataset.tokenizer_fingerprint,
         "against": str(plan.other.folder) if plan.other else None,
@@ -198,8 +203,4 @@ def _show(plans: Sequence[Plan], results: Sequence[dict[str, Any]], explain: boo
 
 
 def main(arguments: list[str]) -> None:
-    @wraps(evaluate)
-    def command(*runs: Any, **options: Any) -> Any:
-        return evaluate(*runs, **options | {"as_table": True})
-
-    parse(command, arguments, "evaluate")
+    parse(evaluate, arguments, "evaluate")

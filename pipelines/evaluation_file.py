@@ -8,9 +8,12 @@ fields (`run`, `checkpoint`, `data`, ...) describe the newest evaluation.
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pipelines.numbers import NUMBERS
+
 # Fields of an evaluation that must agree, where both of two evaluations have them, for one to replace the other.
 SETTINGS = ("window", "stride", "min_context", "document_mask", "dtype", "beams", "length_penalty")
 SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
+_ALWAYS_THERE = ("tokens", "bytes", "cross_entropy_bits", "accuracy")
 # Version 0.1 recorded these once for all splits, and no date.
 COMMON = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", "against")
 
@@ -71,6 +74,7 @@ def is_whole(contents: dict[str, Any]) -> bool:
     splits, measured, earlier = (contents.get(key) for key in ("splits", "measured", "earlier"))
     return (
         _is_table_of_tables(splits)
+        and all(map(_are_numbers, splits.values()))
         and (measured is None or _is_table_of_tables(measured))
         and (earlier is None or (isinstance(earlier, list) and all(map(_is_entry, earlier))))
     )
@@ -79,7 +83,29 @@ def is_whole(contents: dict[str, Any]) -> bool:
 def _is_entry(value: Any) -> bool:
     if not (isinstance(value, dict) and value.keys() == {"split", "numbers", "measured"}):
         return False
-    return isinstance(value["split"], str) and all(isinstance(value[key], dict) for key in ("numbers", "measured"))
+    tables = all(isinstance(value[key], dict) for key in ("numbers", "measured"))
+    return isinstance(value["split"], str) and tables and _are_numbers(value["numbers"])
+
+
+def _are_numbers(numbers: dict[str, Any]) -> bool:
+    """Whether this can be the entry of a split: what a report reads without asking is there, and of the right type."""
+    curves, compressors = numbers.get("curves", {}), numbers.get("compressors", {})
+    if not (isinstance(curves, dict) and _is_table_of_tables(compressors)):
+        return False
+    return (
+        all(_is_number(numbers.get(key)) for key in _ALWAYS_THERE)
+        and all(
+            value is None or key == "dtype" or _is_number(value) for key, value in numbers.items() if key in NUMBERS
+        )
+        and all(_is_number(bits.get(key)) for bits in compressors.values() for key in ("alone", "given_train"))
+        and all(isinstance(value, list) for value in curves.values())
+        and all(value is None or _is_number(value) for value in curves.get("loss_by_position", []))
+        and all(isinstance(each, dict) and _is_number(each.get("count")) for each in curves.get("reliability", []))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def _is_table_of_tables(value: Any) -> bool:

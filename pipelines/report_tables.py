@@ -75,7 +75,11 @@ def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
         Table(
             OBJECTIVES[objective],
             [label_of(*column) for column in columns],
-            [(in_words(key), cells) for key, cells in _headlines(columns)] + _rows(columns, _SETTINGS),
+            [
+                ("split", [evaluation.split for _, evaluation in columns]),
+                *((in_words(key), cells) for key, cells in _headlines(columns)),
+                *_rows(columns, _SETTINGS),
+            ],
         )
         for objective, columns in _by_objective(subjects).items()
     ]
@@ -155,7 +159,6 @@ def _against(column: Column) -> str:
 
 
 _SETTINGS: dict[str, Callable[[Column], str]] = {
-    "split": lambda column: column[1].split,
     "dataset": _measured("data"),
     "tokens scored": _number("tokens"),
     "checkpoint": _measured("checkpoint"),

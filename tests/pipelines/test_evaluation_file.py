@@ -77,6 +77,8 @@ def test_a_damaged_evaluation_is_set_aside_and_not_overwritten(run):
     "contents",
     [
         {"splits": {"validation": 5}},
+        {"splits": {"validation": {}}},
+        {"splits": {"validation": {"tokens": 1, "bytes": 1, "cross_entropy_bits": "much", "accuracy": 0.5}}},
         {"splits": {}, "measured": {"validation": 5}},
         {"splits": {}, "earlier": [{"split": "validation"}]},
     ],
