@@ -214,7 +214,7 @@ def _load_merges(path: Path, ids_path: Path, pattern, special_tokens, normalizer
         pattern, normalizer = _pattern_of_class(config, normalizer)
     flags: dict[str, dict] = {}
     if special_tokens is None:
-        special_tokens, flags = _added_tokens_beside(path, config, normalizer)
+        special_tokens, flags = _added_tokens_beside(path, config)
         if END_OF_TEXT in ids:
             special_tokens.setdefault(END_OF_TEXT, ids[END_OF_TEXT])
     return build_vocabulary(
@@ -255,13 +255,13 @@ def _pattern_of_class(config: dict, normalizer: str | None) -> tuple[str, str | 
     return known[0], normalizer or known[1]
 
 
-def _added_tokens_beside(path: Path, config: dict, normalizer: str | None) -> tuple[dict[str, int], dict[str, dict]]:
+def _added_tokens_beside(path: Path, config: dict) -> tuple[dict[str, int], dict[str, dict]]:
     """What transformers says of added tokens: all of it in tokenizer_config.json, their ids in added_tokens.json."""
     decoder = config.get("added_tokens_decoder")
     if decoder is None:
         entries = _beside(path.with_name("added_tokens.json"), {})
         added = [("added_tokens.json", {"content": content, "id": i}) for content, i in entries.items()]
-        return parse_added_tokens(added, normalizer)
+        return parse_added_tokens(added)
     if not isinstance(decoder, dict):
         raise ValueError("tokenizer_config.json has an added_tokens_decoder that is no object")
     added = []
@@ -270,4 +270,4 @@ def _added_tokens_beside(path: Path, config: dict, normalizer: str | None) -> tu
         if not (key.isascii() and key.isdigit() and len(key) < 10 and isinstance(token, dict)):
             raise ValueError(f"tokenizer_config.json has {field} that is no token with its id")
         added.append((field, token | {"id": int(key)}))
-    return parse_added_tokens(added, normalizer)
+    return parse_added_tokens(added)

@@ -90,9 +90,7 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
     expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {shown(ignore_merges)}")
     added = content.get("added_tokens", [])
     expect(isinstance(added, list), "has added_tokens that are no list")
-    special, flags = parse_added_tokens(
-        [(f"added_tokens[{number}]", token) for number, token in enumerate(added)], normalizer
-    )
+    special, flags = parse_added_tokens([(f"added_tokens[{number}]", token) for number, token in enumerate(added)])
     return build_vocabulary(
         model.get("vocab"),
         model.get("merges"),
@@ -181,9 +179,7 @@ def _parse_split_pattern(pattern: Any) -> dict[str, str]:
     return {kind: text}
 
 
-def parse_added_tokens(
-    added: list[tuple[str, Any]], normalizer: str | None
-) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
+def parse_added_tokens(added: list[tuple[str, Any]]) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
     """The ids of added tokens, given with their fields' names, and the flags in which they differ from special ones.
 
     Tokens that are not special ("special": false) follow the same rule in `encode` as those that are.
@@ -201,12 +197,6 @@ def parse_added_tokens(
             expect(isinstance(given, bool), f"has {name} with {flag} = {shown(given)}")
             if given != value:
                 flags.setdefault(spelling, {})[flag] = given
-        for flag in ("single_word", "lstrip", "rstrip"):
-            expect(not token.get(flag), f"has {name} with {flag}, which is not supported")
-        expect(
-            normalizer is None or not token.get("normalized"),
-            f"has {name} with normalized beside a normalizer, which is not supported",
-        )
         expect(spelling not in special, f"has {name} twice")
         special[spelling] = i
     return special, flags

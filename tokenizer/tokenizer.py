@@ -54,7 +54,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
-        self._special = SpecialTokens(vocabulary.special_tokens)
+        self._special = SpecialTokens(vocabulary.special_tokens, vocabulary.added_flags, vocabulary.normalizer)
         self._texts = TextEncoder(vocabulary)
 
     def __reduce__(self):
@@ -169,8 +169,8 @@ class Tokenizer:
         The last two take `special_tokens` with their ids; of merges they are by default what the files of transformers
         beside them say. `normalizer`: "NFC" where the vocabulary's makers normalise text, as Qwen's do.
 
-        Added tokens that are not special ones follow the same rule as these in `encode`. A post-processor that puts
-        special tokens around a text is kept for `save`, and not applied.
+        Added tokens that are not special follow the same rule in `encode`; lstrip, rstrip, single_word and normalized
+        mean what they do in tokenizers. A post-processor that puts special tokens around a text is kept for `save`.
         Raises FileNotFoundError, or ValueError that names the file and the field that is damaged or not supported.
         """
         from tokenizer.files import load_vocabulary

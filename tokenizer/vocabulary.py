@@ -54,8 +54,8 @@ class Vocabulary:
     ids: token -> id, without special tokens; in bytes or, where `spelled`, in ByteLevel's alphabet. pairs: the merges
     in order, as pairs of tokens in the same writing; None for a vocabulary by ranks. first_merged: the id of the first
     merge's token, where the others' follow one by one in the order of the merges. rule: how the file says that
-    pretokens become ids. normalizer: "NFC" or None. added_flags and post_processor change no ids and are kept for
-    saving: how an added token differs from a plain special one, and tokenizer.json's field.
+    pretokens become ids. normalizer: "NFC" or None. added_flags: how an added token differs from a plain special one.
+    post_processor: tokenizer.json's field, which changes no ids and is kept for saving.
 
     Whoever makes one has checked that ids are whole numbers and distinct, and that the parts and the wholes of
     pairs are tokens.
@@ -216,6 +216,10 @@ class Vocabulary:
         add("semantics", self.semantics.encode())
         if self.normalizer is not None:
             add("normalizer", self.normalizer.encode())
+        deciding = ("lstrip", "rstrip", "single_word", *(["normalized"] if self.normalizer else []))
+        flags = {i: [flag for flag in deciding if self.added_flags.get(token, {}).get(flag)] for token, i in by_id}
+        if any(flags.values()):
+            add("flags", *(f"{i} {' '.join(each)}".encode() for i, each in flags.items() if each))
         return digest.hexdigest()
 
 

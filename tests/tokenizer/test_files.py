@@ -212,7 +212,7 @@ REFUSED = {
     "merge 5 that is no pair": set_at("model", "merges", 5, value=7),
     "spells no byte": set_at("model", "vocab", "漢", value=5000),
     "empty token": set_at("model", "vocab", "", value=4096),
-    "lstrip": set_at("added_tokens", 0, "lstrip", value=True),
+    "lstrip = 1": set_at("added_tokens", 0, "lstrip", value=1),
     "special = 'no'": set_at("added_tokens", 0, "special", value="no"),
     "names a pattern": set_at(*SPLIT, "pattern", value={"Regex": "gpt2"}),
     "id True": set_at("model", "vocab", "e", value=True),

@@ -354,7 +354,7 @@ def test_what_stands_beside_merges_is_read(pair, plain):
         ('{"tokenizer_class": 3}', "'3'.*pass pattern="),
         ('{"add_prefix_space": true}', "add_prefix_space"),
         ('{"added_tokens_decoder": {"x": {}}}', "added_tokens_decoder"),
-        ('{"added_tokens_decoder": {"1500": {"content": "<a>", "lstrip": true}}}', "lstrip"),
+        ('{"added_tokens_decoder": {"1500": {"content": "<a>", "lstrip": 1}}}', "lstrip = 1"),
         ('{"added_tokens_decoder": []}', "added_tokens_decoder"),
         ("[]", "tokenizer_config.json is not"),
         ("{", "tokenizer_config.json is not JSON"),
