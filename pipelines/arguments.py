@@ -88,6 +88,11 @@ TokenizerPattern = Annotated[
         "cl100k, llama3, another name or a regular expression. Published files are recognised without it.",
     ),
 ]
+DryRun = Annotated[
+    bool,
+    tyro.conf.FlagCreatePairsOff,
+    tyro.conf.arg(help="Print what would be done, its size and where it would go, and do nothing."),
+]
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="Where to compute.")]
 Dtype = Annotated[
@@ -176,10 +181,10 @@ def parse(
     try:
         with redirect_stderr(io.StringIO()) as said:
             call, quiet = tyro.cli(
-                _with_quiet(target),
+                with_quiet(target),
                 args=list(arguments),
                 prog=prog,
-                registry=_registry(),
+                registry=registry(),
                 config=(tyro.conf.DisallowNone,),
                 description="\n\n".join(filter(None, (_description(target), more))),
             )
@@ -199,7 +204,7 @@ def parse(
     return result
 
 
-def _with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool]]:
+def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool]]:
     """Return a function that takes the arguments of `target` and --quiet, and returns the call of `target` and it."""
 
     def bind(*positional: Any, quiet: bool, **named: Any) -> tuple[partial[T], bool]:
@@ -225,11 +230,11 @@ def _description(target: Callable[..., Any]) -> str:
     return "\n\n".join(filter(None, paragraphs))
 
 
-def _registry() -> ConstructorRegistry:
-    """How numbers are read from words."""
-    registry = ConstructorRegistry()
+def registry() -> ConstructorRegistry:
+    """Return how numbers are read from words."""
+    rules = ConstructorRegistry()
 
-    @registry.primitive_rule
+    @rules.primitive_rule
     def numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         if info.type not in (int, float):
             return None
@@ -243,4 +248,4 @@ def _registry() -> ConstructorRegistry:
             str_from_instance=lambda value: [str(value)],
         )
 
-    return registry
+    return rules

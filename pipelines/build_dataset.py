@@ -6,6 +6,7 @@ from typing import Any, Unpack
 from corpora import open_corpus, open_pairs
 from pipelines.arguments import (
     CorpusNames,
+    DryRun,
     PairColumns,
     ReadingOptions,
     SplitRule,
@@ -16,6 +17,7 @@ from pipelines.arguments import (
 )
 from pipelines.blocks import write_blocks
 from pipelines.display import Bar, messages, say, say_left_out, table
+from pipelines.dry_run import plan_dataset
 from pipelines.files import whole_folder
 from pipelines.pairs import write_pairs
 from pipelines.verbs import verb
@@ -38,8 +40,9 @@ def build_dataset(
     separator: bool = True,
     threads: int | None = None,
     overwrite: bool = False,
+    dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return what dataset.json
     says.
 
@@ -65,6 +68,9 @@ def build_dataset(
         source = open_pairs(corpus, pairs, split, **reading)
     else:
         source = open_corpus(corpus, split=split, **reading)
+    if dry_run:
+        plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, context_length, source.split_rule, out)
+        return None
     with whole_folder(out, replaceable) as partial, Bar("encoding", source.text_bytes_estimate, "B") as bar:
         # A run needs the tokenizer that its dataset was built with: they stay together.
         tok.save(partial)

@@ -42,6 +42,8 @@ def usage() -> str:
         f"{verbs}\n\n"
         "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob (.txt .jsonl .parquet .arrow,\n"
         "the first two also .gz .xz .zst) or hub:owner/name. BYTELM_DEBUG=1 shows tracebacks.\n"
+        "bytelm --version (-V) prints the version, bytelm --completion bash|zsh|fish a script to complete words with:\n"
+        '  eval "$(bytelm --completion bash)"\n'
     )
 
 
@@ -71,6 +73,8 @@ def _run(arguments: list[str]) -> int:
     try:
         if verb in ("-h", "--help", "help", "-V", "--version"):
             return _printed(_version() if verb in ("-V", "--version") else usage())
+        if verb == "--completion":
+            return _completion(*arguments[1:2])
         return _verb(verb, arguments[1:]) if verb in VERBS else _unknown(verb)
     except KeyboardInterrupt:
         return _interrupted(verb)
@@ -104,6 +108,16 @@ def _verb(verb: str, arguments: list[str]) -> int:
         if not leaving.code:
             Stdout().flush()
         raise
+
+
+def _completion(shell: str = "") -> int:
+    from pipelines.completion import print_script
+
+    try:
+        print_script(VERBS, shell)
+    except SystemExit:
+        Stdout().flush()
+    return 0
 
 
 def _unknown(verb: str) -> int:

@@ -4,9 +4,18 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.arguments import RunFolder, parse
-from pipelines.files import read_json, save_tensors, whole_folder, write_json
+from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
 from pipelines.verbs import verb
 
+AUTO = {
+    "decoder": "AutoModelForCausalLM",
+    "encoder": "AutoModelForMaskedLM",
+    "encoder-decoder": "AutoModelForSeq2SeqLM",
+}
+LOADING = """from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained("{out}")
+tokenizer = AutoTokenizer.from_pretrained("{out}")"""
 INSTEAD = {"encoder": ": the recipe bert-tiny-published has the shape of BERT, which can be exported"}
 NAMED_IDS = {
     "decoder": ("bos_token_id", "eos_token_id", "pad_token_id"),
@@ -21,8 +30,8 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrit
     """Write the model and the tokenizer of a run as a folder that transformers opens, and return it.
 
     AutoModelForCausalLM opens a decoder, AutoModelForMaskedLM an encoder, AutoModelForSeq2SeqLM an encoder-decoder,
-    AutoTokenizer the tokenizer. Weights are float32. Raises ValueError, naming the fields, for a shape that no format
-    of transformers can express.
+    AutoTokenizer the tokenizer. Weights are float32; README.md is a model card. Raises ValueError, naming the fields,
+    for a shape that no format of transformers can express.
 
     Args:
         out: Folder to make.
@@ -32,6 +41,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrit
     from lm.exchange import format_of, to_hugging_face
     from pipelines.display import quantity, say
     from pipelines.loading import load_trained
+    from pipelines.model_card import model_card
     from pipelines.text_ids import BEFORE_TEXT, special_ids, text_ids
     from pipelines.training.run import Run
 
@@ -48,6 +58,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrit
     except ValueError as error:
         raise ValueError(f"{error}{INSTEAD.get(config.architecture, '')}") from None
     model = load_trained(this, device="cpu", checkpoint=checkpoint).model
+    parameters = sum(p.numel() for p in model.parameters())
     settings, tensors = to_hugging_face(config, model.state_dict())
     if config.architecture == "decoder":
         settings[BEFORE_TEXT] = list(text_ids(this, tok).before)
@@ -59,7 +70,10 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrit
             write_json(partial / "generation_config.json", {name: i for name, i in ids.items() if i is not None})
         save_tensors(partial / "model.safetensors", tensors, metadata={"format": "pt"})
         _write_tokenizer(partial, this, tok, ids)
-    parameters = sum(p.numel() for p in model.parameters())
+        card = model_card(
+            this, tok, parameters, "transformers", LOADING.format(auto=AUTO[config.architecture], out=out.name)
+        )
+        write_whole(partial / "README.md", card)
     say(f"{out}: {quantity(parameters, '')} parameters in the format of {chosen.name} ({chosen.auto_class})")
     return out
 

@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.arguments import RunFolder, parse
+from pipelines.files import write_whole
 from pipelines.verbs import verb
 
+LOADING = """import onnxruntime
+
+session = onnxruntime.InferenceSession("{out}")
+(logits,) = session.run(["logits"], {{"input_ids": ids}})  # int64, (batch, length)"""
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-4
 CHECKED = ((1, 1), (3, 5))  # batch and length; and one sequence as long as the context
@@ -22,7 +27,7 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwr
     Inputs, int64, of any batch and length up to the context: `input_ids`; of an encoder also `attention_mask`, 0 at
     padding, and `token_type_ids` where it has them; of an encoder-decoder the source's `input_ids` and `attention_mask`
     and the target's `decoder_input_ids`. Output: `logits` (batch, length, vocabulary), float32. A model above 2 GB has
-    its weights in a second file beside it, named FILE.onnx.data.
+    its weights in a second file beside it, named FILE.onnx.data; FILE.onnx.md is a model card.
 
     Raises ValueError where a package is missing, and where a logit differs by more than 1e-4 of the largest.
 
@@ -41,6 +46,7 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwr
     from lm.model import LanguageModel
     from pipelines.display import say
     from pipelines.loading import load_trained
+    from pipelines.model_card import model_card
     from pipelines.training.run import Run
 
     this = Run(run)
@@ -53,6 +59,9 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwr
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
         written = Path(folder) / out.name
         _write(model, written)
+        parameters = sum(p.numel() for p in model.parameters())
+        card = model_card(this, this.tokenizer(), parameters, "onnx", LOADING.format(out=out.name))
+        write_whole(Path(folder) / f"{out.name}.md", card)
         difference = _largest_difference(model, written)
         if not difference <= TOLERANCE:
             raise ValueError(

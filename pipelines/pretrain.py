@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from pipelines.arguments import parse
+from pipelines.arguments import DryRun, parse
 from pipelines.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 from pipelines.verbs import verb
 
@@ -18,16 +18,29 @@ if TYPE_CHECKING:
 
 
 @verb
-def pretrain(recipe: Recipe, *, data: Path, out: Path, parallel: Literal["none", "ddp", "fsdp"] = "none") -> int:
+def pretrain(
+    recipe: Recipe,
+    *,
+    data: Path,
+    out: Path,
+    parallel: Literal["none", "ddp", "fsdp"] = "none",
+    dry_run: bool = False,
+) -> int:
     """Train the model of `recipe` on the dataset `data`, in the run folder `out`; go on if a run is there already.
 
     `parallel` shares the work among the processes that torchrun started: each calls this function, and the batch, the
-    data's order and the losses are those of one process. A run may go on in another number of processes.
+    data's order and the losses are those of one process. A run may go on in another number of processes. `dry_run` only
+    prints the work, its size and where it would go.
 
     Returns 0, or 128 + the signal that stopped it after saving (0 in processes other than the main one). Raises
     ValueError when recipe, dataset and run folder, or `parallel` and the processes, do not fit together,
     FloatingPointError when the loss stops being finite, ConnectionError when another process is gone.
     """
+    if dry_run:
+        from pipelines.dry_run import plan_pretraining
+
+        plan_pretraining(recipe, data, out)
+        return 0
     # torch takes seconds to import: `--help` and a mistyped recipe should not wait for it.
     from pipelines.training.machine import cores_a_product, without_subnormals
     from pipelines.training.parallel import processes
@@ -181,6 +194,7 @@ def main(arguments: list[str]) -> int:
         data: Path,
         out: Path,
         parallel: Literal["none", "ddp", "fsdp"] = "none",
+        dry_run: DryRun = False,
     ) -> int:
         """Train the model of a recipe on a dataset; every field of the recipe can be given here.
 
@@ -191,7 +205,7 @@ def main(arguments: list[str]) -> int:
                 weights and optimizer state cut up among them (on a GPU with a --train.micro-batch). Say torchrun
                 --nproc-per-node 2 --no-python bytelm pretrain ... --parallel ddp.
         """
-        return pretrain(recipe, data=data, out=out, parallel=parallel)
+        return pretrain(recipe, data=data, out=out, parallel=parallel, dry_run=dry_run)
 
     if rest is not arguments:
         return parse(command, rest, f"pretrain {arguments[0]}")

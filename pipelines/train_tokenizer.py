@@ -12,8 +12,9 @@ import tyro
 
 from corpora import Corpus, PairTexts, open_corpus, open_pairs
 from corpora.splits import parse_rule
-from pipelines.arguments import CorpusNames, PairColumns, ReadingOptions, SplitRule, parse, refuse_with_pairs
+from pipelines.arguments import CorpusNames, DryRun, PairColumns, ReadingOptions, SplitRule, parse, refuse_with_pairs
 from pipelines.display import Bar, say_left_out, write
+from pipelines.dry_run import plan_tokenizer
 from pipelines.memory import resident_memory
 from pipelines.tokenizer_summary import PHASES, HeldOut, show, summarize
 from pipelines.verbs import verb
@@ -59,8 +60,9 @@ def train_tokenizer(
     threads: int | None = None,
     overwrite: bool = False,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
-) -> Tokenizer:
+) -> Tokenizer | None:
     """Train a byte-level BPE vocabulary on the training split of a corpus, and save it as tokenizer.json.
 
     Args:
@@ -93,6 +95,11 @@ def train_tokenizer(
         raise ValueError("no corpus was given: name one, or counts saved before with --counts")
     others = load_compared(compare)
     source = _open(corpus, pairs, split, reading) if corpus else None
+    if dry_run:
+        rule = source.split_rule if source and not counts else None
+        expected = _training_bytes(source) if rule else None
+        plan_tokenizer(vocab_size, expected, rule, pattern or "cl100k", out, save_counts)
+        return None
     if spill_folder is None:  # a system's folder for temporary files is often held in memory
         spill_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, pattern or "cl100k")

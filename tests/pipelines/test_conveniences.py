@@ -1,0 +1,110 @@
+"""What spares people work: plans before long work, cards of exports, replacing an export, completion of words."""
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+import transformers
+
+from pipelines.evaluate import evaluate
+from pipelines.export_hf import export_hf
+from pipelines.export_onnx import export_onnx
+from pipelines.import_hf import import_hf
+from pipelines.pretrain import pretrain
+from pipelines.recipe import load_recipe
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("train-tokenizer", ["300 entries", "of text, the training split (", "would write out/tokenizer.json"]),
+        ("build-dataset", ["of text with the 512 entries of", "into blocks of 32 tokens", "2 bytes a token, at most"]),
+        (
+            "pretrain",
+            ["parameters on 1 Mtok of", "in batches of 1,024 tokens", "would make a run in out, with 2 che"],
+        ),
+    ],
+)
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(
+    bytelm, tmp_path, text_folder, tokenizer_folder, dataset_folder, verb, said
+):
+    arguments = {
+        "train-tokenizer": (text_folder, "--vocab-size", "300"),
+        "build-dataset": (text_folder, "--tokenizer", tokenizer_folder, "--context-length", "32"),
+        "pretrain": ("gpt-tiny", "--data", dataset_folder, "--model.context-length", "32"),
+    }[verb]
+    done = bytelm(verb, *arguments, "--out", "out", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(words in done.stdout for words in said), done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_refuses_what_the_work_would_refuse(bytelm, dataset_folder, tmp_path):
+    done = bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "out", "--dry-run")
+    assert done.returncode == 1
+    assert "model.context_length is 256, but the dataset has blocks of 32 tokens" in done.stderr
+
+
+def test_an_export_has_a_card_with_what_people_ask_about_a_model(trained_gpt, tmp_path):
+    measured = evaluate(trained_gpt)["splits"]["validation"]
+    card = (export_hf(trained_gpt, out=tmp_path / "out") / "README.md").read_text()
+    front = card.split("---\n")[1]
+    assert "library_name: transformers" in front
+    assert "pipeline_tag: text-generation" in front
+    for words in ("trained to predict the next token", "my-text, split by hash:0.05", "512 entries", "seed 0"):
+        assert words in card
+    assert f"| {measured['perplexity']:,.2f} |" in card
+    code = card.split("```python\n")[1].split("```")[0]
+    loaded = {}
+    exec(code.replace('"out"', repr(str(tmp_path / "out"))), loaded)
+    assert isinstance(loaded["model"], transformers.PreTrainedModel)
+
+
+def test_only_an_export_or_an_imported_run_is_replaced(trained_gpt, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for export in (export_hf, export_onnx):
+        with pytest.raises(ValueError, match="mine exists already"):
+            export(trained_gpt, out=tmp_path / "mine", overwrite=True)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    for make, source, out in ((export_hf, trained_gpt, "hf"), (import_hf, str(tmp_path / "hf"), "run")):
+        make(source, out=tmp_path / out)
+        with pytest.raises(ValueError, match="--overwrite"):
+            make(source, out=tmp_path / out)
+        make(source, out=tmp_path / out, overwrite=True)
+    with pytest.raises(ValueError, match="exists already"):
+        import_hf(str(tmp_path / "hf"), out=trained_gpt, overwrite=True)
+
+
+def test_the_published_shape_of_bert_can_be_exported_and_the_refusal_of_another_names_it(
+    bytelm, trained_bert, dataset_folder, tmp_path
+):
+    done = bytelm("export-hf", trained_bert, "--out", "out")
+    assert done.returncode == 1
+    assert "the recipe bert-tiny-published" in done.stderr
+    recipe = load_recipe("bert-tiny-published")
+    shape = replace(recipe.model, context_length=34, layers=1, width=32)
+    train = replace(recipe.train, tokens=2560, batch_tokens=256, validation_tokens=640, device="cpu", dtype="float32")
+    assert pretrain(replace(recipe, model=shape, train=train), data=dataset_folder, out=tmp_path / "run") == 0
+    out = export_hf(tmp_path / "run", out=tmp_path / "out")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(out)
+    assert type(model).__name__ == "BertForMaskedLM"
+    assert "pipeline_tag: fill-mask" in (out / "README.md").read_text()
+
+
+def test_a_shell_completes_verbs_and_options(bytelm, tmp_path):
+    script = bytelm("--completion", "bash")
+    assert script.returncode == 0
+    (tmp_path / "completion").write_text(script.stdout)
+    ask = 'source completion; COMP_WORDS=(bytelm {}); COMP_CWORD={}; _tyro_bytelm; echo "${{COMPREPLY[@]}}"'
+    for words, position, answer in (
+        ("pretr", 1, "pretrain"),
+        ("pretrain gpt-tiny --train.tok", 3, "--train.tokens"),
+        ("params gpt2 --model.laye", 3, "--model.layers"),
+        ("generate x --qui", 3, "--quiet"),
+    ):
+        command = ["bash", "-c", ask.format(words, position)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [answer]
+    assert bytelm("--completion", "zsh").stdout.startswith("#compdef bytelm")
+    assert "choose one of bash, zsh, fish" in bytelm("--completion", "basic").stderr
