@@ -125,23 +125,31 @@ def _steps(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + size, last)) for start in range(first, last, size))
 
 
-def _larger(array: np.ndarray) -> np.ndarray:
-    return np.concatenate([array, np.empty_like(array)])
+def _larger(array: np.ndarray, used: int) -> np.ndarray:
+    """Return an array of twice the length that begins with the first `used` rows; the rest takes no memory yet."""
+    larger = np.empty((2 * len(array), *array.shape[1:]), dtype=array.dtype)
+    larger[:used] = array[:used]
+    return larger
 
 
 def _grown(training: kernel.Training) -> kernel.Training:
     """Make room for one more merge, whose pairs may be as many as the positions of the pair at the top of the heap."""
-    names = []
     top = int(training.heap[0, 2])
     length = int(training.records[kernel.RECORD * top + kernel.LENGTH])
     most_new_pairs = min(2 * (256 + int(training.state[kernel.MERGES])) + 2, 2 * length)
-    if training.state[kernel.RECORDS] + most_new_pairs > len(training.on_heap):
-        names += ["records", "free", "on_heap"]
-    if training.state[kernel.HEAP] + most_new_pairs > len(training.heap):
-        names += ["heap"]
-    while 2 * length > len(training.events):
-        training = training._replace(events=_larger(training.events))
-    return training._replace(**{name: _larger(getattr(training, name)) for name in names})
+    if 2 * length > len(training.events):  # its content is of one merge alone
+        training = training._replace(events=np.empty((4 * length, 2), dtype=training.events.dtype))
+    used = int(training.state[kernel.RECORDS])
+    if used + most_new_pairs > len(training.on_heap):
+        training = training._replace(
+            records=_larger(training.records, kernel.RECORD * used),
+            free=_larger(training.free, int(training.state[kernel.FREE])),
+            on_heap=_larger(training.on_heap, used),
+        )
+    used = int(training.state[kernel.HEAP])
+    if used + most_new_pairs > len(training.heap):
+        training = training._replace(heap=_larger(training.heap, used))
+    return training
 
 
 def _tidied(training: kernel.Training) -> kernel.Training:
@@ -154,7 +162,7 @@ def _tidied(training: kernel.Training) -> kernel.Training:
     training.state[kernel.POOL] = filled
     most = int(training.records[kernel.LENGTH : kernel.RECORD * used : kernel.RECORD].max(initial=0))
     while filled + max(filled, 2 * most) > len(training.pool):
-        training = training._replace(pool=_larger(training.pool))
+        training = training._replace(pool=_larger(training.pool, filled))
     return training
 
 
@@ -164,5 +172,5 @@ def _lower_floor(training: kernel.Training, min_count: int) -> kernel.Training:
     largest = training.records[kernel.COUNT : kernel.RECORD * used : kernel.RECORD].max(initial=0)
     floor = max(min_count, int(largest) // 4)
     while kernel.refill(training.records, training.on_heap, training.heap, training.state, floor):
-        training = training._replace(heap=_larger(training.heap))
+        training = training._replace(heap=_larger(training.heap, int(training.state[kernel.HEAP])))
     return training

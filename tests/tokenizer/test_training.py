@@ -2,6 +2,8 @@
 
 import importlib.util
 import random
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -249,3 +251,27 @@ def test_an_error_in_the_middle_of_a_corpus_ends_the_training(stdlib_texts):
 
     with pytest.raises(OSError, match="the disk is gone"):
         Tokenizer.train(documents(), 1000, threads=2)
+
+
+def test_training_on_one_long_pretoken_takes_memory_in_proportion_to_the_text():
+    """Arrays that grow must not touch memory before they use it."""
+    program = """if True:
+        import resource, sys, warnings
+        from tokenizer import Tokenizer
+        warnings.simplefilter("ignore")
+        Tokenizer.train([b"load the kernels " * 10], 270)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        tok = Tokenizer.train([b"a" * 8_000_000], 400, pattern="gpt2", threads=1)
+        print(len(tok.merges), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    merges, kilobytes = map(int, ran.stdout.split())
+    assert merges == 22
+    assert kilobytes * 1024 < 35 * 8_000_000
+
+
+@pytest.mark.parametrize("text", ["a" * 70_001, " " * 66_000, "ab" * 35_000, "abc" * 30_000 + "a" * 40_000])
+def test_merges_follow_the_rule_on_one_long_pretoken(reference, text):
+    """Longer than the arrays that grow are at first."""
+    tok = Tokenizer.train([text], 256 + 20, "gpt2", special_tokens=(), min_frequency=2)
+    assert tok.merges == reference([text], resolve_pattern("gpt2").regex, 20, min_frequency=2)
