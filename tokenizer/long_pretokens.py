@@ -46,11 +46,15 @@ def encode_long(
     if tables.made_by is None:
         return merge_by_heap(data, start, end - start, tables, out, at, check)
     first, window = at, WINDOW
+    apart: dict[tuple[int, int], bool] = {}  # of pairs of ids that met; in a periodic text they are the same few
     long = long_kernel.make_long(min(window, end - start), len(tables.made_by))
     while True:
         size = min(window, end - start)
         last = _merge_window(data, start, size, tables, long, out, at, check)
-        if at > first and not _stay_apart(int(out[at - 1]), int(out[at]), tables):
+        meeting = (int(out[at - 1]), int(out[at])) if at > first else None
+        if meeting and meeting not in apart:
+            apart[meeting] = _stay_apart(*meeting, tables, check)
+        if meeting and not apart[meeting]:
             # Ids that depend on more of the text than a window has: a longer one is tried, from farther back on.
             window *= 2
             wanted = start - window // 4
@@ -79,11 +83,12 @@ def _merge_window(data, start: int, size: int, tables: EncodingTables, long, out
     return long_kernel.write(size, long, out, at)
 
 
-def _stay_apart(left: int, right: int, tables: EncodingTables) -> bool:
-    """Whether merging the bytes of two ids gives the two again."""
+def _stay_apart(left: int, right: int, tables: EncodingTables, check: Callable[[], None]) -> bool:
+    """Return whether merging the bytes of two ids gives the two again."""
     both = np.frombuffer(tables.token_bytes[left] + tables.token_bytes[right], dtype=np.uint8)
+    long = long_kernel.make_long(len(both), len(tables.made_by))
     ids = np.empty(len(both), dtype=np.uint32)
-    end = merge_by_heap(both, 0, len(both), tables, ids, 0, lambda: None)
+    end = _merge_window(both, 0, len(both), tables, long, ids, 0, check)
     return ids[:end].tolist() == [left, right]
 
 
