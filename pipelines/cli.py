@@ -147,6 +147,12 @@ def _interrupted(verb: str = "") -> int:
 
 
 def _out_of_memory(verb: str, error: BaseException) -> int:
-    smaller = "--train.micro-batch, context or model" if verb == "pretrain" else "context or model"
-    complain(verb, f"there is not enough memory: a smaller {smaller} needs less ({one_sentence(error)[:200]})")
+    remedies = {
+        "pretrain": "a smaller --train.micro-batch, context or model needs less",
+        "train-tokenizer": "--memory bounds what counting takes, and --max-document refuses long documents",
+        "build-dataset": "--max-document refuses long documents, and fewer --threads need less",
+        "corpus": "--max-document refuses long documents",
+    }
+    remedy = remedies.get(verb, "a smaller context or model needs less")
+    complain(verb, f"there is not enough memory: {remedy} ({one_sentence(error)[:200]})")
     return 1

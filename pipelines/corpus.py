@@ -1,5 +1,6 @@
 """`bytelm corpus list` and `bytelm corpus show NAME`: what there is to train on."""
 
+import textwrap
 from typing import Unpack
 
 from corpora import list_cards, open_corpus
@@ -11,11 +12,16 @@ from pipelines.stdout import Stdout
 
 def list_corpora() -> None:
     """Print the corpora that are known by name."""
-    rows = []
     for card in list_cards():
         size = card.size.get("bytes")
-        rows.append((card.name, "~" + quantity(size, "B") if size else "", card.licence, card.description))
-    table(("corpus", "size", "licence", "what it is"), rows, text=True)
+        facts = [f"about {quantity(size, 'B')}" if size else "", card.licence]
+        answer(_filled(f"{card.name}: {', '.join(filter(None, facts))}", ""))
+        answer(_filled(card.description, "    "))
+
+
+def _filled(text: str, indent: str) -> str:
+    """Return a text in lines that fit the terminal, or 80 columns in a pipe."""
+    return textwrap.fill(text, results.width, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def show(

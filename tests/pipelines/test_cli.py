@@ -1,10 +1,13 @@
 """The command line: one clear sentence for each mistake, a non-zero exit, nothing left behind."""
 
+import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from pathlib import Path
 
 import pytest
 
@@ -311,3 +314,32 @@ def test_output_into_a_closed_pipe_is_no_error(text_folder):
     process.stdout.close()
     assert process.wait(60) == 0
     assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("columns", [60, 80, None])
+def test_the_list_of_corpora_is_readable_at_any_width(bytelm, columns):
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    if columns:
+        environment["COLUMNS"] = str(columns)
+    done = bytelm("corpus", "list", env=environment)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= (columns or 80)
+    assert "stdlib: about 11.5 MB, PSF-2.0" in lines
+    words = " ".join(done.stdout.split())
+    assert "about 11 MB of real text that every machine with Python has." in words
+    assert "…" not in words
+
+
+def test_a_document_that_does_not_fit_in_memory_is_not_called_invalid(tmp_path):
+    with gzip.open(tmp_path / "a.txt.gz", "wb", compresslevel=1) as out:
+        for _ in range(240):
+            out.write(b"a" * 1_000_000)
+    bytelm = Path(sys.executable).with_name("bytelm")
+    command = f"ulimit -v 700000; exec {bytelm} corpus show a.txt.gz --max-document 250M"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "there is not enough memory: --max-document refuses long documents" in done.stderr
