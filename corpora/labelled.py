@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from corpora.compression import stream_pieces
-from corpora.files import file_format
+from corpora.files import check_regular, file_format
+from corpora.reading import MAX_DOCUMENT
 from corpora.splits import HashRouter
 
 Label = str | int
@@ -55,6 +56,8 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
     kind or without any text.
     """
     kind = file_format(path)
+    if kind:
+        check_regular(path)
     if kind == ".jsonl":
         rows = _json_rows(path)
     elif kind == ".parquet":
@@ -90,12 +93,19 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    rest = b""
+    rest: list[bytes] = []
+    size = 0
     for piece in stream_pieces(path):
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from whole
-    if rest:
-        yield rest
+        *whole, last = piece.split(b"\n")
+        for line in whole:
+            yield b"".join([*rest, line])
+            rest, size = [], 0
+        rest.append(last)
+        size += len(last)
+        if size > MAX_DOCUMENT:
+            raise ValueError(f"{path} has a line of more than {MAX_DOCUMENT:,} bytes: shorten or remove it")
+    if size:
+        yield b"".join(rest)
 
 
 def _parquet_rows(path: Path, wanted: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:

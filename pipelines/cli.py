@@ -41,7 +41,7 @@ def usage() -> str:
         "From text to a tokenizer, a dataset, a trained transformer and its validation perplexity.\n\n"
         f"{verbs}\n\n"
         "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob (.txt .jsonl .parquet .arrow,\n"
-        "the first two also .gz .xz .zst) or hub:owner/name. BYTELM_DEBUG=1 shows tracebacks.\n"
+        "other text by --suffix, also .gz .xz .zst) or hub:owner/name. BYTELM_DEBUG=1 shows tracebacks.\n"
         "bytelm --version (-V) prints the version, bytelm --completion bash|zsh|fish a script to complete words with:\n"
         '  eval "$(bytelm --completion bash)"\n'
     )

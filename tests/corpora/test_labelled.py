@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import os
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -91,3 +92,17 @@ def test_no_text_is_held_out_and_trained_on_and_no_label_is_only_held_out(rows, 
 
 def test_labels_are_in_order():
     assert LabelledTexts(["x"] * 5, ["b", 10, 9, "a", 9]).distinct_labels() == [9, 10, "a", "b"]
+
+
+def test_a_pipe_of_labelled_texts_is_refused_without_being_opened(tmp_path):
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(ValueError, match=r"a\.jsonl is a named pipe, not a regular file"):
+        read_labelled(tmp_path / "a.jsonl")
+
+
+def test_a_line_of_labelled_texts_that_never_ends_is_refused(tmp_path):
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb", compresslevel=1) as out:
+        for _ in range(257):
+            out.write(b"a" * 1_000_000)
+    with pytest.raises(ValueError, match=r"a\.jsonl\.gz has a line of more than 256,000,000 bytes"):
+        read_labelled(tmp_path / "a.jsonl.gz")
