@@ -167,6 +167,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends the processes below too
     result = {
         "command": " ".join(["python -m benchmarks.contention", *arguments]),
         "device": device(),

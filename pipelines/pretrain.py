@@ -1,8 +1,11 @@
 """`bytelm pretrain`: a recipe and a dataset to a trained model."""
 
+import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +16,7 @@ from pipelines.recipe import Recipe, load_recipe, recipe_descriptions, recipe_na
 from pipelines.verbs import verb
 
 if TYPE_CHECKING:
+    from pipelines.training.loop import Trainer
     from pipelines.training.machine import Machine
     from pipelines.training.parallel import OneProcess
 
@@ -52,11 +56,11 @@ def pretrain(
 
 def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int:
     from lm.model import build_model
-    from pipelines.display import quantity, say
+    from pipelines.display import say
     from pipelines.provenance import provenance
     from pipelines.training.data import open_dataset, open_training_data
-    from pipelines.training.loop import Trainer, summary
-    from pipelines.training.machine import kernels, precision_line, with_peaks
+    from pipelines.training.loop import Trainer
+    from pipelines.training.machine import kernels, with_peaks
     from pipelines.training.metrics_log import require_tensorboard
     from pipelines.training.run import locked, open_or_create, with_machine
     from tokenizer import Tokenizer
@@ -70,7 +74,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
         )
     if group.tell(dataset.fingerprint) != dataset.fingerprint:
         raise ValueError(f"{data} is another dataset in process {group.rank} than in the main one: give all the same")
-    recipe = fit_to_data(recipe, dataset)
+    recipe = _fitted(recipe, dataset, out)
     if recipe.train.tensorboard:
         require_tensorboard()
     training_data = open_training_data(recipe, dataset, tok, group.share)
@@ -97,23 +101,66 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
         "separated": dataset.info.get("separator") is not None,
     }
     with locked(out) if group.is_main else nullcontext(), kernels(recipe.train):
+        before = _trained_for(out) if group.is_main else 0
         run = open_or_create(out, recipe, facts, tok) if group.is_main else None
         machine = with_peaks(machine) if group.is_main else machine
         trainer = Trainer(run, model, training_data, recipe.train, machine, group)
-        parameters, tokens = sum(p.numel() for p in model.parameters()), quantity(recipe.train.tokens, "tok")
-        say(
-            f"{out.resolve().name}: {quantity(parameters, '')} parameters, {tokens} in batches of {batches(recipe)}"
-            + (f"; {trainer.parallel.workers}" if trainer.parallel.workers else "")
-        )
-        say(precision_line(machine, recipe.model, recipe.train))
+        _announce(out, trainer, recipe, before)
         with _compiling():
             reached = trainer.train()
     if reached.signal and reached.tokens < recipe.train.tokens:
-        reached_tokens = quantity(reached.tokens, "tok")
-        say(f"{out}: saved at step {reached.step:,}, {reached_tokens} of {tokens}; the same command goes on from there")
+        saved = f"saved at step {reached.step:,}, {reached.share_of(recipe.train.tokens)}"
+        say(f"{out}: {saved}; bytelm pretrain --out {shlex.quote(str(out))} goes on from there")
         return 128 + reached.signal if group.is_main else 0
-    say(f"{out}: {summary(trainer)}")
+    say(f"{out}: {reached.summary()}")
     return 0
+
+
+def _announce(out: Path, trainer: "Trainer", recipe: Recipe, before: int) -> None:
+    """Say what is about to be trained and how; `before`: how many tokens a resumed run was to train on until now."""
+    from pipelines.display import quantity, say
+    from pipelines.training.machine import precision_line
+
+    parameters = quantity(sum(p.numel() for p in trainer.model.parameters()), "")
+    tokens = f"{quantity(recipe.train.tokens, 'tok')} in batches of {batches(recipe)}"
+    workers = f"; {trainer.parallel.workers}" if trainer.parallel.workers else ""
+    say(f"{out.resolve().name}: {parameters} parameters, {tokens}{workers}")
+    say(precision_line(trainer.machine, recipe.model, recipe.train))
+    if before and before < recipe.train.tokens:
+        say(_restated(recipe, before))
+
+
+def _trained_for(out: Path) -> int:
+    """Return the tokens that a run was to train on until now; 0 for a new run."""
+    from pipelines.training.run import Run
+
+    return Run(out).recipe.train.tokens if (out / "config.toml").exists() else 0
+
+
+def _restated(recipe: Recipe, before: int) -> str:
+    """Return what becomes of the learning rate where a run of `before` tokens is extended."""
+    from lm.schedules import multiplier
+    from pipelines.display import quantity
+
+    train = recipe.train
+
+    def rate(total: int) -> str:
+        share = multiplier(
+            train.schedule,
+            before,
+            warmup=min(train.warmup_tokens, total),
+            total=total,
+            stride=train.batch_tokens,
+            final=train.min_lr_ratio,
+            decay_share=train.decay_share,
+        )
+        return f"{share * train.lr:.3g}"
+
+    was, now = quantity(before, "tok"), quantity(train.tokens, "tok")
+    return (
+        f"extended from {was} to {now}: the {train.schedule} schedule spans all {now}, and the learning rate at {was} "
+        f"is {rate(train.tokens)} instead of {rate(before)}"
+    )
 
 
 @contextmanager
@@ -138,11 +185,14 @@ def _machine(recipe: Recipe, out: Path, group: "OneProcess") -> "Machine":
 
     if not group.is_main:
         return choose_machine(*group.tell(None), half=True)
-    decided = Run(out).recipe.train if (out / "config.toml").exists() else recipe.train
+    resumed = (out / "config.toml").exists()
+    decided = Run(out).recipe.train if resumed else recipe.train
     if decided.device == "cuda" and not torch.cuda.is_available():
-        decided = recipe.train  # the run was begun elsewhere
+        resumed, decided = False, recipe.train  # the run was begun elsewhere
     asked = [(getattr(recipe.train, name), getattr(decided, name)) for name in ("device", "dtype")]
     machine = choose_machine(*(there if given == "auto" else given for given, there in asked), half=True)
+    if resumed and machine.dtype_name == decided.dtype:
+        machine = replace(machine, why=machine.why.replace(" as asked", " as before"))
     group.tell([machine.device.type, machine.dtype_name])
     return machine
 
@@ -169,6 +219,16 @@ def fit_to_data(recipe: Recipe, dataset: Any) -> Recipe:
     return replace(recipe, model=replace(model, vocab_size=dataset.vocab_size))
 
 
+def _fitted(recipe: Recipe, dataset: Any, out: Path) -> Recipe:
+    """`fit_to_data`; where a run is there already the error also says how to resume it."""
+    try:
+        return fit_to_data(recipe, dataset)
+    except ValueError as error:
+        if not (out / "config.toml").exists():
+            raise
+        raise ValueError(f"{error}; or resume the run with its own settings: bytelm pretrain --out {out}") from None
+
+
 def _check_context(recipe: Recipe, dataset: Any) -> None:
     model = recipe.model
     around = 2 if recipe.objective == "masked-token" else 0
@@ -182,31 +242,55 @@ def _check_context(recipe: Recipe, dataset: Any) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    recipe, rest = Recipe(), arguments
+    recipe, data, rest, words = Recipe(), tyro.MISSING, arguments, "pretrain RECIPE"
     if arguments and not arguments[0].startswith("-"):
-        recipe, rest = load_recipe(arguments[0]), arguments[1:]
+        recipe, rest, words = load_recipe(arguments[0]), arguments[1:], f"pretrain {arguments[0]}"
+    elif there := _run_named(arguments):
+        recipe, data, words = there.recipe, there.data, f"pretrain --out {there.folder}"
     elif not {"-h", "--help"} & set(arguments):
-        raise ValueError(f"name a recipe first: {', '.join(recipe_names())}, or a .toml file")
+        raise ValueError(
+            f"name a recipe first: {', '.join(recipe_names())}, or a .toml file; or resume a run: bytelm pretrain "
+            "--out RUN"
+        )
 
     def command(
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = recipe,
         *,
-        data: Path,
+        data: Path = data,
         out: Path,
         parallel: Literal["none", "ddp", "fsdp"] = "none",
         dry_run: DryRun = False,
     ) -> int:
         """Train the model of a recipe on a dataset; every field of the recipe can be given here.
 
+        Without a recipe, `bytelm pretrain --out RUN` resumes a run with its own settings and dataset. A finished run
+        is extended with more tokens: `bytelm pretrain --out RUN --train.tokens 4M`.
+
         Args:
-            data: Folder of the dataset.
+            data: Folder of the dataset; by default that of the run which is resumed.
             out: Folder of the run; one that is there already goes on.
             parallel: How the processes that torchrun starts share the work: ddp, a whole model in each, or fsdp, its
                 weights and optimizer state cut up among them (on a GPU with a --train.micro-batch). Say torchrun
                 --nproc-per-node 2 --no-python bytelm pretrain ... --parallel ddp.
         """
-        return pretrain(recipe, data=data, out=out, parallel=parallel, dry_run=dry_run)
+        status = pretrain(recipe, data=data, out=out, parallel=parallel, dry_run=dry_run)
+        if status == 0 and not dry_run and int(os.environ.get("RANK", "0")) == 0:
+            from pipelines.display import say
 
-    if rest is not arguments:
-        return parse(command, rest, f"pretrain {arguments[0]}")
-    return parse(command, rest, "pretrain RECIPE", more=f"RECIPE is a .toml file, or one of\n{recipe_descriptions()}")
+            run = shlex.quote(str(out))
+            say(f"next: bytelm evaluate {run}, or bytelm generate {run} --prompt TEXT")
+        return status
+
+    more = "" if rest is not arguments else f"RECIPE is a .toml file, or one of\n{recipe_descriptions()}"
+    return parse(command, rest, words, more=more)
+
+
+def _run_named(arguments: list[str]) -> Any:
+    """Return the run that --out names, to be resumed without a recipe; None where it names none."""
+    names = [given for word, given in pairwise(arguments) if word == "--out"]
+    names += [word.removeprefix("--out=") for word in arguments if word.startswith("--out=")]
+    if not names or not (Path(names[-1]) / "config.toml").exists():
+        return None
+    from pipelines.training.run import Run
+
+    return Run(names[-1])

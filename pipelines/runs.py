@@ -25,8 +25,9 @@ def runs(
 ) -> list[dict[str, Any]]:
     """List the runs in these folders and below: objective, progress, loss, and whether one is training right now.
 
-    `state` is training, finished, stopped (the same command goes on), imported, or damaged (`why` says of what). Losses
-    are in nats per target. Classifiers of bytelm finetune are no runs.
+    `state` is training, finished, stopped (bytelm pretrain --out RUN resumes it), imported, or damaged (`why` says of
+    what). `tokens` and losses of a run that is not training are those that its newest checkpoint holds. Losses are in
+    nats per target. Classifiers of bytelm finetune are not listed.
 
     Args:
         folders: Where to look; by default here.
@@ -53,11 +54,14 @@ def describe(folder: Path) -> dict[str, Any]:
         metrics = run.metrics()
     except ValueError as error:
         return facts | {"state": "damaged", "why": str(error)}
-    last = {line["split"]: line for line in metrics}
+    training = _is_locked(folder / ".lock")
     tokens = max((line["tokens"] for line in metrics), default=0)
+    if not training:  # what was trained after the newest checkpoint is lost
+        tokens = _saved(run)
+    last = {line["split"]: line for line in metrics if line["tokens"] <= tokens}
     log = folder / "metrics.jsonl"
     return facts | {
-        "state": "training" if _is_locked(folder / ".lock") else _state(run),
+        "state": "training" if training else _state(run),
         "objective": run.recipe.objective,
         "tokens": tokens,
         "of": run.recipe.train.tokens,
@@ -69,11 +73,15 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def _state(run: Run) -> str:
-    """The state of a run that no process trains: what was trained after its newest checkpoint is not saved."""
+    """Return the state of a run that no process trains."""
     if "imported_from" in run.facts:
         return "imported"
-    saved = max((readable_state(folder).get("tokens", 0) for folder in checkpoint_folders(run.folder)), default=0)
-    return "finished" if saved >= run.recipe.train.tokens else "stopped"
+    return "finished" if _saved(run) >= run.recipe.train.tokens else "stopped"
+
+
+def _saved(run: Run) -> int:
+    """Return the tokens of the newest checkpoint; 0 without one."""
+    return max((readable_state(folder).get("tokens", 0) for folder in checkpoint_folders(run.folder)), default=0)
 
 
 def _run_folders(root: Path) -> list[Path]:

@@ -5,10 +5,11 @@ from typing import Literal
 
 OptimizerKind = Literal["adamw", "muon"]
 
-# What may be another when a run goes on: it changes neither what is learnt (but for rounding) nor in which order.
+# What may change when a run resumes: it changes neither what is learnt (but for rounding) nor in which order. `tokens`
+# may only grow: the schedules then span the new number.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
-    *("device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
+    *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks"),
 )
@@ -25,7 +26,7 @@ class TrainConfig:
     """
 
     tokens: int = 10_000_000
-    """Tokens to train on in all."""
+    """Tokens to train on in all. A run resumes with more of them; its schedules then span the new number."""
     batch_tokens: int = 16_384
     """Tokens of one optimizer step, rounded to whole blocks; of pairs, the most of both sides with their padding."""
     batch_tokens_start: int = 0

@@ -14,7 +14,7 @@ from lm.averaging import WeightAverage
 from lm.model import LanguageModel
 from lm.optimizers import OptimizerSettings, build_optimizers
 from lm.schedules import multiplier, weight_decay_multiplier
-from pipelines.display import Bar, quantity, say
+from pipelines.display import Bar, say
 from pipelines.training.allocator import keep_freed_memory
 from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
 from pipelines.training.config import TrainConfig
@@ -31,7 +31,7 @@ from pipelines.training.run import Run
 from pipelines.training.signals import asked_to_stop
 from pipelines.training.stability import LossScale, NotFiniteError, check_weights, count_skipped
 from pipelines.training.threads import with_threads
-from pipelines.training.watch import memory_bytes, utilisation
+from pipelines.training.watch import DIVERGED, memory_bytes, utilisation
 
 USUAL_MICRO_BATCH = 16
 
@@ -97,8 +97,7 @@ class Trainer:
         resumed = self.parallel.tell(bool(folder and checkpoint_folders(folder)))
         if resumed:
             self._restore()
-            done, goal = (quantity(tokens, "tok") for tokens in (self.at.tokens, self.config.tokens))
-            say(f"resuming from step {self.at.step:,}, {done} of {goal}")
+            say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config.tokens)}")
         # Without a checkpoint even the validation before the first step is measured again.
         self._open_log(self.at.step if resumed else -1)
         keep = Keep(
@@ -217,6 +216,8 @@ class Trainer:
         smoothed = self.at.watch.smoothed()
         if self.at.watch.update(self.at.step, loss):
             say(f"step {self.at.step:,}: the loss jumped to {loss:.3f}, from about {smoothed:.3f}")
+        if self.at.watch.above == DIVERGED:
+            say(f"step {self.at.step:,}: training has diverged: {self.at.watch.divergence()}; try a lower --train.lr")
 
     def _log_training(self, step: Step) -> None:
         """A line of metrics.jsonl on the steps since the last, of which `step` is the newest."""
@@ -362,6 +363,7 @@ class Trainer:
             raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")
         self.at.take_validation_loss(nats / max(1.0, weight), self.config.validation_tokens)
         self._record("validation", self.at.validation_loss)
+        say(f"step {self.at.step:,}: {self.at.validation_line()}")
 
     def _checkpoint(self) -> None:
         check_weights(self.model, self.at.step, self.parallel)
@@ -391,13 +393,6 @@ class Trainer:
     def _due(self, every_tokens: int, before: int) -> bool:
         """Whether the step from `before` tokens on crossed a multiple of `every_tokens`."""
         return self.at.tokens // every_tokens > before // every_tokens
-
-
-def summary(trainer: Trainer) -> str:
-    """A line on how the run went so far."""
-    at = trainer.at
-    rate = quantity(at.tokens / max(1e-9, at.seconds), "tok")
-    return f"{at.step:,} steps, {quantity(at.tokens, 'tok')}, {rate}/s"
 
 
 def _settings(config: TrainConfig) -> OptimizerSettings:

@@ -1,8 +1,10 @@
 """Where a run stands."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.display import quantity
 from pipelines.training.watch import LossWatch
 
 
@@ -47,6 +49,24 @@ class Progress:
         lowest = self.lowest_validation_loss if tokens == self.validated_tokens else None
         self.validation_loss, self.validated_step, self.validated_tokens = loss, self.step, tokens
         self.lowest_validation_loss = loss if lowest is None else min(lowest, loss)
+
+    def share_of(self, tokens: int) -> str:
+        """Return the tokens so far, of so many, in words."""
+        return f"{quantity(self.tokens, 'tok')} of {quantity(tokens, 'tok')}"
+
+    def validation_line(self) -> str:
+        """Return the last validation loss in words; nothing before the first."""
+        if self.validation_loss is None:
+            return ""
+        perplexity = math.exp(min(self.validation_loss, 700.0))
+        return f"validation loss {self.validation_loss:.4f} nats, perplexity {perplexity:,.4g}"
+
+    def summary(self) -> str:
+        """Return how the run went so far, in a line."""
+        rate = quantity(self.tokens / max(1e-9, self.seconds), "tok")
+        diverged = f"training diverged: {self.watch.divergence()}" if self.watch.diverged else ""
+        so_far = f"{self.step:,} steps, {quantity(self.tokens, 'tok')}, {rate}/s"
+        return "; ".join(filter(None, (so_far, self.validation_line(), diverged)))
 
     def as_state(self) -> dict[str, Any]:
         """What state.json holds of it: a copy, since it is written while training goes on."""

@@ -126,10 +126,10 @@ def _changes(run: Run, recipe: Recipe, dataset: str) -> list[tuple[str, Any, Any
                 f"{run.folder} was begun with train.batch_tokens {was!r}, not {now!r}, and its pairs are sorted into "
                 "batches of that size, so that none is read twice: give the same, or choose another --out"
             )
-        if section != "train" or field not in CHANGEABLE:
+        if section != "train" or field not in CHANGEABLE or (field == "tokens" and now < was):
             raise ValueError(
-                f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; "
-                "choose another --out, or remove it"
+                f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; choose another --out, or resume "
+                f"this run with its own settings: bytelm pretrain --out {run.folder}"
             )
     return changes
 

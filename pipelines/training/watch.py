@@ -11,6 +11,7 @@ import torch
 SMOOTHING = 0.98  # of the mean and the deviation that a spike is measured against: about the last 50 steps
 SPIKE = 6.0  # standard deviations above the mean
 BEFORE_SPIKES = 50  # steps, in which losses fall too fast to judge
+DIVERGED = 100  # steps in a row with a smoothed loss above the first one
 
 
 @dataclass
@@ -22,6 +23,15 @@ class LossWatch:
     square: float = 0.0
     spikes: list[int] = field(default_factory=list)
     """Steps whose loss stood out since they were last asked for."""
+    first: float | None = None
+    """Loss of the first step; None where a checkpoint of version 0.1 does not know it."""
+    above: int = 0
+    """Steps in a row, up to the last, with a smoothed loss above the first one."""
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the smoothed loss has been above the first one for `DIVERGED` steps or more."""
+        return self.above >= DIVERGED
 
     def smoothed(self) -> float:
         """Nats per target; nan before the first step."""
@@ -32,14 +42,21 @@ class LossWatch:
         spike = self.steps >= BEFORE_SPIKES and loss > self.smoothed() + SPIKE * self._deviation()
         if spike:
             self.spikes.append(step)
+        if self.steps == 0:
+            self.first = loss
         self.steps += 1
         self.mean = SMOOTHING * self.mean + (1.0 - SMOOTHING) * loss
         self.square = SMOOTHING * self.square + (1.0 - SMOOTHING) * loss * loss
+        self.above = self.above + 1 if self.first is not None and self.smoothed() > self.first else 0
         return spike
+
+    def divergence(self) -> str:
+        """Return how far the loss is above that of the first step."""
+        return f"the loss is {self.smoothed():.3f}, and was {self.first:.3f} at the first step"
 
     def as_list(self) -> list[Any]:
         """What a checkpoint remembers; `LossWatch(*list)` goes on from it."""
-        return [self.steps, self.mean, self.square, list(self.spikes)]
+        return [self.steps, self.mean, self.square, list(self.spikes), self.first, self.above]
 
     def _deviation(self) -> float:
         mean_square = self.square / (1.0 - SMOOTHING**self.steps)

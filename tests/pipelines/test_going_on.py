@@ -114,7 +114,7 @@ def test_the_optimizer_decays_as_the_schedule_says(tmp_path, small_recipe, datas
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"tokens": 25_600}, "train.tokens is 12800, not 25600"),
+        ({"tokens": 6_400}, "train.tokens is 12800, not 6400"),
         ({"seed": 3}, "train.seed is 0, not 3"),
         ({"warmup_tokens": 2048}, "train.warmup_tokens is 1024, not 2048"),
         ({"average": 0.5}, "train.average is 0.0, not 0.5"),
@@ -131,6 +131,58 @@ def test_what_changes_what_is_learnt_is_refused_by_field(
         pretrain(with_train(small_recipe, **change), data=dataset_folder, out=out)
     assert told in str(error.value)
     assert (out / "config.toml").read_bytes() == before
+
+
+def test_a_finished_run_is_extended_and_says_its_schedule_anew(
+    tmp_path, small_recipe, dataset_folder, trained_gpt, bytelm
+):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    done = bytelm("pretrain", "--out", out, "--train.tokens", "25.6k")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "gpt goes on with train.tokens 25600 (was 12800)" in said
+    assert "extended from 12.8 ktok to 25.6 ktok: the cosine schedule spans all 25.6 ktok" in said
+    train = small_recipe.train
+    rate = train.lr * multiplier("cosine", 12_800, warmup=1024, total=25_600, stride=256, final=train.min_lr_ratio)
+    assert f"the learning rate at 12.8 ktok is {rate:.3g} instead of {train.lr * train.min_lr_ratio:.3g}" in said
+    lines = [line for line in metrics_of(out) if line["split"] == "train"]
+    assert [line["tokens"] for line in lines] == [1280 * (i + 1) for i in range(20)]
+    assert lines[-1]["lr"] == pytest.approx(train.lr * train.min_lr_ratio, rel=0.05)
+    assert lines[-1]["lr"] < lines[10]["lr"] < train.lr
+    assert Run(out).recipe == with_train(Run(trained_gpt).recipe, tokens=25_600)
+
+
+def test_a_stopped_run_resumes_by_its_folder_alone_and_ends_with_the_same_weights(
+    tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch, bytelm
+):
+    out = tmp_path / "gpt"
+    with monkeypatch.context() as patch:
+        stop_after(23, patch)
+        assert pretrain(small_recipe, data=dataset_folder, out=out) == 128 + signal.SIGTERM
+    done = bytelm("pretrain", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "float32 as before" in " ".join(done.stdout.split())
+    assert_same_run(out, trained_gpt)
+
+
+def test_a_recipe_without_the_runs_own_options_says_how_to_resume(tmp_path, trained_gpt, dataset_folder, bytelm):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    for options in ((), ("--model.context-length", "32")):
+        refused = bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", out, *options)
+        assert refused.returncode == 1
+        assert f"bytelm pretrain --out {out}" in refused.stderr
+    nowhere = bytelm("pretrain", "--out", tmp_path / "nowhere")
+    assert nowhere.returncode == 1
+    assert "name a recipe first" in nowhere.stderr
+
+
+def test_a_dtype_that_nobody_asked_for_is_not_said_to_be_asked_for(tmp_path, small_recipe, dataset_folder, printed):
+    automatic = with_train(small_recipe, dtype="auto", tokens=2560)
+    for _ in range(2):
+        assert pretrain(automatic, data=dataset_folder, out=tmp_path / "gpt") == 0
+        said = " ".join(printed.readouterr().out.split())
+        assert "as asked" not in said
+    assert f"{Run(tmp_path / 'gpt').recipe.train.dtype} as before" in said
 
 
 def test_a_run_goes_on_in_another_dtype_where_that_is_asked_for(tmp_path, small_recipe, dataset_folder, monkeypatch):

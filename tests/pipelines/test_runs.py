@@ -30,6 +30,9 @@ def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, d
     assert {name: run["state"] for name, run in found.items()} == {**states, str(stopped): "stopped"}
     finished = found[str(tmp_path / "some" / "finished")]
     assert finished["tokens"] == finished["of"] == small_recipe.train.tokens
+    saved = json.loads((latest_checkpoint(stopped) / "state.json").read_text())
+    assert found[str(stopped)]["tokens"] == saved["tokens"] < 2 * small_recipe.train.tokens
+    assert found[str(stopped)]["validation_loss"] == saved["validation_loss"]
     assert finished["validation_loss"] < finished["loss"] + 1
     assert "objective" in found[str(tmp_path / "damaged")]["why"]
     assert "12.8 ktok, 100%" in table

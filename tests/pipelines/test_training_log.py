@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +14,13 @@ from pipelines import display
 from pipelines.dataset import TokenDataset
 from pipelines.display import Bar
 from pipelines.pretrain import fit_to_data, pretrain
+from pipelines.recipe import save_config
 from pipelines.training import machine as machines
 from pipelines.training.data import open_training_data
+from pipelines.training.kept import latest_checkpoint
 from pipelines.training.loop import Trainer
 from pipelines.training.watch import SMOOTHING, LossWatch
-from tests.pipelines.training_cases import metrics_of, with_train
+from tests.pipelines.training_cases import metrics_of, stop_after, with_train
 from tokenizer import Tokenizer
 
 
@@ -80,3 +84,47 @@ def test_time_left_counts_what_this_process_has_done(monkeypatch, printed):
         bar.begin_at(40)
         bar.update(60, note="loss 3.210")
     assert "gpt: 60% 60 tok, 0.667 tok/s, 1:00 left, loss 3.210" in " ".join(printed.readouterr().out.split())
+
+
+def test_the_validation_loss_is_printed_when_it_is_measured_and_at_the_end(
+    tmp_path, small_recipe, dataset_folder, bytelm
+):
+    save_config(tmp_path / "recipe.toml", small_recipe, {})
+    done = bytelm("pretrain", "recipe.toml", "--data", dataset_folder, "--out", "my run")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    losses = {line["step"]: line["loss"] for line in metrics_of(tmp_path / "my run") if line["split"] == "validation"}
+    assert list(losses) == [0, 10, 20, 30, 40, 50]
+    words = {step: f"validation loss {loss:.4f} nats, perplexity {math.exp(loss):.4g}" for step, loss in losses.items()}
+    for step, line in words.items():
+        assert f"step {step}: {line}" in said
+    assert said.endswith(f"; {words[50]} next: bytelm evaluate 'my run', or bytelm generate 'my run' --prompt TEXT")
+
+
+def test_a_run_that_diverges_is_warned_about_once_and_says_so_at_its_end(
+    tmp_path, small_recipe, dataset_folder, printed, monkeypatch
+):
+    train = {"lr": 3.0, "warmup_tokens": 256, "tokens": 256 * 130, "grad_clip": 0.0, "min_lr_ratio": 1.0}
+    diverging = with_train(small_recipe, **train, checkpoint_every_tokens=256 * 50)
+    with monkeypatch.context() as patch:
+        stop_after(60, patch)
+        pretrain(diverging, data=dataset_folder, out=tmp_path / "gpt")
+    assert "diverged" not in printed.readouterr().out
+    assert pretrain(diverging, data=dataset_folder, out=tmp_path / "gpt") == 0
+    said = " ".join(printed.readouterr().out.split())
+    assert (
+        len(re.findall(r"step 1\d\d: training has diverged: the loss is \S+, and was 6\.\d+ at the first step", said))
+        == 1
+    )
+    assert "training diverged: the loss is" in said.rpartition("130 steps")[2]
+
+
+def test_a_run_that_learns_is_not_said_to_diverge(trained_gpt):
+    state = json.loads((latest_checkpoint(trained_gpt) / "state.json").read_text())
+    watch = LossWatch(*state["watch"])
+    assert (watch.diverged, watch.above) == (False, 0)
+    assert watch.first == pytest.approx(6.2, abs=0.3)
+    old = LossWatch(*state["watch"][:4])  # as a checkpoint of version 0.1 has it
+    for step in range(51, 300):
+        old.update(step, 100.0)
+    assert not old.diverged
