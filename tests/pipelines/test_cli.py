@@ -343,3 +343,26 @@ def test_a_document_that_does_not_fit_in_memory_is_not_called_invalid(tmp_path):
     )
     assert done.returncode == 1
     assert "there is not enough memory: --max-document refuses long documents" in done.stderr
+
+
+def test_the_options_of_reading_work_from_the_command_line(bytelm, tmp_path):
+    (tmp_path / "text").mkdir()
+    for i in range(30):
+        (tmp_path / "text" / f"{i}.md").write_text(f"été {i}\n" * 50, encoding="utf-16")
+    (tmp_path / "text" / "long.md").write_text("x" * 5000, encoding="utf-16")
+    (tmp_path / "text" / "picture.png").write_bytes(b"\x89PNG")
+    options = ("--suffix", ".md", "--encoding", "utf-16", "--max-document", "2k", "--invalid", "skip")
+    shown = bytelm("corpus", "show", "text", *options)
+    assert shown.returncode == 0, shown.stderr
+    assert "left out: 1 long document\n" in shown.stdout
+    assert "skipped: 1 .png (--suffix names the suffixes to read)\n" in shown.stdout
+    trained = bytelm("train-tokenizer", "text", "--vocab-size", "270", "--out", "tok", *options)
+    assert trained.returncode == 0, trained.stderr
+    assert "skipped: 1 .png" in trained.stdout
+    built = bytelm("build-dataset", "text", "--tokenizer", "tok", "--context-length", "8", "--out", "data", *options)
+    assert built.returncode == 0, built.stderr
+    assert "skipped: 1 .png" in built.stdout
+    assert json.loads((tmp_path / "data" / "dataset.json").read_text())["corpus"]["dropped"]["long_documents"] == 1
+    refused = bytelm("corpus", "show", "text", *options[:-2])
+    assert refused.returncode == 1
+    assert "long.md is longer when it is read, above the limit of 2,000 bytes a document" in refused.stderr
