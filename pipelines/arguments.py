@@ -16,6 +16,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from pipelines.errors import complain
 from pipelines.stdout import STDOUT
 from pipelines.usage import sentence
+from pipelines.waiting import explained
 
 T = TypeVar("T")
 
@@ -197,7 +198,7 @@ def parse(
     from pipelines.display import show  # rich takes a while to import, and --help needs none of it
 
     check_out(call.keywords.get("out"))
-    with show(quiet):
+    with show(quiet), explained(verb.split()[0], quiet):
         result = call()
         if shown:
             shown(result)

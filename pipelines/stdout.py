@@ -12,11 +12,14 @@ STDOUT = "standard output"
 class Stdout(io.TextIOBase):
     """The current sys.stdout; an OSError names it."""
 
+    used = False  # whether this process has written something
+
     @property
     def stream(self) -> Any:
         return sys.stdout
 
     def write(self, text: str) -> int:
+        Stdout.used = True
         return self._do("write", text)
 
     def flush(self) -> None:

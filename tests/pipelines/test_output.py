@@ -88,7 +88,7 @@ def test_training_goes_on_to_its_end_when_its_output_cannot_be_written(shell, da
     options = f"--data {dataset_folder} --out run --train.tokens 200k --train.log-every-steps 1"
     done = shell(f"set -o pipefail; $BYTELM {' '.join(PRETRAIN)} {options} {output}")
     assert done.returncode == 0
-    assert done.stderr == ""
+    assert done.stderr in ("", "bytelm pretrain: loading PyTorch ...\n")  # on a slow machine
     assert checkpoint_tokens(tmp_path / "run") >= 200_000
 
 
