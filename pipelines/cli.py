@@ -80,6 +80,11 @@ def _run(arguments: list[str]) -> int:
         return _interrupted(verb)
     except MemoryError as error:
         return _out_of_memory(verb, error)
+    except ImportError as error:
+        if "failed to map segment" not in str(error) or os.environ.get("BYTELM_DEBUG"):
+            raise
+        complain(verb, "there is not enough memory to load the libraries that this verb needs")
+        return 1
     except RuntimeError as error:
         # PyTorch says so in its own words, for a GPU and for the CPU.
         told = any(words in str(error) for words in ("out of memory", "can't allocate memory"))
