@@ -26,6 +26,7 @@ def test_it_holds_the_four_packages_and_bytelm_only(wheel):
     for needed in (
         "corpora/cards/stdlib.toml",
         "pipelines/recipes/gpt-tiny.toml",
+        "pipelines/report.css.j2",
         "pipelines/report.html.j2",
         "tokenizer/unicode_classes.bin",
         "tokenizer/unicode_properties.bin",
