@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpora import Corpus
-from pipelines.dataset import DATA_FILE
+from pipelines.dataset import DATA_FILE, write_info
 from pipelines.files import write_json
 from tokenizer import END_OF_TEXT, Tokenizer
 
@@ -217,8 +217,7 @@ def write_blocks(
         },
         "splits": {name: vars(summary) for name, summary in summaries.items()},
     }
-    write_json(folder / "dataset.json", info)
-    return info
+    return write_info(folder, info)
 
 
 def _pieces(column: pa.Array, tokenizer: Tokenizer) -> Iterator[tuple[pa.Array, np.ndarray]]:

@@ -4,6 +4,7 @@ The folder is what `datasets.load_from_disk` opens, plus `dataset.json` (see `pi
 """
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from pipelines.files import read_json
+from pipelines.files import read_json, write_json
 
 DATA_FILE = "data-00000-of-00001.arrow"
 REMEDY = "build the dataset again with bytelm build-dataset"
+FIELDS_OF_0_1 = {"format", "kind", "context_length", "separator", "tokenizer", "corpus", "splits"}
 _OTHER_KIND = {
     "blocks": "build one with --context-length, or choose a recipe whose objective is sequence-pairs",
     "pairs": "build one with --pairs, or choose a recipe with another objective",
@@ -85,18 +87,14 @@ class DatasetFolder(ABC, Generic[Split]):
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.info = _read_info(self.folder, self.kind, self.counted, self.counted_of_split)
+        self.info, self.fingerprint = _read_info(self.folder, self.kind, self.counted, self.counted_of_split)
+        """Identifies the dataset: it covers the fingerprints of all that the dataset was made from."""
         self.vocab_size: int = self.info["tokenizer"]["vocab_size"]
         self.tokenizer_fingerprint: str = self.info["tokenizer"]["fingerprint"]
         self.splits = {
             name: self._read(name, _verified_table(self.folder / name / DATA_FILE, split))
             for name, split in self.info["splits"].items()
         }
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of dataset.json, which holds the fingerprints of all that the dataset was made from."""
-        return hashlib.sha256((self.folder / "dataset.json").read_bytes()).hexdigest()
 
     def split(self, name: str) -> Split:
         """What a split holds; ValueError when there is no such split."""
@@ -149,12 +147,39 @@ def _verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
     return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
 
-def _read_info(folder: Path, kind: str, counted: tuple[str, ...], of_split: tuple[str, ...]) -> dict[str, Any]:
-    """dataset.json of a dataset of that kind, with the fields that reading depends on checked: `counted` and, of
-    every split, `of_split` are positive numbers."""
+def write_info(folder: Path, info: dict[str, Any]) -> dict[str, Any]:
+    """Write dataset.json, which ends with its own fingerprint; return its content."""
+    info = {**info, "fingerprint": info_fingerprint(info)}
+    write_json(folder / "dataset.json", info)
+    return info
+
+
+def info_fingerprint(info: dict[str, Any]) -> str:
+    """Return the SHA-256 of dataset.json as version 0.1 wrote it: without the field `fingerprint`."""
+    content = {name: value for name, value in info.items() if name != "fingerprint"}
+    return hashlib.sha256((json.dumps(content, indent=2) + "\n").encode()).hexdigest()
+
+
+def _checked_fingerprint(path: Path, info: dict[str, Any]) -> str:
+    """Return the fingerprint of a dataset; ValueError when its dataset.json was altered since it was written."""
+    if set(info) <= FIELDS_OF_0_1:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    if info.get("fingerprint") != info_fingerprint(info):
+        raise ValueError(f"{path} is damaged (its fingerprint does not match its content): {REMEDY}")
+    return info["fingerprint"]
+
+
+def _read_info(
+    folder: Path, kind: str, counted: tuple[str, ...], of_split: tuple[str, ...]
+) -> tuple[dict[str, Any], str]:
+    """Return the content of dataset.json and the dataset's fingerprint.
+
+    The dataset must be of that `kind`. The fields `counted`, and `of_split` in each split, must be positive numbers.
+    """
     if not (folder / "dataset.json").is_file():
         raise ValueError(f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)")
     info = read_json(folder / "dataset.json", REMEDY)
+    fingerprint = _checked_fingerprint(folder / "dataset.json", info)
     there = info.get("kind", "blocks")
     if there != kind:
         raise ValueError(f"{folder} holds {there}, and this needs {kind}: {_OTHER_KIND[kind]}")
@@ -170,4 +195,4 @@ def _read_info(folder: Path, kind: str, counted: tuple[str, ...], of_split: tupl
         sound = False
     if not sound:
         raise ValueError(f"{folder / 'dataset.json'} is damaged: {REMEDY}")
-    return info
+    return info, fingerprint

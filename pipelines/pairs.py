@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from corpora import PairCorpus
 from pipelines.blocks import TextFingerprint, read_ahead, text_of, write_beside
-from pipelines.dataset import DATA_FILE, DatasetFolder
+from pipelines.dataset import DATA_FILE, DatasetFolder, write_info
 from pipelines.files import write_json
 from tokenizer import Tokenizer
 
@@ -149,9 +149,7 @@ def write_pairs(
         if name not in summaries or not summaries[name].pairs:
             raise ValueError(f"the split {name} of {corpus.name} has no pair: give more pairs, or --split hash:0.2")
     write_json(folder / "dataset_dict.json", {"splits": list(summaries)})
-    info = {"format": 1, "kind": "pairs", **_facts(corpus, tokenizer, summaries)}
-    write_json(folder / "dataset.json", info)
-    return info
+    return write_info(folder, {"format": 1, "kind": "pairs", **_facts(corpus, tokenizer, summaries)})
 
 
 def _facts(corpus: PairCorpus, tokenizer: Tokenizer, summaries: dict[str, PairSplitSummary]) -> dict[str, Any]:
