@@ -1,11 +1,12 @@
 """A fine-tuned classifier and its folder.
 
 config.toml (`model`, `finetune`, `run`: where it comes from), labels.json (a list, in the order of the logits),
-tokenizer.json, model.safetensors, and evaluation.json.
+tokenizer.json, model.safetensors, manifest.json (see `pipelines.training.manifest`) and evaluation.json.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import tomli_w
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from corpora.labelled import Label
 from lm.classification import Classifier
@@ -24,6 +25,18 @@ from pipelines.text_ids import is_known
 from pipelines.training.finetune_config import FinetuneConfig
 from pipelines.training.finetuning import encode_texts, predict_logits
 from pipelines.training.machine import choose_machine
+from pipelines.training.manifest import (
+    MANIFEST,
+    DamagedCheckpointError,
+    check_settings,
+    fixed_facts,
+    flat,
+    manifest_json,
+    read_manifest,
+    verified,
+    warn_of_old,
+)
+from pipelines.training.run import checked_tokenizer
 from tokenizer import CLS, SEP, Tokenizer
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
@@ -67,10 +80,12 @@ class TextClassifier:
         self.tokenizer.save(folder)
         weights = {name: value.cpu().contiguous() for name, value in self.model.state_dict().items()}
         save_tensors(folder / WEIGHTS, weights)
-        facts = {"edges": list(self.edges), **run}
+        facts = {"edges": list(self.edges), "tokenizer_fingerprint": self.tokenizer.fingerprint, **run}
         tables = {"model": asdict(self.model.config), "finetune": asdict(self.config), "run": facts}
         write_whole(folder / "config.toml", tomli_w.dumps(tables))
         write_whole(folder / LABELS, json.dumps(self.labels, ensure_ascii=False, indent=2) + "\n")
+        files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, LABELS)}
+        write_whole(folder / MANIFEST, manifest_json(files, _settings(self.model.config, self.config, facts)))
         write_json(folder / "evaluation.json", evaluation)
 
 
@@ -85,15 +100,17 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
     if not holds_classifier(folder):
         raise ValueError(f"{folder} holds no classifier (bytelm finetune makes one): give the folder of its --out")
     model_config, config, facts = _configs(folder / "config.toml")
+    weights = _verified_weights(folder, _settings(model_config, config, facts))
     labels = _labels(folder / LABELS)
     model = Classifier(model_config, len(labels), config.pooling)
     try:
-        model.load_state_dict(load_file(folder / WEIGHTS))
+        model.load_state_dict(load(weights))
     except (SafetensorError, RuntimeError):
         raise ValueError(f"{folder / WEIGHTS} is damaged or of another model: run bytelm finetune again") from None
     machine = choose_machine(device, dtype)
     model.body.compute_dtype = machine.dtype
-    tok = Tokenizer.load(folder)
+    fingerprint = facts.get("tokenizer_fingerprint")
+    tok = checked_tokenizer(folder, fingerprint) if fingerprint else Tokenizer.load(folder)
     edges = facts.get("edges", [tok.special_tokens.get(name) for name in (CLS, SEP)])
     if not isinstance(edges, list) or len(edges) != 2 or not all(is_known(tok, i) for i in edges):
         raise ValueError(f"{folder / 'config.toml'} is damaged (run.edges = {edges!r}): run bytelm finetune again")
@@ -103,6 +120,27 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
 def holds_classifier(folder: Path) -> bool:
     """Whether the folder has the files of a classifier."""
     return all((folder / name).is_file() for name in ("config.toml", LABELS, WEIGHTS))
+
+
+def _settings(model: ModelConfig, finetuning: FinetuneConfig, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the manifest records of a classifier's config.toml."""
+    return flat({"model": asdict(model), "finetune": asdict(finetuning)}) | fixed_facts(facts)
+
+
+def _verified_weights(folder: Path, settings: Mapping[str, Any]) -> bytes:
+    """Return the content of model.safetensors, after labels.json and `settings` have been verified too."""
+    if not (folder / MANIFEST).exists():
+        warn_of_old(folder)
+        return (folder / WEIGHTS).read_bytes()
+    try:
+        manifest = read_manifest(folder)
+        verified(folder, manifest, LABELS)
+        weights = verified(folder, manifest, WEIGHTS)
+    except DamagedCheckpointError as error:
+        raise ValueError(f"{error}: run bytelm finetune again") from None
+    defaults = _settings(ModelConfig(), FinetuneConfig(), {})
+    check_settings(manifest, settings, folder / "config.toml", defaults)
+    return weights
 
 
 def _labels(path: Path) -> list[Label]:

@@ -6,7 +6,6 @@ targets are scored given their sources, also has `bleu_signature` and `examples`
 (nats, with its standard error) and the reliability diagram.
 """
 
-import hashlib
 import json
 import time
 import warnings
@@ -135,6 +134,7 @@ def _measure(
     from pipelines.evaluation_file import Evaluation, with_evaluations
     from pipelines.loading import load_trained
     from pipelines.provenance import provenance
+    from pipelines.training.manifest import manifest_sha256
 
     run, dataset = plan.run, plan.dataset
     trained = load_trained(run, device, dtype, checkpoint)
@@ -142,7 +142,7 @@ def _measure(
     scorer = SplitScorer(run, trained, dataset, plan.windows, search=search, other=other)
     sources = {
         "checkpoint": trained.checkpoint.name,
-        "checkpoint_sha256": hashlib.sha256((trained.checkpoint / "checksums.json").read_bytes()).hexdigest(),
+        "checkpoint_sha256": manifest_sha256(trained.checkpoint),
         "data": str(dataset.folder.resolve()),
         "dataset_fingerprint": dataset.fingerprint,
         "tokenizer_fingerprint": dataset.tokenizer_fingerprint,

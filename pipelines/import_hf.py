@@ -127,6 +127,7 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imp
     from pipelines.training.checkpoints import take_snapshot, write_checkpoint
     from pipelines.training.kept import Keep
     from pipelines.training.progress import Progress
+    from pipelines.training.run import Run
 
     model = LanguageModel(recipe.model)
     model.load_state_dict(weights)
@@ -139,7 +140,7 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imp
     }
     tok.save(folder)
     save_config(folder / "config.toml", recipe, facts)
-    write_checkpoint(folder, take_snapshot(model), Progress().as_state(), Keep())
+    write_checkpoint(folder, take_snapshot(model), Progress().as_state(), Keep(), Run(folder).settings)
 
 
 def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:

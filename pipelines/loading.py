@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lm.model import LanguageModel, build_model
-from pipelines.training.checkpoints import load_model
+from pipelines.training.checkpoints import load_weights, put_weights
 from pipelines.training.machine import Machine, choose_machine
 from pipelines.training.run import Run
 
@@ -22,10 +22,11 @@ def load_trained(run: Run, device: str = "auto", dtype: str = "float32", checkpo
     """The model of a run's checkpoint, with its weights averaged where the run averages them: the newest whole one,
     the "best", of the lowest validation loss, or that of a step.
 
-    Raises ValueError when there is none, or when it is of another model.
+    Raises ValueError when there is none, or when config.toml is not the one that it was trained with.
     """
     machine = choose_machine(device, dtype)
+    folder, weights = load_weights(run.folder, run.settings, checkpoint)
     model = build_model(run.recipe.model, seed=0)
-    folder = load_model(run.folder, model, checkpoint)
+    put_weights(folder, model, weights)
     model.compute_dtype = machine.dtype
     return Trained(model.to(machine.device).eval(), machine, folder)

@@ -1,8 +1,9 @@
-"""Checkpoints: folders that appear whole or not at all, carry checksums, and are read without unpickling anything.
+"""Checkpoints: folders that appear whole or not at all, are verified, and are read without unpickling anything.
 
 `checkpoints/step-NNNNNNN/` holds model.safetensors, optimizer.safetensors (state by parameter name), rng.safetensors,
-where weights are averaged average.safetensors, state.json (step, blocks consumed, seconds, ...) and checksums.json
-(SHA-256 of each of these). They are the same for any number of processes: the main one writes and reads them, whole.
+average.safetensors (if the run averages its weights), state.json (step, blocks consumed, seconds, ...) and
+manifest.json (see `pipelines.training.manifest`). The main process writes and reads them whole, so that they do not
+depend on the number of processes.
 """
 
 import hashlib
@@ -20,21 +21,24 @@ from safetensors.torch import load, save
 
 from lm.averaging import WeightAverage
 from lm.optimizers import Optimizers
-from pipelines.files import naming, parse_json, read_json
+from pipelines.files import naming, parse_json
 from pipelines.training.kept import STATE, Keep, checkpoint_folders, validation_losses
+from pipelines.training.manifest import (
+    MANIFEST,
+    DamagedCheckpointError,
+    check_run,
+    manifest_json,
+    read_manifest,
+    verified,
+)
 from pipelines.training.parallel import ALONE, OneProcess
 
-CHECKSUMS = "checksums.json"
 MODEL, OPTIMIZER, RNG, AVERAGE = (
     "model.safetensors",
     "optimizer.safetensors",
     "rng.safetensors",
     "average.safetensors",
 )
-
-
-class DamagedCheckpointError(ValueError):
-    """A checkpoint with a file that is missing, truncated or altered; the message names it."""
 
 
 def take_snapshot(
@@ -58,9 +62,15 @@ def take_snapshot(
 
 
 def write_checkpoint(
-    run: Path, snapshot: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any], keep: Keep
+    run: Path,
+    snapshot: Mapping[str, Mapping[str, torch.Tensor]],
+    state: Mapping[str, Any],
+    keep: Keep,
+    settings: Mapping[str, Any],
 ) -> Path:
     """Write the checkpoint of `state["step"]`, then remove those that `keep` does not name.
+
+    `settings` are the run's `fixed_settings`, which the manifest records.
 
     An error while writing (a full disk, say) leaves the earlier checkpoints as they were and nothing half-written.
     """
@@ -70,11 +80,11 @@ def write_checkpoint(
         shutil.rmtree(leftover)
     try:
         partial.mkdir(parents=True)
-        checksums = {}
+        files = {}
         for name, tensors in snapshot.items():
-            checksums[name] = _write(partial / name, save(dict(tensors)))
-        checksums[STATE] = _write(partial / STATE, (json.dumps(state, allow_nan=False) + "\n").encode())
-        _write(partial / CHECKSUMS, (json.dumps(checksums, indent=2) + "\n").encode())
+            files[name] = _write(partial / name, save(dict(tensors)))
+        files[STATE] = _write(partial / STATE, (json.dumps(state, allow_nan=False) + "\n").encode())
+        _write(partial / MANIFEST, manifest_json(files, settings).encode())
         _sync(partial)
         if folder.exists():
             shutil.rmtree(folder)
@@ -95,9 +105,9 @@ def write_checkpoint(
 class CheckpointWriter:
     """Writes checkpoints in a thread of its own, one at a time, while training goes on."""
 
-    def __init__(self, run: Path | None, keep: Keep) -> None:
+    def __init__(self, run: Path | None, keep: Keep, settings: Mapping[str, Any]) -> None:
         """Without a run, as in processes other than the main one, there is nothing to write."""
-        self.run, self.keep = run, keep
+        self.run, self.keep, self.settings = run, keep, settings
         self._thread: threading.Thread | None = None
         self._written = threading.Event()
         self._error: BaseException | None = None
@@ -131,43 +141,38 @@ class CheckpointWriter:
 
     def _write(self, snapshot: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]) -> None:
         try:
-            write_checkpoint(self.run, snapshot, state, self.keep)
+            write_checkpoint(self.run, snapshot, state, self.keep, self.settings)
         except BaseException as error:  # it belongs to the training thread, which asks with `check`
             self._error = error
         finally:
             self._written.set()
 
 
-def read_checkpoint(folder: Path, *names: str) -> dict[str, bytes]:
-    """The named files of a checkpoint, verified against its checksums; an average that it lacks is left out.
+def read_checkpoint(folder: Path, settings: Mapping[str, Any], *names: str) -> dict[str, bytes]:
+    """Return the named files of a checkpoint, verified against its manifest.
 
-    Raises DamagedCheckpointError, naming the file, when one is missing, truncated or altered.
+    AVERAGE is left out if the run does not average its weights. Raises DamagedCheckpointError, naming the file, when
+    one is missing, truncated or altered. Raises ValueError, naming the field of config.toml, when `settings` (the run's
+    `fixed_settings`) are not those of the training.
     """
-    try:
-        checksums = read_json(folder / CHECKSUMS, "")
-        expected = {name: checksums[name] for name in names if name != AVERAGE or name in checksums}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise DamagedCheckpointError(f"{folder / CHECKSUMS} is missing or damaged") from None
-    contents = {}
-    for name, checksum in expected.items():
-        try:
-            contents[name] = (folder / name).read_bytes()
-        except FileNotFoundError:
-            raise DamagedCheckpointError(f"{folder / name} is missing") from None
-        if hashlib.sha256(contents[name]).hexdigest() != checksum:
-            raise DamagedCheckpointError(f"{folder / name} is truncated or altered (its SHA-256 is another)")
-    return contents
+    manifest = read_manifest(folder)
+    check_run(folder.parent.parent, manifest, settings)
+    averages = AVERAGE in manifest.files or settings.get("train.average", 0) > 0
+    return {name: verified(folder, manifest, name) for name in names if name != AVERAGE or averages}
 
 
-def newest_whole(run: Path, *names: str) -> tuple[Path, dict[str, bytes]]:
-    """The newest checkpoint of a run whose named files are whole, and these files; damaged ones are skipped with a
-    warning that names the file. ValueError when none is whole, or there is none."""
+def newest_whole(run: Path, settings: Mapping[str, Any], *names: str) -> tuple[Path, dict[str, bytes]]:
+    """Return the newest checkpoint of a run whose named files are whole, and these files.
+
+    Damaged checkpoints are skipped with a warning that names the file. Raises ValueError when none is whole, and as
+    `read_checkpoint`.
+    """
     damaged = ""
     while True:
         folders = checkpoint_folders(run)
         for folder in reversed(folders):
             try:
-                return folder, read_checkpoint(folder, *names)
+                return folder, read_checkpoint(folder, settings, *names)
             except DamagedCheckpointError as error:
                 if folder.exists():  # else a training that goes on has removed it since
                     damaged = str(error)
@@ -179,11 +184,14 @@ def newest_whole(run: Path, *names: str) -> tuple[Path, dict[str, bytes]]:
     raise ValueError(f"{run} has no checkpoint: bytelm pretrain makes one")
 
 
-def whole_checkpoint(run: Path, which: str, *names: str) -> tuple[Path, dict[str, bytes]]:
-    """The checkpoint that `which` names, and its named files: the "newest" whole one, the "best", of the lowest
-    validation loss, or that of a step. ValueError when there is no such one, or it is damaged."""
+def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names: str) -> tuple[Path, dict[str, bytes]]:
+    """Return the checkpoint that `which` names, and its named files.
+
+    `which` is "newest" (the newest whole one), "best" (of the lowest validation loss), or the number of a step. Raises
+    ValueError when there is no such checkpoint, and as `read_checkpoint`.
+    """
     if which == "newest":
-        return newest_whole(run, *names)
+        return newest_whole(run, settings, *names)
     folders = {int(folder.name[5:]): folder for folder in checkpoint_folders(run)}
     if which == "best":
         losses = validation_losses(folders.values())
@@ -197,39 +205,42 @@ def whole_checkpoint(run: Path, which: str, *names: str) -> tuple[Path, dict[str
         raise ValueError(f"{run} has no checkpoint of step {int(which):,}: it has those of {there}")
     else:
         folder = folders[int(which)]
-    return folder, read_checkpoint(folder, *names)
+    return folder, read_checkpoint(folder, settings, *names)
 
 
-def load_model(run: Path, model: torch.nn.Module, which: str = "newest") -> Path:
-    """Put the weights of a run's checkpoint (`whole_checkpoint`) into `model`, averaged ones where there are; return
-    its folder. ValueError when they are of another model."""
-    folder, contents = whole_checkpoint(run, which, MODEL, AVERAGE)
+def load_weights(run: Path, settings: Mapping[str, Any], which: str = "newest") -> tuple[Path, dict[str, torch.Tensor]]:
+    """Return the folder of a run's checkpoint (see `whole_checkpoint`) and its weights, averaged if it has averages."""
+    folder, contents = whole_checkpoint(run, settings, which, MODEL, AVERAGE)
     weights = load(contents[MODEL])
+    return folder, weights | (load(contents[AVERAGE]) if AVERAGE in contents else {})
+
+
+def put_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Load `weights`, of the checkpoint `folder`, into `model`; ValueError when their names or shapes do not fit."""
     _check_weights(folder, model, weights)
     model.load_state_dict(weights)
-    if AVERAGE in contents:
-        model.load_state_dict(load(contents[AVERAGE]), strict=False)
-    return folder
 
 
 def resume(
     run: Path | None,
     model: torch.nn.Module,
     optimizers: Optimizers,
-    identity: Mapping[str, Any],
+    settings: Mapping[str, Any],
     average: WeightAverage | None = None,
     parallel: OneProcess = ALONE,
 ) -> dict[str, Any]:
-    """Put model, optimizers, average and random generators into the state of a run's newest whole checkpoint; return
-    its state.json. ValueError when it is of another model, or of a run of another `identity`. Only the main process
-    needs to know the `run`."""
+    """Restore model, optimizers, average and random generators from a run's newest whole checkpoint.
+
+    Return the content of its state.json. Raises ValueError when the checkpoint belongs to a run with other `settings`
+    (`fixed_settings`). Only the main process needs `run` and `settings`.
+    """
     state, files = {}, {}
     if parallel.is_main:
-        folder, contents = newest_whole(run, MODEL, OPTIMIZER, RNG, AVERAGE, STATE)
+        folder, contents = newest_whole(run, settings, MODEL, OPTIMIZER, RNG, AVERAGE, STATE)
         state = parse_json(contents.pop(STATE), str(folder / STATE), f"remove {folder}")
         files = {name: load(contents.pop(name)) for name in list(contents)}
         _check_weights(folder, model, files[MODEL])
-        _check_identity(folder, state.get("run", {}), identity)
+        _check_old_identity(folder, state.get("run", {}), settings)
     state, files = parallel.tell(state), parallel.outline(files)
     _fill(model.state_dict(), files[MODEL], parallel)
     _put_optimizer_state(model, optimizers, files[OPTIMIZER], parallel)
@@ -257,12 +268,19 @@ def _check_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, t
         )
 
 
-def _check_identity(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    for name in theirs.keys() & ours.keys():
-        if theirs[name] != ours[name]:
+def _check_old_identity(folder: Path, recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Check the few settings that state.json of version 0.1 has instead of a manifest."""
+    names = {
+        "dataset": "run.dataset_fingerprint",
+        "objective": "objective",
+        "optimizer": "train.optimizer",
+        "seed": "train.seed",
+    }
+    for name, value in recorded.items():
+        if names.get(name) in settings and settings[names[name]] != value:
             raise ValueError(
-                f"{folder} is of another run: its {name} is {theirs[name]}, and that of this one is {ours[name]}: put "
-                "the run's own checkpoint there, or remove this one"
+                f"{folder} belongs to another run: its {name} is {value}, and this run's is {settings[names[name]]}; "
+                "restore the run's own checkpoint"
             )
 
 

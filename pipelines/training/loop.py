@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import torch
 
@@ -103,7 +102,7 @@ class Trainer:
         keep = Keep(
             last=self.config.keep_checkpoints, best=self.config.keep_best, every_tokens=self.config.keep_every_tokens
         )
-        self.writer = CheckpointWriter(folder, keep)
+        self.writer = CheckpointWriter(folder, keep, self.run.settings if self.run else {})
         try:
             with asked_to_stop(self.at), Bar(self.run.name if self.run else "", self.config.tokens, "tok") as bar:
                 bar.begin_at(self.at.tokens)
@@ -166,22 +165,11 @@ class Trainer:
 
     def _restore(self) -> None:
         """Stand where the run's newest whole checkpoint was made."""
-        folder = self.run.folder if self.run else None
-        state = resume(folder, self.model, self.optimizers, self._identity(), self.average, self.parallel)
+        folder, settings = (self.run.folder, self.run.settings) if self.run else (None, {})
+        state = resume(folder, self.model, self.optimizers, settings, self.average, self.parallel)
         self.at.restore(state)
         self.loss_scale.restore(state.get("loss_scale", {}))
         self.saved_step = self.at.step
-
-    def _identity(self) -> dict[str, Any]:
-        """What tells a run's checkpoints from those of other runs with a model of the same shape."""
-        if self.run is None:
-            return {}
-        return {
-            "dataset": self.run.facts["dataset_fingerprint"],
-            "objective": self.run.recipe.objective,
-            "optimizer": self.config.optimizer,
-            "seed": self.config.seed,
-        }
 
     def _roll_back(self, error: NotFiniteError) -> None:
         """Go on from the newest checkpoint, but past all that was read since: some of it did not go well with those
@@ -372,7 +360,6 @@ class Trainer:
         state = self.at.as_state() | {
             "averaged_steps": self.average.steps if self.average else 0,  # fewer than steps where some were skipped
             "loss_scale": self.loss_scale.as_state(),
-            "run": self._identity(),
         }
         self.writer.write(take_snapshot(self.model, self.optimizers, self.average, self.parallel), state)
         self.saved_step = self.at.step

@@ -10,7 +10,8 @@ from pipelines.display import say
 from pipelines.evaluation_file import is_whole
 from pipelines.files import locked_file, read_json, read_toml
 from pipelines.recipe import Recipe, load_recipe, save_config
-from pipelines.training.config import CHANGEABLE
+from pipelines.training.kept import checkpoint_folders
+from pipelines.training.manifest import DamagedCheckpointError, check_run, fixed_settings, flat, read_manifest
 from pipelines.training.metrics_log import read_metrics
 from tokenizer import Tokenizer
 
@@ -45,8 +46,14 @@ class Run:
         """The dataset that the run was trained on."""
         return Path(self.facts["data"])
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that may not change when the run resumes (see `pipelines.training.manifest`)."""
+        return fixed_settings(self.recipe, self.facts)
+
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.load(self.folder)
+        """Return the run's tokenizer; ValueError when tokenizer.json is not the one that the run was trained with."""
+        return checked_tokenizer(self.folder, self.facts["tokenizer_fingerprint"])
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; ValueError names the first damaged one."""
@@ -62,6 +69,17 @@ class Run:
         if not is_whole(evaluation):
             raise ValueError(f"{path} is damaged (a table of its numbers is missing or is none): {remedy}")
         return evaluation
+
+
+def checked_tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
+    """Return the tokenizer in `folder`; ValueError when its fingerprint is another one."""
+    tok = Tokenizer.load(folder)
+    if tok.fingerprint != fingerprint:
+        raise ValueError(
+            f"{folder / 'tokenizer.json'} is not the tokenizer that the model was trained with: its fingerprint is "
+            f"{tok.fingerprint[:16]}, not {fingerprint[:16]}; restore the original file"
+        )
+    return tok
 
 
 def is_classifier(folder: Path) -> bool:
@@ -95,6 +113,7 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
         run = Run(folder)
         if "imported_from" in run.facts:
             raise ValueError(f"{folder} was imported, and training does not go on from it: choose another --out")
+        _check_config(run)
         changes = _changes(run, recipe, facts["dataset_fingerprint"])
         if changes or run.facts["data"] != facts["data"]:
             # The dataset may have moved: the run remembers where it is now.
@@ -114,19 +133,36 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
     return Run(folder)
 
 
+def _check_config(run: Run) -> None:
+    """Raise ValueError if config.toml is not what the newest checkpoint was trained with.
+
+    Without this check a damaged config.toml would look like the configuration of another run.
+    """
+    for folder in reversed(checkpoint_folders(run.folder)):
+        try:
+            manifest = read_manifest(folder)
+        except DamagedCheckpointError:
+            continue  # resuming says so, and takes an older one
+        check_run(run.folder, manifest, run.settings)
+        return
+
+
 def _changes(run: Run, recipe: Recipe, dataset: str) -> list[tuple[str, Any, Any]]:
-    """(field, its value in the run, in `recipe`) of those that differ; ValueError when one must not."""
-    asked = _flat({**asdict(recipe), "dataset": dataset})
-    there = _flat({**asdict(run.recipe), "dataset": run.facts.get("dataset_fingerprint")})
+    """Return (field, the run's value, `recipe`'s value) of each difference; ValueError for one that is not allowed."""
+    asked, there = flat(asdict(recipe)), flat(asdict(run.recipe))
+    if run.facts["dataset_fingerprint"] != dataset:
+        raise ValueError(
+            f"{run.folder} was trained on a dataset with the fingerprint {run.facts['dataset_fingerprint'][:16]}, not "
+            f"{dataset[:16]}: give the run's own --data, build it again if it was altered, or choose another --out"
+        )
     changes = [(name, there[name], value) for name, value in asked.items() if value != there[name]]
     for name, was, now in changes:
-        section, _, field = name.partition(".")
-        if section == "train" and field == "batch_tokens" and recipe.objective == "sequence-pairs":
+        if name == "train.batch_tokens" and name in run.settings:
             raise ValueError(
                 f"{run.folder} was begun with train.batch_tokens {was!r}, not {now!r}, and its pairs are sorted into "
                 "batches of that size, so that none is read twice: give the same, or choose another --out"
             )
-        if section != "train" or field not in CHANGEABLE or (field == "tokens" and now < was):
+        if name in run.settings or (name == "train.tokens" and now < was):
             raise ValueError(
                 f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; choose another --out, or resume "
                 f"this run with its own settings: bytelm pretrain --out {run.folder}"
@@ -145,13 +181,3 @@ def _holds(folder: Path, tokenizer: Tokenizer) -> bool:
 def with_machine(recipe: Recipe, device: str, dtype: str) -> Recipe:
     """`recipe` with "auto" resolved."""
     return replace(recipe, train=replace(recipe.train, device=device, dtype=dtype))
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

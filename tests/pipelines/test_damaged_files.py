@@ -5,13 +5,12 @@ import shutil
 
 import pytest
 
-from pipelines.dataset import TokenDataset
+from pipelines.dataset import TokenDataset, write_info
 from pipelines.import_hf import import_hf, read_weights
 from pipelines.loading import load_trained
 from pipelines.recipe import load_recipe
 from pipelines.report import report
 from pipelines.runs import runs
-from pipelines.training.kept import latest_checkpoint
 from pipelines.training.run import Run
 
 NESTED = "[" * 200_000
@@ -64,12 +63,11 @@ def test_every_json_file_of_a_run_is_read_strictly(damage, tmp_path, trained_gpt
     shutil.copy(trained_gpt / "metrics.jsonl", out)
     assert runs((out,))[0]["state"] == "stopped"
 
-    manifest = next(path for path in latest_checkpoint(out).iterdir() if path.name in ("checksums.json",))
     for folder in (out / "checkpoints").iterdir():
-        write(folder / manifest.name, text)
-    with pytest.warns(UserWarning, match=f"{manifest.name} is"), pytest.raises(ValueError) as error:
+        write(folder / "manifest.json", text)
+    with pytest.warns(UserWarning, match=r"manifest\.json is"), pytest.raises(ValueError) as error:
         load_trained(Run(out))
-    assert_one_sentence(error, manifest.name)
+    assert_one_sentence(error, "manifest.json")
 
 
 @pytest.mark.parametrize("damage", ["nested", "nested in a value", "long number", "not UTF-8"])
@@ -160,7 +158,7 @@ def test_a_dataset_counts_no_more_than_64_bits(number, tmp_path, dataset_folder)
     data = shutil.copytree(dataset_folder, tmp_path / "data")
     info = json.loads((data / "dataset.json").read_text())
     info["splits"]["train"]["encoded_tokens"] = number
-    (data / "dataset.json").write_text(json.dumps(info))
+    write_info(data, info)
     with pytest.raises(ValueError) as error:
         TokenDataset(data)
     assert_one_sentence(error, data / "dataset.json", "build the dataset again")
@@ -174,3 +172,15 @@ def test_a_hostile_file_is_one_line_on_the_command_line(bytelm, tmp_path, traine
     assert done.stderr.count("\n") == 1 and done.stderr.startswith(
         f"bytelm evaluate: {data / 'dataset.json'} is damaged"
     )
+
+
+def test_a_flipped_bit_at_every_place_of_dataset_json_is_found(dataset_folder, tmp_path):
+    data = shutil.copytree(dataset_folder, tmp_path / "data")
+    content = (data / "dataset.json").read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        (data / "dataset.json").write_bytes(damaged)
+        with pytest.raises(ValueError) as error:
+            TokenDataset(data)
+        assert_one_sentence(error, data / "dataset.json", "build the dataset again")

@@ -21,6 +21,7 @@ from pipelines.recipe import save_config
 from pipelines.training.finetune_config import FinetuneConfig
 from pipelines.training.finetuning import SORTED_BATCHES, epochs
 from pipelines.training.run import Run
+from tests.pipelines.training_cases import make_old
 
 MODULES = ("argparse", "calendar", "decimal")
 SETTINGS = FinetuneConfig(epochs=4, lr=3e-3, batch_size=8, device="cpu", dtype="float32")
@@ -107,6 +108,7 @@ def test_the_folder_has_everything_to_use_it(made, tmp_path, trained_bert):
         "config.toml",
         "evaluation.json",
         "labels.json",
+        "manifest.json",
         "model.safetensors",
         "tokenizer.json",
     ]
@@ -229,10 +231,18 @@ def test_damaged_files_are_named(made, tmp_path):
     folder = shutil.copytree(made[0], tmp_path / "copy")
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    with pytest.raises(ValueError, match=r"model.safetensors is damaged"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is truncated or altered"):
+        load_classifier(folder)
+    labels = (folder / "labels.json").read_text()
+    (folder / "labels.json").write_text('["x",')
+    with pytest.raises(ValueError, match=r"labels\.json is truncated or altered"):
+        load_classifier(folder)
+    (folder / "manifest.json").unlink()  # as of version 0.1
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        (folder / "labels.json").write_text(labels)
         load_classifier(folder)
     (folder / "labels.json").write_text('["x",')
-    with pytest.raises(ValueError, match=r"labels.json is damaged"):
+    with pytest.raises(ValueError, match=r"labels\.json is damaged"):
         load_classifier(folder)
     config = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(config.replace("heads =", "hands ="))
@@ -244,6 +254,7 @@ def test_an_encoder_whose_attention_has_no_dropout_is_tuned_without_it(tmp_path,
     folder = shutil.copytree(trained_bert, tmp_path / "bert")
     run = Run(folder)
     model = replace(run.recipe.model, dropout=0.0, attention="closed_form")
+    make_old(folder)  # which has no manifest to object
     save_config(folder / "config.toml", replace(run.recipe, model=model), run.facts)
     with pytest.raises(ValueError, match=r"model\.attention = 'closed_form', .* --dropout is 0\.1: give --dropout 0"):
         finetune(folder, data=passages[0], out=tmp_path / "out", settings=SETTINGS)

@@ -1,6 +1,7 @@
 """Recipe, dataset and run folder that do not fit together are refused by name, and nothing is written."""
 
 import errno
+import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -10,10 +11,11 @@ import pytest
 import torch
 
 from pipelines.cli import main
+from pipelines.dataset import TokenDataset, write_info
 from pipelines.pretrain import pretrain
 from pipelines.recipe import save_config
 from pipelines.training.run import Run, locked
-from tests.pipelines.training_cases import weights_of
+from tests.pipelines.training_cases import make_old, weights_of
 from tokenizer import Tokenizer
 
 
@@ -33,9 +35,35 @@ def test_another_dataset_in_the_same_folder_is_refused(tmp_path, small_recipe, d
     out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
     info = json.loads((data / "dataset.json").read_text())
     info["corpus"]["name"] = "another"
-    (data / "dataset.json").write_text(json.dumps(info))
-    with pytest.raises(ValueError, match="its dataset is"):
+    write_info(data, info)
+    with pytest.raises(ValueError, match=r"was trained on a dataset with the fingerprint .*give the run's own --data"):
         pretrain(small_recipe, data=data, out=out)
+
+
+@pytest.mark.parametrize("alter", [lambda text: text.replace('"bytes": ', '"bytes": 1', 1), lambda text: text[:-3]])
+def test_a_damaged_dataset_json_is_not_taken_for_another_dataset(
+    tmp_path, small_recipe, dataset_folder, trained_gpt, alter
+):
+    out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
+    (data / "dataset.json").write_text(alter((data / "dataset.json").read_text()))
+    for folder in (out, tmp_path / "new"):
+        with pytest.raises(ValueError, match=r"dataset\.json is damaged .*: build the dataset again") as error:
+            pretrain(small_recipe, data=data, out=folder)
+        assert "holds another run" not in str(error.value) and "remove" not in str(error.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_of_version_0_1_resumes_on_a_dataset_built_again_since(
+    tmp_path, small_recipe, dataset_folder, trained_gpt
+):
+    """Version 0.1 wrote no fingerprint into dataset.json, and the run's config.toml has the file's own SHA-256."""
+    out, old = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
+    info = json.loads((old / "dataset.json").read_text())
+    del info["fingerprint"]
+    (old / "dataset.json").write_text(json.dumps(info, indent=2) + "\n")
+    assert TokenDataset(old).fingerprint == hashlib.sha256((old / "dataset.json").read_bytes()).hexdigest()
+    for data in (old, dataset_folder):
+        assert pretrain(small_recipe, data=data, out=out) == 0
 
 
 def test_a_context_that_is_not_the_datasets_is_refused_with_both_remedies(tmp_path, small_recipe, dataset_folder):
@@ -68,9 +96,11 @@ def test_an_objective_without_its_special_token_is_refused_by_name(tmp_path, tex
 
 
 def test_weights_of_another_shape_are_refused(tmp_path, small_recipe, dataset_folder, trained_gpt):
+    """In a run of version 0.1, which has no manifest to say so first."""
     from pipelines.loading import load_trained
 
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    make_old(out)
     run = Run(out)
     save_config(out / "config.toml", replace(run.recipe, model=replace(run.recipe.model, width=64)), run.facts)
     with pytest.raises(ValueError, match="holds the weights of another model"):
@@ -102,15 +132,19 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(
 
 
 @pytest.mark.parametrize(("name", "other"), [("seed", {"seed": 5}), ("optimizer", {"optimizer": "muon"})])
-def test_a_checkpoint_of_another_run_is_refused_by_what_differs(
+def test_an_old_checkpoint_of_another_run_is_refused_by_what_differs(
     tmp_path, small_recipe, dataset_folder, trained_gpt, name, other
 ):
     recipe = replace(small_recipe, train=replace(small_recipe.train, **other))
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     run = Run(out)
+    state = out / "checkpoints" / "step-0000050" / "state.json"
+    identity = {"dataset": run.facts["dataset_fingerprint"], "seed": 0, "optimizer": "adamw", "objective": "next-token"}
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"run": identity}))
+    make_old(out)
     save_config(out / "config.toml", replace(recipe, model=run.recipe.model), run.facts)
     before = weights_of(out)
-    with pytest.raises(ValueError, match=f"step-0000050 is of another run: its {name} is .*remove this one"):
+    with pytest.raises(ValueError, match=f"step-0000050 belongs to another run: its {name} is .*restore the run's own"):
         pretrain(recipe, data=dataset_folder, out=out)
     assert all(torch.equal(weight, before[key]) for key, weight in weights_of(out).items())
 

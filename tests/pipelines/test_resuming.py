@@ -106,12 +106,12 @@ def test_training_goes_on_while_a_checkpoint_is_written(
         made.release()
         return done
 
-    def late(run, snapshot, state, keep):
+    def late(run, snapshot, state, *more):
         while made.acquire(blocking=False):
             pass
         if state["step"] < 50:
             waited.append(made.acquire(timeout=60) and made.acquire(timeout=60))
-        return write(run, snapshot, state, keep)
+        return write(run, snapshot, state, *more)
 
     monkeypatch.setattr(Trainer, "step", counted)
     monkeypatch.setattr(checkpoints, "write_checkpoint", late)
@@ -131,7 +131,7 @@ def test_a_checkpoint_that_is_being_written_is_waited_for_however_often_one_is_i
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoints, "write_checkpoint", slow)
-    writer = checkpoints.CheckpointWriter(tmp_path, Keep(last=1))
+    writer = checkpoints.CheckpointWriter(tmp_path, Keep(last=1), {})
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         writer.write({}, {})

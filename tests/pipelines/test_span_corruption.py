@@ -19,6 +19,7 @@ from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.data import hidden_states, open_training_data
 from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption, segments_of, validation_batch
 from pipelines.training.run import Run
+from tests.pipelines.training_cases import make_old
 from tokenizer import Tokenizer, sentinels
 
 
@@ -158,6 +159,7 @@ def evaluate_without_mask(tmp_path, recipe):
     copy = shutil.copytree(tmp_path / "run", tmp_path / "plain")
     this = Run(copy)
     unmasked = replace(this.recipe, model=replace(this.recipe.model, document_mask=False))
+    make_old(copy)  # which has no manifest to object
     save_config(copy / "config.toml", unmasked, this.facts)
     return evaluate(copy, splits=("train",), stride=16)["splits"]["train"]
 

@@ -225,7 +225,7 @@ def test_the_best_is_one_of_those_that_were_measured_on_the_same_tokens(
     assert (
         pretrain(replace(small_recipe, train=replace(train, validation_tokens=64)), data=dataset_folder, out=out) == 0
     )
-    folder, _ = whole_checkpoint(out, "best")
+    folder, _ = whole_checkpoint(out, Run(out).settings, "best")
     assert folder.name == "step-0000050"
     assert folder in checkpoint_folders(out)
 

@@ -17,6 +17,7 @@ from pipelines.recipe import save_config
 from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Loader, NextToken
 from pipelines.training.loop import Trainer
+from pipelines.training.manifest import MANIFEST, manifest_json, read_manifest
 
 OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memory_bytes")
 
@@ -86,13 +87,29 @@ def stop_after(step, monkeypatch):
     monkeypatch.setattr(Trainer, "_watch", stopping)
 
 
+def rewrite(folder, **contents):
+    """Replace files of a checkpoint (bytes by name without suffix) so that its manifest still fits."""
+    manifest = read_manifest(folder)
+    for stem, content in contents.items():
+        path = next(path for path in folder.iterdir() if path.stem == stem)
+        path.write_bytes(content)
+        manifest.files[path.name] = hashlib.sha256(content).hexdigest()
+    (folder / MANIFEST).write_text(manifest_json(manifest.files, manifest.settings))
+
+
 def rewrite_state(folder, **changes):
-    """Change what a checkpoint's state.json says, so that nobody can tell."""
-    contents = json.dumps(json.loads((folder / "state.json").read_text()) | changes)
-    (folder / "state.json").write_text(contents)
-    sums = json.loads((folder / "checksums.json").read_text())
-    sums["state.json"] = hashlib.sha256(contents.encode()).hexdigest()
-    (folder / "checksums.json").write_text(json.dumps(sums))
+    """Change entries of a checkpoint's state.json so that its manifest still fits."""
+    state = json.loads((folder / "state.json").read_text()) | changes
+    rewrite(folder, state=json.dumps(state).encode())
+
+
+def make_old(run):
+    """Turn the checkpoints of a run into those of version 0.1, which have no manifest."""
+    for folder in checkpoint_folders(run):
+        files = [path for path in folder.iterdir() if path.name != MANIFEST]
+        sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        (folder / "checksums.json").write_text(json.dumps(sums, indent=2) + "\n")
+        (folder / MANIFEST).unlink()
 
 
 def with_train(recipe, **changes):
