@@ -83,6 +83,7 @@ class Trainer:
         self.loss_scale = LossScale(model.compute_dtype, self.device)
         self.at = Progress()
         self.saved_step: int | None = None
+        self._logged: dict | None = None  # the state of metrics.jsonl at the checkpoint that was restored
         # Of one shape they are compiled once; blocks can be, while their number does not rise.
         self._one_shape = config.compile and isinstance(data, BlockData) and not config.batch_tokens_start
         self.config = replace(config, micro_batch=self._micro_batch())
@@ -168,6 +169,7 @@ class Trainer:
         folder, settings = (self.run.folder, self.run.settings) if self.run else (None, {})
         state = resume(folder, self.model, self.optimizers, settings, self.average, self.parallel)
         self.at.restore(state)
+        self._logged = state.get("metrics")
         self.loss_scale.restore(state.get("loss_scale", {}))
         self.saved_step = self.at.step
 
@@ -190,7 +192,7 @@ class Trainer:
         self._start_clock()
 
     def _open_log(self, step: int) -> None:
-        self.log = MetricsLog(self.run.folder, step, self.config.tensorboard) if self.run else None
+        self.log = MetricsLog(self.run.folder, step, self.config.tensorboard, self._logged) if self.run else None
 
     def _stopped(self) -> bool:
         """Whether a signal has reached any of the processes."""
@@ -358,6 +360,7 @@ class Trainer:
         if self.log:
             self.log.sync()
         state = self.at.as_state() | {
+            "metrics": self.log.state() if self.log else None,
             "averaged_steps": self.average.steps if self.average else 0,  # fewer than steps where some were skipped
             "loss_scale": self.loss_scale.as_state(),
         }

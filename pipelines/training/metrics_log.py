@@ -1,11 +1,14 @@
 """What a run logs: metrics.jsonl, and the same for TensorBoard where the recipe says so."""
 
+import hashlib
 import json
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +18,25 @@ REMEDY = "remove that line"
 ABOVE_FLOAT32 = 2.0**128  # the loss and the norm of a gradient are float32
 
 
-def read_metrics(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return the lines of a metrics.jsonl and what they say.
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return what the lines of a metrics.jsonl say.
 
     A last line that a killed process left half-written is left out. ValueError names the first damaged line.
     """
-    if not path.exists():
-        return []
-    records = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        name = f"line {number} of {path}"
-        record = parse_json(line, name, REMEDY)
-        if wrong := _wrong_field(record):
-            raise ValueError(f"{name} is damaged (its {wrong} is missing or of the wrong type): {REMEDY}")
-        records.append((line.decode() + "\n", record))
-    return records
+    content = path.read_bytes() if path.exists() else b""
+    return [_parse(line, f"line {number} of {path}") for number, line in enumerate(_lines(content), 1)]
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """Return the complete lines of a file."""
+    return content.split(b"\n")[:-1]
+
+
+def _parse(line: bytes, name: str) -> dict[str, Any]:
+    record = parse_json(line, name, REMEDY)
+    if wrong := _wrong_field(record):
+        raise ValueError(f"{name} is damaged (its {wrong} is missing or of the wrong type): {REMEDY}")
+    return record
 
 
 def _wrong_field(record: dict[str, Any]) -> str | None:
@@ -47,22 +54,62 @@ def _wrong_field(record: dict[str, Any]) -> str | None:
 
 
 class MetricsLog:
-    """metrics.jsonl, one object a line, cut back to `step` first: what came later is measured again. A run without a
-    checkpoint starts an empty one (`step` -1)."""
+    """metrics.jsonl, one JSON object a line.
 
-    def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
+    Opening it removes what was logged after `step`, the step of the checkpoint that the run resumes from (-1: none),
+    since that will be measured again. `saved` is the `state` that the checkpoint remembers. If earlier lines have been
+    altered since, a warning says so, whole lines are kept, and the file as it was is kept under another name.
+    """
+
+    def __init__(self, folder: Path, step: int, tensorboard: bool = False, saved: dict[str, Any] | None = None) -> None:
         self._path = folder / "metrics.jsonl"
-        kept = [(line, record) for line, record in read_metrics(self._path) if record["step"] <= step]
-        write_whole(self._path, "".join(line for line, _ in kept))
+        kept = self._kept_lines(step, saved)
+        text = b"".join(line + b"\n" for line in kept)
+        write_whole(self._path, text.decode())
+        self._bytes, self._digest = len(text), hashlib.sha256(text)
         self._file = self._path.open("a", encoding="utf-8")
-        self._events = Events(folder / "tensorboard", [record for _, record in kept]) if tensorboard else None
+        self._events = Events(folder / "tensorboard", [json.loads(line) for line in kept]) if tensorboard else None
+
+    def state(self) -> dict[str, Any]:
+        """Return the size in bytes and the SHA-256 of what was logged so far."""
+        return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
     def write(self, **record: Any) -> None:
+        line = json.dumps(record, allow_nan=False) + "\n"
         with self._named():
-            self._file.write(json.dumps(record, allow_nan=False) + "\n")
+            self._file.write(line)
             self._file.flush()
+        self._bytes += len(line)
+        self._digest.update(line.encode())
         if self._events is not None:
             self._events.write(record)
+
+    def _kept_lines(self, step: int, saved: dict[str, Any] | None) -> list[bytes]:
+        content = self._path.read_bytes() if self._path.exists() else b""
+        if saved and hashlib.sha256(content[: saved["bytes"]]).hexdigest() == saved["sha256"]:
+            return _lines(content[: saved["bytes"]])
+        whole, damaged = [], saved is not None
+        for line in _lines(content):
+            try:
+                if _parse(line, "")["step"] <= step:
+                    whole.append(line)
+            except ValueError:
+                damaged = True
+        if damaged and step >= 0:
+            kept = b"".join(line + b"\n" for line in whole) == content
+            warnings.warn(
+                f"{self._path} is truncated or altered before step {step:,}: {len(whole):,} whole lines are kept"
+                + ("" if kept else f", and the damaged file is now {self._set_aside(content).name}"),
+                stacklevel=4,
+            )
+        return whole
+
+    def _set_aside(self, content: bytes) -> Path:
+        """Write the damaged content beside metrics.jsonl; return its path."""
+        names = (self._path.with_name(f"metrics.damaged-{number}.jsonl") for number in count(1))
+        path = next(path for path in names if not path.exists())
+        path.write_bytes(content)
+        return path
 
     def sync(self) -> None:
         """Make sure that what was written is on disk: a checkpoint must not outlive its metrics."""

@@ -56,8 +56,8 @@ class Run:
         return checked_tokenizer(self.folder, self.facts["tokenizer_fingerprint"])
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; ValueError names the first damaged one."""
-        return [record for _, record in read_metrics(self.folder / "metrics.jsonl")]
+        """Return what the lines of metrics.jsonl say; ValueError names the first damaged one."""
+        return read_metrics(self.folder / "metrics.jsonl")
 
     def evaluation(self) -> dict[str, Any] | None:
         """evaluation.json, or None before bytelm evaluate."""

@@ -172,18 +172,10 @@ def test_dropout_that_attention_has_not_leaves_no_run_in_the_way(
     assert main([*command, "--model.dropout", "0"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("file", "damage", "message"),
-    [
-        ("config.toml", lambda text: text.partition("[run]")[0], r"config\.toml: run\.data is missing"),
-        ("metrics.jsonl", lambda text: "garbage\n" + text, r"line 1 of .*metrics\.jsonl is damaged"),
-        ("metrics.jsonl", lambda text: text + "3\n", r"line \d+ of .*metrics\.jsonl is damaged"),
-    ],
-)
-def test_a_damaged_run_file_is_named(tmp_path, small_recipe, dataset_folder, trained_gpt, file, damage, message):
+def test_a_config_without_its_facts_is_named(tmp_path, small_recipe, dataset_folder, trained_gpt):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    (out / file).write_text(damage((out / file).read_text()))
-    with pytest.raises(ValueError, match=message):
+    (out / "config.toml").write_text((out / "config.toml").read_text().partition("[run]")[0])
+    with pytest.raises(ValueError, match=r"config\.toml: run\.data is missing"):
         pretrain(small_recipe, data=dataset_folder, out=out)
 
 

@@ -1,0 +1,83 @@
+"""A metrics.jsonl that was damaged while its run was stopped: the run resumes, says so, and keeps what is whole."""
+
+import json
+import shutil
+import warnings
+
+import pytest
+
+from pipelines.pretrain import pretrain
+from pipelines.training.run import Run
+from tests.pipelines.training_cases import assert_same_run, rewrite_state
+
+DAMAGES = {
+    "cut in the middle of a line": lambda lines: "".join(lines)[:300],
+    "cut at the end of a line": lambda lines: "".join(lines[:2]),
+    "a line removed": lambda lines: "".join([lines[0], *lines[2:]]),
+    "a line garbled": lambda lines: "".join([lines[0], "#" + lines[1], *lines[2:]]),
+    "a digit altered": lambda lines: "".join(lines).replace('"step": 5,', '"step": 4,', 1),
+    "emptied": lambda lines: "",
+}
+
+
+@pytest.fixture
+def stopped(tmp_path, trained_gpt):
+    """A run as a kill after step 40 leaves it: its metrics go further than its checkpoint."""
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    shutil.rmtree(out / "checkpoints" / "step-0000050")
+    return out
+
+
+def lines_of(path):
+    return path.read_text().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_lines_within_the_checkpoints_steps_are_not_lost_silently(damage, stopped, small_recipe, dataset_folder):
+    path = stopped / "metrics.jsonl"
+    before = lines_of(path)
+    path.write_text(DAMAGES[damage](before))
+    damaged = path.read_text()
+    left = [line for line in lines_of(path) if line in before and json.loads(line)["step"] <= 40]
+    with pytest.warns(UserWarning, match=r"truncated or altered before step 40: \d+ whole lines are kept"):
+        assert pretrain(small_recipe, data=dataset_folder, out=stopped) == 0
+    copy = stopped / "metrics.damaged-1.jsonl"
+    assert copy.exists() == (damaged != "".join(left))  # else all of it was kept
+    assert not copy.exists() or copy.read_text() == damaged
+    assert [line for line in lines_of(path) if json.loads(line)["step"] <= 40 and line in before] == left
+    assert [record["step"] for record in Run(stopped).metrics()][-2:] == [50, 50]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what was said once is not said again
+        assert pretrain(small_recipe, data=dataset_folder, out=stopped) == 0
+
+
+@pytest.mark.parametrize("after", ['{"step": 45, "tok', "garbage\n", ""])
+def test_what_was_logged_after_the_checkpoint_may_be_damaged(after, stopped, trained_gpt, small_recipe, dataset_folder):
+    path = stopped / "metrics.jsonl"
+    path.write_text("".join(line for line in lines_of(path) if json.loads(line)["step"] <= 40) + after)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pretrain(small_recipe, data=dataset_folder, out=stopped) == 0
+    assert_same_run(stopped, trained_gpt)
+
+
+def test_a_garbled_line_of_an_old_run_is_said_too(stopped, small_recipe, dataset_folder):
+    """Checkpoints of version 0.1 do not remember what was logged before them."""
+    rewrite_state(stopped / "checkpoints" / "step-0000040", metrics=None)
+    path = stopped / "metrics.jsonl"
+    path.write_text("garbage\n" + path.read_text())
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl is truncated or altered before step 40"):
+        assert pretrain(small_recipe, data=dataset_folder, out=stopped) == 0
+    assert Run(stopped).metrics()[0]["step"] == 0
+
+
+def test_a_finished_run_is_not_given_a_copy_each_time(tmp_path, trained_gpt, small_recipe, dataset_folder):
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    path = out / "metrics.jsonl"
+    path.write_text("".join(lines_of(path)[1:]))
+    before = path.read_text()
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"before step 50: \d+ whole lines are kept$"):
+            assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
+    assert path.read_text() == before
+    assert not list(out.glob("metrics.damaged*"))
