@@ -17,7 +17,6 @@ from pipelines.files import read_toml, write_whole
 from pipelines.training.config import TrainConfig
 
 RECIPES = Path(__file__).with_name("recipes")
-LARGEST_NUMBER = 2**63  # of a field, whatever it counts
 _ARCHITECTURES = {
     "next-token": "decoder",
     "masked-token": "encoder",
@@ -134,6 +133,7 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
         kinds = "float" if hint is float else " or ".join(t.__name__ for t in accepted)
         raise ValueError(f"{source}: {name} is {value!r}, but must be of type {kinds}")
-    if isinstance(value, int | float) and not abs(value) < LARGEST_NUMBER:
-        raise ValueError(f"{source}: {name} is not a number below 2^63")
+    bits = 128 if hint is float else 63  # the ranges of float32 and int64
+    if isinstance(value, int | float) and not abs(value) < 2**bits:
+        raise ValueError(f"{source}: {name} is not a number below 2^{bits}")
     return float(value) if hint is float else value

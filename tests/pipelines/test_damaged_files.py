@@ -86,10 +86,10 @@ def test_a_config_or_a_recipe_is_read_strictly(damage, tmp_path, trained_gpt):
         assert_one_sentence(error, out / "config.toml", "not a TOML file")
 
 
-@pytest.mark.parametrize("value", ["inf", "nan", "1" + "0" * 30, "-1e300"])
+@pytest.mark.parametrize("value", ["inf", "nan", "1" + "0" * 400, "-1e300"])
 def test_a_recipe_takes_no_number_beyond_reason(value, tmp_path):
     (tmp_path / "mine.toml").write_text(f"[train]\nlr = {value}\n")
-    with pytest.raises(ValueError, match=r"mine\.toml: train\.lr is not a number below 2\^63"):
+    with pytest.raises(ValueError, match=r"mine\.toml: train\.lr is not a number below 2\^128"):
         load_recipe(tmp_path / "mine.toml")
 
 
