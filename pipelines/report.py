@@ -12,6 +12,7 @@ from pipelines.evaluation_file import evaluations_of
 from pipelines.files import distinct_names, write_whole
 from pipelines.plots import plots
 from pipelines.report_tables import definitions_of, measured_tables, number_tables, training_table, validation_losses
+from pipelines.runs import run_folders
 from pipelines.subject import Subject
 from pipelines.training.run import Run
 from pipelines.verbs import verb
@@ -29,17 +30,19 @@ def report(
     """Write a self-contained HTML page about one run or several; return its path.
 
     Args:
-        runs: Folders of runs.
-        out: File to write; by default report.html in the folder of the first run.
+        runs: Folders of runs, or folders that have runs in them.
+        out: File to write; by default report.html in the first of these folders.
         samples: Whether the models write samples and predict a passage for the page.
         inside: Whether the page looks inside the models: attention, circuits of heads, the embedding.
     """
-    folders = list(dict.fromkeys([Path(runs)] if isinstance(runs, str | Path) else map(Path, runs)))
-    if not folders:
+    named = [Path(runs)] if isinstance(runs, str | Path) else list(map(Path, runs))
+    if not named:
         raise ValueError("name at least one run folder")
+    # A folder without runs is left for Run to refuse.
+    folders = list(dict.fromkeys(run for each in named for run in (each.is_dir() and run_folders(each)) or [each]))
     names = distinct_names(folders)
     subjects = [subject(folder, samples, inside, name) for folder, name in zip(folders, names, strict=True)]
-    path = Path(out) if out else folders[0] / "report.html"
+    path = Path(out) if out else named[0] / "report.html"
     write_page(subjects, path)
     from pipelines.display import say
 

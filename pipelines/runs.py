@@ -33,7 +33,7 @@ def runs(
         folders: Where to look; by default here.
         as_json: Whether to print JSON instead of a table.
     """
-    found = [describe(folder) for root in folders for folder in _run_folders(root)]
+    found = [describe(folder) for root in folders for folder in run_folders(root)]
     found.sort(key=lambda run: -run["changed"])
     from pipelines.display import answer, write
 
@@ -84,7 +84,7 @@ def _saved(run: Run) -> int:
     return max((readable_state(folder).get("tokens", 0) for folder in checkpoint_folders(run.folder)), default=0)
 
 
-def _run_folders(root: Path) -> list[Path]:
+def run_folders(root: Path) -> list[Path]:
     """Folders with a config.toml, `root` itself included, at most DEPTH below it."""
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder: name one that has runs in it")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -157,3 +158,11 @@ def test_a_run_without_evaluation_gets_a_report_of_its_training(tmp_path, small_
     text = report([tmp_path / "young"], samples=False, inside=False).read_text(encoding="utf-8")
     assert "Not evaluated yet" in text
     assert text.count("<svg") == 3
+
+
+def test_a_report_of_a_folder_shows_the_runs_in_it(tmp_path, trained_gpt):
+    for name in ("first", "second"):
+        shutil.copytree(trained_gpt, tmp_path / "runs" / name)
+    path = report(tmp_path / "runs", samples=False, inside=False)
+    assert path == tmp_path / "runs" / "report.html"
+    assert all(name in path.read_text() for name in ("first", "second"))
