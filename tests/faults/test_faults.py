@@ -178,7 +178,8 @@ def survive(work, folder, prefix=(), limits=None, prepare=True, free=lambda: Non
     if done.returncode == 0:
         assert state == "new", done.stdout + done.stderr
     else:
-        said = [line for line in done.stderr.splitlines() if line]
+        # A slow machine also says that it loads PyTorch.
+        said = [line for line in done.stderr.splitlines() if line and not line.endswith(" ...")]
         assert done.returncode == 1, done.stderr
         assert len(said) == 1, done.stderr
         # OpenBLAS ends the process itself where memory is short before a verb begins.

@@ -39,6 +39,11 @@ def shell(tmp_path):
     return run
 
 
+def complaints(errors):
+    """Standard error without the line that a slow machine prints while PyTorch is loaded."""
+    return "".join(line for line in errors.splitlines(keepends=True) if not line.endswith(" ...\n"))
+
+
 def checkpoint_tokens(run):
     return max(json.loads(path.read_text())["tokens"] for path in run.glob("checkpoints/*/state.json"))
 
@@ -78,7 +83,7 @@ def test_verbs_called_from_python_print_inside_show(text_folder, tmp_path, capsy
 def test_quiet_turns_off_messages_and_leaves_results_and_errors(bytelm, text_folder, tokenizer_folder):
     command = ("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", "32", "--out", "data")
     done = bytelm(*command, "--quiet")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout, complaints(done.stderr)) == (0, "", "")
     assert_refused(bytelm(*command, "-q"), "data exists already")
     assert "tokens, 9 bytes" in bytelm("tokenize", "import os", "--tokenizer", tokenizer_folder, "-q").stdout
 
@@ -88,7 +93,7 @@ def test_training_goes_on_to_its_end_when_its_output_cannot_be_written(shell, da
     options = f"--data {dataset_folder} --out run --train.tokens 200k --train.log-every-steps 1"
     done = shell(f"set -o pipefail; $BYTELM {' '.join(PRETRAIN)} {options} {output}")
     assert done.returncode == 0
-    assert done.stderr in ("", "bytelm pretrain: loading PyTorch ...\n")  # on a slow machine
+    assert complaints(done.stderr) == ""
     assert checkpoint_tokens(tmp_path / "run") >= 200_000
 
 
@@ -102,7 +107,7 @@ def test_training_without_a_reader_still_fails_with_its_own_status(shell, datase
 def test_a_dataset_is_built_though_nobody_reads_the_messages(shell, text_folder, tokenizer_folder, tmp_path):
     options = f"--tokenizer {tokenizer_folder} --context-length 32 --out data"
     done = shell(f"set -o pipefail; $BYTELM build-dataset {text_folder} {options} | true")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, complaints(done.stderr)) == (0, "")
     assert (tmp_path / "data" / "dataset.json").exists()
 
 
@@ -113,13 +118,13 @@ def test_a_result_that_cannot_be_written_is_an_error(shell, command, output):
     done = shell(f"$BYTELM {command} {output}")
     assert done.returncode == 1
     assert done.stderr.endswith(f"{said}: standard output\n")
-    assert done.stderr.count("\n") == 1
+    assert complaints(done.stderr).count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["--help", "tokenize --help", "corpus list", "params gpt2", "params gpt2 --json"])
 def test_a_reader_that_has_seen_enough_is_no_error(shell, command):
     done = shell(f"set -o pipefail; $BYTELM {command} | true")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, complaints(done.stderr)) == (0, "")
 
 
 EVIL = "red \x1b[31m bell \x07 null \x00 csi \x9b2J override \u202e end"
@@ -189,7 +194,7 @@ def test_a_standard_input_is_read_for_a_text_or_a_prompt(shell, tokenizer_folder
 def test_a_locale_without_unicode_gets_escapes(shell, tokenizer_folder):
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0"}
     done = shell(f"$BYTELM tokenize 'é' --tokenizer {tokenizer_folder}", **ascii_only)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, complaints(done.stderr)) == (0, "")
     assert "2 bytes, 1 character;" in done.stdout
     assert_refused(shell("$BYTELM corpus show é.txt", **ascii_only), ".txt")
 
@@ -206,7 +211,7 @@ def test_control_c_while_modules_are_imported_is_no_traceback(tmp_path, dataset_
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
         assert process.returncode == 130, said
-        assert said == "bytelm pretrain: interrupted\n"
+        assert complaints(said) == "bytelm pretrain: interrupted\n"
 
 
 @pytest.mark.parametrize(
