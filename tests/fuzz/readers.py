@@ -87,8 +87,9 @@ def _counts(folder: Path) -> None:
 
 def _checkpoint(folder: Path) -> None:
     from pipelines.training.checkpoints import newest_whole
+    from pipelines.training.run import Run
 
-    newest_whole(folder / "decoder", "model.safetensors", "state.json")
+    newest_whole(folder / "decoder", Run(folder / "decoder").settings, "model.safetensors", "state.json")
 
 
 def _config(folder: Path) -> None:
