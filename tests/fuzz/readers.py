@@ -92,6 +92,13 @@ def _checkpoint(folder: Path) -> None:
     newest_whole(folder / "decoder", Run(folder / "decoder").settings, "model.safetensors", "state.json")
 
 
+def _state(folder: Path) -> None:
+    from pipelines.training.kept import Keep, latest_checkpoint
+
+    run = folder / "decoder"
+    Keep(best=True, every_tokens=1).kept(run, latest_checkpoint(run))
+
+
 def _config(folder: Path) -> None:
     from pipelines.training.run import Run
 
@@ -120,17 +127,19 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "arrow": ("corpus.arrow", _corpus("corpus.arrow")),
     "parquet": ("corpus.parquet", _corpus("corpus.parquet")),
     "counts": ("counts.parquet", _counts),
-    "manifest": (f"{CHECKPOINT}/checksums.json", _checkpoint),
-    "state": (f"{CHECKPOINT}/state.json", _checkpoint),
+    "manifest": (f"{CHECKPOINT}/manifest.json", _checkpoint),
+    "checksums": (f"{CHECKPOINT}/checksums.json", _checkpoint),
+    "state": (f"{CHECKPOINT}/state.json", _state),
     "config": ("decoder/config.toml", _config),
     "metrics": ("decoder/metrics.jsonl", _log),
     "evaluation": ("decoder/evaluation.json", _log),
+    "classifier-manifest": ("classifier/manifest.json", _weights),
     "weights": ("classifier/model.safetensors", _weights),
 }
 
 
 def open_reader(name: str, folder: Path) -> Reader:
-    """Return a reader whose files stand in a new folder."""
+    """Return a reader whose files are in a new folder."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -140,7 +149,24 @@ def open_reader(name: str, folder: Path) -> Reader:
     with pa.ipc.new_stream(folder / "corpus.arrow", table.schema) as out:
         out.write_table(table, max_chunksize=20)
     file, read = READERS[name]
+    if file.endswith("manifest.json"):
+        _write_manifests(folder)
     return Reader(folder, file, read)
+
+
+def _write_manifests(folder: Path) -> None:
+    """Give the seeds of version 0.1 manifests of the current version."""
+    from pipelines.classifier import load_classifier
+    from pipelines.training.manifest import manifest_json
+    from pipelines.training.run import Run
+
+    sums = folder / CHECKPOINT / "checksums.json"
+    settings = Run(folder / "decoder").settings
+    sums.with_name("manifest.json").write_text(manifest_json(json.loads(sums.read_text()), settings))
+    sums.unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "has no manifest.json"
+        load_classifier(folder / "classifier").save(folder / "classifier", run={}, evaluation={})
 
 
 def mutated_json(seed: bytes, chance: random.Random) -> bytes:
