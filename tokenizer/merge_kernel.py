@@ -28,15 +28,18 @@ from tokenizer.pair_kernel import (
     POOL,
     RECORD,
     RECORDS,
+    RUNS,
     START,
     SYMBOL,
     WORD,
     drop_first,
     free_record,
+    leave,
     new_record,
     push,
     sink_first,
 )
+from tokenizer.run_kernel import give_up_in_runs, replace_in_runs
 
 NODES_AHEAD, RECORDS_AHEAD = 24, 8  # how many positions beforehand memory is asked for
 
@@ -72,11 +75,12 @@ def merge(training, merges, min_count, max_length, work):
         new = 256 + state[MERGES]
         occurrences = records[RECORD * record + LENGTH]
         # Each symbol can stand once to the left and once to the right of the new one, itself included.
-        most_new_pairs = min(2 * new + 2, 2 * occurrences)
+        most_new_pairs = min(2 * new + 2, 2 * occurrences + 4 * state[RUNS])
         if (
             state[RECORDS] + most_new_pairs > len(training.on_heap)
             or state[HEAP] + most_new_pairs > len(heap)
             or 2 * occurrences > len(training.events)
+            or 2 * state[RUNS] > len(training.runs)
         ):
             return GROW
         if state[POOL] + 2 * occurrences > len(training.pool):
@@ -86,6 +90,8 @@ def merge(training, merges, min_count, max_length, work):
         left = records[RECORD * record + KEY] >> 32
         right = records[RECORD * record + KEY] & 0xFFFFFFFF
         if lengths[left] + lengths[right] > max_length:
+            if state[RUNS]:
+                give_up_in_runs(training.runs, state, record)
             _give_up(training.nodes, training.pool, records, training.free, state, record)
             continue
         merges[state[MERGES], 0] = left
@@ -93,6 +99,8 @@ def merge(training, merges, min_count, max_length, work):
         lengths[new] = lengths[left] + lengths[right]
         state[MERGES] += 1
         made, happened = _replace(training, record, new, lengths[left], lengths[new])
+        if state[RUNS]:
+            made = replace_in_runs(training, record, new, made)
         _list_new_pairs(training, made, happened)
         _offer_new_pairs(training, made, new)
         free_record(records, training.free, state, record)
@@ -157,7 +165,7 @@ def _replace(training, record, new, to_second, to_after):
         # An overlapping occurrence of the same pair is gone before it is visited.
         nodes[second + PAIR] = NONE
         if following != record:
-            _leave(records, free, on_heap, state, following, weight)
+            leave(records, free, on_heap, state, following, weight)
         nodes[node + SYMBOL] = new
         nodes[after - NODE + SYMBOL] = new
         nodes[node + PAIR] = NONE
@@ -166,7 +174,7 @@ def _replace(training, record, new, to_second, to_after):
             before = position - lengths[neighbour]
             preceding = np.int64(nodes[NODE * before + PAIR])
             if preceding != record:
-                _leave(records, free, on_heap, state, preceding, weight)
+                leave(records, free, on_heap, state, preceding, weight)
             pair = np.int64(training.with_left[neighbour])
             if pair == NONE:
                 pair = new_record(records, free, on_heap, state, neighbour, new, 1)
@@ -203,16 +211,6 @@ def _ask_ahead(nodes, pool, counts, records, lengths, k, end, to_second, to_afte
         before = node - NODE * lengths[nodes[node - NODE + SYMBOL]]
         if before > 0:
             prefetch(records, RECORD * max(np.int64(nodes[before + PAIR]), 0))
-
-
-@inlined
-def _leave(records, free, on_heap, state, record, weight):
-    """Take a position out of its pair."""
-    if record != NONE:
-        count = records[RECORD * record + COUNT] - weight
-        records[RECORD * record + COUNT] = count
-        if count == 0 and not on_heap[record]:
-            free_record(records, free, state, record)
 
 
 @inlined

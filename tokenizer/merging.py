@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tokenizer import first_use, merge_kernel
+from tokenizer import first_use, merge_kernel, run_kernel
 from tokenizer import pair_kernel as kernel
 from tokenizer.counting import PretokenCounts
 from tokenizer.forecast import merge_bytes
+from tokenizer.runs import find_runs
 
 WORK_PER_CALL = 1_000_000  # replacements, about 0.1 s: Ctrl-C and progress are heard in between
 POSITIONS_PER_CALL = 1 << 23
@@ -23,10 +24,13 @@ POSITIONS_PER_CALL = 1 << 23
 
 def check_memory(counts: PretokenCounts, memory: int | None) -> None:
     """ValueError where merging would take more than `memory` bytes, with what would fit."""
-    needed = merge_bytes(len(counts), len(counts.data))
-    if memory is None or needed <= memory:
+    if memory is None or merge_bytes(len(counts), len(counts.data)) <= memory:
         return
     lengths = np.diff(counts.offsets)
+    lengths[find_runs(counts.data, counts.offsets)[:, run_kernel.WORD]] = 0  # runs take no memory to speak of
+    needed = merge_bytes(len(counts), int(lengths.sum()))
+    if needed <= memory:
+        return
     least = 1
     fitting = needed
     while fitting > memory:
@@ -73,13 +77,14 @@ def learn_merges(
 
 
 def empty_training(counts: PretokenCounts, wanted: int) -> kernel.Training:
-    """Return the arrays for these counts, with no position or pair in them yet."""
-    positions = len(counts.data)
+    """Return the arrays for these counts, with only the runs in them."""
+    runs = find_runs(counts.data, counts.offsets)
+    positions = len(counts.data) - int(runs[:, run_kernel.REPEAT].sum())
     index = np.int32 if positions < 2**31 - 2 and len(counts) < 2**31 else np.int64
     nodes = np.empty(kernel.NODE * (positions + 2), dtype=index)
     nodes[kernel.WORD] = nodes[-kernel.NODE + kernel.WORD] = kernel.NONE
     capacity = 65536 + 2 * (256 + wanted)
-    return kernel.Training(
+    training = kernel.Training(
         nodes=nodes,
         counts=counts.counts,
         pool=np.empty(positions + positions // 2 + 64, dtype=index),
@@ -92,29 +97,31 @@ def empty_training(counts: PretokenCounts, wanted: int) -> kernel.Training:
         with_right=np.full(256 + wanted, kernel.NONE, dtype=np.int32),
         made=np.empty(2 * (256 + wanted) + 2, dtype=np.int32),
         events=np.empty((1 << 16, 2), dtype=index),
-        state=np.zeros(6, dtype=np.int64),
+        runs=runs,
+        old_runs=np.empty_like(runs),
+        state=np.zeros(7, dtype=np.int64),
     )
+    training.state[kernel.RUNS] = len(runs)
+    return training
 
 
 def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes) -> kernel.Training:
-    training, positions = empty_training(counts, wanted), len(counts.data)
+    training = empty_training(counts, wanted)
+    positions = len(training.nodes) // kernel.NODE - 2
     symbol_of_byte = np.empty(256, dtype=np.int64)
     symbol_of_byte[np.frombuffer(byte_order, dtype=np.uint8)] = np.arange(256)
-    for first, last in _steps(0, len(counts), POSITIONS_PER_CALL // 8):
-        kernel.lay_out(counts.data, counts.offsets, symbol_of_byte, first, last, training.nodes)
+    training.runs[:, run_kernel.SYMBOL] = symbol_of_byte[training.runs[:, run_kernel.SYMBOL]]
+    first = skipped = 0
+    for word in [*np.unique(training.runs[:, run_kernel.WORD]).tolist(), len(counts)]:
+        for start, stop in _steps(first, word, POSITIONS_PER_CALL // 8):
+            kernel.lay_out(counts.data, counts.offsets, symbol_of_byte, start, stop, skipped, training.nodes)
+        if word < len(counts):
+            first, skipped = word + 1, skipped + int(counts.offsets[word + 1] - counts.offsets[word])
     record_of_pair = np.full(65536, kernel.NONE, dtype=np.int64)
+    shared = (training.counts, training.records, training.free, training.on_heap, training.state)
     for first, last in _steps(1, positions, POSITIONS_PER_CALL):
-        kernel.count_first_pairs(
-            training.nodes,
-            training.counts,
-            training.records,
-            training.free,
-            training.on_heap,
-            training.state,
-            first,
-            last,
-            record_of_pair,
-        )
+        kernel.count_first_pairs(training.nodes, *shared, first, last, record_of_pair)
+    run_kernel.count_run_pairs(training.runs, *shared, record_of_pair)
     kernel.place_first_pairs(training.records, training.state)
     for first, last in _steps(1, positions, POSITIONS_PER_CALL):
         kernel.list_first_pairs(training.nodes, training.pool, training.records, first, last)
@@ -136,7 +143,11 @@ def _grown(training: kernel.Training) -> kernel.Training:
     """Make room for one more merge, whose pairs may be as many as the positions of the pair at the top of the heap."""
     top = int(training.heap[0, 2])
     length = int(training.records[kernel.RECORD * top + kernel.LENGTH])
-    most_new_pairs = min(2 * (256 + int(training.state[kernel.MERGES])) + 2, 2 * length)
+    runs = int(training.state[kernel.RUNS])
+    most_new_pairs = min(2 * (256 + int(training.state[kernel.MERGES])) + 2, 2 * length + 4 * runs)
+    if 2 * runs > len(training.runs):
+        larger = _larger(training.runs, runs)
+        training = training._replace(runs=larger, old_runs=np.empty_like(larger))
     if 2 * length > len(training.events):  # its content is of one merge alone
         training = training._replace(events=np.empty((4 * length, 2), dtype=training.events.dtype))
     used = int(training.state[kernel.RECORDS])

@@ -17,7 +17,8 @@ from tokenizer.kernel_tools import inlined, kernel
 
 SYMBOL, PAIR, WORD, NODE = range(4)  # parts of a node, and their number
 COUNT, KEY, START, LENGTH, RECORD = range(5)  # parts of a pair's record, and their number; KEY is left << 32 | right
-RECORDS, FREE, POOL, HEAP, FLOOR, MERGES = range(6)  # in `state`: how much is used of each; least count on the heap
+# In `state`: how much is used of each; FLOOR is the least count on the heap.
+RECORDS, FREE, POOL, HEAP, FLOOR, MERGES, RUNS = range(7)
 NONE = -1
 
 
@@ -36,15 +37,17 @@ class Training(NamedTuple):
     with_right: np.ndarray  # int32, all NONE: the record of (new one, symbol)
     made: np.ndarray  # int32: the records made in a merge
     events: np.ndarray  # index (n, 2): records and positions of pairs that came to be in a merge
-    state: np.ndarray  # int64 (6,)
+    runs: np.ndarray  # int64 (n, RUN): long pretokens that are mostly runs, see `run_kernel`
+    old_runs: np.ndarray  # the same shape: the runs before a merge
+    state: np.ndarray  # int64 (7,)
 
 
 @kernel
-def lay_out(data, offsets, symbol_of_byte, first, last, nodes):
-    """Lay out the positions of pretokens first..last, one byte each, from 1 on."""
+def lay_out(data, offsets, symbol_of_byte, first, last, skipped, nodes):
+    """Lay out the positions of pretokens first..last, one byte each, from 1 on. skipped: bytes not laid out so far."""
     for word in range(first, last):
         for i in range(offsets[word], offsets[word + 1]):
-            node = NODE * (i + 1)
+            node = NODE * (i + 1 - skipped)
             nodes[node + SYMBOL] = symbol_of_byte[data[i]]
             nodes[node + PAIR] = NONE
             nodes[node + WORD] = word
@@ -59,10 +62,7 @@ def count_first_pairs(nodes, counts, records, free, on_heap, state, first, last,
         if nodes[node + NODE + WORD] == word:
             left = np.int64(nodes[node + SYMBOL])
             right = np.int64(nodes[node + NODE + SYMBOL])
-            record = record_of_pair[left << 8 | right]
-            if record == NONE:
-                record = new_record(records, free, on_heap, state, left, right, 0)
-                record_of_pair[left << 8 | right] = record
+            record = first_record(records, free, on_heap, state, record_of_pair, left, right)
             records[RECORD * record + COUNT] += counts[word]
             records[RECORD * record + LENGTH] += 1
             nodes[node + PAIR] = record
@@ -101,6 +101,26 @@ def new_record(records, free, on_heap, state, left, right, held):
     records[RECORD * record + LENGTH] = 0
     on_heap[record] = held
     return record
+
+
+@inlined
+def first_record(records, free, on_heap, state, record_of_pair, left, right):
+    """Return the number of the record of a pair of bytes."""
+    record = record_of_pair[left << 8 | right]
+    if record == NONE:
+        record = new_record(records, free, on_heap, state, left, right, 0)
+        record_of_pair[left << 8 | right] = record
+    return record
+
+
+@inlined
+def leave(records, free, on_heap, state, record, weight):
+    """Take `weight` occurrences out of a pair's count."""
+    if record != NONE:
+        count = records[RECORD * record + COUNT] - weight
+        records[RECORD * record + COUNT] = count
+        if count == 0 and not on_heap[record]:
+            free_record(records, free, state, record)
 
 
 @inlined
