@@ -1,8 +1,7 @@
-"""Writes that fail and memory that runs out: what is on the disk afterwards is the state before the work or after it.
+"""After a failed write or an out-of-memory error, the files on disk are the complete old ones or the complete new ones.
 
-Real processes work under limits of file size and of memory, on a full file system, and with system calls that fail.
-The command then either succeeded, or ended with one sentence and a status that is not 0; the same command without the
-fault ends as if nothing had happened.
+Real processes run with limits on file size and memory, on a full file system, and with failing system calls. A command
+succeeds, or prints one sentence and exits with status 1. Repeated without the fault, it gives the usual result.
 """
 
 import re
@@ -29,19 +28,19 @@ MODEL = (
 
 
 def contents(folder):
-    """Every file below a folder by its name, but locks."""
+    """Return the contents of all files below a folder by name, except lock files."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class Work:
-    """A command, what it finds and what it leaves."""
+    """A command to run under faults, with its initial files and a check of its results."""
 
     address_space = 0
 
 
 class BuildDataset(Work):
-    """Replaces a dataset; old and new are datasets to the byte."""
+    """Replaces a dataset. Afterwards the files equal those of the old or the new dataset."""
 
     def __init__(self, text, tokenizer, home):
         self.arguments = ["build-dataset", text, "--tokenizer", tokenizer, "--out", "data", "--overwrite"]
@@ -71,7 +70,7 @@ class BuildDataset(Work):
 
 
 class TrainTokenizer(Work):
-    """Counts words within a memory that they do not fit, replaces a tokenizer and saves the counts."""
+    """Replaces a tokenizer and saves its counts, with so little memory that counting spills to disk."""
 
     def __init__(self, home):
         rng = np.random.default_rng(0)
@@ -108,7 +107,7 @@ class TrainTokenizer(Work):
 
 
 class Pretrain(Work):
-    """Trains with a checkpoint every few steps; a run that a fault ended goes on to the same weights."""
+    """Trains with a checkpoint every few steps. A run that a fault ended resumes to the same weights."""
 
     def __init__(self, dataset, home):
         self.arguments = ["pretrain", "gpt-tiny", "--data", dataset, "--out", "run", *MODEL]
@@ -141,7 +140,7 @@ class Pretrain(Work):
 
 
 def finish(arguments, folder, status=0):
-    """Run a command to its end without a fault."""
+    """Run a command without a fault and check its exit status."""
     done = subprocess.run([BYTELM, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     return done
@@ -149,7 +148,7 @@ def finish(arguments, folder, status=0):
 
 @pytest.fixture(scope="module")
 def works(tmp_path_factory, text_folder, tokenizer_folder, dataset_folder):
-    """Each kind of work by its name, made when a test first asks for it."""
+    """Return works(name), which prepares each kind of work on first use."""
     made = {}
     kinds = {
         "build-dataset": lambda home: BuildDataset(text_folder, tokenizer_folder, home),
@@ -166,7 +165,7 @@ def works(tmp_path_factory, text_folder, tokenizer_folder, dataset_folder):
 
 
 def survive(work, folder, prefix=(), limits=None, prepare=True, free=lambda: None):
-    """Run `work` in `folder` with a fault, check what is left, `free` it from the fault and run it again."""
+    """Run `work` in `folder` with a fault, check the files, remove the fault with `free`, and run it again."""
     folder.mkdir(exist_ok=True)
     if prepare:
         work.prepare(folder)
@@ -178,11 +177,11 @@ def survive(work, folder, prefix=(), limits=None, prepare=True, free=lambda: Non
     if done.returncode == 0:
         assert state == "new", done.stdout + done.stderr
     else:
-        # A slow machine also says that it loads PyTorch.
+        # On a slow machine, a line such as "loading PyTorch ..." comes first.
         said = [line for line in done.stderr.splitlines() if line and not line.endswith(" ...")]
         assert done.returncode == 1, done.stderr
         assert len(said) == 1, done.stderr
-        # OpenBLAS ends the process itself where memory is short before a verb begins.
+        # OpenBLAS ends the process itself if memory runs out before the command starts.
         assert said[0].startswith((f"bytelm {work.arguments[0]}: ", "OpenBLAS error: Memory allocation"))
     free()
     finish(work.arguments, folder)
@@ -192,22 +191,22 @@ def survive(work, folder, prefix=(), limits=None, prepare=True, free=lambda: Non
     return done
 
 
-def cases(levels, sample):
-    """Parameters (work, level): `sample` for the normal suite, the others slow."""
+def cases(levels, sample=None, more=((),)):
+    """Return parameters (work, level, *more). All are slow, except `sample`, which the normal suite runs."""
     works = ("build-dataset", "train-tokenizer", "pretrain")
-    pairs = [(work, level) for work in works for level in range(levels)]
-    return [pytest.param(*pair, marks=() if pair in sample else pytest.mark.slow) for pair in pairs]
+    found = [(work, level, *others) for work in works for level in range(levels) for others in more]
+    return [pytest.param(*case, marks=() if case == sample else pytest.mark.slow) for case in found]
 
 
-@pytest.mark.parametrize(("name", "level"), cases(LEVELS, {("build-dataset", 4), ("pretrain", 5)}))
-def test_a_limit_of_file_size_leaves_the_old_state_or_the_new(works, tmp_path, name, level):
+@pytest.mark.parametrize(("name", "level"), cases(LEVELS, ("build-dataset", 4)))
+def test_a_file_size_limit_leaves_the_old_files_or_the_new_ones(works, tmp_path, name, level):
     work = works(name)
-    size = int(256 * 4000 ** (level / (LEVELS - 1)))  # bytes: 256 to 1 MB, evenly spaced in their logarithm
+    size = int(256 * 4000 ** (level / (LEVELS - 1)))  # 256 bytes to 1 MB, evenly spaced on a logarithmic scale
     survive(work, tmp_path, limits=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
 
 
 def address_space(work, folder):
-    """The most address space that `work` took, in bytes."""
+    """Return the peak address space of `work` in bytes."""
     work.prepare(folder)
     process = subprocess.Popen([BYTELM, *map(str, work.arguments)], cwd=folder, stdout=subprocess.DEVNULL)
     most = 0
@@ -220,8 +219,8 @@ def address_space(work, folder):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from /proc")
-@pytest.mark.parametrize(("name", "level"), cases(LEVELS, set()))
-def test_a_limit_of_memory_leaves_the_old_state_or_the_new(works, tmp_path, name, level):
+@pytest.mark.parametrize(("name", "level"), cases(LEVELS))
+def test_a_memory_limit_leaves_the_old_files_or_the_new_ones(works, tmp_path, name, level):
     work = works(name)
     if not work.address_space:
         (tmp_path / "measured").mkdir()
@@ -232,7 +231,7 @@ def test_a_limit_of_memory_leaves_the_old_state_or_the_new(works, tmp_path, name
 
 @pytest.fixture
 def small_file_system(tmp_path):
-    """small_file_system(size): a folder that holds so many bytes; skips where it may not be mounted."""
+    """Return small_file_system(size), which mounts a tmpfs of that size; skips if mounting is not permitted."""
     mounted = []
 
     def mount(size):
@@ -240,7 +239,7 @@ def small_file_system(tmp_path):
         folder.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
         if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("a file system of its own may not be mounted here")
+            pytest.skip("mounting a tmpfs is not permitted here")
         mounted.append(folder)
         return folder
 
@@ -249,9 +248,9 @@ def small_file_system(tmp_path):
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize(("name", "level"), cases(6, {("train-tokenizer", 3)}))
-def test_a_full_file_system_leaves_the_old_state_or_the_new(works, small_file_system, name, level):
-    """The file system holds what was there, and none to most of what the work writes beside it."""
+@pytest.mark.parametrize(("name", "level"), cases(6, ("build-dataset", 3)))
+def test_a_full_file_system_leaves_the_old_files_or_the_new_ones(works, small_file_system, name, level):
+    """The file system has room for the old files, and for none to most of the new ones."""
     work = works(name)
     folder = small_file_system("64M")
     work.prepare(folder)
@@ -261,10 +260,11 @@ def test_a_full_file_system_leaves_the_old_state_or_the_new(works, small_file_sy
     survive(work, folder, prepare=False, free=lambda: (folder / "filler").unlink())
 
 
-@pytest.mark.skipif(STRACE is None, reason="strace is absent")
-@pytest.mark.parametrize("call", ("write", "fsync", "rename"))
-@pytest.mark.parametrize(("name", "level"), cases(8, {("build-dataset", 2)}))
-def test_a_system_call_that_fails_leaves_the_old_state_or_the_new(works, tmp_path, name, level, call):
+@pytest.mark.skipif(STRACE is None, reason="needs strace")
+@pytest.mark.parametrize(
+    ("name", "level", "call"), cases(8, ("build-dataset", 2, "rename"), [("write",), ("fsync",), ("rename",)])
+)
+def test_a_failed_system_call_leaves_the_old_files_or_the_new_ones(works, tmp_path, name, level, call):
     work = works(name)
     nth = [1, 2, 3, 4, 6, 9, 14, 30][level]
     prefix = [STRACE, "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", f"trace={call}"]
