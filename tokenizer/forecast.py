@@ -1,4 +1,4 @@
-"""How much memory merging will need: exactly once pretokens are counted, and from a sample while they are."""
+"""The least memory that merging takes: exactly once pretokens are counted, and from a sample during counting."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ import numpy as np
 
 from tokenizer.count_table import Counted
 
-BYTES_PER_POSITION = 29  # nodes, the pool, and the records of pairs, for each byte of the distinct pretokens
-BYTES_PER_PRETOKEN = 16  # its offset and its count
 SAMPLED = 256  # one distinct pretoken in this many is sampled
 LEAST_SAMPLE = 1000  # sampled pretokens from which an estimate is trusted
 LONGEST_SAMPLED = 64  # bytes: one huge pretoken must not count SAMPLED times
-MARGIN = 1.25
+MARGIN = 1.15  # for the error of sampling, and because the pool may stay partly empty
 
 
 def merge_bytes(pretokens: int, size: int) -> int:
-    """Return the bytes that merging takes for so many distinct pretokens of `size` bytes together."""
-    return pretokens * BYTES_PER_PRETOKEN + size * BYTES_PER_POSITION
+    """Return the bytes that merging takes to start with `pretokens` distinct pretokens of `size` bytes together.
+
+    A pretoken has an offset and a count of 8 bytes each. A byte of a pretoken has itself, a node of three indices, and
+    one and a half places in the pool of positions. Records of pairs come on top while `learn_merges` runs.
+    """
+    index = 4 if max(pretokens, size + 2) < 2**31 else 8
+    return 16 * pretokens + size + (9 * index * size) // 2
 
 
 class MergeForecast:
-    """Ends counting early once the pretokens that were spilled need more memory than merging may take.
+    """Ends counting early once merging the spilled pretokens would certainly take too much memory.
 
-    A pretoken is in the sample by its hash: in every run, or in none. So the sample holds it once, with its count.
+    The hash of a pretoken decides whether the sample has it, so it is sampled in every run or in none. The sample holds
+    it once, with its total count.
     """
 
     def __init__(self, memory: int, min_count: int = 1):
-        """memory: bytes that merging may take. min_count: pretokens that occur less often will be left out."""
+        """memory: limit for merging in bytes. min_count: pretokens that occur less often will be left out."""
         self._memory, self._min_count = memory, min_count
         self._counts: dict[bytes, int] = {}
         self._lock = threading.Lock()
 
     def add(self, counted: Counted) -> None:
-        """Sample pretokens that are being spilled. Raises ValueError if merging will need far too much memory."""
+        """Sample pretokens before they are spilled. Raises ValueError once merging cannot fit in memory."""
         with self._lock:
             for row in np.flatnonzero(_sampled(counted)).tolist():
                 pretoken = counted.pretoken(row)
@@ -43,8 +47,8 @@ class MergeForecast:
         needed = SAMPLED * merge_bytes(len(sizes), sum(sizes))
         if len(sizes) >= LEAST_SAMPLE and needed > MARGIN * self._memory:
             raise ValueError(
-                f"merging takes about {needed:,} bytes, more than the memory of {self._memory:,}, for the pretokens "
-                "counted so far alone: allow more, or add --save-counts to count everything and learn which "
+                f"merging takes at least about {needed:,} bytes, more than the memory of {self._memory:,}, for the "
+                "pretokens counted so far alone: allow more, or add --save-counts to count everything and learn which "
                 "--min-count fits (in Python, count_pretokens and counts.at_least)"
             )
 

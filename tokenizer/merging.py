@@ -23,7 +23,7 @@ POSITIONS_PER_CALL = 1 << 23
 
 
 def check_memory(counts: PretokenCounts, memory: int | None) -> None:
-    """ValueError where merging would take more than `memory` bytes, with what would fit."""
+    """Raise ValueError if merging cannot start within `memory` bytes. The error names a minimum count that fits."""
     if memory is None or merge_bytes(len(counts), len(counts.data)) <= memory:
         return
     lengths = np.diff(counts.offsets)
@@ -38,7 +38,7 @@ def check_memory(counts: PretokenCounts, memory: int | None) -> None:
         kept = counts.counts >= least
         fitting = merge_bytes(int(kept.sum()), int(lengths[kept].sum()))
     raise ValueError(
-        f"merging {len(counts):,} distinct pretokens takes about {needed:,} bytes, more than "
+        f"merging {len(counts):,} distinct pretokens takes at least about {needed:,} bytes, more than "
         f"the memory of {memory:,}: allow more, or leave out those that occur less than {least} times "
         f"(--min-count {least}, counts.at_least({least})), which takes {fitting:,} but is not exact"
     )
@@ -51,15 +51,20 @@ def learn_merges(
     byte_order: bytes,
     min_frequency: int,
     max_token_length: int | None,
+    memory: int | None = None,
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> np.ndarray:
-    """Return up to `wanted` merges, int32 (n, 2): symbols below 256 are places in `byte_order`, 256 + k is merge k."""
+    """Return up to `wanted` merges, int32 (n, 2): symbols below 256 are places in `byte_order`, 256 + k is merge k.
+
+    memory: limit in bytes for the counts and the arrays of merging. Raises ValueError before they exceed it.
+    """
+    spare = None if memory is None else memory - counts.data.nbytes - counts.offsets.nbytes
     min_count = max(1, min_frequency)
     max_length = max_token_length if max_token_length is not None else 2**62
     first_use.begin("merging")
     training = _lay_out(counts, wanted, byte_order)
     merges = np.empty((wanted, 2), dtype=np.int32)
-    training = _lower_floor(training, min_count)
+    training = _lower_floor(training, min_count, spare)
     first_use.wait("merging")
     while True:
         outcome = merge_kernel.merge(training, merges, min_count, max_length, WORK_PER_CALL)
@@ -69,11 +74,11 @@ def learn_merges(
         if outcome == merge_kernel.FINISHED:
             return merges[:made]
         if outcome == merge_kernel.GROW:
-            training = _grown(training)
+            training = _grown(training, spare)
         elif outcome == merge_kernel.TIDY:
-            training = _tidied(training)
+            training = _tidied(training, spare)
         elif outcome == merge_kernel.REFILL:
-            training = _lower_floor(training, min_count)
+            training = _lower_floor(training, min_count, spare)
 
 
 def empty_training(counts: PretokenCounts, wanted: int) -> kernel.Training:
@@ -132,6 +137,17 @@ def _steps(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + size, last)) for start in range(first, last, size))
 
 
+def _check_growth(training: kernel.Training, more: int, spare: int | None) -> None:
+    """Raise ValueError if the arrays and `more` bytes exceed `spare`. To double an array takes its size once more."""
+    needed = sum(array.nbytes for array in training) + more
+    if spare is not None and needed > spare:
+        merges = int(training.state[kernel.MERGES])
+        raise ValueError(
+            f"after {merges:,} merges the next one takes {needed - spare:,} bytes more than the memory allows: "
+            "allow more, or choose a smaller vocabulary or a larger minimum count (--min-count, counts.at_least)"
+        )
+
+
 def _larger(array: np.ndarray, used: int) -> np.ndarray:
     """Return an array of twice the length that begins with the first `used` rows; the rest takes no memory yet."""
     larger = np.empty((2 * len(array), *array.shape[1:]), dtype=array.dtype)
@@ -139,19 +155,22 @@ def _larger(array: np.ndarray, used: int) -> np.ndarray:
     return larger
 
 
-def _grown(training: kernel.Training) -> kernel.Training:
+def _grown(training: kernel.Training, spare: int | None) -> kernel.Training:
     """Make room for one more merge, whose pairs may be as many as the positions of the pair at the top of the heap."""
     top = int(training.heap[0, 2])
     length = int(training.records[kernel.RECORD * top + kernel.LENGTH])
     runs = int(training.state[kernel.RUNS])
     most_new_pairs = min(2 * (256 + int(training.state[kernel.MERGES])) + 2, 2 * length + 4 * runs)
     if 2 * runs > len(training.runs):
+        _check_growth(training, training.runs.nbytes + training.old_runs.nbytes, spare)
         larger = _larger(training.runs, runs)
         training = training._replace(runs=larger, old_runs=np.empty_like(larger))
     if 2 * length > len(training.events):  # its content is of one merge alone
+        _check_growth(training, 4 * length * training.events[:1].nbytes - training.events.nbytes, spare)
         training = training._replace(events=np.empty((4 * length, 2), dtype=training.events.dtype))
     used = int(training.state[kernel.RECORDS])
     if used + most_new_pairs > len(training.on_heap):
+        _check_growth(training, training.records.nbytes + training.free.nbytes + training.on_heap.nbytes, spare)
         training = training._replace(
             records=_larger(training.records, kernel.RECORD * used),
             free=_larger(training.free, int(training.state[kernel.FREE])),
@@ -159,11 +178,12 @@ def _grown(training: kernel.Training) -> kernel.Training:
         )
     used = int(training.state[kernel.HEAP])
     if used + most_new_pairs > len(training.heap):
+        _check_growth(training, training.heap.nbytes, spare)
         training = training._replace(heap=_larger(training.heap, used))
     return training
 
 
-def _tidied(training: kernel.Training) -> kernel.Training:
+def _tidied(training: kernel.Training, spare: int | None) -> kernel.Training:
     """Make room in the pool, for half of it and for what the next merge may put in: twice its pair's places."""
     used = int(training.state[kernel.RECORDS])
     starts = training.records[kernel.START : kernel.RECORD * used : kernel.RECORD]
@@ -173,15 +193,17 @@ def _tidied(training: kernel.Training) -> kernel.Training:
     training.state[kernel.POOL] = filled
     most = int(training.records[kernel.LENGTH : kernel.RECORD * used : kernel.RECORD].max(initial=0))
     while filled + max(filled, 2 * most) > len(training.pool):
+        _check_growth(training, training.pool.nbytes, spare)
         training = training._replace(pool=_larger(training.pool, filled))
     return training
 
 
-def _lower_floor(training: kernel.Training, min_count: int) -> kernel.Training:
+def _lower_floor(training: kernel.Training, min_count: int, spare: int | None) -> kernel.Training:
     """Put the pairs on the heap that come next: those of at least a quarter of the largest count."""
     used = int(training.state[kernel.RECORDS])
     largest = training.records[kernel.COUNT : kernel.RECORD * used : kernel.RECORD].max(initial=0)
     floor = max(min_count, int(largest) // 4)
     while kernel.refill(training.records, training.on_heap, training.heap, training.state, floor):
+        _check_growth(training, training.heap.nbytes, spare)
         training = training._replace(heap=_larger(training.heap, int(training.state[kernel.HEAP])))
     return training

@@ -78,6 +78,7 @@ def train_vocabulary(
         byte_order=order,
         min_frequency=min_frequency,
         max_token_length=max_token_length,
+        memory=memory,
         progress=progress,
     )
     if len(merges) < wanted:

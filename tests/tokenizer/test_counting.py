@@ -135,12 +135,18 @@ def test_a_vocabulary_trained_within_a_budget_is_the_same(words, whole):
     expected = Tokenizer.train_from_counts(whole, 1000, special_tokens=()).fingerprint
     counts = count_pretokens(words, "gpt2", memory=LEAST_MEMORY)
     assert Tokenizer.train_from_counts(counts, 1000, special_tokens=()).fingerprint == expected
-    just_enough = merge_bytes(len(whole), len(whole.data))
-    assert Tokenizer.train(words, 1000, "gpt2", (), memory=just_enough).fingerprint == expected
+    start = merge_bytes(len(whole), len(whole.data))
+    assert Tokenizer.train(words, 1000, "gpt2", (), memory=start + 30_000_000).fingerprint == expected
+    with pytest.raises(
+        ValueError, match=r"after \d+ merges the next one takes [\d,]+ bytes more than the memory allows"
+    ):
+        Tokenizer.train(words, 1000, "gpt2", (), memory=start)
 
 
 def test_training_says_beforehand_that_merging_does_not_fit(words, whole):
-    with pytest.raises(ValueError, match=r"takes about [\d,]+ bytes, more than the memory of 16,000,000.*at_least"):
+    with pytest.raises(
+        ValueError, match=r"takes at least about [\d,]+ bytes, more than the memory of 16,000,000.*at_least"
+    ):
         Tokenizer.train(words, 1000, "gpt2", memory=LEAST_MEMORY)
     frequent = whole.at_least(2)
     assert dict(frequent.items()) == {pretoken: n for pretoken, n in whole.items() if n >= 2}
@@ -154,6 +160,36 @@ def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1]) * 1024
 """
 reads_peak = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
+
+
+@reads_peak
+@pytest.mark.parametrize(("letters", "merges", "slack"), [(26, 200, 1.2), (26, 200_000, 1.35), (2, 200, 1.6)])
+def test_merging_keeps_to_its_memory_and_accepts_little_more_than_it_takes(letters, merges, slack):
+    """The least limit that suffices, found in steps of 5 %, is between the peak and `slack` times the peak."""
+    script = PEAK + (
+        "import numpy as np\n"
+        "from tokenizer import Tokenizer, count_pretokens\n"
+        "rng = np.random.default_rng(0)\n"
+        f"text = rng.integers(97, {97 + letters}, size=4 << 20, dtype=np.uint8)\n"
+        f"text[rng.random(len(text)) < {0.14 if letters == 26 else 0.014}] = 32\n"
+        "counts = count_pretokens([text.tobytes()], 'gpt2', threads=1)\n"
+        "del text\n"
+        "held = counts.data.nbytes + counts.offsets.nbytes + counts.counts.nbytes\n"
+        "Tokenizer.train_from_counts(count_pretokens(['a bc de fg'] * 3, 'gpt2'), 258, special_tokens=())\n"
+        "memory = 40_000_000\n"
+        "while True:\n"
+        "    open('/proc/self/clear_refs', 'w').write('5')\n"
+        "    before = peak()\n"
+        "    try:\n"
+        f"        Tokenizer.train_from_counts(counts, {256 + merges}, special_tokens=(), memory=memory)\n"
+        "        break\n"
+        "    except ValueError:\n"
+        "        memory = memory * 21 // 20\n"
+        "print(memory, held + peak() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
+    memory, taken = map(int, done.stdout.split())
+    assert taken <= memory <= slack * taken
 
 
 @reads_peak
