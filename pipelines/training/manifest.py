@@ -1,9 +1,9 @@
-"""Manifests: what a checkpoint's or a classifier's files must contain, and the settings that they belong to.
+"""Manifests: checksums of the files of a checkpoint or a classifier, and the settings that the weights belong to.
 
 manifest.json holds `files` (file name to SHA-256), `settings` (name to value: everything in config.toml that may not
-change when a run resumes, the tokenizer's fingerprint included) and `checksum` (SHA-256 of the canonical JSON of the
-two). Settings are stored as parsed values, so config.toml may be reformatted, and an error can name the field that
-differs. Version 0.1 wrote checksums.json instead, which lists the files and is covered by nothing. Imports no torch.
+change when a run resumes, including the tokenizer's fingerprint) and `checksum` (SHA-256 of both as canonical JSON).
+Settings are stored as parsed values, so config.toml may be reformatted, and an error can name the field that differs.
+Version 0.1 wrote checksums.json instead, which lists the files but has no checksum of its own. Imports no torch.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from pipelines.recipe import Recipe
 from pipelines.training.config import CHANGEABLE
 
 MANIFEST, OLD_MANIFEST = "manifest.json", "checksums.json"
-# Facts in the table [run] of config.toml that decide what the model reads. The others may change: the dataset may move.
+# Facts in the table [run] of config.toml that decide what the model reads. Others may change: the dataset may move.
 FIXED_FACTS = (
     *("dataset_fingerprint", "tokenizer_fingerprint", "separated"),
     *("special_ids", "roles", "around_text", "edges"),
@@ -37,7 +37,7 @@ class Manifest:
     files: dict[str, str]
     """SHA-256 by file name."""
     settings: dict[str, Any] | None
-    """Values by name, such as model.layers; None in a folder of version 0.1."""
+    """Values by name, such as model.layers; None in a folder that version 0.1 wrote."""
 
 
 def manifest_json(files: Mapping[str, str], settings: Mapping[str, Any]) -> str:
@@ -49,7 +49,7 @@ def manifest_json(files: Mapping[str, str], settings: Mapping[str, Any]) -> str:
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of `folder`, verified against its own checksum.
 
-    The first folder of version 0.1 in a process causes a warning. Raises DamagedCheckpointError.
+    Warns about the first folder of version 0.1 in a process. Raises DamagedCheckpointError.
     """
     path = folder / MANIFEST
     if not path.exists() and (folder / OLD_MANIFEST).exists():
@@ -94,14 +94,14 @@ def fixed_settings(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fixed_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those entries of the table [run] that may not change, by name."""
+    """Return the entries of the table [run] that may not change, by name."""
     return {f"run.{name}": facts[name] for name in FIXED_FACTS if name in facts}
 
 
 def check_settings(manifest: Manifest, present: Mapping[str, Any], config: Path, defaults: Mapping[str, Any]) -> None:
     """Raise ValueError, naming the first field of `config`, if `present` settings differ from the manifest's.
 
-    A field that the manifest does not know was added by a later version, and must have its default.
+    A field that the manifest lacks was added by a later version and must have its default value.
     """
     recorded = manifest.settings
     if recorded is None:
@@ -117,7 +117,7 @@ def check_settings(manifest: Manifest, present: Mapping[str, Any], config: Path,
 
 
 def check_run(folder: Path, manifest: Manifest, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError, naming the field, if the run in `folder` has other `fixed_settings` than the manifest says."""
+    """Raise ValueError, naming the field, if the run in `folder` has other `fixed_settings` than its manifest."""
     check_settings(manifest, settings, folder / "config.toml", fixed_settings(Recipe(), {}))
 
 
@@ -145,13 +145,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _read_old_manifest(folder: Path) -> Manifest:
-    """Return the checksums of a checkpoint of version 0.1, which must list all files that are there."""
+    """Return the checksums of a checkpoint of version 0.1, which must list every file in the folder."""
     files = _read(folder / OLD_MANIFEST)
     unlisted = [path.name for path in folder.glob("*.safetensors") if path.name not in files]
     unlisted += [name for name in files if not (folder / name).name.endswith((".safetensors", ".json"))]
     if unlisted:
         raise DamagedCheckpointError(
-            f"{folder / OLD_MANIFEST} is altered (it does not list {unlisted[0]} as it should)"
+            f"{folder / OLD_MANIFEST} is altered (it does not list {unlisted[0][:40]!r} correctly)"
         )
     warn_of_old(folder)
     return Manifest(files, None)
@@ -161,8 +161,9 @@ _warned = False
 
 
 def warn_of_old(folder: Path) -> None:
-    """Warn, once in a process, that `folder` is of version 0.1 and its settings cannot be verified."""
+    """Warn, once in a process, that version 0.1 wrote `folder`, so its settings cannot be verified."""
     global _warned
     if not _warned:
-        warnings.warn(f"{folder} has no {MANIFEST}, being of version 0.1: its settings are not verified", stacklevel=3)
+        message = f"{folder} has no {MANIFEST} because version 0.1 wrote it: its settings are not verified"
+        warnings.warn(message, stacklevel=3)
     _warned = True

@@ -19,9 +19,9 @@ ABOVE_FLOAT32 = 2.0**128  # the loss and the norm of a gradient are float32
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return what the lines of a metrics.jsonl say.
+    """Return the records in a metrics.jsonl.
 
-    A last line that a killed process left half-written is left out. ValueError names the first damaged line.
+    Skips a last line that a killed process left half-written. Raises ValueError, naming the first damaged line.
     """
     content = path.read_bytes() if path.exists() else b""
     return [_parse(line, f"line {number} of {path}") for number, line in enumerate(_lines(content), 1)]
@@ -35,16 +35,16 @@ def _lines(content: bytes) -> list[bytes]:
 def _parse(line: bytes, name: str) -> dict[str, Any]:
     record = parse_json(line, name, REMEDY)
     if wrong := _wrong_field(record):
-        raise ValueError(f"{name} is damaged (its {wrong} is missing or of the wrong type): {REMEDY}")
+        raise ValueError(f"{name} is damaged (its {wrong[:40]!r} is missing or has an impossible value): {REMEDY}")
     return record
 
 
 def _wrong_field(record: dict[str, Any]) -> str | None:
-    """Return the first field of a line that cannot be right, or None."""
+    """Return the first field with an impossible value, or None."""
 
     def fits(name: str, value: Any) -> bool:
         if name == "split":
-            return isinstance(value, str)
+            return value in ("train", "validation")  # also the names of TensorBoard's folders
         if name in ("step", "tokens"):
             return type(value) is int and 0 <= value < 1 << 63
         return type(value) in (int, float) and abs(value) < ABOVE_FLOAT32
@@ -56,9 +56,9 @@ def _wrong_field(record: dict[str, Any]) -> str | None:
 class MetricsLog:
     """metrics.jsonl, one JSON object a line.
 
-    Opening it removes what was logged after `step`, the step of the checkpoint that the run resumes from (-1: none),
-    since that will be measured again. `saved` is the `state` that the checkpoint remembers. If earlier lines have been
-    altered since, a warning says so, whole lines are kept, and the file as it was is kept under another name.
+    `step` is the step of the checkpoint that the run resumes from (-1: none). Opening the log removes later lines,
+    because training writes them again. `saved` is the log's `state` in that checkpoint. If earlier lines have been
+    altered since, the log warns, keeps the whole lines, and copies the damaged file to metrics.damaged-N.jsonl.
     """
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False, saved: dict[str, Any] | None = None) -> None:
@@ -71,7 +71,7 @@ class MetricsLog:
         self._events = Events(folder / "tensorboard", [json.loads(line) for line in kept]) if tensorboard else None
 
     def state(self) -> dict[str, Any]:
-        """Return the size in bytes and the SHA-256 of what was logged so far."""
+        """Return the log's size in bytes and its SHA-256."""
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
     def write(self, **record: Any) -> None:
@@ -96,16 +96,16 @@ class MetricsLog:
             except ValueError:
                 damaged = True
         if damaged and step >= 0:
-            kept = b"".join(line + b"\n" for line in whole) == content
+            all_kept = b"".join(line + b"\n" for line in whole) == content
             warnings.warn(
                 f"{self._path} is truncated or altered before step {step:,}: {len(whole):,} whole lines are kept"
-                + ("" if kept else f", and the damaged file is now {self._set_aside(content).name}"),
+                + ("" if all_kept else f", and the damaged file is copied to {self._set_aside(content).name}"),
                 stacklevel=4,
             )
         return whole
 
     def _set_aside(self, content: bytes) -> Path:
-        """Write the damaged content beside metrics.jsonl; return its path."""
+        """Write the damaged content to a new file beside metrics.jsonl and return its path."""
         names = (self._path.with_name(f"metrics.damaged-{number}.jsonl") for number in count(1))
         path = next(path for path in names if not path.exists())
         path.write_bytes(content)
@@ -134,10 +134,10 @@ class MetricsLog:
 class Events:
     """The numbers of metrics.jsonl as TensorBoard's scalars by optimizer step.
 
-    Each split has its own folder and the same tags (`loss`, `lr`, ...), so that TensorBoard draws the training and the
-    validation loss on one chart. Opening a log writes the events anew from metrics.jsonl, with a purge_step of 0, at
-    which a TensorBoard that is watching forgets what it has read. So no step is there twice, whatever a killed process
-    left, and a run that gets TensorBoard late has its beginning too. Wall times are seconds of training.
+    Each split has its own folder and the same tags (`loss`, `lr`, ...), so TensorBoard draws the training and the
+    validation loss on one chart. Opening a log rewrites all events from metrics.jsonl, and purge_step=0 makes an open
+    TensorBoard discard the old ones. So no step appears twice after a kill, and turning TensorBoard on later still
+    shows the whole run. Wall times count seconds of training.
     """
 
     def __init__(self, folder: Path, history: Iterable[dict[str, Any]]) -> None:

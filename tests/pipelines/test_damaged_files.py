@@ -12,6 +12,7 @@ from pipelines.recipe import load_recipe
 from pipelines.report import report
 from pipelines.runs import runs
 from pipelines.training.run import Run
+from tests.pipelines.training_cases import make_old
 
 NESTED = "[" * 200_000
 NOT_STRICT = {
@@ -121,6 +122,7 @@ def test_a_weight_map_of_something_else_is_named(shards, tmp_path):
     [
         ("split", ["train"]),
         ("split", None),
+        ("split", "../../elsewhere"),
         ("loss", 1e308),
         ("loss", "low"),
         ("loss", True),
@@ -162,6 +164,24 @@ def test_a_dataset_counts_no_more_than_64_bits(number, tmp_path, dataset_folder)
     with pytest.raises(ValueError) as error:
         TokenDataset(data)
     assert_one_sentence(error, data / "dataset.json", "build the dataset again")
+
+
+def test_garbled_names_in_a_file_do_not_garble_the_message(tmp_path, trained_gpt):
+    garbled = "a\n" + "[" * 5000
+    out = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    line = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
+    (out / "metrics.jsonl").write_text(json.dumps(line | {garbled: None}) + "\n")
+    with pytest.raises(ValueError) as error:
+        Run(out).metrics()
+    assert_one_sentence(error, out / "metrics.jsonl")
+    make_old(out)
+    for folder in (out / "checkpoints").iterdir():
+        (folder / "checksums.json").write_text(
+            json.dumps(json.loads((folder / "checksums.json").read_text()) | {garbled: ""})
+        )
+    with pytest.warns(UserWarning, match="is skipped"), pytest.raises(ValueError) as error:
+        load_trained(Run(out))
+    assert_one_sentence(error, "checksums.json")
 
 
 def test_a_hostile_file_is_one_line_on_the_command_line(bytelm, tmp_path, trained_gpt, dataset_folder):
