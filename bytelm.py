@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# A verb is a module of `pipelines` of the same name; these are the others.
+# Modules of the names that are not verbs. A verb's module in `pipelines` has the verb's name.
 _HOMES = {
     "LoadedRun": "pipelines.loaded_run",
     "Tokenizer": "tokenizer",

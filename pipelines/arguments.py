@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from pipelines.errors import complain
+from pipelines.errors import UsageError, complain
 from pipelines.stdout import STDOUT
 from pipelines.usage import sentence
 from pipelines.waiting import explained
@@ -45,15 +45,13 @@ class ReadingOptions(TypedDict, total=False):
 
     text_column: Annotated[
         str | None,
-        _reading(
-            "Column of tables, JSON and CSV that holds the text.", "text, or the only one there is", metavar="NAME"
-        ),
+        _reading("Column of tables, JSON and CSV that holds the text.", "text, or the only column", metavar="NAME"),
     ]
     invalid: Annotated[
         Literal["error", "replace", "skip", "bytes"],
         _reading(
-            "What to do with a document that is not UTF-8; bytes takes it as it is. skip leaves out documents above "
-            "--max-document too.",
+            "Policy for documents that are not valid UTF-8: stop with an error, replace invalid bytes, skip the "
+            "document, or keep its bytes unchanged. skip also leaves out documents longer than --max-document.",
             "error",
         ),
     ]
@@ -85,14 +83,14 @@ TokenizerPattern = Annotated[
     str | None,
     tyro.conf.arg(
         metavar="PATTERN",
-        help="How text is split, where the tokenizer's files do not say it, as .tiktoken files and tokenizer.model: "
-        "cl100k, llama3, another name or a regular expression. Published files are recognised without it.",
+        help="Split pattern, for files without one such as .tiktoken and tokenizer.model: cl100k, llama3, another name "
+        "or a regular expression. Published files are recognised without it.",
     ),
 ]
 DryRun = Annotated[
     bool,
     tyro.conf.FlagCreatePairsOff,
-    tyro.conf.arg(help="Print what would be done, its size and where it would go, and do nothing."),
+    tyro.conf.arg(help="Print the planned work, its size and its output path, then exit."),
 ]
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="Where to compute.")]
@@ -148,14 +146,14 @@ def check_length_penalty(length_penalty: float) -> None:
 
 
 def check_out(out: Path | None) -> None:
-    """Raise ValueError, before the work, if nothing can be written at `out`: a parent is a file or read-only."""
+    """Raise ValueError before the work if `out` cannot be written, because a parent is a file or read-only."""
     parent = next((folder for folder in out.absolute().parents if folder.exists()), None) if out else None
     if parent is None:
         return
     if not parent.is_dir():
         raise ValueError(f"--out is {out}, but {parent} is a file, not a folder: choose another --out")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise ValueError(f"--out is {out}, but {parent} may not be written: choose another --out")
+        raise ValueError(f"--out is {out}, but {parent} is not writable: choose another --out")
 
 
 def parse_number(text: str) -> float:
@@ -173,11 +171,12 @@ def parse(
     more: str = "",
     shown: Callable[[T], None] | None = None,
 ) -> T:
-    """Call the function `target` with what `arguments` say, and let it print; `shown` prints what it returns.
+    """Call `target` with the command-line `arguments` and return its result, which `shown` prints.
 
-    Print help, which ends its description with `more`, or one sentence about a mistake, and exit with status 0 or 2.
+    For --help, print the help, whose description ends with `more`, and exit with status 0. For a usage error, print
+    one sentence and exit with status 2, or raise UsageError.
     """
-    target = inspect.unwrap(target)  # of a verb the function whose annotations describe the command line
+    target = inspect.unwrap(target)  # the function beneath @verb has the annotations of the command line
     prog = f"bytelm {verb}"
     try:
         with redirect_stderr(io.StringIO()) as said:
@@ -195,8 +194,9 @@ def parse(
         raise
     except OSError as error:  # of printing help
         raise OSError(error.errno, error.strerror, STDOUT) from None
-    from pipelines.display import show  # rich takes a while to import, and --help needs none of it
+    from pipelines.display import show  # imports rich, which is slow and which --help does not need
 
+    _check_positionals(call, prog)
     check_out(call.keywords.get("out"))
     with show(quiet), explained(verb.split()[0], quiet):
         result = call()
@@ -206,18 +206,43 @@ def parse(
 
 
 def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool]]:
-    """Return a function that takes the arguments of `target` and --quiet, and returns the call of `target` and it."""
+    """Return a function with the parameters of `target` and `quiet`, which returns the bound call and `quiet`."""
 
     def bind(*positional: Any, quiet: bool, **named: Any) -> tuple[partial[T], bool]:
         return partial(target, *positional, **named), quiet
 
     own = inspect.signature(target)
     option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
-    parameters = sorted([*own.parameters.values(), option], key=lambda parameter: parameter.kind)
+    # Before the other options: --help lists it beside -h.
+    parameters = sorted([option, *own.parameters.values()], key=lambda parameter: parameter.kind)
     bind.__signature__ = own.replace(parameters=parameters)
-    bind.__annotations__ = {**get_type_hints(target, include_extras=True), "quiet": Quiet}
+    hints = {**get_type_hints(target, include_extras=True), "quiet": Quiet}
+    for parameter in own.parameters.values():
+        hint = _default_hint(parameter)
+        if hint is not None:
+            hints[parameter.name] = Annotated[hints[parameter.name], tyro.conf.arg(help_behavior_hint=hint)]
+    bind.__annotations__ = hints
     bind.__doc__ = target.__doc__
     return bind
+
+
+def _default_hint(parameter: inspect.Parameter) -> str | None:
+    """Return what --help says instead of "(default: None)" or "(default: )"; None to leave the text to tyro."""
+    if parameter.kind is parameter.VAR_KEYWORD or tyro.conf.UseAppendAction in get_args(parameter.annotation):
+        return None
+    if parameter.default is parameter.empty:
+        return "(required)"
+    return "" if parameter.default is None or parameter.default == () else None
+
+
+def _check_positionals(call: partial[Any], prog: str) -> None:
+    """Raise UsageError for a required sequence that is empty, which tyro lets pass."""
+    given = inspect.signature(call.func).bind(*call.args, **call.keywords).arguments
+    hints = get_type_hints(call.func, include_extras=True)
+    for name, parameter in inspect.signature(call.func).parameters.items():
+        if parameter.default is parameter.empty and given.get(name) in ((), []):
+            metavar = next(each.metavar for each in get_args(hints[name]) if getattr(each, "metavar", None))
+            raise UsageError(f"{metavar.split()[0]} is missing: `{prog} --help` lists all options")
 
 
 def _description(target: Callable[..., Any]) -> str:
@@ -232,7 +257,7 @@ def _description(target: Callable[..., Any]) -> str:
 
 
 def registry() -> ConstructorRegistry:
-    """Return how numbers are read from words."""
+    """Return the rules that parse numbers such as 2M."""
     rules = ConstructorRegistry()
 
     @rules.primitive_rule

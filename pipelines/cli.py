@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 
-from pipelines.errors import complain, one_sentence
+from pipelines.errors import UsageError, complain, one_sentence
 from pipelines.stdout import STDOUT, Stdout
 
 # One verb is one module of the same name (hyphens become underscores) with a `main(arguments)`.
@@ -27,8 +27,8 @@ VERBS = {
     "import-hf": "make a run of a folder that transformers wrote, or of a model of the hub",
     "export-onnx": "write a run's model as an ONNX file",
 }
-# Verbs whose cores share long operations. OpenMP's threads spin while they wait for each other, which costs time slices
-# where other processes use the cores too; in these verbs they sleep, unless the user's environment says otherwise.
+# Verbs that compute for long on all cores. OpenMP threads that spin while they wait waste CPU time when other processes
+# share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
 COMPUTING = ("demo", "pretrain", "finetune", "evaluate")
 
 
@@ -40,10 +40,12 @@ def usage() -> str:
         "usage: bytelm VERB [options]      (bytelm VERB --help explains one verb)\n\n"
         "From text to a tokenizer, a dataset, a trained transformer and its validation perplexity.\n\n"
         f"{verbs}\n\n"
-        "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob (.txt .jsonl .parquet .arrow,\n"
-        "other text by --suffix, also .gz .xz .zst) or hub:owner/name. BYTELM_DEBUG=1 shows tracebacks.\n"
-        "bytelm --version (-V) prints the version, bytelm --completion bash|zsh|fish a script to complete words with:\n"
-        '  eval "$(bytelm --completion bash)"\n'
+        "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob or hub:owner/name.\n"
+        "Folders and globs: .txt .jsonl .parquet .arrow, others with --suffix; text also as .gz .xz .zst.\n\n"
+        "  -V, --version         print the version\n"
+        "  --completion SHELL    print a completion script for bash, zsh or fish, for use as:\n"
+        '                        eval "$(bytelm --completion bash)"\n'
+        "  BYTELM_DEBUG=1        environment variable: show tracebacks\n"
     )
 
 
@@ -61,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BaseException:
         if not interrupts:
             raise
-        # An import that Ctrl-C breaks off can fail with any error.
+        # An import that Ctrl-C interrupts can fail with any error.
         status = _interrupted(*sys.argv[1:2])
     process.finish()
     return status
@@ -96,11 +98,11 @@ def _run(arguments: list[str]) -> int:
         if about_output:
             Stdout().discard()
         if about_output and isinstance(error, BrokenPipeError):
-            return 0  # as after `| head`: nothing to report, and nowhere to report it
+            return 0  # the reader has left, as after `| head`
         if os.environ.get("BYTELM_DEBUG"):
             raise
         complain(verb if verb in VERBS else "", one_sentence(error))
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
 
 
 def _verb(verb: str, arguments: list[str]) -> int:
@@ -129,8 +131,8 @@ def _unknown(verb: str) -> int:
     from difflib import get_close_matches
 
     nearest = get_close_matches(verb, VERBS, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    complain("", f"there is no verb {verb!r}{hint} `bytelm --help` lists them")
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    complain("", f"there is no verb {verb!r}: {hint}`bytelm --help` lists all verbs")
     return 2
 
 
@@ -153,11 +155,11 @@ def _interrupted(verb: str = "") -> int:
 
 def _out_of_memory(verb: str, error: BaseException) -> int:
     remedies = {
-        "pretrain": "a smaller --train.micro-batch, context or model needs less",
-        "train-tokenizer": "--memory bounds what counting takes, and --max-document refuses long documents",
-        "build-dataset": "--max-document refuses long documents, and fewer --threads need less",
-        "corpus": "--max-document refuses long documents",
+        "pretrain": "choose a smaller --train.micro-batch, context or model",
+        "train-tokenizer": "set --memory, or lower --max-document",
+        "build-dataset": "lower --max-document or --threads",
+        "corpus": "lower --max-document",
     }
-    remedy = remedies.get(verb, "a smaller context or model needs less")
+    remedy = remedies.get(verb, "choose a smaller context or model")
     complain(verb, f"there is not enough memory: {remedy} ({one_sentence(error)[:200]})")
     return 1

@@ -1,4 +1,4 @@
-"""`bytelm --completion SHELL`: the script with which a shell completes verbs and their options, as tyro writes it."""
+"""`bytelm --completion SHELL`: tyro's script that makes a shell complete verbs and options."""
 
 import importlib
 import inspect
@@ -9,10 +9,11 @@ import tyro
 
 from lm.config import ModelConfig
 from pipelines.arguments import registry, with_quiet
+from pipelines.errors import UsageError
 from pipelines.recipe import Recipe
 
 SHELLS = ("bash", "zsh", "fish")
-# Their fields are options, and need no value.
+# Parameters whose fields are options. The defaults make none of them required.
 FIELDS = {
     "recipe": (Annotated[Recipe, tyro.conf.arg(name="")], Recipe()),
     "model": (ModelConfig, ModelConfig()),
@@ -20,9 +21,9 @@ FIELDS = {
 
 
 def print_script(verbs: Iterable[str], shell: str) -> None:
-    """Print the completion script of `bytelm` for `shell` and exit; ValueError for a shell that is not known."""
+    """Print the completion script of `bytelm` for `shell` and exit; UsageError for an unknown shell."""
     if shell not in SHELLS:
-        raise ValueError(f"--completion is {shell!r}: choose one of {', '.join(SHELLS)}")
+        raise UsageError(f"--completion is {shell!r}: choose one of {', '.join(SHELLS)}")
     tyro.extras.subcommand_cli_from_dict(
         {verb: _signature(verb) for verb in verbs},
         prog="bytelm",

@@ -7,6 +7,7 @@ from corpora import list_cards, open_corpus
 from corpora.summary import CorpusSummary, summarize
 from pipelines.arguments import CorpusNames, ReadingOptions, SplitRule, parse
 from pipelines.display import Bar, answer, quantity, results, say_left_out, table
+from pipelines.errors import UsageError
 from pipelines.stdout import Stdout
 
 
@@ -20,7 +21,7 @@ def list_corpora() -> None:
 
 
 def _filled(text: str, indent: str) -> str:
-    """Return a text in lines that fit the terminal, or 80 columns in a pipe."""
+    """Return `text` wrapped to the width of the terminal, or to 80 columns in a pipe."""
     return textwrap.fill(text, results.width, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
 
 
@@ -62,4 +63,4 @@ def main(arguments: list[str]) -> None:
     elif {"-h", "--help"} & set(arguments[:1]):
         print("usage: bytelm corpus list\n       bytelm corpus show CORPUS... [options]", file=Stdout())
     else:
-        raise ValueError("say `bytelm corpus list` or `bytelm corpus show CORPUS`")
+        raise UsageError("say `bytelm corpus list` or `bytelm corpus show CORPUS`")

@@ -88,7 +88,7 @@ class DatasetFolder(ABC, Generic[Split]):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.info, self.fingerprint = _read_info(self.folder, self.kind, self.counted, self.counted_of_split)
-        """Identifies the dataset: it covers the fingerprints of all that the dataset was made from."""
+        """SHA-256 that identifies the dataset; it covers the fingerprints of the corpus and the tokenizer."""
         self.vocab_size: int = self.info["tokenizer"]["vocab_size"]
         self.tokenizer_fingerprint: str = self.info["tokenizer"]["fingerprint"]
         self.splits = {
@@ -148,7 +148,7 @@ def _verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
 
 
 def write_info(folder: Path, info: dict[str, Any]) -> dict[str, Any]:
-    """Write dataset.json, which ends with its own fingerprint; return its content."""
+    """Write dataset.json with its fingerprint as the last field, and return its content."""
     info = {**info, "fingerprint": info_fingerprint(info)}
     write_json(folder / "dataset.json", info)
     return info

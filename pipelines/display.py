@@ -20,7 +20,7 @@ PLAIN_INTERVAL = 10.0
 
 
 class _Messages(Stdout):
-    """Where messages go; when one cannot be written, it and all later ones are dropped."""
+    """The stream of messages. After a failed write, this message and all later ones are dropped."""
 
     on_stderr = False
 
@@ -50,13 +50,13 @@ results = _Console(file=Stdout(), highlight=False, emoji=False, quiet=True)
 class show:  # noqa: N801 - reads as a function
     """Print messages, progress and results from here on, or inside a `with` block; `quiet` prints only results.
 
-    The command line calls it; so may a notebook: `with show(): pretrain(...)`. Work goes on when a message cannot be
-    written, as after `| head`; a result that cannot be written is an OSError.
+    The command line uses it, and so can a notebook: `with show(): pretrain(...)`. A message that cannot be written,
+    as after `| head`, does not stop the work. A result that cannot be written raises OSError.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self._before = messages.quiet, messages.file.on_stderr, results.quiet
-        messages.quiet, results.quiet = quiet, False
+        messages.quiet, messages.file.on_stderr, results.quiet = quiet, False, False
 
     def __enter__(self) -> "show":
         return self
@@ -71,7 +71,7 @@ def say(text: str) -> None:
 
 
 def say_on_stderr() -> None:
-    """Send messages to standard error from here on, to keep standard output for a program's results."""
+    """Send messages to standard error from here on, so that standard output has only results."""
     messages.file.on_stderr = True
 
 
@@ -88,7 +88,7 @@ def write(text: str, end: str = "\n") -> None:
 
 
 def _print(console: Console, what: Any, **options: Any) -> None:
-    """Print without breaking lines where no terminal ends them."""
+    """Print, and wrap lines only on a terminal."""
     console.print(what, soft_wrap=not console.is_terminal, **options)
 
 

@@ -1,4 +1,4 @@
-"""What --dry-run prints: the work that a verb would do, its size, and where the result would go."""
+"""What --dry-run prints: the planned work, its size and its output path."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from pipelines.recipe import Recipe
 
 
 def plan_pretraining(recipe: Recipe, data: Path, out: Path) -> None:
-    """Print what training `recipe` on `data` would do; ValueError if recipe and dataset do not fit together."""
+    """Print the plan of training `recipe` on `data`; ValueError if recipe and dataset do not fit together."""
     from pipelines.params import count
     from pipelines.pretrain import batches, fit_to_data
     from pipelines.training.data import open_dataset
@@ -24,12 +24,12 @@ def plan_pretraining(recipe: Recipe, data: Path, out: Path) -> None:
     parameters = quantity(costs["parameters"]["total"], "")
     answer(
         f"would train {parameters} parameters on {quantity(train.tokens, 'tok')} of {data} "
-        f"({train.tokens / there:.3g} times its {quantity(there, 'tok')}), in batches of {batches(recipe)}"
+        f"({train.tokens / there:.3g} epochs of {quantity(there, 'tok')}), in batches of {batches(recipe)}"
     )
     answer(f"compute: {quantity(costs['flops_per_token'] * train.tokens, 'FLOP')}")
     answer(
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "
-        f"gradients and optimizer, and about {quantity(memory['activations'], 'B')} of activations a sequence"
+        f"gradients and optimizer, and about {quantity(memory['activations'], 'B')} of activations per sequence"
     )
     state = "resume the run" if checkpoint_folders(out) else "make a run"
     answer(f"would {state} in {out}, with {kept} checkpoints of about {quantity(checkpoint, 'B')} each")
@@ -38,20 +38,20 @@ def plan_pretraining(recipe: Recipe, data: Path, out: Path) -> None:
 def plan_dataset(
     tokenizer: Path, entries: int, text_bytes: int | None, context_length: int | None, split: str, out: Path
 ) -> None:
-    """Print what encoding `text_bytes` of text would do."""
+    """Print the plan of encoding `text_bytes` of text."""
     per_token = 2 if entries <= 1 << 16 else 4
     shape = f"blocks of {context_length:,} tokens" if context_length else "pairs"
     answer(
         f"would encode {_size(text_bytes)} with the {entries:,} entries of {tokenizer} into {shape}, split by {split}"
     )
     most = "" if text_bytes is None else f", at most {quantity(text_bytes * per_token, 'B')}"
-    answer(f"would write the folder {out}: {per_token} bytes a token{most}")
+    answer(f"would write the folder {out}: {per_token} bytes per token{most}")
 
 
 def plan_tokenizer(
     vocab_size: int, text_bytes: int | None, split: str | None, pattern: str, out: Path, save_counts: Path | None
 ) -> None:
-    """Print what training a vocabulary on `text_bytes` of text would do."""
+    """Print the plan of training a vocabulary on `text_bytes` of text."""
     text = _size(text_bytes) + (f", the training split ({split})" if split else ", counted before")
     answer(f"would train a vocabulary of {vocab_size:,} entries with the pattern {pattern} on {text}")
     answer(f"would write {out / 'tokenizer.json'}" + (f" and {save_counts}" if save_counts else ""))

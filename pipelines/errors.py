@@ -6,6 +6,10 @@ from contextlib import suppress
 from pipelines.escapes import safe
 
 
+class UsageError(ValueError):
+    """A mistake in the words of a command line: exit status 2."""
+
+
 def complain(command: str, text: str) -> None:
     """Print one line about the `bytelm` command `command` to standard error."""
     with suppress(OSError):
@@ -13,7 +17,7 @@ def complain(command: str, text: str) -> None:
 
 
 def one_sentence(error: BaseException) -> str:
-    """Return `error` as a line for a person; a failed system call names what failed and where."""
+    """Return `error` as one line; for a failed system call, the reason and the file."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,15 +1,15 @@
-"""Text made safe to show: control characters become symbols or escapes, so that they cannot drive a terminal."""
+"""Escaped text: control characters become symbols or escapes, so that they cannot control a terminal."""
 
 import re
 import unicodedata
 
 _SHOWN = {" ": "·", "\n": "⏎", "\r": "␍", "\t": "→", "\x7f": "␡"}
-# C0 and C1 controls but tab and newline, overrides of the direction of text, and surrogates, which have no UTF-8.
+# C0 and C1 controls except tab and newline, bidirectional overrides, and surrogates, which UTF-8 cannot encode.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def safe(text: str) -> str:
-    """Return `text` with every character escaped that could drive a terminal; lines and tabs stay."""
+    """Return `text` with every character escaped that could control a terminal; newlines and tabs stay."""
     return _UNSAFE.sub(lambda match: _SHOWN.get(match[0]) or _escaped(ord(match[0])), text)
 
 

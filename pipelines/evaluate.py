@@ -1,6 +1,6 @@
 """`bytelm evaluate`: the numbers that people quote about a trained model.
 
-`pipelines.numbers` defines the numbers of a split, and `pipelines.evaluation_file` how evaluation.json keeps them.
+`pipelines.numbers` defines the numbers of a split, and `pipelines.evaluation_file` the layout of evaluation.json.
 `bits_per_byte` is null for masked models and span corruption, whose loss is not a code length. A run on pairs, whose
 targets are scored given their sources, also has `bleu_signature` and `examples`. `curves` has the loss by position
 (nats, with its standard error) and the reliability diagram.
@@ -46,9 +46,9 @@ def evaluate(
     explain: bool = False,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> Any:
-    """Measure runs on held-out text; add the numbers to evaluation.json in the folder of each and return its contents.
+    """Measure runs on held-out text; add the numbers to evaluation.json in each run's folder, and return its contents.
 
-    From Python, one run (a path) gives a dict, and a list of runs a list of dicts.
+    Returns a dict for one run (a path), and a list of dicts for a list of runs.
 
     Args:
         data: Folder of a dataset; by default the one that the run was trained on.
@@ -61,7 +61,7 @@ def evaluate(
         compressors: Whether to add what xz and zstd need for the same text: minutes for a large corpus.
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
         explain: Whether to print the definition of each number.
-        as_json: Whether to print evaluation.json instead of a table, one line for each run, and nothing else.
+        as_json: Whether to print evaluation.json instead of a table: one line for each run.
     """
     if not splits:
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
@@ -75,7 +75,7 @@ def evaluate(
     folders = [Path(runs)] if single else [Path(run) for run in runs]
     if not folders:
         raise ValueError("name at least one run folder")
-    # Mistakes in the last run are found before the first is measured.
+    # Reports mistakes in the last run before the first run is measured.
     plans = [_plan(folder, data, against, splits, stride, min_context, compressors) for folder in folders]
     search = {"beams": beams, "length_penalty": length_penalty}
     results = [_measure(plan, search, compressors, checkpoint, device, dtype) for plan in plans]
@@ -88,14 +88,14 @@ def evaluate(
 
 
 def measure(folder: Path, *, compressors: bool = False, dtype: str = "float32") -> dict[str, Any]:
-    """Measure a run on the validation split of its dataset, as `evaluate` does by default, and print no table."""
+    """Return the default evaluation of a run, on the validation split of its dataset; print no table."""
     plan = _plan(folder, None, None, ("validation",), None, 1, compressors)
     return _measure(plan, {"beams": 4, "length_penalty": 1.0}, compressors, "newest", "auto", dtype)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: a run, the splits of a dataset, and the run to compare it with."""
+    """A run, the splits of a dataset to measure it on, and the run to compare it with."""
 
     run: "Run"
     dataset: "Dataset"
@@ -113,7 +113,7 @@ def _plan(
     min_context: int,
     compressors: bool,
 ) -> Plan:
-    """Check the options against the run in `folder`; raise ValueError for what makes no sense."""
+    """Return the plan of one evaluation; ValueError for options that do not fit the run in `folder`."""
     from pipelines.evaluation import comparable, dataset_of, windows_of
     from pipelines.training.run import Run
 
@@ -163,18 +163,18 @@ def _measure(
 
 
 def _earlier(run: "Run") -> dict[str, Any] | None:
-    """Return the contents of the run's evaluation.json; a damaged one is renamed, and None returned."""
+    """Return the contents of the run's evaluation.json; rename a damaged file and return None."""
     try:
         return run.evaluation()
     except ValueError:
         path = run.folder / "evaluation.json"
         aside = path.rename(path.with_name("evaluation.json.damaged"))
-        warnings.warn(f"{path} is damaged: renamed to {aside.name}, and a new one begun", stacklevel=2)
+        warnings.warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun", stacklevel=2)
         return None
 
 
 def _show(plans: Sequence[Plan], results: Sequence[dict[str, Any]], explain: bool) -> None:
-    """Print a table with a row for each number and a column for each split of each run; say where it was saved."""
+    """Print a table with a row for each number and a column for each split of each run; name the files."""
     from pipelines.display import answer, say, table
     from pipelines.files import distinct_names
     from pipelines.numbers import definitions, in_words, rows_of

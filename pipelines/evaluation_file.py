@@ -1,8 +1,8 @@
 """evaluation.json: every evaluation of a run. A new one replaces only an earlier one with the same settings.
 
-`splits` has the newest evaluation of each split. `measured` says when and where each of these was made, and of which
-checkpoint on which data. `earlier` lists the others as {"split", "numbers", "measured"}, the newest first. The other
-fields (`run`, `checkpoint`, `data`, ...) describe the newest evaluation.
+`splits` has the newest evaluation of each split. For each split, `measured` records the date, hardware, checkpoint and
+data of that evaluation. `earlier` lists the other evaluations as {"split", "numbers", "measured"}, the newest first.
+The other fields (`run`, `checkpoint`, `data`, ...) describe the newest evaluation.
 """
 
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.numbers import NUMBERS
 
-# Fields of an evaluation that must agree, where both of two evaluations have them, for one to replace the other.
+# One evaluation replaces another if these fields agree wherever both have them.
 SETTINGS = ("window", "stride", "min_context", "document_mask", "dtype", "beams", "length_penalty")
 SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
 _ALWAYS_THERE = ("tokens", "bytes", "cross_entropy_bits", "accuracy")
@@ -20,7 +20,7 @@ COMMON = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of one split: the entry of `splits`, and how it was measured."""
+    """One evaluation of one split: its entries in `splits` and `measured`."""
 
     split: str
     numbers: dict[str, Any]
@@ -32,7 +32,7 @@ class Evaluation:
         return self.split, self.measured.get("dataset_fingerprint")
 
     def replaces(self, other: "Evaluation") -> bool:
-        """Whether both measure the same: no setting that both record differs."""
+        """Whether both measure the same: every setting that both record agrees."""
         ours, theirs = (_without_none({**each.numbers, **each.measured}) for each in (self, other))
         shared = [key for key in (*SETTINGS, *SOURCES) if key in ours and key in theirs]
         return self.split == other.split and all(ours[key] == theirs[key] for key in shared)
@@ -49,9 +49,9 @@ def evaluations_of(contents: dict[str, Any] | None) -> list[Evaluation]:
 
 
 def with_evaluations(contents: dict[str, Any] | None, run: str, added: list[Evaluation]) -> dict[str, Any]:
-    """Return the contents of an evaluation.json to which the evaluations `added` have been added.
+    """Return the contents of evaluation.json with the evaluations `added`.
 
-    An evaluation that is replaced leaves behind the numbers that its successor lacks, such as those of compressors.
+    A replaced evaluation passes on the numbers that its successor lacks, such as those of compressors.
     """
     known = evaluations_of(contents)
     count = len(contents["splits"]) if contents else 0
@@ -70,7 +70,7 @@ def with_evaluations(contents: dict[str, Any] | None, run: str, added: list[Eval
 
 
 def is_whole(contents: dict[str, Any]) -> bool:
-    """Whether these can be the contents of an evaluation.json."""
+    """Whether `contents` has the structure of an evaluation.json."""
     splits, measured, earlier = (contents.get(key) for key in ("splits", "measured", "earlier"))
     return (
         _is_table_of_tables(splits)
@@ -88,7 +88,7 @@ def _is_entry(value: Any) -> bool:
 
 
 def _are_numbers(numbers: dict[str, Any]) -> bool:
-    """Whether this can be the entry of a split: what a report reads without asking is there, and of the right type."""
+    """Whether `numbers` can be the entry of a split: it has the fields that a report needs, of the right types."""
     curves, compressors = numbers.get("curves", {}), numbers.get("compressors", {})
     if not (isinstance(curves, dict) and _is_table_of_tables(compressors)):
         return False

@@ -36,7 +36,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrit
     Args:
         out: Folder to make.
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
-        overwrite: Whether an export that is there already is replaced.
+        overwrite: Whether to replace an existing export.
     """
     from lm.exchange import format_of, to_hugging_face
     from pipelines.display import quantity, say

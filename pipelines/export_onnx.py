@@ -34,7 +34,7 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwr
     Args:
         out: File to write, such as model.onnx.
         checkpoint: Which one of the run: newest, best (the lowest validation loss), or the number of a step.
-        overwrite: Whether a file that is there already is replaced.
+        overwrite: Whether to replace an existing file.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""Files and folders: written whole or not at all, read strictly."""
+"""Files and folders, written whole or not at all and read strictly."""
 
 import fcntl
 import json
@@ -156,7 +156,7 @@ def locked_file(path: Path, refusal: str) -> Iterator[None]:
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """Return the names of `folders`, each with as many of its parents as tell it from the others."""
+    """Return the names of `folders`, with as many parent folders as needed to make different folders differ."""
     paths = [folder.resolve() for folder in folders]
     depth = [1] * len(paths)
     while True:

@@ -42,9 +42,9 @@ def generate(
     tokens), `tokens`, `probabilities`.
 
     Args:
-        prompt: The text to continue, or the source; - for standard input, without its last line end. An encoder's has
-            its mask token, <|mask|> or what an imported one has for it, where a token is wanted. Given several times,
-            all prompts are continued together.
+        prompt: Text to continue, or the source of an encoder-decoder; - reads standard input without its last newline.
+            For an encoder, a text with <|mask|> (or the mask token of an imported tokenizer) at each position to fill.
+            Repeat the option to continue several prompts together.
         tokens: Most tokens to write; each text also stops at its end. Left out, 200.
         temperature: Below 1 sharper, above 1 more varied. Left out, 0.8.
         top_k: Draw from the so many likeliest tokens.
@@ -114,13 +114,13 @@ def generate(
 
 
 def _read(prompt: str) -> str:
-    """Return the prompt of an argument of the command line, in which - stands for standard input."""
+    """Return the prompt that a --prompt stands for; - stands for standard input."""
     from pipelines.process import read_standard_input
 
     try:
         if prompt == "-":
             return read_standard_input().decode().removesuffix("\n")
-        return prompt.encode("utf-8", "surrogateescape").decode()  # Python's escapes for bytes of the command line
+        return prompt.encode("utf-8", "surrogateescape").decode()  # undoes Python's escapes of invalid bytes
     except UnicodeDecodeError as error:
         raise ValueError(f"--prompt is not UTF-8 at byte {error.start:,}: convert it") from None
     except UnicodeEncodeError:

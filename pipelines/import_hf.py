@@ -38,7 +38,7 @@ def import_hf(
     Args:
         out: Folder of the run to make.
         objective: What the model predicts, if not the usual of its kind; that of an encoder-decoder is sequence-pairs.
-        overwrite: Whether an imported run that is there already is replaced.
+        overwrite: Whether to replace an existing imported run.
     """
     from lm.exchange import from_hugging_face
     from pipelines.display import quantity, say
@@ -120,7 +120,6 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imported: dict[str, Any]) -> None:
     """A run of step 0, with an optimizer that has not begun."""
-
     from lm.model import LanguageModel
     from pipelines.provenance import provenance
     from pipelines.recipe import save_config

@@ -27,7 +27,7 @@ class LoadedRun:
     """The ids that the model reads around a text."""
 
     def ids(self, text: str) -> list[int]:
-        """Return the ids that the model reads of a text.
+        """Return the ids that the model reads for a text.
 
         A decoder reads the start token that documents had in training (<|endoftext|>), if any, and the text. An encoder
         reads <|cls|>, the text and <|sep|>; a <|mask|> in the text is the mask. An encoder-decoder reads the source and
@@ -42,7 +42,7 @@ class LoadedRun:
         return [special[CLS], *tok.encode(text, allowed_special=masks, disallowed_special=()), special[SEP]]
 
     def target_ids(self, target: str) -> list[int]:
-        """Return the ids that an encoder-decoder reads of a target: its start token and the text."""
+        """Return the ids that an encoder-decoder reads for a target: its start token and the text."""
         start = [] if self.around.start is None else [self.around.start]
         return [*start, *self.tokenizer.encode(target, disallowed_special=())]
 
@@ -53,15 +53,19 @@ class LoadedRun:
         T is the number of tokens that the model reads, `len(run.ids(text))`. A decoder's row t predicts token t + 1:
         with a start token, row 0 predicts the first token of the text, and the last row the token after the text. An
         encoder's row t predicts the token at position t. An encoder-decoder reads `text` as the source, and its rows
-        are those of `run.target_ids(target)`, as a decoder's.
+        predict the target as a decoder does, one for each of `run.target_ids(target)`.
 
-        Raises ValueError for a text longer than the context, for one without tokens where nothing stands before it,
-        and for a target that the architecture needs or does not take.
+        Raises ValueError for a text longer than the context, for an empty text if the model has no start token, and for
+        a target that is missing or that the architecture does not take.
         """
-        two = self.config.model.architecture == "encoder-decoder"
-        if two != (target is not None):
-            how = "an encoder-decoder needs a target: logits(source, target)" if two else "only an encoder-decoder"
-            raise ValueError(how if two else f"{how} takes a target; this model is a {self.config.model.architecture}")
+        architecture = self.config.model.architecture
+        two = architecture == "encoder-decoder"
+        if two and target is None:
+            raise ValueError("an encoder-decoder needs a target: logits(source, target)")
+        if target is not None and not two:
+            raise ValueError(
+                f"only an encoder-decoder takes a target; the architecture of this model is {architecture}"
+            )
         device = self.model.embedding.weight.device
         source = torch.tensor([self.ids(text)], device=device)
         ids = torch.tensor([self.target_ids(target)], device=device) if target is not None else source
@@ -76,9 +80,13 @@ def load_run(
 ) -> LoadedRun:
     """Return the trained model of a run's folder with its tokenizer and configuration.
 
-    checkpoint: newest, best (the lowest validation loss), or the number of a step. device: auto, cpu or cuda. dtype: of
-    activations and matrix products, float32, bfloat16 or auto. Raises ValueError for a folder that is no run, and for a
-    run without a whole checkpoint.
+    Raises ValueError for a folder that is not a run, and for a run without a whole checkpoint.
+
+    Args:
+        path: Folder of the run.
+        checkpoint: newest, best (the lowest validation loss), or the number of a step.
+        device: auto, cpu or cuda.
+        dtype: Of activations and matrix products: float32, bfloat16 or auto.
     """
     run = Run(path)
     tok = run.tokenizer()

@@ -22,7 +22,7 @@ def load_trained(run: Run, device: str = "auto", dtype: str = "float32", checkpo
     """The model of a run's checkpoint, with its weights averaged where the run averages them: the newest whole one,
     the "best", of the lowest validation loss, or that of a step.
 
-    Raises ValueError when there is none, or when config.toml is not the one that it was trained with.
+    Raises ValueError without such a checkpoint, and for a config.toml that does not match it.
     """
     machine = choose_machine(device, dtype)
     folder, weights = load_weights(run.folder, run.settings, checkpoint)

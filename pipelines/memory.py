@@ -1,4 +1,4 @@
-"""How much memory this process holds."""
+"""The memory of this process."""
 
 import resource
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def resident_memory() -> int:
-    """Return the bytes of memory that the process holds now, or its peak so far where only that is known."""
+    """Return the resident memory of the process in bytes, or its peak so far where the system reports only that."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text(encoding="ascii").split()[1]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""README.md of an exported model: what it is, its data, tokenizer and numbers, and how to load it."""
+"""The model card of an export: the model, its data, tokenizer and numbers, and how to load it."""
 
 from importlib.metadata import version
 from typing import Any
@@ -12,8 +12,8 @@ TASKS = {"decoder": "text-generation", "encoder": "fill-mask", "encoder-decoder"
 OBJECTIVES = {
     "next-token": "to predict the next token",
     "masked-token": "to predict masked tokens",
-    "span-corruption": "to restore spans that were taken out of a text",
-    "sequence-pairs": "to write the target of a source",
+    "span-corruption": "to restore spans removed from a text",
+    "sequence-pairs": "to write a target for a source",
 }
 
 
@@ -44,23 +44,23 @@ def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) 
 
 
 def _data(run: Run) -> str:
-    """What the dataset says of its corpus, if the run's dataset is still there."""
+    """Return the corpus and the sizes of its splits, or the fingerprint of a dataset that is gone or damaged."""
     try:
         info = read_json(run.data / "dataset.json", "build the dataset again")
         corpus = info["corpus"]
         splits = ", ".join(f"{name} {split['bytes']:,} bytes" for name, split in info["splits"].items())
         return f"{corpus['name']}, split by {corpus['split_rule']}: {splits}."
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        return f"A dataset of the fingerprint `{run.facts['dataset_fingerprint'] or 'unknown'}`."
+        return f"A dataset with the fingerprint `{run.facts['dataset_fingerprint'] or 'unknown'}`."
 
 
 def _evaluation(run: Run) -> str:
     try:
         splits = (run.evaluation() or {}).get("splits", {})
-    except ValueError:  # damaged: an export does without
+    except ValueError:  # damaged: the export does not need it
         splits = {}
     if not splits:
-        return "None: `bytelm evaluate` measures it."
+        return "Not evaluated yet: `bytelm evaluate` measures the model."
     head = f"| | {' | '.join(splits)} |\n|---|{'---:|' * len(splits)}\n"
     rows = rows_of(list(splits.values()))
     return head + "\n".join(f"| {in_words(key)} | {' | '.join(cells)} |" for key, cells in rows)

@@ -1,4 +1,4 @@
-"""The numbers of evaluation.json in words: the name, the unit and the definition of each."""
+"""The numbers of evaluation.json: the name, unit and definition of each."""
 
 from typing import Any, NamedTuple
 
@@ -12,31 +12,31 @@ class Number(NamedTuple):
 
 
 NUMBERS = {
-    "tokens": Number("tokens scored", "Tokens that the model predicted and was scored on.", 0),
+    "tokens": Number("tokens scored", "Tokens that the model predicted and that were scored.", 0),
     "bytes": Number("bytes scored", "Bytes of text in the scored tokens. Special tokens count 0 bytes.", 0),
     "cross_entropy": Number(
         "cross-entropy, nats per token",
-        "Mean of -ln p over the scored tokens, where p is the probability that the model gave to the token that came.",
+        "Mean of -ln p over the scored tokens, where p is the probability that the model gave to the correct token.",
         4,
     ),
     "cross_entropy_bits": Number("cross-entropy, bits per token", "The cross-entropy in nats, divided by ln 2.", 4),
     "perplexity": Number(
         "perplexity",
-        "exp of the cross-entropy in nats: the number of equally likely tokens that would be as hard to predict.",
+        "exp of the cross-entropy in nats: a choice among that many equally likely tokens is as hard to predict.",
         2,
     ),
     "bits_per_byte": Number(
         "bits per byte",
-        "Total bits of the scored tokens, divided by their bytes. It compares models of different tokenizers. "
-        "Masked models and span corruption have none, because their loss is not a code length.",
+        "Total bits of the scored tokens, divided by their bytes. Comparable between models with different tokenizers. "
+        "Undefined for masked models and span corruption, whose loss is not a code length.",
         4,
     ),
     "entropy_bits": Number(
         "entropy of the predictions, bits",
-        "Mean entropy of the predicted distributions. Below the cross-entropy, the model is too sure of itself.",
+        "Mean entropy of the predicted distributions. If it is below the cross-entropy, the model is overconfident.",
         4,
     ),
-    "accuracy": Number("accuracy", "Share of scored tokens that the model ranks first.", 4),
+    "accuracy": Number("accuracy", "Share of scored tokens to which the model gave the highest probability.", 4),
     "calibration_error": Number(
         "calibration error",
         "Expected gap between confidence and accuracy of the first-ranked token, over 15 equal bins of confidence.",
@@ -69,25 +69,27 @@ NUMBERS = {
     ),
     "js_bits": Number("Jensen-Shannon divergence, bits", "Mean Jensen-Shannon divergence of run and other, 0 to 1.", 4),
     "entropy_rate_bits": Number(
-        "entropy rate of the source, bits", "What the best possible model would reach on this synthetic source.", 4
+        "entropy rate of the source, bits", "Cross-entropy of the best possible model on this synthetic source.", 4
     ),
     "kl_true_bits": Number(
         "divergence from the source, bits", "Mean D_KL(source ∥ run) of the conditional distributions.", 4
     ),
-    "kl_true_tokens": Number("tokens compared with the source", "Positions whose context the source knows.", 0),
+    "kl_true_tokens": Number(
+        "tokens compared with the source", "Positions with a known distribution of the source.", 0
+    ),
     "pseudo_perplexity": Number(
         "pseudo-perplexity",
-        "exp of the mean nats of up to 2,048 positions, each masked alone. It does not compare with a perplexity.",
+        "exp of the mean nats of up to 2,048 positions, each masked alone. Not comparable with a perplexity.",
         2,
     ),
     "unigram_pseudo_perplexity": Number(
         "unigram baseline, pseudo-perplexity", "The unigram baseline at the positions of the pseudo-perplexity.", 2
     ),
-    "pseudo_tokens": Number("positions masked alone", "Positions that the pseudo-perplexity is the mean of.", 0),
-    "cut": Number("pairs cut", "Pairs that are longer than the model reads, cut to its context.", 0),
-    "bleu": Number("BLEU", "Corpus BLEU, 0 to 100, of the targets that beam search finds, cased, by sacrebleu.", 1),
-    "exact_match": Number("exact match", "Share of found targets that equal the reference to the byte.", 4),
-    "beams": Number("beams", "Hypotheses that beam search follows side by side.", 0),
+    "pseudo_tokens": Number("positions masked alone", "Positions that the pseudo-perplexity averages.", 0),
+    "cut": Number("pairs cut", "Pairs longer than the context of the model, cut to its length.", 0),
+    "bleu": Number("BLEU", "Cased corpus BLEU (0 to 100) of the targets that beam search finds, by sacrebleu.", 1),
+    "exact_match": Number("exact match", "Share of the targets found that equal the reference byte for byte.", 4),
+    "beams": Number("beams", "Hypotheses that beam search keeps.", 0),
     "length_penalty": Number(
         "length penalty", "Beam search divides the log-probability of a target by its length to this power.", 2
     ),
@@ -101,22 +103,22 @@ NUMBERS = {
     "document_mask": Number("document mask", "Whether a token sees only its own document."),
     "dtype": Number("dtype", "Number format of activations and matrix products."),
 }
-# Entries of a split that are no single number.
+# Entries of a split that are not a single number.
 NOT_NUMBERS = ("curves", "compressors", "examples", "bleu_signature")
 COMPRESSED = Number(
     "compressor, bits per byte",
-    'Compressed size of the same text. "Given the training text" is how much a file with both is larger than one '
-    "with the training text alone.",
+    'Compressed size of the same text. "Given the training text" is the growth of the compressed training text when '
+    "this text is appended to it.",
 )
 
 
 def in_words(key: str) -> str:
-    """The name of a number of evaluation.json, with its unit."""
+    """Return the name of a number of evaluation.json, with its unit."""
     return NUMBERS[key].name if key in NUMBERS else key.replace("_", " ")
 
 
 def formatted(key: str, value: Any) -> str:
-    """The value of a number of evaluation.json as people read it; "–" for None."""
+    """Return the value of a number of evaluation.json in its usual format; "–" for None."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -127,8 +129,7 @@ def formatted(key: str, value: Any) -> str:
 
 
 def rows_of(splits: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    """(key, a cell for each of these entries of evaluation.json) of every number that one of them has, compressors
-    after the others."""
+    """Return (key, a cell for each of `splits`) for every number that occurs in them; compressors come last."""
     keys = dict.fromkeys(key for numbers in splits for key in numbers if key not in NOT_NUMBERS)
     known = [key for key in NUMBERS if key in keys] + [key for key in keys if key not in NUMBERS]
     rows = [
@@ -144,7 +145,7 @@ def rows_of(splits: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
 
 
 def definitions(rows: list[tuple[str, list[str]]]) -> list[tuple[str, str, str]]:
-    """(name, key in evaluation.json, definition) of the numbers in `rows_of`."""
+    """Return (name, key in evaluation.json, definition) of the numbers in `rows`."""
     found = [(NUMBERS[key].name, key, NUMBERS[key].definition) for key, _ in rows if key in NUMBERS]
     compressed = any(key.endswith("bits per byte") for key, _ in rows if key not in NUMBERS)
     return [*found, *([(COMPRESSED.name, "compressors", COMPRESSED.definition)] if compressed else [])]

@@ -10,6 +10,7 @@ import tyro
 
 from lm.config import ModelConfig
 from pipelines.arguments import parse
+from pipelines.errors import UsageError
 from pipelines.recipe import load_recipe, recipe_names
 from pipelines.training.config import OptimizerKind
 from pipelines.verbs import verb
@@ -160,7 +161,7 @@ def main(arguments: list[str]) -> None:
     if arguments and not arguments[0].startswith("-"):
         (shape, trained_by), rest = described(arguments[0]), arguments[1:]
     elif not {"-h", "--help"} & set(arguments):
-        raise ValueError("name a model first: a preset such as gpt2, a recipe, a .toml file or a run's folder")
+        raise UsageError("name a model first: a preset such as gpt2, a recipe, a .toml file or a run's folder")
 
     def command(
         model: ModelConfig = shape,

@@ -17,11 +17,11 @@ from tokenizer import END_OF_TEXT, PAD, Tokenizer
 SPLIT = "validation"
 MOST_TOKENS = 256
 LONGEST_CHARACTER = 4  # bytes of one character in UTF-8
-LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits: a token above the n-th has at least the shade n + 1
+LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits; the shade of a token is the number of levels that it reaches
 
 
 class Piece(NamedTuple):
-    """Some text of a passage, and the bits of its tokens; None where the model does not predict it."""
+    """A piece of text and the bits of its tokens; None if the model does not predict it."""
 
     text: str
     bits: float | None
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Passage:
-    """`given` is what the model reads first (the source of an encoder-decoder), `pieces` what it is scored on."""
+    """A text in pieces, and `given`, the source that an encoder-decoder reads first."""
 
     split: str
     given: str
@@ -65,7 +65,7 @@ def passage_of(run: Run, model: LanguageModel) -> Passage | None:
         return None
     batch, scored = first.batch, first.scored[:1, :MOST_TOKENS]
     bits = _bits(model, first)
-    # Padding after the last target is no text.
+    # Leave out the padding after the last target.
     end = len(bits) if batch.source is None else 1 + int(np.flatnonzero(scored[0]).max())
     source = [] if batch.source is None else batch.source[0].tolist()
     edges = {tok.special_tokens.get(name) for name in (PAD, END_OF_TEXT)}
@@ -88,7 +88,7 @@ def _bits(model: LanguageModel, windows: Windows) -> list[float | None]:
 
 
 def _pieces(tok: Tokenizer, ids: list[int], bits: list[float | None]) -> list[Piece]:
-    """Return tokens as text; tokens that hold parts of one character make one piece."""
+    """Return tokens as pieces of text; tokens that are parts of one character make one piece."""
     special = {token: name for name, token in tok.special_tokens.items()}
     pieces: list[Piece] = []
     waiting, total, count = b"", 0.0, 0
@@ -103,4 +103,6 @@ def _pieces(tok: Tokenizer, ids: list[int], bits: list[float | None]) -> list[Pi
             text = waiting.decode(errors="replace")
         pieces.append(Piece(text, None if value is None else total, count))
         waiting, total, count = b"", 0.0, 0
+    if waiting:  # the passage ends within a character
+        pieces.append(Piece(waiting.decode(errors="replace"), None if bits[-1] is None else total, count))
     return pieces

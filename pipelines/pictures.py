@@ -17,7 +17,7 @@ LABELLED_INCHES = 1.4  # a map wider than this has its tokens beside it
 MOST_ANNOTATED = 64  # heads with their scores written in
 PAGE_INCHES = 11.0
 LABEL_SIZE = (0.065, 0.03)  # of a label, as shares of the picture of the embedding
-# Points of the embedding are pixels, which do not follow dark mode: colours that show on both.
+# Points of the embedding are rasterised and cannot follow dark mode: these colours show in both modes.
 KIND_COLOURS = ("#3182ce", "#dd6b20", "#38a169", "#805ad5", "#d53f8c", "#319795", "#718096")
 
 
@@ -117,7 +117,7 @@ def _draw_signed(axes: Any, values: np.ndarray, rows: Sequence[str], columns: Se
 
 
 def _colour_bar(figure: Any, axes: Any, image: Any, label: str = "") -> None:
-    """Draw what the colours of `image` stand for."""
+    """Add a colour bar for `image`, beside `axes`."""
     bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, shrink=0.9)
     bar.set_label(label, fontsize=10)
     bar.ax.tick_params(labelsize=9)
@@ -163,7 +163,7 @@ def _spaced(count: int, most: int) -> list[int]:
 
 
 def pictures(inside: Inside, prefix: str = "inside") -> list[tuple[str, str, str]]:
-    """Return (title, explanation, SVG) of each picture that there is data for; the ids in it begin with `prefix`."""
+    """Return (title, explanation, SVG) of each picture with data; the ids in the SVG begin with `prefix`."""
     with style():
         drawn = [
             (

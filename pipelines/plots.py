@@ -9,14 +9,14 @@ from pipelines.subject import Subject, Text, scored_texts
 from pipelines.svg import PALE, PALER, SERIES, draw_svg, new_figure, style
 
 SIZE = (5.6, 3.9)  # inches
-LINE_STYLES = ("-", "--", "-.", ":")  # so that colour is not all that tells runs apart
-WARM_UP = 0.05  # share of the training that the loss axis may cut off
+LINE_STYLES = ("-", "--", "-.", ":")  # distinguish runs without colour
+WARM_UP = 0.05  # share of the training that the loss axis ignores
 BINS = 24  # of the loss by position
 BAND = 2.0  # standard errors
 
 
 class Plot(NamedTuple):
-    """A figure of the page and what it shows."""
+    """A figure of the page, with its title and explanation."""
 
     name: str
     title: str
@@ -25,7 +25,7 @@ class Plot(NamedTuple):
 
 
 def plots(subjects: Sequence[Subject]) -> list[Plot]:
-    """Return each plot that there is data for."""
+    """Return the plots that have data."""
     with style():
         drawn = [
             _plot("loss", "Loss", _LOSS, _draw_loss(subjects)),
@@ -56,7 +56,7 @@ def _axes(height: float = SIZE[1]) -> tuple[Any, Any]:
 
 
 def _styled(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
-    """Each subject with its colour and its style of line."""
+    """Yield each subject with its colour and line style."""
     for number, each in enumerate(subjects):
         yield each, SERIES[number % len(SERIES)], LINE_STYLES[number % len(LINE_STYLES)]
 
@@ -92,7 +92,7 @@ def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Any:
 
 
 def _draw_positions(subjects: Sequence[Subject]) -> Any:
-    """The loss over the number of tokens of context; positions come in bins that widen, with a band."""
+    """Return the loss by position, averaged in bins that widen, with a band of its error; None without data."""
     figure, axes = _axes()
     first, last = math.inf, 0.0
     for each, colour, line in _styled(subjects):
@@ -139,7 +139,7 @@ def loss_by_position(numbers: dict[str, Any]) -> list[tuple[float, float, float]
 
 
 def _draw_bits_per_byte(text: Text) -> Any:
-    """Bars of all evaluations on one text, beside baselines on the same text."""
+    """Return a bar chart of all evaluations on one text and the baselines on it."""
     first = text.scores[0].numbers
     per_byte = first["tokens"] / first["bytes"]
     bars = [
@@ -190,7 +190,7 @@ def _label(name: str) -> str:
 
 
 def _labelled(figure: Any, axes: Any, x: str, y: str) -> Any:
-    """The figure with its axes named and counted in k and M, and a legend; None where nothing was drawn."""
+    """Label the axes, abbreviate their numbers (k, M) and add a legend; return the figure, or None if it is empty."""
     from pipelines.display import quantity
 
     handles, _ = axes.get_legend_handles_labels()
@@ -205,14 +205,14 @@ def _labelled(figure: Any, axes: Any, x: str, y: str) -> Any:
 
 
 _LOSS = (
-    "Cross-entropy in bits per target during training. The axis leaves out the first 5 % of the training, "
-    "where the loss falls from the log of the vocabulary."
+    "Cross-entropy in bits per target during training. The axis ignores the first 5 % of the training, "
+    "where the loss falls from the logarithm of the vocabulary size."
 )
 _LR = "Learning rate of each logged step."
 _SPEED = "Training tokens per second, without validation and checkpoints."
 _POSITION = (
-    "Cross-entropy by position in the window: what a longer context is worth. Points are means of bins, with a band of "
-    "two standard errors where they were recorded. Positions that only the first window scores are left out."
+    "Cross-entropy by position in the window: how much a longer context helps. Points are means of bins; the band is "
+    "two standard errors, where these were recorded. Positions that only the first window scores are left out."
 )
 _BYTES = "All bars are of the same text; shorter is better. Hatched: a compressor that has seen the training text."
 _RELIABILITY = (

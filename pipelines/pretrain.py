@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from pipelines.arguments import DryRun, parse
+from pipelines.errors import UsageError
 from pipelines.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 from pipelines.verbs import verb
 
@@ -34,7 +35,7 @@ def pretrain(
 
     `parallel` shares the work among the processes that torchrun started: each calls this function, and the batch, the
     data's order and the losses are those of one process. A run may go on in another number of processes. `dry_run` only
-    prints the work, its size and where it would go.
+    prints the planned work, its size and its output path.
 
     Returns 0, or 128 + the signal that stopped it after saving (0 in processes other than the main one). Raises
     ValueError when recipe, dataset and run folder, or `parallel` and the processes, do not fit together,
@@ -110,14 +111,14 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
             reached = trainer.train()
     if reached.signal and reached.tokens < recipe.train.tokens:
         saved = f"saved at step {reached.step:,}, {reached.share_of(recipe.train.tokens)}"
-        say(f"{out}: {saved}; bytelm pretrain --out {shlex.quote(str(out))} goes on from there")
+        say(f"{out}: {saved}; {_resuming(out)} resumes it")
         return 128 + reached.signal if group.is_main else 0
     say(f"{out}: {reached.summary()}")
     return 0
 
 
 def _announce(out: Path, trainer: "Trainer", recipe: Recipe, before: int) -> None:
-    """Say what is about to be trained and how; `before`: how many tokens a resumed run was to train on until now."""
+    """Say what is about to be trained and how; `before` is the token budget of a resumed run so far."""
     from pipelines.display import quantity, say
     from pipelines.training.machine import precision_line
 
@@ -131,14 +132,14 @@ def _announce(out: Path, trainer: "Trainer", recipe: Recipe, before: int) -> Non
 
 
 def _trained_for(out: Path) -> int:
-    """Return the tokens that a run was to train on until now; 0 for a new run."""
+    """Return the token budget of the run in `out`; 0 for a new run."""
     from pipelines.training.run import Run
 
     return Run(out).recipe.train.tokens if (out / "config.toml").exists() else 0
 
 
 def _restated(recipe: Recipe, before: int) -> str:
-    """Return what becomes of the learning rate where a run of `before` tokens is extended."""
+    """Return a line about the learning rate of a run that is extended from `before` tokens."""
     from lm.schedules import multiplier
     from pipelines.display import quantity
 
@@ -220,13 +221,18 @@ def fit_to_data(recipe: Recipe, dataset: Any) -> Recipe:
 
 
 def _fitted(recipe: Recipe, dataset: Any, out: Path) -> Recipe:
-    """`fit_to_data`; where a run is there already the error also says how to resume it."""
+    """Return what `fit_to_data` does; if `out` has a run, the error also says how to resume it."""
     try:
         return fit_to_data(recipe, dataset)
     except ValueError as error:
         if not (out / "config.toml").exists():
             raise
-        raise ValueError(f"{error}; or resume the run with its own settings: bytelm pretrain --out {out}") from None
+        raise ValueError(f"{error}; or resume the run with its own settings: {_resuming(out)}") from None
+
+
+def _resuming(out: Path) -> str:
+    """Return the command that resumes the run in `out`."""
+    return f"bytelm pretrain --out {shlex.quote(str(out))}"
 
 
 def _check_context(recipe: Recipe, dataset: Any) -> None:
@@ -248,7 +254,7 @@ def main(arguments: list[str]) -> int:
     elif there := _run_named(arguments):
         recipe, data, words = there.recipe, there.data, f"pretrain --out {there.folder}"
     elif not {"-h", "--help"} & set(arguments):
-        raise ValueError(
+        raise UsageError(
             f"name a recipe first: {', '.join(recipe_names())}, or a .toml file; or resume a run: bytelm pretrain "
             "--out RUN"
         )
@@ -267,8 +273,8 @@ def main(arguments: list[str]) -> int:
         is extended with more tokens: `bytelm pretrain --out RUN --train.tokens 4M`.
 
         Args:
-            data: Folder of the dataset; by default that of the run which is resumed.
-            out: Folder of the run; one that is there already goes on.
+            data: Folder of the dataset. A run that is resumed by --out alone has its own.
+            out: Folder of the run. An existing run is resumed.
             parallel: How the processes that torchrun starts share the work: ddp, a whole model in each, or fsdp, its
                 weights and optimizer state cut up among them (on a GPU with a --train.micro-batch). Say torchrun
                 --nproc-per-node 2 --no-python bytelm pretrain ... --parallel ddp.
@@ -286,7 +292,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_named(arguments: list[str]) -> Any:
-    """Return the run that --out names, to be resumed without a recipe; None where it names none."""
+    """Return the run in the folder that --out names, to resume without a recipe; None if there is no run."""
     names = [given for word, given in pairwise(arguments) if word == "--out"]
     names += [word.removeprefix("--out=") for word in arguments if word.startswith("--out=")]
     if not names or not (Path(names[-1]) / "config.toml").exists():

@@ -8,19 +8,20 @@ from typing import Any
 
 from pipelines.stdout import Stdout
 
-# Standard streams, in the order of their descriptors. A closed one is opened the wrong way round, so that reading and
-# writing fail; errors have nowhere to go.
+# Standard streams, in the order of their descriptors. A closed stream is opened in the opposite mode, so that its use
+# fails.
 _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
 
 
 def prepare() -> list[int]:
-    """Make the process ready to run a verb; return a list that gets an entry for each Ctrl-C.
+    """Prepare the process to run a verb; return a list that gets an entry for each Ctrl-C.
 
-    Characters that the encoding of a stream lacks are printed as escapes.
+    Characters that the encoding of an output stream lacks are printed as escapes.
     """
     for name, mode, flags in _STREAMS:
         if getattr(sys, name) is None:
-            # The lowest descriptor is the closed stream's: no file opened later gets it, for libraries to write to.
+            # This takes the lowest free descriptor, the closed stream's. A file opened later would take it otherwise,
+            # and libraries that write to the stream would write to that file.
             descriptor = os.open(os.devnull, flags)
             os.set_inheritable(descriptor, True)
             setattr(sys, name, open(descriptor, mode))  # noqa: SIM115, PTH123
@@ -46,9 +47,9 @@ def read_standard_input() -> bytes:
 
 
 def finish() -> None:
-    """Leave Python nothing to report as it exits.
+    """Flush standard output and restore Ctrl-C, so that Python exits without a message of its own.
 
-    The verb is done: Ctrl-C just ends the process, and only messages can still be unwritten.
+    The verb is done: Ctrl-C only ends the process, and any unwritten output is messages.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

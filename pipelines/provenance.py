@@ -1,4 +1,4 @@
-"""When, with which version and on which hardware something was made."""
+"""The date, versions and hardware of a run or an evaluation."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ import torch
 
 
 def provenance(device: torch.device | None = None) -> dict[str, str]:
-    """Return the date in UTC, the versions of bytelm, Python and torch, and the hardware where a `device` computed."""
+    """Return the date in UTC, the versions of bytelm, Python and torch and, with a `device`, the hardware."""
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": version("bytelm"),

@@ -133,7 +133,7 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
         kinds = "float" if hint is float else " or ".join(t.__name__ for t in accepted)
         raise ValueError(f"{source}: {name} is {value!r}, but must be of type {kinds}")
-    bits = 128 if hint is float else 63  # the ranges of float32 and int64
+    bits = 128 if hint is float else 63  # the ranges of float32 and int64; NaN is refused too
     if isinstance(value, int | float) and not abs(value) < 2**bits:
-        raise ValueError(f"{source}: {name} is not a number below 2^{bits}")
+        raise ValueError(f"{source}: {name} is out of range: its magnitude must be below 2^{bits}")
     return float(value) if hint is float else value

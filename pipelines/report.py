@@ -30,9 +30,9 @@ def report(
     """Write a self-contained HTML page about one run or several; return its path.
 
     Args:
-        runs: Folders of runs, or folders that have runs in them.
-        out: File to write; by default report.html in the first of these folders.
-        samples: Whether the models write samples and predict a passage for the page.
+        runs: Folders of runs, or folders that contain runs.
+        out: File to write; by default report.html in the first folder.
+        samples: Whether the page has samples of the models, and a passage with the bits of each token.
         inside: Whether the page looks inside the models: attention, circuits of heads, the embedding.
     """
     named = [Path(runs)] if isinstance(runs, str | Path) else list(map(Path, runs))
@@ -51,7 +51,7 @@ def report(
 
 
 def subject(folder: Path, samples: bool = True, inside: bool = True, name: str | None = None) -> Subject:
-    """Return all that the page says about the run in `folder`, under its own name or `name`."""
+    """Return the contents of the page about the run in `folder`, under its own name or `name`."""
     from pipelines.inside import look_inside
     from pipelines.loading import load_trained
     from pipelines.passage import passage_of
@@ -59,7 +59,7 @@ def subject(folder: Path, samples: bool = True, inside: bool = True, name: str |
     from pipelines.vocabulary_facts import vocabulary_facts
 
     run = Run(folder)
-    # Damaged files are found before the work.
+    # Reports damaged files before the model is loaded.
     metrics, evaluations = run.metrics(), evaluations_of(run.evaluation())
     model = load_trained(run).model
     return Subject(
@@ -123,7 +123,7 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
 
 
 def _vocabularies(subjects: Sequence[Subject]) -> list[tuple[str, Any]]:
-    """Each tokenizer once, with the names of the runs that have it."""
+    """Return each tokenizer once, with the names of the runs that use it."""
     found = {each.tokenizer.fingerprint: each.tokenizer for each in subjects if each.tokenizer}
     return [
         (", ".join(each.name for each in subjects if each.tokenizer.fingerprint == fingerprint), facts)

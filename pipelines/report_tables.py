@@ -1,4 +1,4 @@
-"""The tables of a report: what each run was trained on, what it was measured on, and the numbers."""
+"""The tables of a report: how each run was trained, how it was evaluated, and the numbers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ UNRECORDED = "not recorded"
 OBJECTIVES = {
     "next-token": "Next token",
     "masked-token": "Masked tokens",
-    "span-corruption": "Spans taken out of a text",
+    "span-corruption": "Spans removed from a text",
     "sequence-pairs": "Targets of pairs",
 }
 # The numbers of the first table of the page, in this order.
@@ -42,7 +42,7 @@ class Table(NamedTuple):
 
 
 def training_table(subjects: Sequence[Subject]) -> Table:
-    """Return what each run is and how it was trained; rows that say nothing are left out."""
+    """Return the table of runs and how they were trained, without empty rows."""
 
     def facts(name: str) -> Callable[[Subject], str]:
         return lambda each: str(each.run.facts.get(name) or UNRECORDED)
@@ -105,29 +105,29 @@ def definitions_of(subjects: Sequence[Subject]) -> list[Number]:
 
 
 def validation_losses(subjects: Sequence[Subject]) -> list[str]:
-    """Return, for each run with both, why the curve's last validation loss and that of the evaluation differ."""
-    told = []
+    """Return a line for each run that explains how its last logged validation loss differs from its evaluation's."""
+    lines = []
     for each in subjects:
         last = [line for line in each.metrics if line["split"] == "validation"][-1:]
         if not last or each.main is None or each.main.split != "validation":
             continue
         train, numbers = each.run.recipe.train, each.numbers
-        told.append(
+        lines.append(
             f"{each.name}: the curve ends at {last[0]['loss'] / math.log(2):.3f} bits (step {last[0]['step']:,}; about "
             f"{train.validation_tokens:,} tokens of the validation split, {train.dtype}), and the evaluation has "
             f"{numbers['cross_entropy_bits']:.3f} bits ({each.main.measured.get('checkpoint') or 'newest checkpoint'}; "
-            f"{numbers['tokens']:,} tokens of the split that it was asked for, {numbers['dtype']}"
+            f"{numbers['tokens']:,} tokens, {numbers['dtype']}"
             + (f", stride {numbers['stride']:,}" if numbers.get("stride") != numbers.get("window") else "")
             + ")."
         )
-    return told
+    return lines
 
 
 Column = tuple[Subject, Evaluation]
 
 
 def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
-    """All evaluations of runs of the same objective: numbers of different objectives do not compare."""
+    """Return the evaluations of each objective: numbers of different objectives are not comparable."""
     columns: dict[str, list[Column]] = {}
     for each in subjects:
         for evaluation in each.evaluations:
@@ -182,7 +182,7 @@ def _rows(columns: Sequence[Any], cells: dict[str, Callable[[Any], str]]) -> lis
 
 
 def _date(recorded: Any) -> str:
-    """A date in UTC as recorded, to the minute."""
+    """Return a recorded date in UTC, to the minute."""
     return f"{recorded[:16].replace('T', ' ')} UTC" if isinstance(recorded, str) else UNRECORDED
 
 

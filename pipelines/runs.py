@@ -25,9 +25,9 @@ def runs(
 ) -> list[dict[str, Any]]:
     """List the runs in these folders and below: objective, progress, loss, and whether one is training right now.
 
-    `state` is training, finished, stopped (bytelm pretrain --out RUN resumes it), imported, or damaged (`why` says of
-    what). `tokens` and losses of a run that is not training are those that its newest checkpoint holds. Losses are in
-    nats per target. Classifiers of bytelm finetune are not listed.
+    `state` is training, finished, stopped (bytelm pretrain --out RUN resumes it), imported, or damaged (`why` gives the
+    reason). Unless a run is training, its tokens and losses are those of its newest checkpoint. Losses are in nats per
+    target. Classifiers of bytelm finetune are not listed.
 
     Args:
         folders: Where to look; by default here.
@@ -56,7 +56,7 @@ def describe(folder: Path) -> dict[str, Any]:
         return facts | {"state": "damaged", "why": str(error)}
     training = _is_locked(folder / ".lock")
     tokens = max((line["tokens"] for line in metrics), default=0)
-    if not training:  # what was trained after the newest checkpoint is lost
+    if not training:  # training after the newest checkpoint is lost
         tokens = _saved(run)
     last = {line["split"]: line for line in metrics if line["tokens"] <= tokens}
     log = folder / "metrics.jsonl"

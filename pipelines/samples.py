@@ -19,7 +19,7 @@ from tokenizer import CLS, MASK, SEP, Tokenizer, sentinels
 
 PROMPT_TOKENS = 48
 NEW_TOKENS = 120
-# How a decoder continues the same text.
+# Sampling settings with which a decoder continues the same text.
 SETTINGS: tuple[dict[str, Any], ...] = ({"temperature": 0.8, "top_p": 0.95}, {"temperature": 0.0}, {"temperature": 1.0})
 EXCERPT_TOKENS = 56
 # Every so many tokens of an excerpt one is masked.
@@ -112,8 +112,8 @@ def _continued(
     given, text = ([token for token in part.tolist() if token not in edges] for part in (prompt, new))
     drawn = [f"{name.replace('_', '-')} {value}" for name, value in settings.items()] + [f"seed {seed}"]
     chosen = drawn if settings["temperature"] else ["greedy"]
-    told = ", ".join([*chosen, f"at most {NEW_TOKENS} tokens"])
-    return {"title": title, "settings": told, "before": tok.decode(given), "text": tok.decode(text)}
+    described = ", ".join([*chosen, f"at most {NEW_TOKENS} tokens"])
+    return {"title": title, "settings": described, "before": tok.decode(given), "text": tok.decode(text)}
 
 
 def _filled(model: LanguageModel, tok: Tokenizer, around: TextIds, excerpt: np.ndarray) -> dict[str, Any]:

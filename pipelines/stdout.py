@@ -1,4 +1,4 @@
-"""Standard output, whose errors say so."""
+"""Standard output, with errors that name it."""
 
 import io
 import os
@@ -27,7 +27,7 @@ class Stdout(io.TextIOBase):
 
     def _do(self, method: str, *arguments: str) -> Any:
         try:
-            # A progress bar redirects sys.stdout to its console, which is ours.
+            # While a progress bar runs, rich replaces sys.stdout with a proxy that would print through us again.
             return getattr(getattr(self.stream, "rich_proxied_file", self.stream), method)(*arguments)
         except OSError as error:
             raise OSError(error.errno, error.strerror, STDOUT) from None
@@ -40,5 +40,5 @@ class Stdout(io.TextIOBase):
         return getattr(self.stream, "encoding", None) or "utf-8"
 
     def discard(self) -> None:
-        """Drop what was not written, and all that follows."""
+        """Drop unwritten output and all later output."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

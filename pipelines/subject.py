@@ -1,4 +1,4 @@
-"""What a report knows about a run: its training, its evaluations, and what the model writes."""
+"""The facts of a report about a run: its training, its evaluations and its samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class Subject:
     parameters: int
     samples: list[dict[str, str]] = field(default_factory=list)
     passage: Any = None  # a `pipelines.passage.Passage`
-    tokenizer: Any = None  # a `pipelines.tokenizer_page.TokenizerFacts`
+    tokenizer: Any = None  # a `pipelines.vocabulary_facts.VocabularyFacts`
     inside: Any = None  # a `pipelines.inside.Inside`
 
     @property
@@ -50,7 +50,7 @@ class Subject:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """The numbers of that evaluation."""
+        """The numbers of the `main` evaluation."""
         return self.main.numbers if self.main else {}
 
     @property
@@ -63,7 +63,7 @@ class Subject:
 
     @property
     def compressors(self) -> dict[str, dict[str, float]]:
-        """What compressors need for the text of `main`, whichever evaluation measured it."""
+        """Bits per byte of compressors on the text of `main`, from any evaluation of it."""
         same = [each for each in self.evaluations if self.main and each.text == self.main.text]
         return {name: bits for each in same for name, bits in each.numbers.get("compressors", {}).items()}
 
@@ -85,7 +85,7 @@ class Text(NamedTuple):
 
 
 def scored_texts(subjects: Sequence[Subject]) -> list[Text]:
-    """Return every text that a model has a number of bits per byte on, in the order of the subjects."""
+    """Return every text with a score in bits per byte, in the order of the subjects."""
     texts: dict[tuple[str, Any], Text] = {}
     for number, subject in enumerate(subjects):
         for each in subject.evaluations:
@@ -97,14 +97,14 @@ def scored_texts(subjects: Sequence[Subject]) -> list[Text]:
 
 
 def label_of(subject: Subject, evaluation: Evaluation) -> str:
-    """The run's name, with the settings that tell this evaluation from the others on the same split."""
+    """Return the run's name, with the settings in which its evaluations on the same text differ."""
     siblings = [each for each in subject.evaluations if each.text == evaluation.text]
-    told = [
+    settings = [
         f"{name.replace('_', ' ')} {value}"
         for name in ("stride", "min_context", "dtype", "checkpoint", "against")
         if len({_setting(each, name) for each in siblings}) > 1 and (value := _setting(evaluation, name)) is not None
     ]
-    return ", ".join([subject.name, *told])
+    return ", ".join([subject.name, *settings])
 
 
 def _setting(evaluation: Evaluation, name: str) -> Any:

@@ -7,7 +7,7 @@ from collections import Counter
 from html import escape
 from typing import Any
 
-# Drawn in these colours; the page defines each of its variables once for light and once for dark mode.
+# Figures are drawn in these colours, which `draw_svg` replaces with the page's variables for light and dark mode.
 SERIES = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#0f7f86")
 INK, SOFT, LINE, PAGE = "#1a202c", "#4a5568", "#e2e8f0", "#fefefe"
 PALE, PALER = "#a0aec0", "#cbd5e0"
@@ -36,7 +36,7 @@ STYLE = {
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of that size in inches, without a background of its own."""
+    """Return an empty figure of that size in inches, with a transparent background."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -47,14 +47,14 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def style() -> Any:
-    """Return a context in which figures are drawn in the style of the page."""
+    """Return a context manager that draws figures in the style of the page."""
     import matplotlib
 
     return matplotlib.rc_context(STYLE)
 
 
 def draw_svg(figure: Any, name: str, title: str) -> str:
-    """Return `figure` as an <svg> whose ids begin with `name`, which no other figure of the page may have."""
+    """Return `figure` as an <svg> whose ids begin with `name`, which must be unique on the page."""
     out = io.StringIO()
     with style(), warnings.catch_warnings():
         # The reader's own fonts have more letters than the one that comes with matplotlib.
@@ -70,7 +70,7 @@ def draw_svg(figure: Any, name: str, title: str) -> str:
 
 
 def _with_unique_ids(svg: str) -> str:
-    """Number the repetitions of an id: matplotlib gives equal images, such as those of two colour bars, the same."""
+    """Return `svg` with repeated ids numbered: matplotlib gives equal images, such as colour bars, the same id."""
     seen: Counter[str] = Counter()
 
     def numbered(match: re.Match[str]) -> str:
@@ -81,5 +81,5 @@ def _with_unique_ids(svg: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """`text` as the replacement of a regular expression."""
+    """Return `text` escaped for use as the replacement of a regular expression."""
     return text.replace("\\", r"\\")

@@ -47,7 +47,7 @@ def tokenize(
     White space is shown as · (space), ⏎, ␍ and → (tab), bytes that are no whole character as \\xNN.
 
     Args:
-        text: The text itself; - for standard input.
+        text: Text to show; - for standard input.
         file: A file to read instead of the text; - for standard input.
         special: Whether spellings of special tokens become those tokens; otherwise they are text.
         limit: The most tokens to show; 0 for all. All are counted.

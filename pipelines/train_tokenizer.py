@@ -15,6 +15,7 @@ from corpora.splits import parse_rule
 from pipelines.arguments import CorpusNames, DryRun, PairColumns, ReadingOptions, SplitRule, parse, refuse_with_pairs
 from pipelines.display import Bar, say_left_out, write
 from pipelines.dry_run import plan_tokenizer
+from pipelines.errors import UsageError
 from pipelines.memory import resident_memory
 from pipelines.tokenizer_summary import PHASES, HeldOut, show, summarize
 from pipelines.verbs import verb
@@ -31,7 +32,7 @@ from tokenizer import sentinels as sentinel_tokens
 from tokenizer.counting import LEAST_MEMORY
 from tokenizer.forecast import MergeForecast
 
-# Blocks of text on their way through the threads, caches, and memory that the allocator does not return.
+# Blocks of text in the queues of the threads, caches, and freed memory that the allocator keeps.
 TEXT_MEMORY = 110_000_000
 # For the tables of counts, then for merging.
 LEAST_SPARE_MEMORY = 100_000_000
@@ -75,9 +76,9 @@ def train_tokenizer(
         special_tokens: Entries before all others; give the option without a value for none.
         sentinels: How many special tokens <|sentinel_0|> and so on come after these: span corruption needs one for
             each span that it takes out.
-        memory: Most memory that the process takes, as 2G. Counts that do not fit are spilled to disk. Merging needs all
-            distinct pretokens in memory: training stops as soon as it is clear that they will not fit.
-        spill_folder: Where to; by default the folder that the output is in.
+        memory: Memory limit of the whole process in bytes, such as 2G. Counts that do not fit are spilled to disk.
+            Merging needs all distinct pretokens in memory: training stops early if they cannot fit.
+        spill_folder: Folder of the spilled counts; by default the one that contains --out.
         min_count: Leave out pretokens that occur less often. With more than 1 the merges are no longer exactly those
             of the corpus.
         save_counts: Parquet file to save the pretoken counts in.
@@ -92,7 +93,7 @@ def train_tokenizer(
     special_tokens = (*special_tokens, *_sentinels(sentinels))
     _check(vocab_size, special_tokens, pattern, min_count, out, save_counts, overwrite)
     if not corpus and not counts:
-        raise ValueError("no corpus was given: name one, or counts saved before with --counts")
+        raise UsageError("no corpus was given: name one, or counts saved before with --counts")
     others = load_compared(compare)
     source = _open(corpus, pairs, split, reading) if corpus else None
     if dry_run:
@@ -104,7 +105,7 @@ def train_tokenizer(
         spill_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, pattern or "cl100k")
     budget = {"memory": spare, "spill_folder": spill_folder}
-    # Whoever saves the counts may want them even if they are too many to merge.
+    # Saved counts are useful even if they are too many to merge.
     forecast = None if memory is None or save_counts else MergeForecast(spare, min_count)
     held_out = HeldOut()
     expected = _training_bytes(source) if source and not counts else None
@@ -152,7 +153,7 @@ def train_tokenizer(
 
 
 def _spare_memory(memory: int | None, source: Corpus | PairTexts | None, pattern: str) -> int | None:
-    """Return the bytes that `memory` leaves for counting and merging, beside Python, its libraries and the text."""
+    """Return the bytes of `memory` left for counting and merging, after Python, its libraries and the text."""
     if memory is None:
         return None
     count_pretokens(["a"], pattern, threads=1, memory=LEAST_MEMORY)  # loads the kernels

@@ -1,6 +1,6 @@
-"""Verbs as Python calls them: text stands for paths and recipes, and signatures are plain.
+"""Verbs as Python functions: strings stand for paths and recipes, and signatures are plain.
 
-The command line reads the function beneath, `__wrapped__`, whose annotations say how words become arguments.
+The command line reads the wrapped function, `__wrapped__`, whose annotations define how words become arguments.
 """
 
 import inspect
@@ -38,19 +38,19 @@ def verb(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def _plain(annotation: Any) -> Any:
-    """Return an annotation without what only a command line needs."""
+    """Return an annotation without its command-line metadata."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union, but None."""
+    """Return the members of a union, except None."""
     if get_origin(annotation) in (Union, UnionType):
         return tuple(kind for kind in get_args(annotation) if kind is not NoneType)
     return (annotation,)
 
 
 def _items(annotation: Any) -> Any:
-    """Return what a sequence of any length holds; None for everything else."""
+    """Return the item type of a sequence of any length; None for other types."""
     arguments = get_args(annotation)
     several = get_origin(annotation) is Sequence or (get_origin(annotation) is tuple and arguments[1:] == (...,))
     return arguments[0] if several else None
@@ -66,7 +66,7 @@ _FROM_TEXT: dict[Any, Callable[[str], Any]] = {Path: Path, Recipe: load_recipe, 
 
 
 def _converted(annotation: Any, value: Any) -> Any:
-    """Return an argument as the verb takes it. Other values pass, for the verb to judge."""
+    """Return `value` converted to the type that the verb takes; values of other types pass unchanged."""
     is_text = isinstance(value, (str, os.PathLike))
     for kind in _kinds(annotation):
         if (item := _items(kind)) in _FROM_TEXT and (is_text or isinstance(value, (list, tuple))):
@@ -77,12 +77,6 @@ def _converted(annotation: Any, value: Any) -> Any:
 
 
 def _accepted(annotation: Any) -> Any:
-    """Return the annotation of what callers may pass."""
-    accepted = annotation
-    for kind in _kinds(annotation):
-        item = _items(kind)
-        if item in (Path, str):
-            accepted = accepted | str
-        if Path in (kind, item) or kind in (Recipe, ModelConfig):
-            accepted = accepted | str
-    return accepted
+    """Return the annotation with str added if the verb converts strings."""
+    converts = any(kind in (Path, Recipe, ModelConfig) or _items(kind) in (Path, str) for kind in _kinds(annotation))
+    return annotation | str if converts else annotation

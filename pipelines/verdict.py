@@ -1,4 +1,4 @@
-"""What the numbers of a run come to, in a sentence."""
+"""The first sentence of a report: how a run compares with its baselines."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from pipelines.subject import Subject
 
 
 def verdict(subject: Subject) -> str:
-    """Return a sentence on how a run compares with its baselines on the text that it was scored on."""
+    """Return a sentence that compares a run with its baselines on the text of its main evaluation."""
     evaluation = subject.main
     if evaluation is None:
         return f"{subject.name} has not been evaluated yet: bytelm evaluate {subject.run.folder} measures it."
@@ -34,7 +34,7 @@ def _masked(name: str, numbers: dict[str, Any], where: str) -> str:
 
 
 def _in_bits_per_byte(numbers: dict[str, Any], compressors: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Return what baselines and compressors need for the same text."""
+    """Return the bits per byte of baselines and compressors on the same text."""
     opponents = _baselines(numbers, numbers["tokens"] / max(1, numbers["bytes"]))
     for name, bits in compressors.items():
         opponents[name] = bits["alone"]
@@ -48,7 +48,7 @@ def _baselines(numbers: dict[str, Any], per: float) -> dict[str, float]:
 
 
 def _compared(found: float, opponents: dict[str, float]) -> str:
-    """ ": it beats a (1.0), and loses to b (0.5)"; nothing where there are no opponents."""
+    """Return ": it beats a (1.0), and loses to b (0.5)", or an empty string without opponents."""
     ranked = sorted(opponents.items(), key=lambda item: item[1])
     groups = {
         "beats": [f"{name} ({bits:.3f})" for name, bits in ranked if bits > found],

@@ -9,7 +9,7 @@ from tokenizer import PATTERN_NAMES, PatternNeededError, Tokenizer
 def load_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
     """Return the tokenizer of `--tokenizer PATH`, with the pattern of `--pattern`.
 
-    ValueError where `--pattern` is missing, and where it is given although the file says its own.
+    ValueError if `--pattern` is missing, or if it is given for a file that has its own pattern.
     """
     try:
         return Tokenizer.load(path, pattern=pattern)
@@ -33,7 +33,7 @@ def load_compared(specs: Sequence[str]) -> dict[str, Tokenizer]:
             pattern = PATTERN_NAMES.get(name.removesuffix("_base"))
             if pattern is None:
                 raise ValueError(
-                    f"--compare {spec}: {path} does not say how text is split; write it as cl100k={path}, say"
+                    f"--compare {spec}: {path} does not say how text is split; name its pattern, as in cl100k={path}"
                 ) from None
             found[name] = Tokenizer.load(path, pattern=pattern)
     return found

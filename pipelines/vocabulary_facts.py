@@ -1,4 +1,4 @@
-"""What a report says of a tokenizer."""
+"""The facts of a report about a tokenizer."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -15,8 +15,11 @@ EXAMPLES = 12
 
 @dataclass(frozen=True)
 class VocabularyFacts:
-    """Facts about a tokenizer: rows of a label and a value, rows of a kind and its number of tokens, and `examples`:
-    titles and the labels of some tokens."""
+    """Facts about a tokenizer.
+
+    `rows` are labels with a value, `kinds` are kinds of tokens with their number, and `examples` are titles with the
+    labels of some tokens.
+    """
 
     fingerprint: str
     rows: list[tuple[str, list[str]]]
@@ -25,7 +28,7 @@ class VocabularyFacts:
 
 
 def vocabulary_facts(run: Run) -> VocabularyFacts:
-    """Return what is worth knowing about the tokenizer of `run`, and how well it fits the run's dataset."""
+    """Return facts about the tokenizer of `run`, with its bytes per token on the run's dataset."""
     tok = run.tokenizer()
     vocabulary = Vocabulary(tok)
     counts = Counter(vocabulary.kinds())
@@ -53,7 +56,7 @@ def vocabulary_facts(run: Run) -> VocabularyFacts:
 
 
 def _bytes_per_token(run: Run, fingerprint: str) -> list[tuple[str, str]]:
-    """Of each split of the run's dataset, if it is there and was built with this tokenizer."""
+    """Return a row for each split of the run's dataset; none if it is gone or has another tokenizer."""
     kind = PairDataset if run.recipe.objective == "sequence-pairs" else TokenDataset
     try:
         dataset = kind(run.data)

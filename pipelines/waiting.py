@@ -1,4 +1,4 @@
-"""A line for people who wait: that a command is at work although it has printed nothing yet."""
+"""A line on standard error while a command works and has printed nothing yet."""
 
 import sys
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from threading import Timer
 from pipelines.errors import complain
 from pipelines.stdout import Stdout
 
-PATIENCE = 1.0  # seconds; together with the imports before it less than two
+PATIENCE = 1.0  # seconds; less than two together with the imports before it
 
 
 @contextmanager
 def explained(command: str, quiet: bool) -> Iterator[None]:
-    """Say on standard error that the work has begun, unless it prints something within a second or `quiet` is set."""
+    """Say on standard error that the command works, unless it prints within PATIENCE or `quiet` is set."""
 
     def explain() -> None:
         if not Stdout.used:

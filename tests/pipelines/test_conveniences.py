@@ -1,4 +1,4 @@
-"""What spares people work: plans before long work, cards of exports, replacing an export, completion of words."""
+"""Dry runs, model cards, replaced exports and shell completion."""
 
 import subprocess
 from dataclasses import replace
@@ -18,14 +18,17 @@ from pipelines.recipe import load_recipe
     ("verb", "said"),
     [
         ("train-tokenizer", ["300 entries", "of text, the training split (", "would write out/tokenizer.json"]),
-        ("build-dataset", ["of text with the 512 entries of", "into blocks of 32 tokens", "2 bytes a token, at most"]),
+        (
+            "build-dataset",
+            ["with the 512 entries of", "into blocks of 32 tokens", "2 bytes per token, at most"],
+        ),
         (
             "pretrain",
             ["parameters on 1 Mtok of", "in batches of 1,024 tokens", "would make a run in out, with 2 che"],
         ),
     ],
 )
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(
+def test_a_dry_run_prints_the_plan_and_does_nothing(
     bytelm, tmp_path, text_folder, tokenizer_folder, dataset_folder, verb, said
 ):
     arguments = {
@@ -45,7 +48,7 @@ def test_a_dry_run_refuses_what_the_work_would_refuse(bytelm, dataset_folder, tm
     assert "model.context_length is 256, but the dataset has blocks of 32 tokens" in done.stderr
 
 
-def test_an_export_has_a_card_with_what_people_ask_about_a_model(trained_gpt, tmp_path):
+def test_an_export_has_a_model_card_whose_code_loads_it(trained_gpt, tmp_path):
     measured = evaluate(trained_gpt)["splits"]["validation"]
     card = (export_hf(trained_gpt, out=tmp_path / "out") / "README.md").read_text()
     front = card.split("---\n")[1]
@@ -76,7 +79,7 @@ def test_only_an_export_or_an_imported_run_is_replaced(trained_gpt, tmp_path):
         import_hf(str(tmp_path / "hf"), out=trained_gpt, overwrite=True)
 
 
-def test_the_published_shape_of_bert_can_be_exported_and_the_refusal_of_another_names_it(
+def test_the_published_shape_of_bert_can_be_exported_and_other_encoders_are_pointed_to_it(
     bytelm, trained_bert, dataset_folder, tmp_path
 ):
     done = bytelm("export-hf", trained_bert, "--out", "out")

@@ -1,4 +1,4 @@
-"""A metrics.jsonl that was damaged while its run was stopped: the run resumes, says so, and keeps what is whole."""
+"""A run with a damaged metrics.jsonl resumes with a warning and keeps the whole lines."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ DAMAGES = {
 
 @pytest.fixture
 def stopped(tmp_path, trained_gpt):
-    """A run as a kill after step 40 leaves it: its metrics go further than its checkpoint."""
+    """A run as a kill after step 40 leaves it: its metrics go beyond its checkpoint."""
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     shutil.rmtree(out / "checkpoints" / "step-0000050")
     return out
@@ -33,7 +33,7 @@ def lines_of(path):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_lines_within_the_checkpoints_steps_are_not_lost_silently(damage, stopped, small_recipe, dataset_folder):
+def test_lines_before_the_checkpoint_are_not_lost_silently(damage, stopped, small_recipe, dataset_folder):
     path = stopped / "metrics.jsonl"
     before = lines_of(path)
     path.write_text(DAMAGES[damage](before))
@@ -42,17 +42,17 @@ def test_lines_within_the_checkpoints_steps_are_not_lost_silently(damage, stoppe
     with pytest.warns(UserWarning, match=r"truncated or altered before step 40: \d+ whole lines are kept"):
         assert pretrain(small_recipe, data=dataset_folder, out=stopped) == 0
     copy = stopped / "metrics.damaged-1.jsonl"
-    assert copy.exists() == (damaged != "".join(left))  # else all of it was kept
+    assert copy.exists() == (damaged != "".join(left))  # no copy of a file that is kept whole
     assert not copy.exists() or copy.read_text() == damaged
     assert [line for line in lines_of(path) if json.loads(line)["step"] <= 40 and line in before] == left
     assert [record["step"] for record in Run(stopped).metrics()][-2:] == [50, 50]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # what was said once is not said again
+        warnings.simplefilter("error")  # the warning is not repeated
         assert pretrain(small_recipe, data=dataset_folder, out=stopped) == 0
 
 
 @pytest.mark.parametrize("after", ['{"step": 45, "tok', "garbage\n", ""])
-def test_what_was_logged_after_the_checkpoint_may_be_damaged(after, stopped, trained_gpt, small_recipe, dataset_folder):
+def test_lines_after_the_checkpoint_may_be_damaged(after, stopped, trained_gpt, small_recipe, dataset_folder):
     path = stopped / "metrics.jsonl"
     path.write_text("".join(line for line in lines_of(path) if json.loads(line)["step"] <= 40) + after)
     with warnings.catch_warnings():
@@ -61,8 +61,8 @@ def test_what_was_logged_after_the_checkpoint_may_be_damaged(after, stopped, tra
     assert_same_run(stopped, trained_gpt)
 
 
-def test_a_garbled_line_of_an_old_run_is_said_too(stopped, small_recipe, dataset_folder):
-    """Checkpoints of version 0.1 do not remember what was logged before them."""
+def test_a_garbled_line_of_an_old_run_is_reported_too(stopped, small_recipe, dataset_folder):
+    """Checkpoints of version 0.1 do not record the metrics logged before them."""
     rewrite_state(stopped / "checkpoints" / "step-0000040", metrics=None)
     path = stopped / "metrics.jsonl"
     path.write_text("garbage\n" + path.read_text())
@@ -71,7 +71,7 @@ def test_a_garbled_line_of_an_old_run_is_said_too(stopped, small_recipe, dataset
     assert Run(stopped).metrics()[0]["step"] == 0
 
 
-def test_a_finished_run_is_not_given_a_copy_each_time(tmp_path, trained_gpt, small_recipe, dataset_folder):
+def test_a_finished_run_is_not_copied_each_time(tmp_path, trained_gpt, small_recipe, dataset_folder):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     path = out / "metrics.jsonl"
     path.write_text("".join(lines_of(path)[1:]))

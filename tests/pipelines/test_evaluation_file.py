@@ -1,4 +1,4 @@
-"""evaluation.json keeps what was measured before, and `bytelm evaluate` says what it measured in words."""
+"""evaluation.json keeps earlier evaluations, and `bytelm evaluate` names its numbers in words."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def test_an_evaluation_with_other_settings_does_not_erase_the_one_before(run):
     assert set(saved(run)["splits"]) == {"train", "validation"}
 
 
-def test_the_same_evaluation_again_keeps_what_the_longer_one_measured(run):
+def test_a_repeated_evaluation_keeps_the_numbers_of_the_longer_one(run):
     longer = evaluate(run, compressors=True, against=run)["splits"]["validation"]
     assert evaluate(run)["splits"]["validation"] == longer
     assert saved(run)["measured"]["validation"]["against"] == str(run)
@@ -56,7 +56,7 @@ def test_an_evaluation_of_version_0_1_stays_beside_a_new_one(run):
     assert contents["splits"]["validation"] in [each.numbers for each in evaluations_of(saved(run))]
 
 
-def test_an_evaluation_says_when_where_and_of_what(run):
+def test_an_evaluation_records_its_date_hardware_version_and_data(run):
     measured = evaluate(run)["measured"]["validation"]
     facts = Run(run).facts
     assert measured["date"] >= facts["date"]
@@ -83,13 +83,13 @@ def test_a_damaged_evaluation_is_set_aside_and_not_overwritten(run):
         {"splits": {}, "earlier": [{"split": "validation"}]},
     ],
 )
-def test_an_evaluation_of_another_shape_is_damaged(run, contents):
+def test_an_evaluation_of_another_shape_is_refused_as_damaged(run, contents):
     (run / "evaluation.json").write_text(json.dumps(contents))
     with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
         Run(run).evaluation()
 
 
-def test_several_runs_are_evaluated_together_once_all_of_them_can_be(tmp_path, run, trained_bert):
+def test_several_runs_are_evaluated_only_if_all_of_them_can_be(tmp_path, run, trained_bert):
     bert = shutil.copytree(trained_bert, tmp_path / "bert")
     (bert / "evaluation.json").unlink(missing_ok=True)
     with pytest.raises(ValueError, match="bert was trained on masked-token"):
@@ -98,7 +98,7 @@ def test_several_runs_are_evaluated_together_once_all_of_them_can_be(tmp_path, r
     assert evaluate([run, bert]) == [saved(run), saved(bert)]
 
 
-def test_the_command_prints_words_and_where_it_saved(bytelm, run):
+def test_the_command_prints_names_definitions_and_the_file(bytelm, run):
     done = bytelm("evaluate", run, "--explain")
     assert done.returncode == 0, done.stderr
     assert "cross-entropy, bits per token" in done.stdout
@@ -113,7 +113,7 @@ def test_the_command_prints_json_and_nothing_else(bytelm, tmp_path, run):
     assert [json.loads(line) for line in done.stdout.splitlines()] == [saved(run), saved(second)]
 
 
-def test_runs_of_one_name_have_columns_that_tell_them_apart(bytelm, tmp_path, run):
+def test_runs_with_the_same_name_have_different_column_heads(bytelm, tmp_path, run):
     second = shutil.copytree(run, tmp_path / "second" / "gpt")
     done = bytelm("evaluate", run, second)
     assert "second/gpt, validation" in done.stdout

@@ -1,6 +1,7 @@
-"""The verbs and trained runs as a notebook uses them."""
+"""Verbs and trained runs, used from Python as in a notebook."""
 
 import inspect
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -52,7 +53,9 @@ def test_strings_stand_for_paths_recipes_and_models(text_folder, tmp_path):
 
 
 def test_a_report_and_an_evaluation_take_a_run_as_a_string(trained_gpt, tmp_path):
-    page = bytelm.report(str(trained_gpt), out=str(tmp_path / "page.html"), samples=False, inside=False)
+    run = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    assert bytelm.evaluate(str(run))["splits"]["validation"]["tokens"] > 0
+    page = bytelm.report(str(run), out=str(tmp_path / "page.html"), samples=False, inside=False)
     assert page == tmp_path / "page.html" and page.exists()
 
 
@@ -82,7 +85,7 @@ def test_logits_of_a_decoder_predict_the_next_token(trained_gpt):
         run.logits("word " * 2000)
 
 
-def test_logits_of_an_encoder_are_of_the_positions(trained_bert):
+def test_logits_of_an_encoder_have_a_row_for_each_position(trained_bert):
     run = bytelm.load_run(trained_bert)
     text, special = "def <|mask|>(", run.tokenizer.special_tokens
     ids = run.ids(text)

@@ -172,7 +172,7 @@ def test_a_recipe_without_the_runs_own_options_says_how_to_resume(tmp_path, trai
         assert refused.returncode == 1
         assert f"bytelm pretrain --out {out}" in refused.stderr
     nowhere = bytelm("pretrain", "--out", tmp_path / "nowhere")
-    assert nowhere.returncode == 1
+    assert nowhere.returncode == 2
     assert "name a recipe first" in nowhere.stderr
 
 

@@ -1,4 +1,4 @@
-"""Nothing of a run changes unnoticed: weights, manifest, configuration and tokenizer belong together."""
+"""Every change to the weights, manifest, configuration or tokenizer of a run is detected."""
 
 import json
 import shutil
@@ -49,9 +49,7 @@ def alter(path, before, after):
     path.write_text(text.replace(before, after))
 
 
-def test_an_altered_setting_is_named_by_everything_that_uses_the_weights(
-    gpt, trained_gpt, small_recipe, dataset_folder, tmp_path
-):
+def test_every_use_of_the_weights_names_an_altered_setting(gpt, trained_gpt, small_recipe, dataset_folder, tmp_path):
     alter(gpt / "config.toml", "norm_eps = 1e-05", "norm_eps = 0.1")
     uses = {
         "evaluate": lambda: evaluate(gpt),
@@ -109,7 +107,7 @@ def test_a_changeable_setting_may_change_when_the_run_resumes(gpt, small_recipe,
 
 
 def test_a_field_that_a_later_version_adds_does_not_invalidate_a_manifest(gpt):
-    """As if train.z_loss and model.soft_cap were new in this version, with the defaults that mean what was before."""
+    """Simulates a version that adds train.z_loss and model.soft_cap, whose defaults keep the old behaviour."""
     folder = latest_checkpoint(gpt)
     manifest = read_manifest(folder)
     for name in ("train.z_loss", "model.soft_cap"):
@@ -166,7 +164,7 @@ def test_an_average_that_old_checksums_do_not_list_is_not_left_out(averaged, tmp
         load_trained(Run(out))
 
 
-def test_a_tokenizer_with_another_fingerprint_is_refused_wherever_text_is_read(gpt, tmp_path):
+def test_a_tokenizer_with_another_fingerprint_is_refused_by_every_verb(gpt, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the text is short
         Tokenizer.train(["another text, another vocabulary"], vocab_size=270).save(gpt)
@@ -207,7 +205,7 @@ def test_an_imported_run_is_verified(gpt, tmp_path, trained_gpt, peers):
         load_trained(Run(run))
 
 
-def test_a_classifier_is_verified(trained_bert, tmp_path, capsys):
+def test_a_classifier_is_verified(trained_bert, tmp_path):
     rows = [{"text": f"{word} {number}", "label": word} for word in ("for", "while") for number in range(30)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = tmp_path / "made"

@@ -1,4 +1,4 @@
-"""What is printed, when, and what happens where it cannot be."""
+"""Output: messages and results, --quiet, outputs that cannot be written, escapes and interrupts."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.display import show
+from pipelines.display import say, say_on_stderr, show
 from tests.conftest import BYTELM
-from tests.pipelines.test_cli import assert_refused
+from tests.pipelines.test_cli import assert_refused, complaints
 
 PRETRAIN = (
     "pretrain", "gpt-tiny", "--model.layers", "1", "--model.width", "32", "--model.heads", "2",
@@ -37,11 +37,6 @@ def shell(tmp_path):
         )
 
     return run
-
-
-def complaints(errors):
-    """Standard error without the line that a slow machine prints while PyTorch is loaded."""
-    return "".join(line for line in errors.splitlines(keepends=True) if not line.endswith(" ...\n"))
 
 
 def checkpoint_tokens(run):
@@ -80,6 +75,13 @@ def test_verbs_called_from_python_print_inside_show(text_folder, tmp_path, capsy
     assert capsys.readouterr().out == ""
 
 
+def test_messages_inside_show_go_to_standard_output_whatever_came_before(capsys):
+    say_on_stderr()  # as `evaluate(..., as_json=True)` does
+    with show():
+        say("a message")
+    assert capsys.readouterr().out == "a message\n"
+
+
 def test_quiet_turns_off_messages_and_leaves_results_and_errors(bytelm, text_folder, tokenizer_folder):
     command = ("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", "32", "--out", "data")
     done = bytelm(*command, "--quiet")
@@ -89,7 +91,7 @@ def test_quiet_turns_off_messages_and_leaves_results_and_errors(bytelm, text_fol
 
 
 @pytest.mark.parametrize("output", ["| head -1", ">/dev/full", "1>&-"])
-def test_training_goes_on_to_its_end_when_its_output_cannot_be_written(shell, dataset_folder, tmp_path, output):
+def test_training_finishes_when_its_output_cannot_be_written(shell, dataset_folder, tmp_path, output):
     options = f"--data {dataset_folder} --out run --train.tokens 200k --train.log-every-steps 1"
     done = shell(f"set -o pipefail; $BYTELM {' '.join(PRETRAIN)} {options} {output}")
     assert done.returncode == 0
@@ -104,7 +106,7 @@ def test_training_without_a_reader_still_fails_with_its_own_status(shell, datase
     assert "not finite" in done.stderr
 
 
-def test_a_dataset_is_built_though_nobody_reads_the_messages(shell, text_folder, tokenizer_folder, tmp_path):
+def test_a_dataset_is_built_when_nobody_reads_the_messages(shell, text_folder, tokenizer_folder, tmp_path):
     options = f"--tokenizer {tokenizer_folder} --context-length 32 --out data"
     done = shell(f"set -o pipefail; $BYTELM build-dataset {text_folder} {options} | true")
     assert (done.returncode, complaints(done.stderr)) == (0, "")
@@ -181,7 +183,7 @@ def test_a_closed_standard_input_is_an_error(shell, tokenizer_folder, command):
     assert_refused(done, "Bad file descriptor: standard input")
 
 
-def test_a_standard_input_is_read_for_a_text_or_a_prompt(shell, tokenizer_folder, trained_gpt):
+def test_a_dash_reads_a_text_or_a_prompt_from_standard_input(shell, tokenizer_folder, trained_gpt):
     as_json = f"--tokenizer {tokenizer_folder} --json"
     ids = [shell(f"echo import | $BYTELM tokenize {text} {as_json}").stdout for text in ("-", "--file -")]
     assert ids[0] == ids[1] == shell(f"$BYTELM tokenize $'import\\n' --tokenizer {tokenizer_folder} --json").stdout
@@ -200,7 +202,7 @@ def test_a_locale_without_unicode_gets_escapes(shell, tokenizer_folder):
 
 
 def test_control_c_while_modules_are_imported_is_no_traceback(tmp_path, dataset_folder):
-    """Ctrl-C at ten moments of the first two seconds: of the interpreter's own start, nothing is ours to say."""
+    """Ctrl-C at ten moments of the first two seconds, after Python itself has started."""
     command = [BYTELM, *PRETRAIN, "--data", dataset_folder, "--out", "run"]
     for moment in range(10):
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -103,5 +103,5 @@ def test_a_name_that_nothing_has_is_answered_with_the_nearest():
 
 
 def test_without_a_name_it_says_what_to_name(capsys):
-    assert main(["params"]) == 1
+    assert main(["params"]) == 2
     assert "name a model first" in capsys.readouterr().err

@@ -222,7 +222,7 @@ def test_a_signal_in_the_last_step_finds_the_run_finished(tmp_path, small_recipe
     with pytest.MonkeyPatch.context() as patch:
         stop_after(50, patch)
         assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
-    assert "goes on from there" not in printed.readouterr().out
+    assert "resumes it" not in printed.readouterr().out
     assert_same_run(tmp_path / "gpt", trained_gpt)
 
 

@@ -1,4 +1,4 @@
-"""No command is silent for long while it starts."""
+"""A command that is silent for a while says that it works."""
 
 import subprocess
 import sys
