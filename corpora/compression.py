@@ -15,7 +15,7 @@ SUFFIXES = (".gz", ".xz", ".zst")
 MAP_ABOVE_BYTES = 16 << 20
 
 _PIECE_BYTES = 1 << 18
-# Four bytes of .zst may hold 128 KiB, so what is decompressed at once grows to 64 MiB at most.
+# Four bytes of .zst may expand to 128 KiB, so one step decompresses to 64 MiB at most.
 _ZSTD_STEP = 1 << 11
 
 

@@ -38,7 +38,7 @@ class Corpus:
         split_rule: how the splits were made: "own", "hash:0.05" or "tail:0.1"; `open_corpus` takes it as `split`
         split_names: the splits, "train" first
         dropped: what the pass that began last has left out so far
-        skipped_files: how many files of each suffix the folders and globs hold that are not read
+        skipped_files: number of files in the folders and globs that are not read, by suffix
         synthetic: None, or what `corpora.synthetic.source_from_description` makes the source from
         text_bytes_estimate: about how many bytes of text, for progress; None where that is not cheaply known
         mapped_bytes: size of the largest document that a pass maps into memory, 0 if it maps none
@@ -190,8 +190,8 @@ def open_corpus(
 
     - the name of a built-in card (`stdlib`, ...), or the path of a card of your own (.toml);
     - a file, a folder (with all below it) or a glob: .txt, .jsonl, .parquet, .arrow, and other text by `suffix`. All
-      but .parquet and .arrow may be followed by .gz, .xz or .zst. A .txt file is one document, a row or line of the
-      others one each;
+      but .parquet and .arrow may be followed by .gz, .xz or .zst. A .txt file is one document; in the others each row
+      or line is one;
     - `hub:owner/name`, `hub:owner/name/config`, `hub:owner/name@revision`.
 
     Files are in order of their relative path; a file that two specs name is read once. A card's name comes before a
@@ -204,8 +204,8 @@ def open_corpus(
             or has one of these as a word of its name. Own splits without validation have it cut from train.
             Several specs use own splits if all have them. The other rules pool all documents.
         invalid: what to do with a document that is not UTF-8: "error"; "replace" its bad bytes by U+FFFD; "skip" it;
-            "bytes": take all documents as bytes (the column is then large_binary). "skip" leaves out documents above
-            `max_document` too; otherwise they are an error.
+            "bytes": take all documents as bytes (the column is then large_binary). Documents above
+            `max_document` are left out with "skip", and an error otherwise.
         text_column: the column of tables, JSONL, CSV and JSON; by default "text", or the only one there is
         options: other fields of `corpora.reading.Reading`, by name:
             max_document: the longest document in bytes, 256,000,000 by default. Reading and decompression stop there.
@@ -236,7 +236,7 @@ def open_corpus(
 
 
 def open_reader(specs: str | Sequence[str], reading: Reading) -> tuple[Reader, str, dict[str, int]]:
-    """Return one column of the corpus that `specs` name, unsplit and uncleaned, its name and its skipped files."""
+    """Return a reader of one column of the corpus that `specs` name, the corpus's name and its skipped files."""
     opened = _open_all(specs, reading)
     return _joined(opened), _joined_name(opened), _skipped(opened)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from corpora.documents import Chunk
 from corpora.jsonl import choose_column
 from corpora.reading import Reading
-from corpora.text_files import text_pieces, too_long
+from corpora.text_files import text_pieces
 
 _ROWS = 256
 _CHUNK_BYTES = 8 << 20
@@ -19,8 +19,9 @@ _CHUNK_BYTES = 8 << 20
 def read_csv(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]:
     """Yield the text column of a file whose first row names the columns.
 
-    Cells are separated by commas, tabs or semicolons, whichever the first row has most of. Raises ValueError naming
-    the file and row of a row that has fewer cells, and for a cell above the limit, after which rows cannot be found.
+    Cells are separated by commas, tabs or semicolons: the most frequent of the three in the first row. Raises
+    ValueError with the file and row number for a row without the text column. A cell above the limit is a ValueError
+    under every policy, because the rows after such a cell cannot be found.
     """
     csv.field_size_limit(max(csv.field_size_limit(), reading.max_document))
     lines = _lines(path, reading)
@@ -46,7 +47,7 @@ def read_csv(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]
                 documents, size = [], 0
     except csv.Error as error:
         if "field limit" in str(error):
-            raise too_long(f"row {number + 1} of {path}", "has a cell", reading) from error
+            raise _too_long(f"row {number + 1} of {path} has a cell", reading) from error
         raise ValueError(f"row {number + 1} of {path} is not CSV ({error}): mend it") from error
     if documents:
         yield _chunk(documents, path, split, number)
@@ -55,6 +56,13 @@ def read_csv(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]
 def _chunk(documents: list[bytes], path: Path, split: str | None, last: int) -> Chunk:
     array = pa.array(documents, pa.large_binary())
     return Chunk(documents=array, origin=str(path), split=split, first_row=last - len(documents) + 1)
+
+
+def _too_long(what: str, reading: Reading) -> ValueError:
+    return ValueError(
+        f"{what} above the limit of {reading.max_document:,} bytes a document, so the rows after it cannot be found: "
+        "raise the limit with --max-document, or look for a missing quotation mark"
+    )
 
 
 def _after(header: str, lines: Iterator[str]) -> Iterator[str]:
@@ -75,6 +83,6 @@ def _lines(path: Path, reading: Reading) -> Iterator[str]:
         rest.append(last)
         size += len(last)
         if size > max(reading.max_document, _CHUNK_BYTES):
-            raise too_long(path, "has a line", reading)
+            raise _too_long(f"{path} has a line", reading)
     if text := "".join([*rest, decoder.decode(b"", final=True)]):
         yield text

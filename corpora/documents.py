@@ -23,12 +23,21 @@ BATCH_DOCUMENTS = 1 << 17
 
 
 class DocumentError(ValueError):
-    """A document that cannot be read, although its corpus can."""
+    """One document of a readable corpus cannot be read."""
 
     def __init__(self, kind: str, message: str):
-        """kind: "invalid" for another encoding, "long" for a document above the limit."""
+        """kind: "invalid" for a wrong encoding, "long" for a document above the limit."""
         super().__init__(message)
         self.kind = kind
+
+
+def too_long(origin: object, what: str, reading: Reading) -> DocumentError:
+    """Return the error for a document above the limit. `what` says how long the document is: "has 3 bytes"."""
+    return DocumentError(
+        "long",
+        f"{origin} {what}, above the limit of {reading.max_document:,} bytes a document: raise it with "
+        "--max-document, or leave such documents out with --invalid skip",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +60,7 @@ class Chunk:
     """the corpus is defined without its files that are not UTF-8, whatever the caller's policy"""
 
     bad: DocumentError | None = None
-    """why a document could not be read, which `documents` then lacks"""
+    """error of a document that could not be read and is missing from `documents`"""
 
 
 @dataclass(kw_only=True)
@@ -71,7 +80,7 @@ class Dropped:
         self.empty_documents = self.invalid_documents = self.long_documents = 0
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers by name. Those of long documents are there only if there are any."""
+        """Return the numbers by name. `long_documents` is left out if it is 0."""
         counts = asdict(self)
         return counts if self.long_documents else {k: n for k, n in counts.items() if k != "long_documents"}
 
@@ -105,10 +114,10 @@ def invalid_utf8_offset(data: memoryview | bytes | np.ndarray) -> int | None:
 
 
 def clean(chunk: Chunk, reading: Reading, dropped: Dropped) -> pa.Array:
-    """Return the chunk's documents that are kept, as a large_binary array without nulls, and count the others.
+    """Return the kept documents of the chunk, as a large_binary array without nulls, and count the others.
 
-    Unless `reading.invalid` is "bytes", every kept document is UTF-8. With "error" the first one that is not raises
-    ValueError. So does a document above the limit, unless the policy is "skip".
+    Unless `reading.invalid` is "bytes", every kept document is UTF-8. With "error", the first document that is not
+    UTF-8 raises ValueError. A document above the limit raises ValueError unless the policy is "skip".
     """
     if chunk.bad is not None:
         if reading.invalid != "skip":
@@ -136,17 +145,12 @@ def clean(chunk: Chunk, reading: Reading, dropped: Dropped) -> pa.Array:
 
 
 def _short_enough(chunk: Chunk, lengths: pa.Array, reading: Reading, dropped: Dropped) -> pa.Array:
-    """Return which documents are within the limit; ValueError for the first that is not, unless they are skipped."""
+    """Return which documents are within the limit. Raises ValueError for a longer one, unless the policy is "skip"."""
     long = pc.greater(lengths, reading.max_document)
     if reading.invalid != "skip":
         place = pc.index(long, True).as_py()
-        row = "" if chunk.first_row is None else f"in row {chunk.first_row + place} "
-        raise DocumentError(
-            "long",
-            f"{chunk.origin} {row}has {lengths[place].as_py():,} bytes of text, above the limit of "
-            f"{reading.max_document:,} bytes a document: raise it with --max-document, or leave such documents out "
-            "with --invalid skip",
-        )
+        row = "" if chunk.first_row is None else f" in row {chunk.first_row + place}"
+        raise too_long(f"{chunk.origin}{row}", f"has {lengths[place].as_py():,} bytes of text", reading)
     dropped.long_documents += pc.sum(long).as_py()
     return pc.invert(long)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from corpora.compression import SUFFIXES
 
-# Read without being asked for by `--suffix`.
+# Read by default, without `--suffix`.
 FORMATS = (".txt", ".jsonl", ".parquet", ".arrow")
-# Suffixes that are read in another way than as one text. What they are not compressed in: tables.
+# How suffixes are read that do not stand for one text.
 _READERS = {
     ".jsonl": ".jsonl",
     ".ndjson": ".jsonl",
@@ -24,6 +24,7 @@ _READERS = {
     ".parquet": ".parquet",
     ".arrow": ".arrow",
 }
+# Binary tables have their own compression, so .gz, .xz or .zst after them is not read.
 _TABLES = (".parquet", ".arrow")
 
 SPLIT_NAMES = {
@@ -51,7 +52,7 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Found:
-    """The files that a name stands for, and how many of each suffix a folder or glob holds beside them."""
+    """The files that a name stands for, and the number of other files in its folder or glob, by suffix."""
 
     files: list[InputFile]
     skipped: Counter[str]
@@ -70,7 +71,7 @@ def file_format(path: Path, wanted: Sequence[str] = ()) -> str | None:
 
 
 def _own_suffix(path: Path) -> str:
-    """Return the suffix that says what a file holds: ".md" of both a.md and a.md.gz."""
+    """Return the suffix without that of a compression: ".md" for both a.md and a.md.gz."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if suffixes and suffixes[-1] in SUFFIXES:
         suffixes.pop()
@@ -107,8 +108,8 @@ def is_glob(spec: str) -> bool:
 def find_files(spec: str, wanted: Sequence[str] = ()) -> Found:
     """Return the files that `spec` (a file, a folder or a glob) names, in order of their relative path.
 
-    wanted: the suffixes to read in folders and globs; by default those of `FORMATS`. Raises FileNotFoundError where
-    nothing is there, ValueError where nothing there is to be read, and for a pipe or device.
+    wanted: the suffixes to read in folders and globs, by default `FORMATS`. Raises FileNotFoundError if there is no
+    file, and ValueError if no file has such a suffix or one is a pipe or device.
     """
     path = Path(spec).expanduser()
     if is_glob(str(path)):
@@ -139,7 +140,7 @@ def _glob_files(pattern: str, wanted: Sequence[str]) -> Found:
     for match in matches:
         if not match.is_dir():
             _sort_in(match, match.relative_to(fixed), wanted, found, skipped)
-        elif Path(pattern).name != "**":  # which matches what is in the folder, too
+        elif Path(pattern).name != "**":  # "**" also matches the files in the folder
             for path in _paths_below(match):
                 _sort_in(match / path, (match / path).relative_to(fixed), wanted, found, skipped)
     counts = Counter(skipped.values())
@@ -149,7 +150,7 @@ def _glob_files(pattern: str, wanted: Sequence[str]) -> Found:
 
 
 def _walk(root: Path, wanted: Sequence[str]) -> tuple[list[Path], Counter[str]]:
-    """Return the relative paths of the files to read under `root`, by code point, and the suffixes of the others."""
+    """Return the relative paths of the files to read under `root`, sorted, and the number of others by suffix."""
     found: dict[Path, Path] = {}
     skipped: dict[Path, str] = {}
     for relative in _paths_below(root):
@@ -160,7 +161,7 @@ def _walk(root: Path, wanted: Sequence[str]) -> tuple[list[Path], Counter[str]]:
 def _sort_in(
     path: Path, relative: Path, wanted: Sequence[str], found: dict[Path, Path], skipped: dict[Path, str]
 ) -> None:
-    """Put a file among those that are read, or that are skipped."""
+    """Add a file to `found` or to `skipped`."""
     suffix = _own_suffix(path)
     if file_format(path, wanted) and suffix in (wanted or FORMATS):
         check_regular(path)
@@ -192,7 +193,7 @@ def _formats(wanted: Sequence[str]) -> str:
 
 
 def _instead(skipped: Counter[str]) -> str:
-    """Return what is there instead of files to read, and what to do."""
+    """Return the end of an error message: the files that are there instead, and the remedy."""
     if not skipped:
         return ""
     suffix = next((suffix for suffix, _ in skipped.most_common() if suffix), None)
@@ -201,7 +202,7 @@ def _instead(skipped: Counter[str]) -> str:
 
 
 def describe_skipped(skipped: Mapping[str, int]) -> str:
-    """Return numbers of files by suffix in words: "12 .png, 3 .pdf", most frequent first."""
+    """Return file counts by suffix as text, most frequent first: "12 .png, 3 .pdf"."""
     counts = sorted(skipped.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in counts)
 

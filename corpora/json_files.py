@@ -18,8 +18,8 @@ _REMEDY = "make it an array of texts or of objects, or JSON lines (.jsonl)"
 def read_json(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]:
     """Yield the texts of an array, or one column of its objects; null is an empty document.
 
-    The file is read as a whole, so it must not be larger than `reading.max_document`. Raises ValueError for anything
-    else than such an array.
+    The whole file is read at once, so its size is limited to `reading.max_document`. Raises ValueError for any other
+    JSON value.
     """
     texts = _texts(_elements(path, reading), path, reading)
     encoded = [None if text is None else encode_text(text) for text in texts]
@@ -47,7 +47,7 @@ def _elements(path: Path, reading: Reading) -> list[Any]:
 
 
 def _texts(elements: list[Any], path: Path, reading: Reading) -> list[str | None]:
-    """Return the text of each element; None for null."""
+    """Return the text of each element, None for null."""
     if any(isinstance(element, dict) for element in elements):
         columns = dict.fromkeys(name for element in elements if isinstance(element, dict) for name in element)
         column = choose_column(list(columns), path, reading.text_column)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json
 
-from corpora.documents import Chunk
+from corpora.documents import Chunk, too_long
 from corpora.reading import Reading
-from corpora.text_files import text_pieces, too_long
+from corpora.text_files import text_pieces
 
 _CHUNK_BYTES = 8 << 20
 _SAMPLED_LINES = 1000
@@ -50,7 +50,7 @@ def _line_limit(reading: Reading) -> int:
 
 
 def _whole_lines(path: Path, reading: Reading) -> Iterator[bytes | None]:
-    """Yield the file's content cut after line feeds, some 8 MB at a time; None for a line that is above the limit."""
+    """Yield the file's content cut after line feeds, about 8 MB at a time; None for a line above the limit."""
     pieces: list[bytes] = []
     size, limit, within_long = 0, _line_limit(reading), False
     for piece in text_pieces(path, reading):
@@ -173,7 +173,7 @@ def _parse_line(line: bytes, number: int, path: Path, column: str, unexpected: s
 
 
 def encode_text(text: str) -> bytes:
-    """UTF-8, with bytes that were not UTF-8 as they were and surrogates as the three bytes of their code."""
+    """Return text as UTF-8. Escaped bytes that were not UTF-8 are restored, other surrogates become three bytes."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -184,7 +184,7 @@ def encode_text(text: str) -> bytes:
 
 
 def json_type(value: object) -> str:
-    """Return what JSON calls a value."""
+    """Return the JSON type of a value, with its article."""
     match value:
         case bool():
             return "a boolean"

@@ -125,7 +125,7 @@ def open_pairs(
 
     `specs` and `options` (max_document, suffix, encoding) are those of `open_corpus`.
 
-    Raises ValueError for a column that is not there, for what is not UTF-8 and, during a pass, for what is no text.
+    Raises ValueError for a missing column and, during a pass, for a value that is not text or not UTF-8.
     """
     if columns[0] == columns[1]:
         raise ValueError(f'source and target are both the column "{columns[0]}": name two, such as --pairs en de')

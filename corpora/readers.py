@@ -172,7 +172,7 @@ def _arrow_batches(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 
 def _releasing(batches: Iterable[pa.RecordBatch], mapped: mmap.mmap) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; after each one its pages leave memory, so that a large file does not fill it."""
+    """Yield the batches, and release the file's pages after each one, so that a large file does not fill memory."""
     for batch in batches:
         yield batch
         if hasattr(mapped, "madvise"):
@@ -226,9 +226,9 @@ def _holds_text(kind: pa.DataType) -> bool:
 
 
 def _validated(documents: pa.Array) -> pa.Array:
-    """Return the array as bytes, with its offsets and indices checked. Raises ArrowException for a damaged array.
+    """Return the array as bytes after checking its offsets and indices. Raises ArrowException for a damaged array.
 
-    Arrow checks a string array for UTF-8 as well, but that is for `corpora.documents.clean` to settle.
+    Strings are checked as bytes, because Arrow would also check UTF-8, which `corpora.documents.clean` handles.
     """
     kind = documents.type
     if pa.types.is_dictionary(kind):

@@ -1,4 +1,4 @@
-"""The options of reading a corpus: which files, which column, in which encoding, and what to do with bad documents."""
+"""Options for reading a corpus: files, column, encoding, and the treatment of bad documents."""
 
 import codecs
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ MAX_DOCUMENT = 256_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How documents are read. Raises ValueError for an option that makes no sense."""
+    """How documents are read. Raises ValueError for an invalid option."""
 
     text_column: str | None = None
     """column of tables, CSV and JSON that holds the text; by default "text", or the only one there is"""
@@ -42,7 +42,7 @@ class Reading:
 
 
 def _suffixes(suffixes: str | Sequence[str]) -> tuple[str, ...]:
-    """Return suffixes as ".md": lower case, with a dot."""
+    """Return suffixes in lower case with a leading dot: ".md"."""
     given = [suffixes] if isinstance(suffixes, str) else suffixes
     found = tuple("." + suffix.lower().lstrip("*").lstrip(".") for suffix in given)
     for suffix in found:

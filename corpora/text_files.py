@@ -1,4 +1,4 @@
-"""Text files as UTF-8: decoded where another encoding is named, without a byte-order mark, up to a limit."""
+"""Reading text files as UTF-8: from any encoding, without a byte-order mark, up to a size limit."""
 
 import codecs
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from corpora.compression import SUFFIXES, read_whole, stream_pieces
-from corpora.documents import Chunk, DocumentError, single_document
+from corpora.documents import Chunk, DocumentError, single_document, too_long
 from corpora.reading import Reading
 
 _SAMPLE_BYTES = 4096
@@ -17,7 +17,7 @@ _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# Which bytes of four are NUL where the text is mostly Latin letters.
+# Which of four bytes are NUL if the text is mostly Latin letters.
 _NULS = {
     "utf-16-le": (False, True, False, True),
     "utf-16-be": (True, False, True, False),
@@ -27,7 +27,7 @@ _NULS = {
 
 
 def read_text(path: Path, split: str | None, reading: Reading) -> Chunk:
-    """Return a text file as one document: its bytes as they are, but for a byte-order mark at its start."""
+    """Return a text file as one document: its bytes unchanged, without a leading byte-order mark."""
     try:
         document = single_document(_whole(path, reading))
     except DocumentError as bad:
@@ -51,19 +51,10 @@ def _whole(path: Path, reading: Reading) -> pa.Buffer:
     return sink.getvalue()
 
 
-def too_long(origin: object, what: str, reading: Reading) -> DocumentError:
-    """Return the error for a document above the limit."""
-    return DocumentError(
-        "long",
-        f"{origin} {what}, above the limit of {reading.max_document:,} bytes a document: raise it with "
-        "--max-document, or leave such documents out with --invalid skip",
-    )
-
-
 def text_pieces(path: Path, reading: Reading) -> Iterator[bytes]:
     """Yield a text file as UTF-8 in pieces, without a byte-order mark.
 
-    Raises DocumentError for a file in another encoding than the one that was named.
+    Raises DocumentError if the file is not in the encoding of `reading`.
     """
     pieces = stream_pieces(path)
     if reading.encoding:
@@ -75,7 +66,7 @@ def text_pieces(path: Path, reading: Reading) -> Iterator[bytes]:
 
 
 def _start(sample: bytes, path: Path, reading: Reading) -> int:
-    """Return where the text of a file begins, which `sample` is the start of: after a byte-order mark."""
+    """Return the offset at which the text of a file begins, after a byte-order mark. `sample`: the first bytes."""
     if reading.invalid == "bytes":
         return 0
     if encoding := _other_unicode(sample):
@@ -84,7 +75,7 @@ def _start(sample: bytes, path: Path, reading: Reading) -> int:
 
 
 def _other_unicode(sample: bytes) -> str | None:
-    """Return the encoding that a byte-order mark or the places of NULs show, if any."""
+    """Return UTF-16 or UTF-32 if a byte-order mark or the positions of NULs show that encoding, otherwise None."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if sample.startswith(mark):
             return encoding

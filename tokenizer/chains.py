@@ -1,7 +1,7 @@
 """Pre-tokenizers of several steps, as tokenizer.json lists them: each step splits the pieces of the step before.
 
 The steps are those of Hugging Face's tokenizers: Split, Digits, Punctuation and ByteLevel. They run in plain Python and
-in the `regex` module: exact, in linear time, and slower than the scanner of a named pattern.
+in the `regex` module, so they are slower than the scanner of a named pattern.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BEHAVIORS = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 
-# Numbers that are newer than the table of `unicode_classes`: Rust's own table has them, which Digits uses.
+# Numbers that the table of `unicode_classes` lacks. Digits uses Rust's newer table, which has them.
 _NEW_NUMBERS = "11DE0-11DE9 16FF4-16FF6"
 # What Punctuation splits off: ASCII punctuation and symbols, and punctuation as of Unicode 8.
 _PUNCTUATION = (
@@ -47,7 +47,7 @@ _PUNCTUATION = (
 class Chain:
     """A pre-tokenizer of several steps. It takes the place of a `Pattern`, and has neither a name nor an automaton.
 
-    steps: as in tokenizer.json, checked, with exactly one ByteLevel. The steps behind it see text that is spelled in
+    steps: checked steps in the form of tokenizer.json, exactly one of them a ByteLevel. The steps after it see text in
     ByteLevel's alphabet.
     """
 
@@ -56,7 +56,7 @@ class Chain:
 
     def __init__(self, steps: Sequence[dict[str, Any]]):
         self.steps = tuple(steps)
-        # ByteLevel can put a space before a piece; then pretokens have more bytes than the text.
+        # ByteLevel can put a space before a piece, so that pretokens have more bytes than the text.
         self.adds_spaces = any(step.get("add_prefix_space") for step in steps)
 
     def __reduce__(self):
@@ -67,15 +67,18 @@ class Chain:
 
     @property
     def identity(self) -> str:
-        """What a fingerprint says of the steps, and the Unicode version that they are read with."""
+        """Return what a fingerprint hashes: the steps, and the digest of their Unicode table."""
         return f"{self}\n{unicode_classes.classes_digest()}"
 
     def check(self) -> None:
-        """ValueError for a regex that does not compile, or that engines read differently."""
+        """Raise ValueError for a regex that does not compile or that engines read differently."""
         assert self._run
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
-        """The pretokens of one text in order. Each stretch of UTF-8 is split by itself, other bytes are pretokens."""
+        """Yield the pretokens of one text in order.
+
+        Each stretch of valid UTF-8 is split separately. Every other byte is a pretoken.
+        """
         for stretch, is_bad in utf8_stretches(text):
             if is_bad:
                 yield stretch.encode(errors="surrogateescape")
@@ -125,7 +128,7 @@ def _spans(piece: str, regex: re.Pattern) -> Iterator[tuple[int, int]]:
 
 
 def _split(piece: str, *, find: Callable[[str], Iterator[tuple[int, int]]], behavior: str, invert: bool) -> list[str]:
-    """Cut a piece at the spans that `find` yields. `behavior` says with what a match stays together."""
+    """Return a piece cut at the spans that `find` yields. `behavior` says which neighbour a match is merged with."""
     cuts: list[tuple[int, int, bool]] = []  # start, end, whether it is a match; they cover the piece
     done = 0
     for start, end in find(piece):
@@ -172,6 +175,6 @@ def _punctuation() -> re.Pattern[str]:
 
 
 def _ranges(runs: str) -> str:
-    """The code points of hexadecimal runs, as within a character class."""
+    """Return hexadecimal runs of code points as the inside of a character class."""
     ends = (run.split("-") for run in runs.split())
     return "".join(f"\\U{int(run[0], 16):08X}-\\U{int(run[-1], 16):08X}" for run in ends)

@@ -30,7 +30,7 @@ class Counted(NamedTuple):
 
     @classmethod
     def of(cls, counter: dict[bytes, int]) -> Counted:
-        """Return the same as arrays."""
+        """Return the counts of a dictionary as arrays."""
         offsets = np.cumsum([0, *map(len, counter)], dtype=np.int64)
         data = np.frombuffer(bytearray().join(counter), dtype=np.uint8)
         return cls(data, offsets, np.fromiter(counter.values(), np.int64, len(counter)))

@@ -258,8 +258,8 @@ def count_pretokens(
     does not fit is written in sorted runs to a temporary file in `spill_folder` (by default the system's) and merged
     in the end, which progress hears of as ("combine", pretokens done, in all); the result then stands in such
     files, too, mapped into memory. They have no name and disappear with the process. The interpreter, libraries
-    and a few megabytes of text per thread come on top. forecast: ends counting with a ValueError as soon as what was
-    spilled shows that merging will not fit in memory.
+    and a few megabytes of text per thread come on top. forecast: ends counting with a ValueError as soon as
+    the spilled pretokens show that merging cannot fit in memory.
 
     Bytes that are not UTF-8 are a pretoken each. Raises ValueError for a lone surrogate in a str (with the document's
     position), nulls and unknown columns, FileNotFoundError for a path that does not exist, and OSError, which names
@@ -295,7 +295,7 @@ def count_pretokens(
         first, pieces = _count_first(pieces, pattern, done)
         if pieces is None:
             return PretokenCounts(pattern, *first)
-        begin("merging")  # which most counts are for
+        begin("merging")  # most counts are merged next
 
     with RunFile(spill_folder) if memory is not None else nullcontext() as spilled:
         counters = [_Counter(memory and memory // threads, spilled, forecast) for _ in range(threads)]
@@ -319,7 +319,7 @@ def _count_first(
 ) -> tuple[Counted, Iterator[Block] | None]:
     """Count up to FIRST_BYTES in plain Python, which takes less time than compiling the kernels.
 
-    Returns the counts and the other pieces, None where there are no others.
+    Returns the counts and the remaining pieces, or None in place of the pieces if none remain.
     """
     counter, left = Counter(), FIRST_BYTES
     for piece in pieces:

@@ -74,9 +74,9 @@ def bytes_joined(table: kernel.Tokens) -> np.ndarray:
 def all_merges_of_ranks(tokens: list[bytes | None]) -> np.ndarray:
     """Return every two tokens that together are a token: int32 (n, 3), left, right and whole, by whole, then left.
 
-    As merges in this order they give the ids of joining by rank. In any text, the joins within a token's bytes are the
-    first of those that its bytes alone undergo, as long as no join crosses their edges. So at most one way to cut the
-    token in two ever occurs, and the order of merges that make the same token does not matter.
+    Applied as merges in this order, they give the same ids as joining by rank. As long as no join crosses the edges
+    of a token, its bytes are joined in any text as they are joined alone. So only one pair ever makes the token,
+    and the order of the merges that make the same token does not matter.
     """
     table = token_table(tokens)
     last = len(table.offsets) - 1
@@ -158,7 +158,7 @@ class EncodingTables:
 
     @classmethod
     def without_entries(cls, vocabulary: Vocabulary) -> EncodingTables:
-        """Return tables in which nothing is found, made without a kernel."""
+        """Return empty tables, built without running a kernel."""
         tables = cls.__new__(cls)
         tables.pattern = vocabulary.pattern
         tables.automaton = automaton_arrays(tables.pattern.automaton)

@@ -1,7 +1,7 @@
-"""The first use on a machine, where the kernels are not compiled yet, which takes seconds.
+"""Compilation of the kernels at first use on a machine, which takes seconds.
 
-Texts of up to `tokenizer.short.FIRST_BYTES` go through plain Python instead. For larger ones two processes compile side
-by side: they share the cache on disk.
+Texts of up to `tokenizer.short.FIRST_BYTES` are handled in plain Python instead. For larger texts two processes compile
+in parallel and share the cache on disk.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def compiled(kernel) -> bool:
 
 
 def begin(part: str) -> None:
-    """Start to compile a part of the kernels (see `PARTS`) in another process.
+    """Start compiling a part of the kernels (see `PARTS`) in another process.
 
-    Nothing happens where it is compiled already, on a single core, or where no process can be started.
+    Does nothing if the part is already compiled, on a single core, or if no process can be started.
     """
     kernels, _ = PARTS[part]()
     if part in _running or not _may_start() or all(map(compiled, kernels)):
         return
     if not all(hasattr(kernel._cache, "_cache_file") for kernel in kernels):
-        return  # no folder can be written to: another process could not hand the result over
+        return  # the cache has no writable folder, so another process could not pass on its result
     code = f"import sys; sys.path[:] = {sys.path!r}; from tokenizer import first_use; first_use.compile_part({part!r})"
     quiet = subprocess.DEVNULL
     with suppress(OSError):
@@ -50,7 +50,7 @@ def begin(part: str) -> None:
 
 
 def wait(part: str) -> None:
-    """Wait until the process that `begin` started has compiled the part, or has failed. Then end it."""
+    """Wait until the process from `begin` has compiled the part or failed, then end the process."""
     process = _running.pop(part, None)
     if process is None:
         return
@@ -76,13 +76,13 @@ def _may_start() -> bool:
 
 
 def compile_part(part: str) -> None:
-    """Compile a part of the kernels, by using it on next to nothing."""
+    """Compile a part of the kernels by running it on a tiny input."""
     _, use = PARTS[part]()
     use()
 
 
 def compile_kernels() -> None:
-    """Compile all kernels that training and encoding need, so that nothing waits for them later."""
+    """Compile all kernels for training and encoding, so that later calls need not wait."""
     for part in PARTS:
         compile_part(part)
 
@@ -117,7 +117,7 @@ def _merging() -> tuple[list, Callable[[], None]]:
 
         data, offsets, counts = np.full(3, 97, dtype=np.uint8), np.array([0, 3]), np.array([2])
         few = PretokenCounts(resolve_pattern("gpt2"), data, offsets, counts)
-        # The loop first: whoever waits compiles the others, which it needs before.
+        # The merge loop comes first: the waiting process needs the other kernels earlier and compiles them itself.
         merge_kernel.merge(empty_training(few, 1), np.empty((1, 2), dtype=np.int32), 1, 2**62, 1)
         learn_merges(few, 1, byte_order=bytes(range(256)), min_frequency=1, max_token_length=None)
 
@@ -159,7 +159,7 @@ def _bytes_alone() -> Vocabulary:
     return trained_vocabulary(np.empty((0, 2), dtype=np.int32), BYTE_ORDERS["gpt2"], (), resolve_pattern("gpt2"))
 
 
-# For each part of the kernels: those that say whether it is compiled, and a function that uses them all.
+# Each part of the kernels: the kernels that show whether the part is compiled, and a function that runs them all.
 PARTS: dict[str, Callable[[], tuple[list, Callable[[], None]]]] = {
     "counting": _counting,
     "merging": _merging,

@@ -117,11 +117,12 @@ def _parse_normalizer(normalizer: Any) -> str | None:
 
 
 def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
-    """A Split by a regex and then ByteLevel, or ByteLevel alone with GPT-2's regex, as a pattern; others as a chain."""
+    """Return the pattern of a Split by a regex before ByteLevel, or of ByteLevel alone; a chain for other steps."""
     steps = [pre_tokenizer]
     if _type(pre_tokenizer) == "Sequence":
         steps = pre_tokenizer.get("pretokenizers")
-        expect(isinstance(steps, list) and len(steps) <= MOST_STEPS, "has pre_tokenizer.pretokenizers that are no list")
+        expect(isinstance(steps, list), "has pre_tokenizer.pretokenizers that are no list")
+        expect(len(steps) <= MOST_STEPS, f"has {len(steps):,} pre_tokenizer.pretokenizers; {MOST_STEPS} are supported")
     kinds = [_type(step) for step in steps]
     expect(
         kinds.count("ByteLevel") == 1 and {*kinds} <= {"ByteLevel", "Split", "Digits", "Punctuation"},
@@ -149,7 +150,7 @@ def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
 
 
 def _parse_step(step: dict[str, Any]) -> dict[str, Any]:
-    """A step of a pre-tokenizer with the fields that decide how it splits."""
+    """Return a step of a pre-tokenizer, reduced to the fields that decide how it splits."""
     kind = step["type"]
     flags = {"ByteLevel": ("add_prefix_space", "use_regex"), "Digits": ("individual_digits",), "Split": ("invert",)}
     parsed = {"type": kind}
@@ -165,7 +166,7 @@ def _parse_step(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse_split_pattern(pattern: Any) -> dict[str, str]:
-    """The pattern of a Split, {"Regex": regex} or {"String": text}."""
+    """Return the checked pattern of a Split: {"Regex": regex} or {"String": text}."""
     [(kind, text)] = pattern.items() if isinstance(pattern, dict) and len(pattern) == 1 else [(None, None)]
     expect(
         kind in ("Regex", "String") and isinstance(text, str) and text != "",

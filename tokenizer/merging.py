@@ -138,7 +138,7 @@ def _steps(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _check_growth(training: kernel.Training, more: int, spare: int | None) -> None:
-    """Raise ValueError if the arrays and `more` bytes exceed `spare`. To double an array takes its size once more."""
+    """Raise ValueError if the arrays and `more` bytes exceed `spare`. Doubling an array needs its size again."""
     needed = sum(array.nbytes for array in training) + more
     if spare is not None and needed > spare:
         merges = int(training.state[kernel.MERGES])

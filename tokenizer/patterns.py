@@ -99,8 +99,8 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
         """Return what a fingerprint says about the pattern.
 
         For a named pattern: its spelling and the digest of its class table. For a custom pattern: its spelling alone,
-        so that datasets of earlier versions still match. Its meaning rests on the table of `unicode_properties`, so
-        whoever replaces that table by another Unicode version adds the new table's digest here.
+        so that datasets of earlier versions still match. Its meaning depends on the table of `unicode_properties`: if
+        that table moves to another Unicode version, add its digest here.
         """
         return f"{self.regex}\n{unicode_classes.classes_digest()}" if self.name else self.regex
 
@@ -173,9 +173,9 @@ SPELLINGS = {regex: name for name, regex in _REGEX_OF.items()} | {
 def resolve_pattern(pattern: str | Pattern) -> Pattern:
     """Return the pattern meant by a name (those in `NAMES`) or by a regex in `regex` syntax.
 
-    Any known spelling of a named pattern is that pattern. A custom regex has the meaning that `tokenizers` gives it,
-    as far as Unicode properties and case go. Raises ValueError for a regex that is empty, not valid, too large, or
-    that `regex_translation` refuses for another cause that the message names.
+    Any known spelling of a named pattern is that pattern. In a custom regex, Unicode properties and case have
+    the meaning that `tokenizers` gives them. Raises ValueError for a regex that is empty, not valid or too large, or
+    that `regex_translation` refuses. The message names the cause.
     """
     if isinstance(pattern, Pattern):
         return pattern

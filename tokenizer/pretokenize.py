@@ -39,7 +39,7 @@ def pretoken_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray
 
 
 def pretokenized(block: Block, pattern: Pattern | Chain) -> tuple[Block, Iterator[np.ndarray]]:
-    """Return a block with its `pretoken_ends`; another block where the pattern puts spaces into the text."""
+    """Return a block and its `pretoken_ends`. The block is a new one if the pattern adds spaces to the text."""
     if isinstance(pattern, Pattern) or not pattern.adds_spaces:
         return block, pretoken_ends(block, pattern)
     documents, lengths = [], []

@@ -1,6 +1,6 @@
-"""What rank files of tiktoken leave out: the split pattern and special tokens of the published ones.
+"""Split patterns and special tokens of tiktoken's published vocabularies, which their rank files leave out.
 
-A file is recognised by the SHA-256 of its content, or else by its name.
+A file is recognised by the SHA-256 of its content, otherwise by its name.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ PUBLISHED = {
 
 
 class PatternNeededError(ValueError):
-    """A vocabulary whose files do not say how text is split."""
+    """The files of a vocabulary do not say how text is split."""
 
 
 def pattern_of_name(name: str) -> str | None:
-    """Return the pattern of ranks with such a name, as cl100k or cl100k_base; None for an unknown name."""
+    """Return the pattern for a rank file's name, such as cl100k or cl100k_base; None for an unknown name."""
     return NAMES.get(name.removesuffix("_base"))
 
 
 def recognise(content: bytes, ranks: int, name: str) -> tuple[str, dict[str, int]] | None:
     """Return the pattern and the special tokens of a file of `ranks` ranks; None for an unknown file.
 
-    `name` is the file's name without its suffix. A name alone tells the pattern, and the special tokens only where the
-    file also has as many ranks as the published one.
+    `name` is the file's name without its suffix. A name alone gives the pattern. It also gives the special
+    tokens if the file has as many ranks as the published one.
     """
     from hashlib import sha256
 

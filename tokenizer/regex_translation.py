@@ -1,8 +1,8 @@
 """Translates a custom split pattern so that the `regex` module reads it as `tokenizers` does.
 
-Classes such as `\\p{L}`, `\\s` and `[:alpha:]` become explicit sets from `unicode_properties`, and matching without
-regard to case becomes sets of characters, because the `regex` module uses another Unicode version. On the way the
-parser refuses patterns that take unbounded memory: recursion, deep nesting and nested counted repetition.
+The `regex` module uses another Unicode version. So classes such as `\\p{L}`, `\\s` and `[:alpha:]` become explicit sets
+from `unicode_properties`, and case-insensitive letters become sets of characters. The parser also refuses patterns that
+take unbounded memory: recursion, deep nesting and nested counted repetition.
 
 Where the engines disagree, the meaning is that of Oniguruma, the engine of `tokenizers`: `(?i)` does not apply to a
 property outside a character class. One exception follows tiktoken: `ß` does not match `ss`.
@@ -17,9 +17,9 @@ from functools import cache
 from tokenizer.unicode_properties import Ranges, as_ranges, case_variants, find_property
 
 LONGEST_REGEX = 10_000  # characters
-LARGEST_REGEX = 100_000  # elements once every counted repetition is written out; about 64 MB when compiled
-DEEPEST_REGEX = 100  # groups within groups
-_FEW_RANGES = 16  # a set of so few ranges is written out
+LARGEST_REGEX = 100_000  # elements with every counted repetition expanded; about 64 MB when compiled
+DEEPEST_REGEX = 100  # levels of nested groups
+_FEW_RANGES = 16  # a set of at most this many ranges is written out
 
 _RECURSION = re.compile(r"\(\?(?:R|[+-]?\d+|&\w+|P>\w+)\)|\\g[<'{]")
 _FLAGS = re.compile(r"\(\?([a-zA-Z0-9]*)(-[a-zA-Z]+)?([:)])")
@@ -72,7 +72,7 @@ class _Parser:
         return found
 
     def _alternatives(self, flags: str, depth: int) -> tuple[str, int]:
-        """Consume up to the end of the group. flags: those of "i" and "x" that are on."""
+        """Consume up to the end of the group. flags: the active ones of "i" and "x"."""
         parts, size = [], 0
         while self.at < len(self.pattern) and self.pattern[self.at] != ")":
             flags_found = self._take(_FLAGS) if not _RECURSION.match(self.pattern, self.at) else None
@@ -232,7 +232,7 @@ class _Parser:
 
 
 def _changed(flags: str, found: re.Match) -> tuple[str, str]:
-    """Return the flags after an inline group of flags, and the flags that `regex` still has to know."""
+    """Return the flags that hold after an inline group of flags, and the flags to pass on to `regex`."""
     on, off = found[1], (found[2] or "")[1:]
     if unknown := (set(on) - set("imsux")) | (set(off) - set("imsx")):
         raise _RefusedError(f"has the flag {min(unknown)!r}; supported are i, m, s and x")
@@ -266,8 +266,8 @@ def _one_property(name: str, spelling: str, negated: bool, in_class: bool) -> tu
 def _set_text(name: str, in_class: bool) -> str:
     """Return the text of a property within a set of `regex`.
 
-    A set of hundreds of ranges is slow, so a large property is that of the installed `regex`, corrected by the few
-    ranges in which it differs, after the ASCII members, which are found fastest.
+    A set of hundreds of ranges is slow. So a large property uses that of the installed `regex`, corrected by the few
+    ranges that differ. ASCII members come first, because `regex` tests them fastest.
     """
     import regex
 
@@ -286,7 +286,7 @@ def _set_text(name: str, in_class: bool) -> str:
 
 
 def _matched(expression) -> Ranges:
-    """Return the code points that a compiled set, repeated, matches."""
+    """Return the code points that a compiled, repeated set matches."""
     spans = ((match.start(), match.end() - 1) for match in expression.finditer(_every_character()))
     return tuple((first + 0x800 * (first >= 0xD800), last + 0x800 * (last >= 0xD800)) for first, last in spans)
 
@@ -333,7 +333,7 @@ def _merged(ranges) -> Ranges:
 
 
 def _missing_variants(ranges) -> str:
-    """Return, as text within a set, what matches a member of the ranges when case is ignored and is no member."""
+    """Return the case variants that the ranges lack, as text within a set."""
     ranges = _merged(ranges)
     firsts = [first for first, _ in ranges]
 

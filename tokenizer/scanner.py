@@ -74,16 +74,16 @@ def _contraction(following: str, fold: bool) -> int:
 
 
 def pretokens_of(text: bytes, pattern: Pattern | Chain) -> Iterator[bytes]:
-    """The pretokens of one text by any pattern."""
+    """Yield the pretokens of one text for any kind of pattern."""
     if pattern.automaton is not None:
         return pretokens(text, pattern.automaton)
     return regex_pretokens(text, pattern) if isinstance(pattern, Pattern) else pattern.pretokens(text)
 
 
 def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
-    """Yield the pretokens of one text by a pattern without an automaton; text up to the next match is one, too.
+    """Yield the pretokens of one text for a pattern without an automaton. Text between two matches is a pretoken, too.
 
-    Raises ValueError that names the pattern where matching takes too long: see `match_spans`.
+    Raises ValueError that names the pattern if matching takes too long: see `match_spans`.
     """
     for segment, is_bad in utf8_stretches(text):
         if is_bad:
@@ -101,11 +101,11 @@ def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
 
 
 def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
-    """Yield where each match starts and ends.
+    """Yield the start and end of each match.
 
-    Up to 4,096 matches are found before the first is yielded, so that only matching counts towards the time limit:
-    5 s and another second for every 100,000 characters that are left. `regex` measures the processor time of the whole
-    process, which passes faster with more threads.
+    Up to 4,096 matches are found before the first is yielded, so that only matching counts towards the time limit. The
+    limit is 5 s, plus 1 s for every 100,000 remaining characters. `regex` measures the CPU time of the whole process,
+    so the limit is multiplied by the number of threads.
     """
     import threading
 

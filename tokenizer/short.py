@@ -16,7 +16,7 @@ LONGEST_TEXT = 2000  # bytes
 # Bytes encoded here in all, in about as much time as it takes to load the kernels. It also bounds the cache.
 BUDGET = 100_000
 
-# Text that plain Python counts or encodes in about two seconds. Compiling the kernels takes several times as long.
+# Bytes that plain Python counts or encodes in about two seconds. Compiling the kernels takes several times as long.
 FIRST_BYTES = 2_000_000
 
 
@@ -33,7 +33,7 @@ class ShortEncoder:
         return size <= self._longest and size <= self._left
 
     def extend(self, budget: int) -> None:
-        """Take texts of any length, up to that many bytes in all."""
+        """Accept texts of any length, up to `budget` bytes in total."""
         self._longest = self._left = budget
 
     def encode(self, text: bytes) -> list[int]:
@@ -59,7 +59,7 @@ class ShortEncoder:
 
     @cached_property
     def _missing(self) -> dict:
-        """The ids that stand for bytes without a token."""
+        """Return the placeholder ids of bytes without a token, by the byte as written in the vocabulary."""
         vocabulary = self._vocabulary
         written = (vocabulary.written(bytes([byte])) for byte in vocabulary.missing_bytes)
         return {byte: vocabulary.size + k for k, byte in enumerate(written)}

@@ -18,7 +18,7 @@ def sentinels(count: int) -> tuple[str, ...]:
 
 
 def check_special_tokens(special_tokens: Sequence[str]) -> tuple[str, ...]:
-    """Return the spellings as a tuple; ValueError for what is no sequence, and for an empty or repeated spelling."""
+    """Return the spellings as a tuple. Raises ValueError for any other type, and for an empty or repeated spelling."""
     if isinstance(special_tokens, str):
         raise ValueError(f"special_tokens must be a sequence of strings, not the string {special_tokens!r}")
     if isinstance(special_tokens, (Mapping, Set)) or not isinstance(special_tokens, Iterable):

@@ -21,7 +21,7 @@ WHITE_SPACE = (
     "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
-# Parts of words that are neither letters nor marks nor numbers: connectors, joiners, letters in circles or squares.
+# Word characters besides letters, marks and numbers: connectors, joiners, letters in circles or squares.
 _OTHER_WORD_CHARACTERS = (("_", "_"), ("\u200c", "\u200d"), ("\u203f", "\u2040"), ("\u2054", "\u2054"))
 _OTHER_WORD_CHARACTERS += (("\u24b6", "\u24e9"), ("\ufe33", "\ufe34"), ("\ufe4d", "\ufe4f"), ("\uff3f", "\uff3f"))
 _OTHER_WORD_CHARACTERS += (("\U0001f130", "\U0001f149"), ("\U0001f150", "\U0001f169"), ("\U0001f170", "\U0001f189"))
@@ -30,9 +30,9 @@ _OTHER_WORD_CHARACTERS += (("\U0001f130", "\U0001f149"), ("\U0001f150", "\U0001f
 class SpecialTokens:
     """A vocabulary's special tokens, by their spelling, and what to do about them in a text.
 
-    flags: those of tokenizer.json's added tokens that are set. Tokens with flags are found as in `tokenizers`: first
-    those that are not normalized, then the others, in the text between in `normalizer`'s form. A token that is a single
-    word stands between no characters of a word; lstrip and rstrip take the white space before and after a token.
+    flags: the flags of added tokens, by spelling. Tokens are found in the order of `tokenizers`: first tokens without
+    the flag normalized, then the others in the normalized text in between. A single_word token is not found next to a
+    word character. lstrip and rstrip add the white space before and after a token to it.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class SpecialTokens:
         return frozenset()
 
     def parts(self, data: bytes, allowed: frozenset[str]) -> Iterator[tuple[int, bytes | int]]:
-        """The text cut at the special tokens that are allowed: offsets, with bytes of text or a token's id."""
+        """Yield the text cut at allowed special tokens: the offset of each part, and its bytes or the token's id."""
         for start, part in self._cut(data, allowed):
             yield start, self._ids[part] if isinstance(part, str) else part
 
     def _first(self, data: bytes, spellings: frozenset[str]) -> tuple[int, str] | None:
-        """The first of some special tokens in a text: its offset and spelling."""
+        """Return the offset and spelling of the first of these special tokens in a text, None if there is none."""
         if not (self._flags and spellings & self._flags.keys()):
             match = _spellings(spellings).search(data)
             return match and (match.start(), match.group().decode())
         return next(((start, part) for start, part in self._cut(data, spellings) if isinstance(part, str)), None)
 
     def _cut(self, data: bytes, spellings: frozenset[str]) -> Iterator[tuple[int, bytes | str]]:
-        """A text cut at special tokens: offsets, with the bytes between tokens or the spelling of one."""
+        """Yield a text cut at special tokens: the offset of each part, and its bytes or the token's spelling."""
         normalized = frozenset(s for s in spellings if "normalized" in self._flags.get(s, ()))
         for start, part in self._cut_at(data, {spelling.encode(): spelling for spelling in spellings - normalized}):
             if not normalized or isinstance(part, str):
@@ -113,7 +113,7 @@ class SpecialTokens:
 
 
 def _is_word(data: bytes, place: int) -> bool:
-    """Whether the first or last character of some bytes is part of a word, as in the `regex` crate of Rust."""
+    """Return whether the first or last character is a word character, as in Rust's `regex` crate."""
     if not data:
         return False
     character = data.decode("utf-8", "surrogateescape")[place]
@@ -129,7 +129,7 @@ def _is_word(data: bytes, place: int) -> bool:
 
 
 def _trailing_space(data: bytes) -> int:
-    """How many bytes of white space a text ends with."""
+    """Return the number of bytes of white space at the end of a text."""
     text = data.decode("utf-8", "surrogateescape")
     return len(text[len(text.rstrip(WHITE_SPACE)) :].encode())
 

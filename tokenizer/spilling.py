@@ -106,7 +106,7 @@ def _cut(counted: Counted, rows: int, size: int) -> Iterator[Counted]:
 
 
 def pieces(counted: Counted) -> Iterator[Counted]:
-    """Yield views that are worked on at once. Counts that are mapped from files leave memory piece by piece."""
+    """Yield views of bounded size. Counts that are mapped from files leave memory after each view."""
     for piece in _cut(counted, RUN_ROWS, RUN_BYTES):
         yield piece
         _page_out(counted)
@@ -293,7 +293,7 @@ def _mapped(run: Run, folder: Path) -> Counted:
 
 
 def _page_out(counted: Counted) -> None:
-    """Take counts that are mapped from temporary files out of memory, until they are read again."""
+    """Page out counts that are mapped from temporary files. Reading the counts loads them again."""
     for array in counted:
         mapped = array
         while isinstance(mapped, np.ndarray):

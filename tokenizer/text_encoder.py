@@ -33,7 +33,7 @@ class MissingByteError(ValueError):
 
 @contextmanager
 def offset_by(start: int, where: str = "") -> Iterator[None]:
-    """Have a `MissingByteError` name its offset in the whole text, of which a part from `start` on is encoded."""
+    """Add `start` to the offset of a `MissingByteError`, because only the text from `start` on is encoded."""
     try:
         yield
     except MissingByteError as error:
@@ -47,7 +47,7 @@ class TextEncoder:
         self._vocabulary = vocabulary
         # Gives way to the pool once that is there.
         self.short: ShortEncoder | None = ShortEncoder(vocabulary)
-        self._cold: bool | None = None  # whether the kernels are yet to be compiled; None before it is asked
+        self._cold: bool | None = None  # whether the kernels are not compiled yet; None until checked
 
     def to_list(self, data: bytes) -> list[int]:
         """The ids of one text."""
@@ -80,7 +80,7 @@ class TextEncoder:
         return ids, id_offsets
 
     def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
-        """The first byte of a text that has no token, and its offset, by the ids that begin with those of the text."""
+        """Return the first byte of a text without a token, and its offset. `ids`: ids of the text, up to there."""
         size, tokens = self._vocabulary.size, self._vocabulary.tokens
         place = next(place for place, i in enumerate(ids) if i >= size)
         byte = self._vocabulary.missing_bytes[ids[place] - size]
@@ -91,7 +91,7 @@ class TextEncoder:
         return byte, max(0, offset)
 
     def _before_kernels(self, size: int) -> bool:
-        """Return whether plain Python encodes that many bytes because it is done before the kernels are compiled."""
+        """Return whether plain Python encodes `size` bytes sooner than the kernels can be compiled."""
         short = self.short
         if short is None or size > FIRST_BYTES:
             return False

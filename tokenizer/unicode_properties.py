@@ -1,4 +1,4 @@
-"""Unicode properties as tokenizers' and tiktoken's regex engines read them, for split patterns without a scanner.
+"""Unicode properties as the regex engines of tokenizers and tiktoken define them, for custom split patterns.
 
 The installed `regex` module follows a newer Unicode version than both engines, and the versions differ on thousands of
 code points. The sets are probed from the engines once and committed as `unicode_properties.bin`: JSON compressed by
@@ -25,7 +25,7 @@ _PREFIXES = ("script=", "sc=", "generalcategory=", "gc=", "is")
 _POSIX = ("alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper")
 _POSIX += ("word", "xdigit")
 _ESCAPES = (r"\d", r"\h", r"\s", r"\w")
-# Ranges beyond the assigned planes whose code points all have the same properties: one of each range is probed.
+# Ranges of code points that all have the same properties: only one of each range is probed.
 _UNIFORM = [(0x34000, 0x3FFFD), *((plane << 16, (plane << 16) + 0xFFFD) for plane in range(4, 14))]
 _UNIFORM += [(0xE1000, 0xEFFFD), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD)]
 

@@ -85,7 +85,7 @@ class Vocabulary:
         self.normalizer = normalizer
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
-        # Bytes without a token. The k-th of them is encoded as the id `size` + k, which no caller gets to see.
+        # Bytes without a token. The k-th is encoded as the id `size` + k, which is never returned to a caller.
         self.missing_bytes = bytes(byte for byte in range(256) if self.written(bytes([byte])) not in ids)
         if self.missing_bytes and (rule == BY_RANKS or len(self.missing_bytes) == 256):
             raise ValueError(
@@ -124,7 +124,7 @@ class Vocabulary:
 
     @cached_property
     def byte_ids(self) -> np.ndarray:
-        """int32 (256,): the id of each single byte, from `size` on for missing bytes."""
+        """Return the id of each single byte, int32 (256,); missing bytes have ids from `size` on."""
         import numpy as np
 
         missing = {byte: self.size + k for k, byte in enumerate(self.missing_bytes)}

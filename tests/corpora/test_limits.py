@@ -119,6 +119,16 @@ def test_a_cell_above_the_limit_is_refused_or_skipped(tmp_path, kind):
     assert texts(tmp_path, invalid="skip", **options) == ["end", "short"]
 
 
+def test_a_csv_cell_that_never_ends_is_refused_under_every_policy_with_a_remedy_that_helps(tmp_path):
+    (tmp_path / "a.csv").write_text('text\n"' + "x" * (9 * MILLION))
+    for policy in ("error", "skip"):
+        with pytest.raises(
+            ValueError, match=r"a\.csv has a .* 1,000 bytes .*: raise the limit with --max-document"
+        ) as e:
+            texts(tmp_path, suffix=".csv", max_document=1000, invalid=policy)
+        assert "--invalid skip" not in str(e.value)
+
+
 # Prints why each of the named files, folders and globs cannot be opened.
 REFUSALS = """
 import sys

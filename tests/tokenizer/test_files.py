@@ -191,7 +191,10 @@ REFUSED = {
     "Split . Split": set_at("pre_tokenizer", "pretokenizers", 1, value={"type": "Split"}),
     "Digits with individual_digits": set_at(*SPLIT, value={"type": "Digits", "individual_digits": "no"}),
     "Punctuation with behavior 'Merged'": set_at(*SPLIT, value={"type": "Punctuation", "behavior": "Merged"}),
-    "pretokenizers that are no list": set_at("pre_tokenizer", "pretokenizers", value=[{"type": "Digits"}] * 1000),
+    "pretokenizers that are no list": set_at("pre_tokenizer", "pretokenizers", value={"type": "Digits"}),
+    "has 1,000 pre_tokenizer.pretokenizers": set_at(
+        "pre_tokenizer", "pretokenizers", value=[{"type": "Digits"}] * 1000
+    ),
     "Removed": set_at(*SPLIT, "behavior", value="Removed"),
     "neither a Regex nor a String": set_at(*SPLIT, "pattern", value={"Regexp": "x"}),
     "not a valid regex": set_at(*SPLIT, "pattern", value={"Regex": "("}),
