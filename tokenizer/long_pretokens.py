@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenizer import apply_kernel, long_kernel
+from tokenizer.run_encoding import long_runs, merge_runs, write_runs
 from tokenizer.table_kernel import find_token
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def encode_long(
         raise ValueError(f"a single pretoken of {end - start} bytes is longer than the 2 GiB supported; cut the text")
     if tables.made_by is None:
         return merge_by_heap(data, start, end - start, tables, out, at, check)
+    if (runs := long_runs(data[start:end])) is not None:
+        return write_runs(merge_runs(runs, tables.merges), out, at)
     first, window = at, WINDOW
     apart: dict[tuple[int, int], bool] = {}  # of pairs of ids that met; in a periodic text they are the same few
     long = long_kernel.make_long(min(window, end - start), len(tables.made_by))

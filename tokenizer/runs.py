@@ -1,4 +1,4 @@
-"""Finding the long pretokens that are mostly runs of one byte, which training holds as runs (see `run_kernel`)."""
+"""Finding runs of one byte in long pretokens; training holds pretokens that are mostly runs as runs (`run_kernel`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def find_runs(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """
     found, total = [np.empty((0, kernel.RUN), dtype=np.int64)], 0
     for word in np.flatnonzero(np.diff(offsets) >= LEAST_LENGTH):
-        starts = _run_starts(data[offsets[word] : offsets[word + 1]])
+        pretoken = data[offsets[word] : offsets[word + 1]]
+        starts = run_starts(pretoken, len(pretoken) // BYTES_PER_RUN)
         if starts is None or total + len(starts) > MOST_RUNS:
             continue
         total += len(starts)
@@ -32,9 +33,9 @@ def find_runs(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _run_starts(pretoken: np.ndarray) -> np.ndarray | None:
-    """Return where the runs of a pretoken start, or None if they are short on average."""
-    most, starts, total = len(pretoken) // BYTES_PER_RUN, [np.zeros(1, dtype=np.int64)], 1
+def run_starts(pretoken: np.ndarray, most: int) -> np.ndarray | None:
+    """Return where the runs of one byte start in a pretoken, int64 (n,), or None if they are more than `most`."""
+    starts, total = [np.zeros(1, dtype=np.int64)], 1
     for first in range(1, len(pretoken), BYTES_PER_CALL):
         last = min(first + BYTES_PER_CALL, len(pretoken))
         starts.append(first + np.flatnonzero(pretoken[first - 1 : last - 1] != pretoken[first:last]))

@@ -66,6 +66,12 @@ def find_pair(pairs, key):
     return value
 
 
+@kernel
+def look_up_pair(pairs, left, right):
+    """As `find_pair`, for a few look-ups from Python."""
+    return find_pair(pairs, pair_key(left, right))
+
+
 @inlined
 def insert_pair(pairs, key, value):
     """Whether the pair was new."""

@@ -1,6 +1,8 @@
 """Very long pretokens are merged window by window; ids are those of merging the whole."""
 
 import random
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -101,3 +103,37 @@ def test_tokens_longer_than_a_window_are_found():
         longest = [2 * long_pretokens.WINDOW] * (size // (2 * long_pretokens.WINDOW))
         digits = [1 << bit for bit in range(16, -1, -1) if size >> bit & 1]
         assert widths == longest + digits
+
+
+def test_a_few_long_runs_give_the_ids_of_the_whole():
+    widths = set()
+
+    @settings(max_examples=200, deadline=None)
+    @given(monotone_vocabularies(), st.lists(st.integers(4000, 9000), min_size=1, max_size=3), st.booleans())
+    def check(vocabulary, repeats, first):
+        tables = EncodingTables(vocabulary)
+        data = b"".join((b"ab"[(first + i) % 2 :][:1]) * repeat for i, repeat in enumerate(repeats))
+        expected = merged_whole(data, tables)
+        assert encoded(data, tables) == expected
+        widths.update(vocabulary.byte_lengths[expected].tolist())
+
+    check()
+    assert max(widths) > 4
+
+
+def test_a_run_is_encoded_in_memory_for_its_ids():
+    """Each token is the one before twice, so one run has few ids, and encoding it needs no memory for each byte."""
+    script = """
+import resource, sys
+from tokenizer import Tokenizer
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+tok = Tokenizer.train([b"a" * 300_000], 273, special_tokens=())
+text = b"a" * 32_000_000
+tok.encode(text[:20_000])
+before = peak()
+tok.encode(text)
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    assert int(done.stdout) < 32_000_000
