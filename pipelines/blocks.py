@@ -90,14 +90,14 @@ class _SplitWriter:
     def add(self, ids: np.ndarray) -> None:
         """Append tokens to the stream."""
         self.encoded_tokens += len(ids)
-        self._pending.append(ids.astype(self.dtype))
-        self._pending_tokens += len(ids)
-        if self._pending_tokens >= self._batch_tokens:
-            tokens = np.concatenate(self._pending)
-            whole = len(tokens) // self._batch_tokens * self._batch_tokens
-            for start in range(0, whole, self._batch_tokens):
-                self._write(tokens[start : start + self._batch_tokens])
-            self._pending, self._pending_tokens = [tokens[whole:]], len(tokens) - whole
+        while len(ids):
+            part = ids[: self._batch_tokens - self._pending_tokens].astype(self.dtype)
+            self._pending.append(part)
+            self._pending_tokens += len(part)
+            ids = ids[len(part) :]
+            if self._pending_tokens == self._batch_tokens:
+                self._write(np.concatenate(self._pending))
+                self._pending, self._pending_tokens = [], 0
 
     def _write(self, tokens: np.ndarray) -> None:
         column = pa.FixedSizeListArray.from_arrays(pa.array(tokens), type=self._type)
@@ -151,6 +151,15 @@ def write_beside(folder: Path, features: dict[str, Any]) -> tuple[int, str]:
     return path.stat().st_size, digest
 
 
+def _with_separators(ids: np.ndarray, places: np.ndarray, separator_id: int) -> Iterator[np.ndarray]:
+    """Yield `ids` with a separator inserted before each of `places` (ascending), in parts, to copy few at a time."""
+    for start in range(0, max(1, len(ids)), BATCH_TOKENS):
+        stop = start + BATCH_TOKENS
+        last = len(places) if stop >= len(ids) else np.searchsorted(places, stop)
+        inside = places[np.searchsorted(places, start) : last]
+        yield np.insert(ids[start:stop], inside - start, separator_id)
+
+
 def write_blocks(
     corpus: Corpus,
     tokenizer: Tokenizer,
@@ -190,9 +199,11 @@ def write_blocks(
                 encoded = tokenizer.encode_arrow(pieces, threads=threads)
                 offsets = encoded.offsets.to_numpy()
                 ids = encoded.values.to_numpy()[offsets[0] : offsets[-1]]
-                if separator_id is not None:
-                    ids = np.insert(ids, (offsets[:-1] - offsets[0])[begins], separator_id)
-                writer.add(ids)
+                if separator_id is None:
+                    writer.add(ids)
+                else:
+                    for part in _with_separators(ids, (offsets[:-1] - offsets[0])[begins], separator_id):
+                        writer.add(part)
                 done += len(text_of(pieces)[0])
                 progress(done)
         summaries = {name: writers[name].finish() for name in corpus.split_names if name in writers}

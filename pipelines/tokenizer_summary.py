@@ -16,6 +16,7 @@ from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
 SAMPLE_BYTES = 4_000_000
 PRETOKENS_AT_ONCE = 1 << 18
 EXAMPLES = 4
+LONGEST_EXAMPLE = 1000  # bytes
 OURS = "this one"
 # What the phases are called, and what they count.
 PHASES = {"count": ("counting", "B"), "combine": ("combining", ""), "merge": ("merging", "")}
@@ -93,15 +94,20 @@ def _vocabulary(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
         "merges": len(tok.merges),
         "pattern": tok.pattern,
         "fingerprint": tok.fingerprint,
-        "longest": [[int(lengths[i]), visible(tok.token_bytes(i))] for i in longest],
+        "longest": [[int(lengths[i]), _example(tok, i)] for i in longest],
     }
     if tok.pattern in PATTERN_NAMES:
         tokens, used = tokens_of_counts(tok, counts)
         dead = np.flatnonzero(~used & (lengths > 1))
         facts["tokens"] = tokens
         facts["dead"] = len(dead)
-        facts["dead_examples"] = [visible(tok.token_bytes(i)) for i in dead[:EXAMPLES]]
+        facts["dead_examples"] = [_example(tok, i) for i in dead[:EXAMPLES]]
     return facts
+
+
+def _example(tok: Tokenizer, token: int) -> str:
+    """Return the start of a token's bytes, made visible: tokens of a long run have megabytes."""
+    return visible(tok.token_bytes(token)[:LONGEST_EXAMPLE])
 
 
 def tokens_of_counts(tok: Tokenizer, counts: PretokenCounts) -> tuple[int, np.ndarray]:

@@ -21,6 +21,7 @@ SMALL_CACHE = 1 << 19  # rows of 32 bytes
 LARGE_CACHE = 1 << 16  # rows of 128 bytes
 SMALL_TEXT = 1 << 16  # bytes up to which there is an id's room for every byte from the start
 BYTE = np.dtype(np.uint8)
+BYTES_PER_STEP = 1 << 20  # of tokens that are looked at with NumPy
 CHUNKS_PER_CALL = 8  # of CHUNK pretokens, some milliseconds, between looks at Ctrl-C
 
 
@@ -61,13 +62,16 @@ def merge_table(
 
 
 def bytes_joined(table: kernel.Tokens) -> np.ndarray:
-    """Which two bytes stand side by side in any token: bool (65536,), by their values."""
+    """Return which two bytes stand side by side in any token: bool (65536,), by their values."""
     joined = np.zeros(65536, dtype=np.bool_)
-    both = table.blob[:-1].astype(np.uint16) << 8 | table.blob[1:]
-    same_token = np.ones(len(both), dtype=np.bool_)
-    ends = table.offsets[1:-1]
-    same_token[ends[(ends > 0) & (ends < len(table.blob))] - 1] = False
-    joined[both[same_token]] = True
+    last_bytes = table.offsets[1:-1] - 1
+    for start in range(0, len(table.blob) - 1, BYTES_PER_STEP):
+        part = table.blob[start : start + BYTES_PER_STEP + 1]
+        both = part[:-1].astype(np.uint16) << 8 | part[1:]
+        same_token = np.ones(len(both), dtype=np.bool_)
+        first, last = np.searchsorted(last_bytes, [start, start + len(both)])
+        same_token[last_bytes[first:last] - start] = False
+        joined[both[same_token]] = True
     return joined
 
 
