@@ -39,8 +39,11 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwr
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ValueError(f"export-onnx needs the package {missing[0]}: pip install 'bytelm[onnx]'")
-    if out.exists() and not (overwrite and out.is_file()):
-        raise ValueError(f"{out} exists already: choose another --out (or replace a file with --overwrite)")
+    there = [
+        path for path in (out, out.with_name(f"{out.name}.data"), out.with_name(f"{out.name}.md")) if path.exists()
+    ]
+    if there and not (overwrite and out.is_file()):
+        raise ValueError(f"{there[0]} exists already: choose another --out (or replace an export with --overwrite)")
     from dataclasses import replace
 
     from lm.model import LanguageModel
