@@ -10,7 +10,7 @@ help:
 	@echo "make demo        text to tokenizer, dataset, GPT, BERT and report in minutes (in bytelm-demo/)"
 	@echo "make test        the tests and the linter"
 	@echo "make test-slow   the tests that take minutes"
-	@echo "make fuzz RUNS=N the readers of files against N damaged inputs, guided by coverage (12,000: minutes)"
+	@echo "make fuzz RUNS=N coverage-guided fuzzing of all file readers with N inputs (default 12,000: minutes)"
 	@echo "make bench       the tokenizer beside its peers, in most of an hour (results in benchmarks/results/)"
 	@echo "make bench-pretrain TEXT=FILE"
 	@echo "                 pretraining beside transformers and litgpt, in an hour or two"

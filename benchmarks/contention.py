@@ -1,9 +1,9 @@
-"""Training speed while other processes use the cores: `bytelm pretrain` beside none, one and two busy processes.
+"""Measure the speed of `bytelm pretrain` while zero, one and two other processes keep the cores busy.
 
     python -m benchmarks.contention
 
-writes benchmarks/results/contention/contention.json and .md in about five minutes. The three loads alternate while one
-run trains. Run it on a machine that is otherwise idle.
+This writes benchmarks/results/contention/contention.json and .md in about five minutes. One run trains while the three
+loads alternate. Use an otherwise idle machine.
 """
 
 import argparse
@@ -30,13 +30,13 @@ SHAPES = {
     "larger": ["--model.layers", "4", "--model.width", "256", "--model.heads", "4", "--train.batch-tokens", "4096"],
 }
 LOADS = (0, 1, 2)  # busy processes
-TARGET = 0.4  # of the undisturbed speed beside two busy processes on two cores
+TARGET = 0.4  # share of the undisturbed speed, with two busy processes on two cores
 WARM_UP_STEPS, LEAST_STEPS = 5, 3
 NEVER = "1G"  # tokens
 
 
 class Training:
-    """A `bytelm pretrain` process, whose metrics.jsonl says how fast it is."""
+    """A `bytelm pretrain` process. Its speed is read from its metrics.jsonl."""
 
     def __init__(self, shape: str, data: Path, run: Path) -> None:
         self._log = run / "metrics.jsonl"
@@ -55,7 +55,7 @@ class Training:
         self._output.close()
 
     def steps(self) -> list[dict]:
-        """The lines on training steps so far."""
+        """Return the metrics of the training steps so far."""
         if self._log.exists():
             with self._log.open() as file:
                 file.seek(self._read)
@@ -66,7 +66,7 @@ class Training:
         return self._steps
 
     def wait_for(self, count: int) -> list[dict]:
-        """Return the steps so far, at least `count` of them."""
+        """Wait for at least `count` steps and return the steps so far."""
         while len(self.steps()) < count:
             if self._process.poll() is not None:
                 raise RuntimeError(f"training ended: {Path(self._output.name).read_text()[-500:]}")
@@ -74,7 +74,7 @@ class Training:
         return self._steps
 
     def speed(self, seconds: float) -> float:
-        """Tokens per second of the steps that begin in the next `seconds`, at least `LEAST_STEPS`."""
+        """Return the tokens per second over the next `seconds`, and over at least `LEAST_STEPS` steps."""
         first = len(self.wait_for(len(self.steps()) + 1))  # the step during which the load changed does not count
         time.sleep(seconds)
         steps = self.wait_for(first + LEAST_STEPS)
@@ -84,7 +84,7 @@ class Training:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
-    """`count` processes that compute in pure Python whenever they are not stopped; they begin stopped."""
+    """Start `count` processes that run a pure Python loop. They begin stopped: SIGCONT and SIGSTOP switch them."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         for process in busy:
@@ -97,7 +97,7 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen]]:
 
 
 def measure(shape: str, data: Path, run: Path, rounds: int, seconds: float) -> dict:
-    """Speeds of one shape under each load, in turn."""
+    """Return the speeds of one shape under each load; the loads alternate."""
     speeds: dict[int, list[float]] = {load: [] for load in LOADS}
     training = Training(shape, data, run)
     try:
@@ -129,7 +129,7 @@ def measure(shape: str, data: Path, run: Path, rounds: int, seconds: float) -> d
 
 
 def report(result: dict) -> str:
-    """The result as a table in Markdown."""
+    """Return the result as a Markdown table."""
     machine = result["device"]
     rows = [
         f"| {shape['shape']} | {row['busy_processes']} | {row['tokens_per_s']:,.0f} | {row['min_tokens_per_s']:,.0f} "
@@ -163,11 +163,11 @@ def main(arguments: list[str]) -> None:
         prog="python -m benchmarks.contention", description=" ".join(__doc__.split("\n\n")[0].split())
     )
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--rounds", type=int, default=3, help="how many times each load is measured")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="number of measurements of each load")
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of each measurement in seconds")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends the processes below too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds the stack, which ends the processes below
     result = {
         "command": " ".join(["python -m benchmarks.contention", *arguments]),
         "device": device(),

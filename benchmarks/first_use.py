@@ -1,7 +1,7 @@
-"""The first use of a fresh installation, and the longest silence of each verb while it starts.
+"""Measure the first use of a fresh installation, and each command's longest time without output.
 
-`python -m benchmarks.first_use --text FILE` trains a tokenizer and encodes a file with an empty cache of kernels, then
-with a full one, and times the verbs on a run of seconds. Best on a machine that does nothing else.
+`python -m benchmarks.first_use --text FILE` trains a tokenizer and encodes a file, first with an empty kernel cache and
+then with a full one. It also times the other commands on a run of a few seconds. Use an idle machine.
 """
 
 import argparse
@@ -17,7 +17,7 @@ COMMAND = Path(sys.executable).with_name("bytelm")
 
 
 def measure(arguments: list[str], cache: Path) -> tuple[float, float, float]:
-    """Return the seconds of a command, its processor's seconds, and the longest time without output, from its start."""
+    """Return a command's wall-clock seconds, CPU seconds, and longest time in seconds without output."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = last = time.monotonic()
@@ -34,10 +34,10 @@ def measure(arguments: list[str], cache: Path) -> tuple[float, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.first_use")
-    parser.add_argument("--text", type=Path, required=True, help="a text of a megabyte or so")
+    parser.add_argument("--text", type=Path, required=True, help="text file of about 1 MB")
     parser.add_argument("--out", type=Path, help="file for the table, such as benchmarks/results/first_use.md")
     options = parser.parse_args()
-    rows = ["| what | kernels | seconds | CPU seconds | longest silence |", "|---|---|---:|---:|---:|"]
+    rows = ["| command | kernel cache | seconds | CPU seconds | longest silence (s) |", "|---|---|---:|---:|---:|"]
 
     def row(what: str, kernels: str, *arguments: object) -> None:
         numbers = measure([str(COMMAND), *map(str, arguments)], cache)
@@ -46,28 +46,17 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         work, tok, run = Path(folder), Path(folder) / "tok", Path(folder) / "run"
-        for kernels in ("none", "those of before"):
+        for kernels in ("empty", "full"):
             cache = work / "train"
-            training = ("train-tokenizer", options.text, "--vocab-size", 4096, "--out", tok, "--overwrite")
-            row("train-tokenizer", kernels, *training)
+            learning = ("train-tokenizer", options.text, "--vocab-size", 4096, "--out", tok, "--overwrite")
+            row("train-tokenizer", kernels, *learning)
             cache = work / "encode"
             row("tokenize --file", kernels, "tokenize", "--file", options.text, "--tokenizer", tok)
         data = ("build-dataset", options.text, "--tokenizer", tok, "--context-length", 64, "--out", work / "data")
-        row("build-dataset", "none", *data)
+        row("build-dataset", "empty", *data)
         shape = ("--model.layers", 1, "--model.width", 64, "--model.heads", 2, "--model.context-length", 64)
-        row(
-            "pretrain",
-            "-",
-            "pretrain",
-            "gpt-tiny",
-            "--data",
-            work / "data",
-            "--out",
-            run,
-            "--train.tokens",
-            20480,
-            *shape,
-        )
+        training = ("pretrain", "gpt-tiny", "--data", work / "data", "--out", run, "--train.tokens", 20480)
+        row("pretrain", "-", *training, *shape)
         for verb in ("evaluate", "report", "generate"):
             row(verb, "-", verb, run, *(["--prompt", "The"] if verb == "generate" else []))
         row("params", "-", "params", "gpt2")

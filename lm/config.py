@@ -156,7 +156,7 @@ class ModelConfig:
             )
 
     def _fitting_width(self) -> str:
-        """Advice to take the next width that the heads divide, evenly where positions pair components."""
+        """Return advice to use the next width that gives every head whole, or for paired components even, width."""
         multiple = self.heads * (2 if self.positions in ("rotary", "sinusoidal") else 1)
         return f"try model.width={-(-self.width // multiple) * multiple}"
 

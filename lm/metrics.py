@@ -189,7 +189,7 @@ class PredictionAccumulator:
         return [nats / count if count else None for nats, count in zip(sums, counts, strict=True)]
 
     def _loss_by_position_error(self) -> list[float | None]:
-        """Standard error of each of these means, in nats; None where fewer than two targets were scored."""
+        """Return the standard error of the mean at each position in nats; None below two scored targets."""
         counts = self.position_counts.double()
         variances = (self.position_squares / counts - (self.position_nats / counts).square()).clamp(min=0.0)
         errors = (variances / (counts - 1)).sqrt().tolist()

@@ -34,8 +34,8 @@ class OptimizerSettings:
 class Optimizers:
     """AdamW, and Muon where asked for, over a partition of a model's parameters, stepped as one.
 
-    Every group remembers its peak learning rate and decay, so that `schedule` can multiply them. Each of the `shares`
-    has its own parameters, so that threads can step them at the same time.
+    Every group remembers its peak learning rate and decay, so that `schedule` can multiply them. The `shares` partition
+    the parameters, so that threads can step the shares at the same time.
     """
 
     def __init__(self, shares: list[list[torch.optim.Optimizer]]) -> None:
@@ -90,7 +90,7 @@ def build_optimizers(
 
     adamw (Loshchilov and Hutter 2019): matrices and embeddings decay, vectors (biases, norms, scales) do not. muon:
     the matrices of the blocks go to Muon, all else stays with AdamW. `narrow`, `compiled` and `spread`: see Muon.
-    `shares`: how many threads will step them.
+    `shares`: the number of threads that step them.
     """
     hidden, decayed, kept = partition(model, settings.kind == "muon")
     split = (
@@ -116,7 +116,7 @@ def balanced(items: Iterable[tuple[Item, int]], shares: int) -> list[list[Item]]
 def _build_share(
     settings: OptimizerSettings, hidden: list[Tensor], decayed: list[Tensor], kept: list[Tensor], muon: tuple[Any, ...]
 ) -> list[torch.optim.Optimizer]:
-    """AdamW for `decayed` and `kept`, and Muon for `hidden`, where there are any.
+    """Return AdamW for `decayed` and `kept`, and Muon for `hidden`; no optimizer for an empty list.
 
     AdamW is one fused kernel where torch has it: on the CPU a step of a 14M-parameter model then takes a third of the
     looped one's time.

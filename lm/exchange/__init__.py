@@ -108,7 +108,9 @@ def _unpacked(given: Format, entry: Entry, tensor: Tensor, expected: Mapping[str
         )
     if not tensor.is_floating_point():
         dtype = str(tensor.dtype).removeprefix("torch.")
-        raise ValueError(f"{entry.theirs} is {dtype}, not floating-point: take the model as it was before quantization")
+        raise ValueError(f"{entry.theirs} is {dtype}, not floating-point: use the model from before quantization")
     if not bool(tensor.float().isfinite().all()):
-        raise ValueError(f"{entry.theirs} holds NaN or infinite float32 values: take another copy of the weights")
+        raise ValueError(
+            f"{entry.theirs} holds values that are NaN or infinite in float32: use another copy of the weights"
+        )
     return {name: part.float() for name, part in entry.unpack(tensor).items()}

@@ -2,8 +2,8 @@
 
 `checkpoints/step-NNNNNNN/` holds model.safetensors, optimizer.safetensors (state by parameter name), rng.safetensors,
 average.safetensors (if the run averages its weights), state.json (step, blocks consumed, seconds, ...) and
-manifest.json (see `pipelines.training.manifest`). The main process writes and reads them whole, so that they do not
-depend on the number of processes.
+manifest.json (see `pipelines.training.manifest`). The main process writes and reads whole tensors, so the files do not
+depend on the world size.
 """
 
 import hashlib
@@ -68,11 +68,10 @@ def write_checkpoint(
     keep: Keep,
     settings: Mapping[str, Any],
 ) -> Path:
-    """Write the checkpoint of `state["step"]`, then remove those that `keep` does not name.
+    """Write the checkpoint of `state["step"]`, then remove the checkpoints that `keep` does not retain.
 
-    `settings` are the run's `fixed_settings`, which the manifest records.
-
-    An error while writing (a full disk, say) leaves the earlier checkpoints as they were and nothing half-written.
+    `settings` are the run's `fixed_settings`, which the manifest records. An error while writing, such as a full disk,
+    leaves the earlier checkpoints unchanged and no partial one.
     """
     folder = run / "checkpoints" / f"step-{state['step']:07d}"
     partial = folder.with_name(f"partial-{state['step']:07d}")
@@ -151,9 +150,9 @@ class CheckpointWriter:
 def read_checkpoint(folder: Path, settings: Mapping[str, Any], *names: str) -> dict[str, bytes]:
     """Return the named files of a checkpoint, verified against its manifest.
 
-    AVERAGE is left out if the run does not average its weights. Raises DamagedCheckpointError, naming the file, when
-    one is missing, truncated or altered. Raises ValueError, naming the field of config.toml, when `settings` (the run's
-    `fixed_settings`) are not those of the training.
+    Leaves out AVERAGE if the run does not average its weights. Raises DamagedCheckpointError, naming the file, if one
+    is missing, truncated or altered. Raises ValueError, naming the field of config.toml, if `settings` (the run's
+    `fixed_settings`) differ from those in the manifest.
     """
     manifest = read_manifest(folder)
     check_run(folder.parent.parent, manifest, settings)
@@ -162,10 +161,10 @@ def read_checkpoint(folder: Path, settings: Mapping[str, Any], *names: str) -> d
 
 
 def newest_whole(run: Path, settings: Mapping[str, Any], *names: str) -> tuple[Path, dict[str, bytes]]:
-    """Return the newest checkpoint of a run whose named files are whole, and these files.
+    """Return a run's newest checkpoint whose named files are whole, and the content of these files.
 
-    Damaged checkpoints are skipped with a warning that names the file. Raises ValueError when none is whole, and as
-    `read_checkpoint`.
+    Skips damaged checkpoints with a warning that names the file. Raises ValueError if no checkpoint is whole, or if
+    `settings` differ (see `read_checkpoint`).
     """
     damaged = ""
     while True:
@@ -185,10 +184,10 @@ def newest_whole(run: Path, settings: Mapping[str, Any], *names: str) -> tuple[P
 
 
 def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names: str) -> tuple[Path, dict[str, bytes]]:
-    """Return the checkpoint that `which` names, and its named files.
+    """Return the folder of the checkpoint `which`, and the content of its named files.
 
-    `which` is "newest" (the newest whole one), "best" (of the lowest validation loss), or the number of a step. Raises
-    ValueError when there is no such checkpoint, and as `read_checkpoint`.
+    `which` is "newest" (the newest whole one), "best" (the lowest validation loss), or the number of a step. Raises
+    ValueError if there is no such checkpoint, and the errors of `read_checkpoint`.
     """
     if which == "newest":
         return newest_whole(run, settings, *names)
@@ -209,14 +208,14 @@ def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names:
 
 
 def load_weights(run: Path, settings: Mapping[str, Any], which: str = "newest") -> tuple[Path, dict[str, torch.Tensor]]:
-    """Return the folder of a run's checkpoint (see `whole_checkpoint`) and its weights, averaged if it has averages."""
+    """Return the folder and weights of the checkpoint `which` (see `whole_checkpoint`); averages replace weights."""
     folder, contents = whole_checkpoint(run, settings, which, MODEL, AVERAGE)
     weights = load(contents[MODEL])
     return folder, weights | (load(contents[AVERAGE]) if AVERAGE in contents else {})
 
 
 def put_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Load `weights`, of the checkpoint `folder`, into `model`; ValueError when their names or shapes do not fit."""
+    """Load the `weights` of the checkpoint `folder` into `model`; ValueError if their names or shapes do not fit."""
     _check_weights(folder, model, weights)
     model.load_state_dict(weights)
 
@@ -231,8 +230,8 @@ def resume(
 ) -> dict[str, Any]:
     """Restore model, optimizers, average and random generators from a run's newest whole checkpoint.
 
-    Return the content of its state.json. Raises ValueError when the checkpoint belongs to a run with other `settings`
-    (`fixed_settings`). Only the main process needs `run` and `settings`.
+    Return the content of its state.json. Raises ValueError if the checkpoint's manifest has other `settings` (the run's
+    `fixed_settings`). Only the main process needs `run` and `settings`.
     """
     state, files = {}, {}
     if parallel.is_main:

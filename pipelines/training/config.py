@@ -5,8 +5,8 @@ from typing import Literal
 
 OptimizerKind = Literal["adamw", "muon"]
 
-# What may change when a run resumes: it changes neither what is learnt (but for rounding) nor in which order. `tokens`
-# may only grow: the schedules then span the new number.
+# Fields that may change when a run resumes. Except for rounding, they change neither the data order nor the objective.
+# `tokens` may only grow: the schedules then span the new total.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
     *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
@@ -26,7 +26,7 @@ class TrainConfig:
     """
 
     tokens: int = 10_000_000
-    """Tokens to train on in all. A run resumes with more of them; its schedules then span the new number."""
+    """Total tokens to train on. Resume with a larger value to extend a run; the schedules then span the new total."""
     batch_tokens: int = 16_384
     """Tokens of one optimizer step, rounded to whole blocks; of pairs, the most of both sides with their padding."""
     batch_tokens_start: int = 0
@@ -74,8 +74,8 @@ class TrainConfig:
     """Of the initial weights, the data order, the masks and dropout."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
-    """CPU threads to train with; 0: one per core, or OMP_NUM_THREADS if set. Each thread takes its own rows of the
-    batch, unless batches are small, or the model has dropout or is compiled: then threads share every operation."""
+    """CPU threads; 0: one per core, or OMP_NUM_THREADS if set. Each thread takes its own rows of the batch. Threads
+    share every operation instead if batches are small or the model is compiled or has dropout or stochastic depth."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of activations and matrix products; weights and optimizer state are float32. float16 scales the loss. auto: by
     what the device is good at. A small training ends within 0.05 nats of float32's validation loss in bfloat16, and

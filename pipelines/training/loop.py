@@ -83,7 +83,7 @@ class Trainer:
         self.loss_scale = LossScale(model.compute_dtype, self.device)
         self.at = Progress()
         self.saved_step: int | None = None
-        self._logged: dict | None = None  # the state of metrics.jsonl at the checkpoint that was restored
+        self._logged: dict | None = None  # MetricsLog.state() at the restored checkpoint
         # Of one shape they are compiled once; blocks can be, while their number does not rise.
         self._one_shape = config.compile and isinstance(data, BlockData) and not config.batch_tokens_start
         self.config = replace(config, micro_batch=self._micro_batch())

@@ -90,7 +90,7 @@ class OneProcess:
         return clip_grad_norm_(parameters, limit)
 
     def shares(self, muon: bool) -> int:
-        """Return how many shares the optimizers are built in, for `update`; `muon`: whether Muon is one of them."""
+        """Return the number of shares that `update` steps in parallel; `muon`: whether one optimizer is Muon."""
         return 1
 
     def update(self, optimizers: Optimizers) -> None:

@@ -51,18 +51,18 @@ class Progress:
         self.lowest_validation_loss = loss if lowest is None else min(lowest, loss)
 
     def share_of(self, tokens: int) -> str:
-        """Return the tokens so far, of so many, in words."""
+        """Return the tokens so far and the goal `tokens` as text, such as "1.2 Mtok of 10 Mtok"."""
         return f"{quantity(self.tokens, 'tok')} of {quantity(tokens, 'tok')}"
 
     def validation_line(self) -> str:
-        """Return the last validation loss in words; nothing before the first."""
+        """Return the last validation loss as text; empty before the first validation."""
         if self.validation_loss is None:
             return ""
         perplexity = math.exp(min(self.validation_loss, 700.0))
         return f"validation loss {self.validation_loss:.4f} nats, perplexity {perplexity:,.4g}"
 
     def summary(self) -> str:
-        """Return how the run went so far, in a line."""
+        """Return one line with the steps, tokens, speed and losses so far."""
         rate = quantity(self.tokens / max(1e-9, self.seconds), "tok")
         diverged = f"training diverged: {self.watch.divergence()}" if self.watch.diverged else ""
         so_far = f"{self.step:,} steps, {quantity(self.tokens, 'tok')}, {rate}/s"

@@ -52,11 +52,11 @@ class Run:
         return fixed_settings(self.recipe, self.facts)
 
     def tokenizer(self) -> Tokenizer:
-        """Return the run's tokenizer; ValueError when tokenizer.json is not the one that the run was trained with."""
+        """Return the run's tokenizer; ValueError if tokenizer.json is not the tokenizer of the training."""
         return checked_tokenizer(self.folder, self.facts["tokenizer_fingerprint"])
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return what the lines of metrics.jsonl say; ValueError names the first damaged one."""
+        """Return the records in metrics.jsonl; ValueError names the first damaged line."""
         return read_metrics(self.folder / "metrics.jsonl")
 
     def evaluation(self) -> dict[str, Any] | None:
@@ -67,12 +67,12 @@ class Run:
         remedy = f"run bytelm evaluate {self.folder} again"
         evaluation = read_json(path, remedy)
         if not is_whole(evaluation):
-            raise ValueError(f"{path} is damaged (a table of its numbers is missing or is none): {remedy}")
+            raise ValueError(f"{path} is damaged (it lacks a table of numbers): {remedy}")
         return evaluation
 
 
 def checked_tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
-    """Return the tokenizer in `folder`; ValueError when its fingerprint is another one."""
+    """Return the tokenizer in `folder`; ValueError if it has another fingerprint."""
     tok = Tokenizer.load(folder)
     if tok.fingerprint != fingerprint:
         raise ValueError(
@@ -134,7 +134,7 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
 
 
 def _check_config(run: Run) -> None:
-    """Raise ValueError if config.toml is not what the newest checkpoint was trained with.
+    """Raise ValueError if config.toml differs from the settings in the newest readable manifest.
 
     Without this check a damaged config.toml would look like the configuration of another run.
     """
@@ -142,13 +142,13 @@ def _check_config(run: Run) -> None:
         try:
             manifest = read_manifest(folder)
         except DamagedCheckpointError:
-            continue  # resuming says so, and takes an older one
+            continue  # resuming warns about it and takes an older checkpoint
         check_run(run.folder, manifest, run.settings)
         return
 
 
 def _changes(run: Run, recipe: Recipe, dataset: str) -> list[tuple[str, Any, Any]]:
-    """Return (field, the run's value, `recipe`'s value) of each difference; ValueError for one that is not allowed."""
+    """Return (field, the run's value, `recipe`'s value) for each change; ValueError for a forbidden change."""
     asked, there = flat(asdict(recipe)), flat(asdict(run.recipe))
     if run.facts["dataset_fingerprint"] != dataset:
         raise ValueError(

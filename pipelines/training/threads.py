@@ -1,7 +1,7 @@
 """Row threads: several CPU threads train one model, each on its own rows of the batch.
 
-When cores share every operation, they wait for each other hundreds of times a step. Each wait can cost a time slice if
-another process is using one of the cores. Row threads meet a few times a step, and they sleep while they wait.
+When cores share every operation, they wait for each other hundreds of times per step. Each wait can cost a time slice
+if another process uses one of the cores. Row threads wait only a few times per step, and they sleep while they wait.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,8 +30,8 @@ Gradients = list[Tensor | None]
 def with_threads(parallel: OneProcess, model: LanguageModel, config: TrainConfig) -> OneProcess:
     """Return row threads for a single CPU process whose batches are large enough; otherwise return `parallel`.
 
-    Models that draw random numbers stay in one thread, because threads would draw them in any order. So do compiled
-    models: the first gradients that torch.compile computed in two threads were wrong.
+    Models that draw random numbers train in one thread, because the order of draws in several threads is undefined.
+    Compiled models do too, because the first gradients that torch.compile computed in two threads were wrong.
     """
     parameters, shape = list(model.parameters()), model.config
     draws = shape.dropout or shape.stochastic_depth
@@ -43,16 +43,16 @@ def with_threads(parallel: OneProcess, model: LanguageModel, config: TrainConfig
 
 
 def thread_count(cores: int, tokens: int) -> int:
-    """Return how many threads train a batch of `tokens` tokens: a divisor of `cores`, so each gets as many cores."""
+    """Return the number of threads for a batch of `tokens` tokens: a divisor of `cores`, so all get equally many."""
     most = max(1, min(cores, MOST, tokens // LEAST_TOKENS))
     return max(count for count in range(1, most + 1) if cores % count == 0)
 
 
 class Threads(OneProcess):
-    """Threads that compute the gradients of their rows, and then update their shares of the parameters.
+    """Threads that each compute the gradient of their rows and then update their share of the parameters.
 
-    Gradients are summed in the order of the rows, so the same number of cores gives the same bits. Each thread holds a
-    gradient of every parameter.
+    Gradients are summed in the order of the rows, so the same number of cores gives the same bits. Each thread
+    allocates a gradient for every parameter.
     """
 
     def __init__(self, parameters: Iterable[Tensor], cores: int, threads: int) -> None:
@@ -83,7 +83,7 @@ class Threads(OneProcess):
         return torch.stack(totals).sum()
 
     def measure(self, batch: Batch, loss_of: Callable[[Batch], Tensor]) -> float:
-        @torch.no_grad()  # which is a mode of each thread
+        @torch.no_grad()  # gradient mode is thread-local
         def measured(rows: Batch) -> float:
             return float(loss_of(rows))
 
@@ -103,7 +103,7 @@ class Threads(OneProcess):
         self._in_threads(optimizers.step_share, range(len(optimizers.shares)))
 
     def _rows(self, batch: Batch) -> list[Batch]:
-        """The rows of each thread: fewer threads take a batch with few rows or tokens."""
+        """Return each thread's rows. A batch with few rows or tokens uses fewer threads."""
         tokens = batch.inputs.size + (0 if batch.source is None else batch.source.size)
         threads = min(self.threads, len(batch.inputs), thread_count(self.cores, tokens))
         return list(batch.split(-(-len(batch.inputs) // threads)))
@@ -111,7 +111,7 @@ class Threads(OneProcess):
     def _gradient_of(
         self, rows: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Gradients]:
-        """The loss of some rows and its gradients, apart from the parameters: threads may not add to them at once."""
+        """Return the loss of `rows` and its gradients, without touching p.grad, which all threads share."""
         total = torch.zeros(())
         gradients: Gradients = [None] * len(self._parameters)
         for micro in rows.split(size):
@@ -126,14 +126,14 @@ class Threads(OneProcess):
             self._parameters[place].grad = _sum(part[place] for part in gradients)
 
     def _in_threads(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Return what `work` makes of each item, in order: this thread takes the first, each other thread one more.
+        """Return the results of `work` for all items, in order. This thread takes the first item.
 
-        Every thread gets an equal number of cores. All threads have ended when an error in one of them is raised.
+        Every thread gets the same number of cores. An error is raised after all threads have finished.
         """
         cores = self.cores // len(items)
 
         def with_cores(item: Item) -> Result:
-            torch.set_num_threads(cores)  # a thread keeps its first number, and another number gives other bits
+            torch.set_num_threads(cores)  # a per-thread setting; another number gives other bits
             return work(item)
 
         with cores_a_product(cores):
@@ -146,7 +146,7 @@ class Threads(OneProcess):
 
 
 def _sum(gradients: Iterable[Tensor | None]) -> Tensor | None:
-    """Return the sum in this order, in a new tensor: autograd may return one tensor for two parameters."""
+    """Return the sum in this order. It is not in place, because autograd may return one tensor for two parameters."""
     total = None
     for gradient in gradients:
         if gradient is not None:

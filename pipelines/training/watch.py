@@ -24,13 +24,13 @@ class LossWatch:
     spikes: list[int] = field(default_factory=list)
     """Steps whose loss stood out since they were last asked for."""
     first: float | None = None
-    """Loss of the first step; None where a checkpoint of version 0.1 does not know it."""
+    """Loss of the first step; None in a run that resumed from a checkpoint of version 0.1."""
     above: int = 0
-    """Steps in a row, up to the last, with a smoothed loss above the first one."""
+    """Number of latest consecutive steps with a smoothed loss above the first one."""
 
     @property
     def diverged(self) -> bool:
-        """Whether the smoothed loss has been above the first one for `DIVERGED` steps or more."""
+        """Whether the smoothed loss has been above `first` for at least `DIVERGED` steps."""
         return self.above >= DIVERGED
 
     def smoothed(self) -> float:
@@ -51,7 +51,7 @@ class LossWatch:
         return spike
 
     def divergence(self) -> str:
-        """Return how far the loss is above that of the first step."""
+        """Return the smoothed loss and the first loss as text."""
         return f"the loss is {self.smoothed():.3f}, and was {self.first:.3f} at the first step"
 
     def as_list(self) -> list[Any]:

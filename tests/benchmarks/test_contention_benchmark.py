@@ -1,4 +1,4 @@
-"""The benchmark of training beside busy processes measures each load and says what is left of the speed."""
+"""The contention benchmark measures the training speed under each load and reports its share of the quiet speed."""
 
 import json
 

@@ -1,8 +1,8 @@
-"""Make the files that later versions must open: run `python -m tests.compatibility.make_files` before each release.
+"""Write the files that later versions must open: run `python -m tests.compatibility.make_files` before each release.
 
-The command writes tests/compatibility/VERSION/ with the code as it is: the text, pretoken counts, a tokenizer, a
-dataset, a decoder, an encoder and a classifier. The decoder averages its weights, and its last checkpoint is removed as
-if a kill had prevented it. expected.json holds the losses. Files of an old version are never made again.
+The command uses the current code to write tests/compatibility/VERSION/: the text, pretoken counts, a tokenizer, a
+dataset, a decoder, an encoder and a classifier. The decoder averages its weights. Its last checkpoint is removed, as if
+a kill had prevented it. expected.json holds the losses. The files of an old version are never regenerated.
 """
 
 import json
@@ -20,12 +20,12 @@ PLACES = ["the river", "a locked gate", "the kitchen window", "our bridge", "the
 
 
 def documents() -> list[str]:
-    """Every sentence that the parts can make."""
+    """Return all combinations of the sentence parts."""
     return [f"{subject} {verb} {place}." for subject, verb, place in product(SUBJECTS, VERBS, PLACES)]
 
 
 def recipe(kind: str):
-    """A recipe for a tiny decoder or encoder: one layer, 16 batches, a checkpoint half-way."""
+    """Return a recipe for a tiny decoder or encoder: one layer, 16 batches, a checkpoint half-way."""
     from lm.config import ModelConfig
     from pipelines.recipe import Recipe
     from pipelines.training.config import TrainConfig
@@ -48,7 +48,7 @@ def recipe(kind: str):
 
 
 def make(folder: Path) -> None:
-    """Write all files into `folder`, a new one."""
+    """Write all files into the new folder `folder`."""
     from pipelines.build_dataset import build_dataset
     from pipelines.finetune import finetune
     from pipelines.pretrain import pretrain
@@ -70,7 +70,7 @@ def make(folder: Path) -> None:
 
 
 def losses() -> dict[str, float]:
-    """The validation losses of the runs in nats per token; the decoder is then as if killed after step 8."""
+    """Return the runs' validation losses in nats per token, and leave the decoder as if killed after step 8."""
     from pipelines.evaluate import evaluate
 
     def loss(run: str) -> float:
@@ -83,7 +83,7 @@ def losses() -> dict[str, float]:
 
 def main() -> None:
     out = HERE / ".".join(version("bytelm").split(".")[:2])
-    assert not out.exists(), f"{out} exists: the files of a version are made once"
+    assert not out.exists(), f"{out} exists: the files of a version are never regenerated"
     with tempfile.TemporaryDirectory(prefix="bytelm-") as scratch:
         made = Path(scratch).resolve() / out.name
         make(made)

@@ -1,4 +1,4 @@
-"""Files that earlier versions wrote still open, and give the same ids, losses and labels (see make_files.py)."""
+"""Files from earlier versions still open and give the same ids, losses and labels (see make_files.py)."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if (path / "e
 
 @pytest.fixture(params=VERSIONS, ids=lambda path: path.name)
 def old(request, tmp_path):
-    """A copy of one version's files, which may be written to."""
+    """Return a writable copy of one version's files."""
     return shutil.copytree(request.param, tmp_path / "old")
 
 
@@ -66,7 +66,7 @@ def test_old_counts_still_train_the_same_tokenizer(old):
     assert Tokenizer.train_from_counts(counts, 280).fingerprint == Tokenizer.load(old / "tokenizer").fingerprint
 
 
-def test_an_old_decoder_has_its_loss_and_writes(old, capsys):
+def test_an_old_decoder_has_its_loss_and_generates_text(old, capsys):
     assert loss_of(old / "decoder", old / "dataset") == expected(old, "decoder")
     assert generate(old / "decoder", prompt="The grey heron", tokens=5)
     assert report([old / "decoder"], inside=False).is_file()
@@ -75,7 +75,7 @@ def test_an_old_decoder_has_its_loss_and_writes(old, capsys):
     assert all(weights[name].equal(value) for name, value in average.items())
 
 
-def test_an_old_decoder_resumes_and_ends_with_the_loss_that_it_would_have_had(old):
+def test_an_old_decoder_resumes_and_ends_with_the_loss_of_an_uninterrupted_run(old):
     out = old / "decoder"
     assert pretrain(Run(out).recipe, data=old / "dataset", out=out) == 0
     assert loss_of(out, old / "dataset") == expected(old, "decoder at its end")
@@ -96,10 +96,10 @@ def test_an_old_decoder_can_be_exported_and_imported_again(old):
     assert loss_of(again, old / "dataset") == expected(old, "decoder")
 
 
-def test_an_old_classifier_has_its_loss_on_the_texts_held_out(old):
+def test_an_old_classifier_has_its_loss_on_held_out_texts(old):
     classifier = load_classifier(old / "classifier")
     _, held_out = read_labelled(old / "text.jsonl", "text", "label").hold_out(0.1)
     _, probabilities = classifier.predict(held_out.texts)
     right = [p[classifier.labels.index(label)] for p, label in zip(probabilities, held_out.labels, strict=True)]
-    told = json.loads((old / "classifier" / "evaluation.json").read_text())
-    assert -np.log(right).mean() == pytest.approx(told["cross_entropy"], abs=1e-4)
+    recorded = json.loads((old / "classifier" / "evaluation.json").read_text())
+    assert -np.log(right).mean() == pytest.approx(recorded["cross_entropy"], abs=1e-4)

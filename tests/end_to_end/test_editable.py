@@ -1,4 +1,4 @@
-"""The editable installation that `make setup` makes, from a folder with folders of the same names as the packages."""
+"""An editable installation, as from `make setup`, works in a folder that has folders named like the packages."""
 
 import subprocess
 import sysconfig
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """The interpreter of a new environment, which has the project installed and its libraries from this one."""
+    """Return the interpreter of a new environment with the project installed, its libraries and its sources."""
     folder = tmp_path_factory.mktemp("editable")
     sources = folder / "sources"
     sources.mkdir()
@@ -20,7 +20,7 @@ def python(tmp_path_factory):
         (sources / name).symlink_to(ROOT / name)
     venv.create(folder / "venv", with_pip=True)
     here = Path(sysconfig.get_paths()["purelib"])
-    # Not as a .pth file: our own editable installation must not come along.
+    # A .pth file would also add this environment's own editable installation.
     python = next((folder / "venv").glob("bin/python"))
     options = ["--no-deps", "--no-build-isolation", "--ignore-installed", "-q", "--editable", sources]
     environment = {"PYTHONPATH": str(here), "PATH": "/usr/bin:/bin"}

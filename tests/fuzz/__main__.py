@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the readers: `make fuzz RUNS=1000000`, which runs `python -m tests.fuzz --runs N`.
 
-Each reader runs in its own process, under atheris (libFuzzer): inputs that reach new code are mutated further. An input
-may take 10 seconds and the process 2 GB. An input that breaks the promise is kept in the folder `found`.
+Each reader runs in its own process under atheris (libFuzzer), which mutates inputs that reach new code further. The
+limits are 10 seconds per input and 2 GB per process. Inputs that break the promise are saved in the folder `--found`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ OWN = ("tokenizer", "corpora", "pipelines")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.fuzz")
-    parser.add_argument("--runs", type=int, default=12_000, help="inputs in all, shared out among the readers")
+    parser.add_argument("--runs", type=int, default=12_000, help="total inputs, divided among the readers")
     parser.add_argument(
-        "--found", type=Path, default=Path("fuzz-found"), help="folder of inputs that break the promise"
+        "--found", type=Path, default=Path("fuzz-found"), help="folder for inputs that break the promise"
     )
     parser.add_argument("--reader", choices=READERS, help="fuzz this reader only, in this process")
     parser.add_argument("--record", action="store_true", help=f"write the table of {RESULTS.name}")
@@ -53,13 +53,13 @@ def main() -> int:
 
 
 def fuzz(name: str, runs: int, found: Path) -> None:
-    """Fuzz one reader in this process, which libFuzzer ends."""
+    """Fuzz one reader in this process. libFuzzer ends the process, so this never returns."""
     import atheris
 
     faulthandler.enable()
     with tempfile.TemporaryDirectory() as folder:
         reader = open_reader(name, Path(folder) / "files")
-        # Reading the seed imports what reading needs. Kernels are machine code, which cannot be instrumented.
+        # Reading the seed imports the reader's modules. Kernels are machine code and cannot be instrumented.
         kernels = [f"tokenizer.{path.stem}" for path in Path("tokenizer").glob("*kernel*.py")]
         with atheris.instrument_imports(include=OWN, exclude=kernels):
             reader.check(reader.seed)
@@ -83,7 +83,7 @@ def fuzz(name: str, runs: int, found: Path) -> None:
 
 
 def record(rows: list[str], inputs: int) -> None:
-    """Write the results into the README beside this file, behind its introduction."""
+    """Write the results to README.md in this folder, after its introduction."""
     introduction = RESULTS.read_text().partition("\n## Results")[0]
     machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     table = "\n".join(["| reader | file | inputs | inputs/s | promise |", "|---|---|---:|---:|---|", *rows])

@@ -1,6 +1,6 @@
-"""The readers of files under fuzzing, with seeds, and the promise that they keep.
+"""The file readers to fuzz, their seed files, and a check of the promise that they keep.
 
-A damaged file is read, or refused by a ValueError or OSError of one line. No other exception, no crash, no hang.
+The promise: a reader accepts a damaged file, or raises a ValueError or OSError with a one-line message.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from pathlib import Path
 SEEDS = Path(__file__).parents[1] / "compatibility" / "0.1"
 LONGEST_MESSAGE = 2000  # characters
 
-# What structured files break on: nesting, sizes, numbers, text that is no text.
+# Inserted bytes that are likely to break parsers: deep nesting, huge sizes and numbers, invalid text.
 WORDS = (
     b"[" * 1000, b'{"a":' * 1000, b"]", b"}", b",", b"null", b"true", b"-1", b"0", b"1e308", b"NaN", b"1" * 400,
     b"18446744073709551616", b'""', b'"\\ud800"', b"\x00", b"\xff\xfe", b"\n", b"=", b"(?R)", b"(a|a)+$", b"{1,9999}",
 )  # fmt: skip
 
-
-# What a field may hold instead.
+# Replacements for the value of a field.
 VALUES = (
     None, True, 0, -1, 2**31, 2**64, 0.5, 1e308, float("nan"), "", "a", "\ud800", "a" * 5000, "../../x", [], [None], {},
     {"a": {}}, [[0, 1]], "(a|a)+$", r"(?:(?:a{9999}){9999}){9999}", r"\p{L}+|(?R)",
@@ -30,14 +29,14 @@ VALUES = (
 
 
 class Reader:
-    """A reader and a copy of the seed folder, in one file of which the inputs are written."""
+    """A reader and a copy of the seed folder. Each input replaces one file of that copy."""
 
     def __init__(self, folder: Path, file: str, read: Callable[[Path], object]):
         self.folder, self.path, self._read = folder, folder / file, read
         self.seed = self.path.read_bytes()
 
     def check(self, data: bytes) -> bool:
-        """Read an input; return whether it was accepted. Whatever breaks the promise is raised."""
+        """Return whether the reader accepts an input. Raises the error or AssertionError if the promise is broken."""
         self.path.write_bytes(data)
         try:
             self._read(self.folder)
@@ -48,7 +47,7 @@ class Reader:
         return True
 
     def check_quietly(self, data: bytes) -> None:
-        """Read an input without a word about warnings."""
+        """Check an input and ignore warnings."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.check(data)
@@ -170,9 +169,9 @@ def _write_manifests(folder: Path) -> None:
 
 
 def mutated_json(seed: bytes, chance: random.Random) -> bytes:
-    """Return JSON with one to three values replaced, removed or doubled; other bytes as `mutated`.
+    """Return JSON with one to three values replaced, removed or duplicated. Other bytes go to `mutated`.
 
-    Of several lines of JSON one is changed.
+    In JSON lines, only one line is changed.
     """
     lines = seed.split(b"\n")
     number = chance.choice([i for i, line in enumerate(lines) if line]) if seed.startswith(b'{"step"') else None
@@ -203,7 +202,7 @@ def _keys(parent: dict | list) -> Iterable:
 
 
 def _places(content: object) -> Iterator[tuple[dict | list, object]]:
-    """Yield every value in nested JSON as its parent and its key. Of long lists only the first few."""
+    """Yield the parent and key of every value in nested JSON, but only of the first 40 in each list or object."""
     if isinstance(content, (dict, list)):
         for key in [*_keys(content)][:40]:
             yield content, key
@@ -211,7 +210,7 @@ def _places(content: object) -> Iterator[tuple[dict | list, object]]:
 
 
 def mutated(seed: bytes, chance: random.Random) -> bytes:
-    """Return the seed with one to four changes: flipped bits, words put in, parts left out, doubled or moved."""
+    """Return the seed with one to four changes: flipped bits, inserted words, and deleted or duplicated parts."""
     data = bytearray(seed)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(data) + 1)

@@ -1,4 +1,4 @@
-"""A short part of `make fuzz`: damaged files are read, or refused by a sentence."""
+"""A short version of `make fuzz`: readers accept damaged files or refuse them with one sentence."""
 
 import random
 
@@ -6,12 +6,12 @@ import pytest
 
 from tests.fuzz.readers import READERS, mutated, mutated_json, open_reader
 
-INPUTS = 25  # of each reader
+INPUTS = 25  # of each kind, per reader
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", READERS)
-def test_a_damaged_file_is_read_or_refused_by_a_sentence(name, tmp_path):
+def test_a_damaged_file_is_accepted_or_refused_with_one_sentence(name, tmp_path):
     reader = open_reader(name, tmp_path / "files")
     assert reader.check(reader.seed)
     chance = random.Random(name)

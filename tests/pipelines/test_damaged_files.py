@@ -1,4 +1,4 @@
-"""Damaged or hostile JSON and TOML files get one sentence that names the file and says what to do."""
+"""Damaged or hostile JSON and TOML files are refused with one sentence that names the file and the remedy."""
 
 import json
 import shutil
@@ -184,17 +184,17 @@ def test_garbled_names_in_a_file_do_not_garble_the_message(tmp_path, trained_gpt
     assert_one_sentence(error, "checksums.json")
 
 
-def test_a_hostile_file_is_one_line_on_the_command_line(bytelm, tmp_path, trained_gpt, dataset_folder):
+def test_a_hostile_file_causes_a_one_line_error_on_the_command_line(bytelm, tmp_path, trained_gpt, dataset_folder):
     out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
     (data / "dataset.json").write_text(NESTED)
     done = bytelm("evaluate", out, "--data", data)
     assert (done.returncode, done.stdout) == (1, "")
-    error = done.stderr.splitlines()[-1]  # a slow machine says first that it is loading
+    error = done.stderr.splitlines()[-1]  # on a slow machine, "loading PyTorch ..." comes first
     assert error.startswith(f"bytelm evaluate: {data / 'dataset.json'} is damaged")
     assert "Traceback" not in done.stderr
 
 
-def test_a_flipped_bit_at_every_place_of_dataset_json_is_found(dataset_folder, tmp_path):
+def test_a_flipped_bit_anywhere_in_dataset_json_is_detected(dataset_folder, tmp_path):
     data = shutil.copytree(dataset_folder, tmp_path / "data")
     content = (data / "dataset.json").read_bytes()
     for place in range(len(content)):

@@ -133,7 +133,7 @@ def test_what_changes_what_is_learnt_is_refused_by_field(
     assert (out / "config.toml").read_bytes() == before
 
 
-def test_a_finished_run_is_extended_and_says_its_schedule_anew(
+def test_a_finished_run_is_extended_and_prints_its_new_schedule(
     tmp_path, small_recipe, dataset_folder, trained_gpt, bytelm
 ):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
@@ -165,7 +165,7 @@ def test_a_stopped_run_resumes_by_its_folder_alone_and_ends_with_the_same_weight
     assert_same_run(out, trained_gpt)
 
 
-def test_a_recipe_without_the_runs_own_options_says_how_to_resume(tmp_path, trained_gpt, dataset_folder, bytelm):
+def test_a_refused_resume_names_the_command_that_resumes(tmp_path, trained_gpt, dataset_folder, bytelm):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     for options in ((), ("--model.context-length", "32")):
         refused = bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", out, *options)
@@ -176,7 +176,7 @@ def test_a_recipe_without_the_runs_own_options_says_how_to_resume(tmp_path, trai
     assert "name a recipe first" in nowhere.stderr
 
 
-def test_a_dtype_that_nobody_asked_for_is_not_said_to_be_asked_for(tmp_path, small_recipe, dataset_folder, printed):
+def test_an_automatic_dtype_is_not_reported_as_requested(tmp_path, small_recipe, dataset_folder, printed):
     automatic = with_train(small_recipe, dtype="auto", tokens=2560)
     for _ in range(2):
         assert pretrain(automatic, data=dataset_folder, out=tmp_path / "gpt") == 0

@@ -36,7 +36,7 @@ def gpt(tmp_path, trained_gpt):
 
 @pytest.fixture(scope="module")
 def averaged(tmp_path_factory, small_recipe, dataset_folder):
-    """A run of a few steps that averages its weights."""
+    """Return a run of a few steps that averages its weights."""
     out = tmp_path_factory.mktemp("averaged") / "run"
     recipe = with_train(small_recipe, tokens=1024, average=0.5, keep_checkpoints=1)
     assert pretrain(recipe, data=dataset_folder, out=out) == 0
@@ -81,7 +81,7 @@ def test_every_use_of_the_weights_names_an_altered_setting(gpt, trained_gpt, sma
         ("separated = true", "separatee = true", "run.separated is None"),
         ('dataset_fingerprint = "', 'dataset_fingerprint = "0', "run.dataset_fingerprint is '0"),
         ('tokenizer_fingerprint = "', 'tokenizer_fingerprint = "0', "run.tokenizer_fingerprint is '0"),
-        # What may change when a run resumes, and where its dataset is, is not verified.
+        # Fields that may change when a run resumes, and the dataset's path, are not verified.
         ("log_every_steps = 5", "log_every_steps = 6", None),
         ("batch_tokens = 256", "batch_tokens = 512", None),
         ("keep_best = false", "keep_best = true", None),
@@ -119,7 +119,7 @@ def test_a_field_that_a_later_version_adds_does_not_invalidate_a_manifest(gpt):
         load_trained(Run(gpt))
 
 
-def test_a_flipped_bit_at_every_place_of_a_manifest_is_found(averaged, tmp_path):
+def test_a_flipped_bit_anywhere_in_a_manifest_is_detected(averaged, tmp_path):
     folder = shutil.copytree(latest_checkpoint(averaged), tmp_path / "checkpoint")
     path = folder / "manifest.json"
     content = path.read_bytes()
@@ -149,7 +149,7 @@ def test_a_file_of_a_checkpoint_that_is_missing_or_altered_is_named(averaged, tm
     assert f"{path} is " in str(error.value) and "\n" not in str(error.value)
 
 
-def test_an_average_that_old_checksums_do_not_list_is_not_left_out(averaged, tmp_path):
+def test_an_average_missing_from_old_checksums_is_not_ignored(averaged, tmp_path):
     out = shutil.copytree(averaged, tmp_path / "run")
     make_old(out)
     sums = latest_checkpoint(out) / "checksums.json"
@@ -179,7 +179,7 @@ def test_a_tokenizer_with_another_fingerprint_is_refused_by_every_verb(gpt, tmp_
             use()
 
 
-def test_checkpoints_of_version_0_1_load_with_one_warning_in_a_process(gpt):
+def test_checkpoints_of_version_0_1_load_with_one_warning_per_process(gpt):
     make_old(gpt)
     code = (
         "import sys, warnings; from pathlib import Path; from pipelines.loading import load_trained; "

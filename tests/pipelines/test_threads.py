@@ -37,7 +37,7 @@ def few_tokens_are_enough(monkeypatch):
 
 
 class RandomBlocks:
-    """What a trainer asks of its data, of random tokens."""
+    """Training data of random tokens."""
 
     unit = "blocks"
 
@@ -150,7 +150,7 @@ def test_what_is_drawn_at_random_or_compiled_stays_in_one_thread(monkeypatch):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_several_threads_update_and_measure_as_one_does(optimizer, monkeypatch):
+def test_several_threads_update_and_validate_like_one_thread(optimizer, monkeypatch):
     monkeypatch.setattr(threads, "LEAST_PARAMETERS", 1)
 
     def trained(cores):
@@ -208,8 +208,8 @@ print(cpu_seconds(2, two) / cpu_seconds(1, one))
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2 or not Path("/proc/self/task").exists(), reason="needs two cores, Linux")
-def test_threads_use_no_more_cpu_time_where_another_process_has_their_second_core():
-    """gpt-tiny's own small batches, in two threads that find themselves on one core after torch was loaded."""
+def test_threads_waste_no_cpu_time_when_another_process_holds_their_second_core():
+    """Two threads train gpt-tiny's small batches. They are pinned to one core after torch has started its threads."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
     ran = subprocess.run(
         [sys.executable, "-c", CPU_SECONDS], capture_output=True, text=True, check=True, env=environment, timeout=600
@@ -218,13 +218,13 @@ def test_threads_use_no_more_cpu_time_where_another_process_has_their_second_cor
 
 
 @pytest.mark.parametrize(("chosen", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_the_command_line_has_openmp_sleep_unless_the_user_chose(bytelm, chosen, found):
+def test_the_command_line_lets_openmp_threads_sleep_unless_the_user_chose_otherwise(bytelm, chosen, found):
     environment = {**os.environ, "OMP_DISPLAY_ENV": "TRUE", **chosen}
     ran = bytelm("pretrain", "gpt-tiny", "--data", "nowhere", "--out", "run", env=environment)
     assert f"OMP_WAIT_POLICY = '{found}'" in ran.stderr
 
 
-def test_train_threads_says_how_many_threads_train_and_may_change_on_resume(
+def test_train_threads_sets_the_number_of_threads_and_may_change_on_resume(
     recipe, dataset_folder, tmp_path, two_cores, printed
 ):
     half = replace(recipe, train=replace(recipe.train, tokens=2048 * 4, threads=1))

@@ -101,7 +101,7 @@ def test_the_validation_loss_is_printed_when_it_is_measured_and_at_the_end(
     assert said.endswith(f"; {words[50]} next: bytelm evaluate 'my run', or bytelm generate 'my run' --prompt TEXT")
 
 
-def test_a_run_that_diverges_is_warned_about_once_and_says_so_at_its_end(
+def test_a_diverging_run_warns_once_and_reports_it_at_its_end(
     tmp_path, small_recipe, dataset_folder, printed, monkeypatch
 ):
     train = {"lr": 3.0, "warmup_tokens": 256, "tokens": 256 * 130, "grad_clip": 0.0, "min_lr_ratio": 1.0}
@@ -119,12 +119,12 @@ def test_a_run_that_diverges_is_warned_about_once_and_says_so_at_its_end(
     assert "training diverged: the loss is" in said.rpartition("130 steps")[2]
 
 
-def test_a_run_that_learns_is_not_said_to_diverge(trained_gpt):
+def test_a_run_that_learns_is_not_reported_as_diverged(trained_gpt):
     state = json.loads((latest_checkpoint(trained_gpt) / "state.json").read_text())
     watch = LossWatch(*state["watch"])
     assert (watch.diverged, watch.above) == (False, 0)
     assert watch.first == pytest.approx(6.2, abs=0.3)
-    old = LossWatch(*state["watch"][:4])  # as a checkpoint of version 0.1 has it
+    old = LossWatch(*state["watch"][:4])  # the fields that version 0.1 saved
     for step in range(51, 300):
         old.update(step, 100.0)
     assert not old.diverged

@@ -88,7 +88,7 @@ def stop_after(step, monkeypatch):
 
 
 def rewrite(folder, **contents):
-    """Replace files of a checkpoint (bytes by name without suffix) so that its manifest still fits."""
+    """Replace files of a checkpoint (bytes by name without suffix) and update its manifest."""
     manifest = read_manifest(folder)
     for stem, content in contents.items():
         path = next(path for path in folder.iterdir() if path.stem == stem)
@@ -98,13 +98,13 @@ def rewrite(folder, **contents):
 
 
 def rewrite_state(folder, **changes):
-    """Change entries of a checkpoint's state.json so that its manifest still fits."""
+    """Change entries of a checkpoint's state.json and update its manifest."""
     state = json.loads((folder / "state.json").read_text()) | changes
     rewrite(folder, state=json.dumps(state).encode())
 
 
 def make_old(run):
-    """Turn the checkpoints of a run into those of version 0.1, which have no manifest."""
+    """Convert the checkpoints of a run to the format of version 0.1, which has no manifest."""
     for folder in checkpoint_folders(run):
         files = [path for path in folder.iterdir() if path.name != MANIFEST]
         sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
