@@ -80,8 +80,8 @@ def tokenize(
             line.rstrip()
             results.print(line, no_wrap=True, crop=False, overflow="ignore")
         answer("")
-    if len(shown) < len(ids):
-        answer(f"... and {len(ids) - len(shown):,} more; --limit 0 shows all tokens")
+    if left := len(ids) - len(shown):
+        answer(f"... and {counted(left, 'more token')}; --limit 0 shows all")
     characters = len(data.decode("utf-8", "replace"))
     per_token = f"{len(data) / max(1, len(ids)):.2f} bytes per token"
     counts = counted(len(ids), "token"), counted(len(data), "byte"), counted(characters, "character")

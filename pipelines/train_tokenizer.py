@@ -30,6 +30,7 @@ from tokenizer import (
 )
 from tokenizer import sentinels as sentinel_tokens
 from tokenizer.counting import LEAST_MEMORY
+from tokenizer.first_use import compile_elsewhere
 from tokenizer.forecast import MergeForecast
 
 # Blocks of text in the queues of the threads, caches, and freed memory that the allocator keeps.
@@ -156,6 +157,7 @@ def _spare_memory(memory: int | None, source: Corpus | PairTexts | None, pattern
     """Return the bytes of `memory` left for counting and merging, after Python, its libraries and the text."""
     if memory is None:
         return None
+    compile_elsewhere()
     count_pretokens(["a"], pattern, threads=1, memory=LEAST_MEMORY)  # loads the kernels
     taken = resident_memory() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
     if memory < taken + LEAST_SPARE_MEMORY:

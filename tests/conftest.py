@@ -23,6 +23,17 @@ os.environ["OMP_NUM_THREADS"] = "1"
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
+# Put before a program that a test runs with `python -c`. `ru_maxrss` of a new process begins with the peak of its
+# parent, which in these tests can be gigabytes.
+PEAK_MEMORY = """
+import re, resource, sys
+def peak_memory():
+    'Return the peak of this process in bytes.'
+    if sys.platform == "linux":
+        return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+"""
+
 BYTELM = Path(sys.executable).with_name("bytelm")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -135,14 +146,21 @@ def printed(capsys):
 
 @pytest.fixture
 def bytelm(tmp_path):
-    """Runs the installed command in an empty folder, and returns the finished process with its output as text."""
+    """Run the installed command in an empty folder; return the finished process with its output as text."""
 
     def run(*arguments, cwd=tmp_path, **options):
         options.setdefault("timeout", 300)
         words = [str(BYTELM), *map(str, arguments)]
-        return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, **options)
+        done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, **options)
+        done.stderr = without_waiting(done.stderr)
+        return done
 
     return run
+
+
+def without_waiting(errors: str) -> str:
+    """Remove the line, such as "bytelm evaluate: loading PyTorch ...", that a slow machine prints before the result."""
+    return "".join(line for line in errors.splitlines(keepends=True) if not line.endswith(" ...\n"))
 
 
 @pytest.fixture
@@ -177,6 +195,6 @@ def interrupt():
         finally:
             process.kill()
         assert of_those_that_ended() - others - worked < threads
-        return errors
+        return without_waiting(errors.decode()).encode()
 
     return run

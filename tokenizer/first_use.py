@@ -87,6 +87,15 @@ def compile_kernels() -> None:
         compile_part(part)
 
 
+def compile_elsewhere() -> None:
+    """Compile all kernels in other processes, so that compiling takes no memory in this one."""
+    for part in PARTS:
+        begin(part)
+    for part, process in [*_running.items()]:
+        process.wait()
+        del _running[part]
+
+
 def _counting() -> tuple[list, Callable[[], None]]:
     from tokenizer.count_kernel import count, export
     from tokenizer.scan_kernel import scan
@@ -122,6 +131,21 @@ def _merging() -> tuple[list, Callable[[], None]]:
         learn_merges(few, 1, byte_order=bytes(range(256)), min_frequency=1, max_token_length=None)
 
     return [merge_kernel.merge], use
+
+
+def _spilling() -> tuple[list, Callable[[], None]]:
+    from tokenizer import spill_kernel
+
+    def use() -> None:
+        import numpy as np
+
+        from tokenizer.spilling import Counted, batches, in_order, merge
+
+        data, offsets = np.frombuffer(b"ba", dtype=np.uint8), np.arange(3)
+        counted = in_order(Counted(data, offsets, np.ones(2, dtype=np.int64)))
+        list(merge([batches(counted), batches(counted)]))
+
+    return [spill_kernel.gather, spill_kernel.up_to], use
 
 
 def _tables() -> tuple[list, Callable[[], None]]:
@@ -163,6 +187,7 @@ def _bytes_alone() -> Vocabulary:
 PARTS: dict[str, Callable[[], tuple[list, Callable[[], None]]]] = {
     "counting": _counting,
     "merging": _merging,
+    "spilling": _spilling,
     "tables": _tables,
     "encoding": _encoding,
 }

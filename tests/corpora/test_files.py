@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpora import open_corpus
+from tests.conftest import PEAK_MEMORY
 from tests.corpora.helpers import documents, everything, jsonl
 
 
@@ -364,15 +365,17 @@ def test_batches_hold_8_mib_of_text_or_one_longer_document(tmp_path):
     assert sizes == [[mib] * 8, [mib] * 8, [mib] * 4, [9 * mib], [3, 4], [8 * mib], [1], [8 * mib]]
 
 
-MEMORY = """
-import resource, sys
+MEMORY = (
+    PEAK_MEMORY
+    + """
 import pyarrow, pyarrow.json, datasets
 from corpora import open_corpus
 corpus = open_corpus(sys.argv[1])
 for split, batch in corpus.routed_batches():
     pass
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(peak_memory() >> 20)
 """
+)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet", "txt"])

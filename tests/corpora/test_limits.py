@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 from corpora import open_corpus
+from tests.conftest import PEAK_MEMORY
 from tests.corpora.helpers import everything, jsonl
 
 MILLION = 1_000_000
@@ -26,18 +27,18 @@ def texts(*specs, **options):
 
 
 # Reads a file under the default limit, and prints the peak of its memory in MB after what the libraries take.
-PEAK = """
-import resource, sys
+PEAK = (
+    PEAK_MEMORY
+    + """
 import pyarrow, pyarrow.json
 from corpora import open_corpus
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000
-before = peak()
+before = peak_memory()
 try:
     open_corpus(sys.argv[1], max_document=50_000_000)
 except ValueError as error:
-    print(peak() - before, error)
+    print((peak_memory() - before) // 1_000_000, error)
 """
+)
 
 
 @pytest.mark.parametrize("name", ["a.txt.zst", "a.jsonl.zst", "a.txt.gz", "a.txt.xz", "a.csv.zst", "a.json.gz"])

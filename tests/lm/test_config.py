@@ -12,8 +12,8 @@ from lm.config import ModelConfig
     ("fields", "words"),
     [
         ({"width": 100, "heads": 3}, ["model.width", "100", "model.heads=3", "102"]),
-        ({"width": 12, "heads": 4}, ["model.width=12", "model.heads=4", "3 components", "even"]),
-        ({"width": 33, "heads": 3, "positions": "sinusoidal"}, ["model.width", "33", "34"]),
+        ({"width": 12, "heads": 4}, ["model.width=12", "model.heads=4", "3 components", "model.width=16"]),
+        ({"width": 33, "heads": 3, "positions": "sinusoidal"}, ["model.width", "33", "model.width=36"]),
         ({"layers": 0}, ["model.layers", "0", "at least 1"]),
         ({"context_length": -1}, ["model.context_length", "-1"]),
         ({"vocab_size": -5}, ["model.vocab_size", "-5", "tokenizer"]),
