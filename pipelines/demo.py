@@ -128,15 +128,15 @@ def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
     return measure(folder, dtype="auto", compressors=compressors)
 
 
-def _show(out: Path, results: dict[str, Any]) -> None:
+def _show(out: Path, evaluations: dict[str, Any]) -> None:
     from pipelines.dataset import TokenDataset
     from pipelines.display import answer, results, table
     from pipelines.escapes import safe
     from pipelines.report import subject, write_page
 
-    subjects = {name: subject(out / name) for name in results}
+    subjects = {name: subject(out / name) for name in evaluations}
     write_page(list(subjects.values()), out / "report.html")
-    gpt, bert = (results[name]["splits"]["validation"] for name in ("gpt", "bert"))
+    gpt, bert = (evaluations[name]["splits"]["validation"] for name in ("gpt", "bert"))
     per_byte = gpt["tokens"] / gpt["bytes"]
     dataset = TokenDataset(out / "data")
     answer(f"{dataset.bytes_per_token('validation'):.2f} bytes per token on the validation text\n")
