@@ -177,7 +177,7 @@ def mutated_json(seed: bytes, chance: random.Random) -> bytes:
     number = chance.choice([i for i, line in enumerate(lines) if line]) if seed.startswith(b'{"step"') else None
     try:
         content = json.loads(seed if number is None else lines[number])
-    except ValueError:
+    except (ValueError, RecursionError):  # an earlier mutation may have nested it deeply
         return mutated(seed, chance)
     for _ in range(chance.randint(1, 3)):
         places = list(_places(content))
