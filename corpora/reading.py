@@ -24,7 +24,7 @@ class Reading:
     """longest document in bytes"""
 
     suffix: Sequence[str] = ()
-    """suffixes of the files to read in folders and globs; by default those of `corpora.files.FORMATS`"""
+    """suffixes of the files to read in folders and globs; default: `corpora.files.FORMATS`"""
 
     encoding: str | None = None
     """encoding of text files; by default UTF-8"""

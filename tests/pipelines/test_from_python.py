@@ -75,7 +75,7 @@ def test_logits_of_a_decoder_predict_the_next_token(trained_gpt):
     ids, logits = run.ids(text), run.logits(text)
     assert ids == [run.tokenizer.special_tokens["<|endoftext|>"], *run.tokenizer.encode(text)]
     assert logits.shape == (len(ids), run.config.model.vocab_size) and logits.dtype == torch.float32
-    # A decoder does not look ahead: the rows of a beginning are those of the whole.
+    # A decoder does not look ahead: a prefix of the text has the same rows.
     shorter = run.logits("def")
     assert torch.allclose(logits[: len(shorter)], shorter, atol=1e-4)
     assert run.logits("").shape[0] == 1
