@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from inspect import unwrap
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -29,6 +30,17 @@ class OptimizerSettings:
     muon_lr: float = 0.0
     """Of the hidden matrices; 0: lr."""
     muon_momentum: float = 0.95
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW without its decorators for torch.compile, whose import takes 2 s of CPU time.
+
+    The decorators keep the compiler out of these methods and `step` without gradients. We never compile them.
+    """
+
+    add_param_group = unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = unwrap(torch.optim.AdamW.zero_grad)
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 
 class Optimizers:
@@ -126,9 +138,9 @@ def _build_share(
         adamw = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": kept, "weight_decay": 0.0}]
         options = {"lr": settings.lr, "betas": (settings.beta1, settings.beta2), "eps": settings.eps}
         try:
-            parts.append(torch.optim.AdamW(adamw, **options, fused=True))
+            parts.append(AdamW(adamw, **options, fused=True))
         except RuntimeError:  # a device without the fused kernel
-            parts.append(torch.optim.AdamW(adamw, **options))
+            parts.append(AdamW(adamw, **options))
     if hidden:
         lr = settings.muon_lr or settings.lr
         parts.append(Muon(hidden, lr, settings.weight_decay, settings.muon_momentum, *muon))

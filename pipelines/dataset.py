@@ -129,7 +129,8 @@ class TokenDataset(DatasetFolder[TokenStream]):
             raise ValueError(
                 f"{self.folder / 'dataset.json'} is damaged: the split {name} has blocks of {width} tokens; {REMEDY}"
             )
-        views = [chunk.flatten().to_numpy(zero_copy_only=True) for chunk in table.column("input_ids").chunks]
+        # Array.to_numpy would import pandas.
+        views = [np.from_dlpack(chunk.flatten()) for chunk in table.column("input_ids").chunks]
         return TokenStream(views, self.context_length)
 
 

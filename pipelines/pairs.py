@@ -171,8 +171,9 @@ class Lists:
     """Lists of token ids, memory-mapped: `lists[i]` is a numpy view of the i-th."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        self._offsets = [chunk.offsets.to_numpy() for chunk in column.chunks]
-        self._values = [chunk.values.to_numpy(zero_copy_only=True) for chunk in column.chunks]
+        # Array.to_numpy would import pandas.
+        self._offsets = [np.from_dlpack(chunk.offsets) for chunk in column.chunks]
+        self._values = [np.from_dlpack(chunk.values) for chunk in column.chunks]
         self._starts = np.cumsum([0] + [len(chunk) for chunk in column.chunks])
         self.lengths = np.concatenate([np.diff(offsets) for offsets in self._offsets])
         """(N,) tokens of each."""

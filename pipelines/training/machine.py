@@ -201,7 +201,8 @@ def kernels(train: TrainConfig) -> Iterator[None]:
         ) from error
     finally:
         torch.set_float32_matmul_precision(precision)
-        torch.use_deterministic_algorithms(deterministic)
+        if train.deterministic:  # the call imports torch.compile, which takes 2 s of CPU time
+            torch.use_deterministic_algorithms(deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = filled
 
 
