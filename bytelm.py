@@ -14,19 +14,19 @@ TYPE_CHECKING = False  # without importing `typing`
 if TYPE_CHECKING:
     from pipelines.build_dataset import build_dataset
     from pipelines.classify import classify
+    from pipelines.cli.display import show
     from pipelines.demo import demo
-    from pipelines.display import show
     from pipelines.evaluate import evaluate
     from pipelines.export_hf import export_hf
     from pipelines.export_onnx import export_onnx
     from pipelines.finetune import finetune
     from pipelines.generate import generate
     from pipelines.import_hf import import_hf
-    from pipelines.loaded_run import LoadedRun, load_run
     from pipelines.params import params
     from pipelines.pretrain import pretrain
-    from pipelines.recipe import load_recipe
     from pipelines.report import report
+    from pipelines.run.loaded_run import LoadedRun, load_run
+    from pipelines.run.recipe import load_recipe
     from pipelines.runs import runs
     from pipelines.tokenize import tokenize
     from pipelines.train_tokenizer import train_tokenizer
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 # Modules of the names that are not verbs. A verb's module in `pipelines` has the verb's name.
 _HOMES = {
-    "LoadedRun": "pipelines.loaded_run",
+    "LoadedRun": "pipelines.run.loaded_run",
     "Tokenizer": "tokenizer",
-    "load_recipe": "pipelines.recipe",
-    "load_run": "pipelines.loaded_run",
-    "show": "pipelines.display",
+    "load_recipe": "pipelines.run.recipe",
+    "load_run": "pipelines.run.loaded_run",
+    "show": "pipelines.cli.display",
 }
 
 __all__ = [

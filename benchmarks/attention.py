@@ -24,9 +24,9 @@ from torch import Tensor
 
 from benchmarks.attention_report import markdown
 from benchmarks.machine import device
-from lm import flex
-from lm.attention import BACKENDS, reference
-from lm.attention_maps import attention_maps
+from lm.analysis.attention_maps import attention_maps
+from lm.attention import flex
+from lm.attention.backends import BACKENDS, reference
 from lm.config import ModelConfig
 from lm.masks import Mask
 from lm.model import build_model

@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipelines.arguments import parse_count
-from pipelines.display import Bar, say, table
-from pipelines.display import show as printing
+from pipelines.cli.arguments import parse_count
+from pipelines.cli.display import Bar, say, table
+from pipelines.cli.display import show as printing
 from tokenizer import Tokenizer, count_pretokens
-from tokenizer.counting import LEAST_MEMORY
+from tokenizer.training.counting import LEAST_MEMORY
 from tokenizer.workers import thread_count
 
 RESULT = Path(__file__).parent / "results" / "big-corpus.json"

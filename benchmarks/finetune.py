@@ -21,13 +21,13 @@ import tyro
 from benchmarks.machine import device
 from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
 from pipelines.build_dataset import build_dataset
-from pipelines.display import show
+from pipelines.cli.display import show
 from pipelines.finetune import finetune
 from pipelines.pretrain import pretrain
-from pipelines.recipe import Recipe, load_recipe
+from pipelines.run.folder import Run
+from pipelines.run.recipe import Recipe, load_recipe
 from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.finetune_config import FinetuneConfig
-from pipelines.training.run import Run
 
 RESULTS = Path(__file__).parent / "results" / "finetune"
 VOCABULARY = 8192

@@ -25,9 +25,9 @@ from transformers.generation.streamers import BaseStreamer
 from benchmarks.limits import device_bandwidth
 from benchmarks.machine import device
 from lm.config import ModelConfig
+from lm.decoding.generation import stream
+from lm.decoding.packed import prepare
 from lm.exchange import to_hugging_face
-from lm.generation import stream
-from lm.inference import prepare
 from lm.model import LanguageModel, build_model
 
 RESULTS = Path(__file__).parent / "results" / "generate"

@@ -30,7 +30,7 @@ from benchmarks.training_models import CASES, ON_A_CPU, ON_A_GPU, OURS, Case, pe
 from benchmarks.training_report import markdown, verdict
 from benchmarks.training_worker import Job
 from corpora import open_corpus
-from lm.counting import count_parameters, flops_per_token, model_without_memory
+from lm.analysis.size import count_parameters, flops_per_token, model_without_memory
 from pipelines.training.machine import choose_machine, matmul_flops, tabulated_flops
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
 

@@ -29,20 +29,20 @@ import tyro
 
 from benchmarks.recipe_variants import CONTEXT, GROUPS, SHAPES, SWEEP, TRAIN, VARIANTS
 from corpora import open_corpus
-from lm.baselines import Unigram
+from lm.analysis.baselines import Unigram
+from lm.analysis.size import count_parameters, model_without_memory
 from lm.config import ModelConfig
-from lm.counting import count_parameters, model_without_memory
-from pipelines.arguments import parse
 from pipelines.build_dataset import build_dataset
-from pipelines.dataset import TokenDataset
-from pipelines.display import say
+from pipelines.cli.arguments import parse
+from pipelines.cli.display import say
+from pipelines.dataset.reader import TokenDataset
 from pipelines.files import write_whole
 from pipelines.pretrain import pretrain
-from pipelines.recipe import Recipe
+from pipelines.run.folder import Run
+from pipelines.run.recipe import Recipe
 from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.config import TrainConfig
 from pipelines.training.machine import Machine, choose_machine
-from pipelines.training.run import Run
 
 RESULTS = Path(__file__).with_name("results") / "recipes"
 PASSAGE = 20_000  # characters

@@ -12,12 +12,12 @@ from typing import Literal, get_args
 
 import torch
 
+from lm.analysis.memory import activation_bytes, training_bytes
+from lm.analysis.size import count_parameters, flops_per_token, model_without_memory
 from lm.config import ModelConfig
-from lm.counting import count_parameters, flops_per_token, model_without_memory
 from lm.losses import CHUNK_ELEMENTS
-from lm.memory import activation_bytes, training_bytes
-from lm.muon import ROUNDS
-from lm.optimizers import OptimizerKind, partition
+from lm.optim.muon import ROUNDS
+from lm.optim.optimizers import OptimizerKind, partition
 from lm.presets import preset
 from pipelines.training.machine import TABULATED
 

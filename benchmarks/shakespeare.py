@@ -30,14 +30,14 @@ from benchmarks.training_models import Case
 from benchmarks.training_worker import Job, PeerSteps
 from lm.config import ModelConfig
 from pipelines.build_dataset import build_dataset
-from pipelines.dataset import TokenDataset
-from pipelines.display import show
+from pipelines.cli.display import show
+from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
-from pipelines.recipe import load_recipe
+from pipelines.run.folder import Run
+from pipelines.run.recipe import load_recipe
+from pipelines.run.retention import latest_checkpoint
 from pipelines.train_tokenizer import train_tokenizer
-from pipelines.training.kept import latest_checkpoint
-from pipelines.training.run import Run
 
 RESULTS = Path(__file__).parent / "results" / "shakespeare"
 # nanoGPT's nats per character on random crops of the last tenth, and the steps of its small run.

@@ -18,8 +18,8 @@ import torch
 from benchmarks.training_models import CASES, OURS, Case, build_ours, build_peer
 from benchmarks.training_profile import seconds_by_group
 from lm.objectives import masked_token
-from lm.optimizers import partition
-from lm.schedules import warmup_cosine
+from lm.optim.optimizers import partition
+from lm.optim.schedules import warmup_cosine
 
 SPECIAL = {"mask_id": 2, "cls_id": 3, "sep_id": 4, "special_ids": range(5)}
 LEARNING_RATE, FINAL, WEIGHT_DECAY, BETAS, EPS, CLIP = 6e-4, 0.1, 0.1, (0.9, 0.95), 1e-8, 1.0

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from lm.attention import BACKENDS, Backend
+from lm.attention.backends import BACKENDS, Backend
 from lm.blocks import Attend, Block, Memory, Recall
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead

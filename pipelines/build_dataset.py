@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from corpora import open_corpus, open_pairs
-from pipelines.arguments import (
+from pipelines.cli.arguments import (
     CorpusNames,
     DryRun,
     PairColumns,
@@ -15,13 +15,13 @@ from pipelines.arguments import (
     parse,
     refuse_with_pairs,
 )
-from pipelines.blocks import write_blocks
-from pipelines.display import Bar, messages, say, say_left_out, table
-from pipelines.dry_run import plan_dataset
+from pipelines.cli.display import Bar, messages, say, say_left_out, table
+from pipelines.cli.dry_run import plan_dataset
+from pipelines.cli.verbs import verb
+from pipelines.cli.vocabularies import load_tokenizer
+from pipelines.dataset.blocks import write_blocks
+from pipelines.dataset.pairs import write_pairs
 from pipelines.files import whole_folder
-from pipelines.pairs import write_pairs
-from pipelines.verbs import verb
-from pipelines.vocabularies import load_tokenizer
 
 # Blocks are Arrow lists of a fixed size, whose length has 31 bits; a batch of them must fit the memory.
 LONGEST_CONTEXT = 1 << 26

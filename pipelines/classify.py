@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.arguments import Device, Dtype, parse
-from pipelines.process import read_standard_input
-from pipelines.verbs import verb
+from pipelines.cli.arguments import Device, Dtype, parse
+from pipelines.cli.process import read_standard_input
+from pipelines.cli.verbs import verb
 
 
 @verb
@@ -42,7 +42,7 @@ def classify(
     texts = list(text) or _lines_of_standard_input()
     if not texts:
         raise ValueError("there is no text: give one or several, or lines on standard input")
-    from pipelines.classifier import load_classifier
+    from pipelines.run.classifier import load_classifier
 
     model = load_classifier(classifier, device, dtype)
     cut = model.cut(texts)
@@ -72,7 +72,7 @@ def _lines_of_standard_input() -> list[str]:
 
 
 def _show(texts: list[str], results: list[dict[str, Any]], as_json: bool) -> None:
-    from pipelines.display import answer, write
+    from pipelines.cli.display import answer, write
 
     for text, result in zip(texts, results, strict=True):
         if as_json:

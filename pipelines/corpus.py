@@ -5,10 +5,10 @@ from typing import Unpack
 
 from corpora import list_cards, open_corpus
 from corpora.summary import CorpusSummary, summarize
-from pipelines.arguments import CorpusNames, ReadingOptions, SplitRule, parse
-from pipelines.display import Bar, answer, quantity, results, say_left_out, table
-from pipelines.errors import UsageError
-from pipelines.stdout import Stdout
+from pipelines.cli.arguments import CorpusNames, ReadingOptions, SplitRule, parse
+from pipelines.cli.display import Bar, answer, quantity, results, say_left_out, table
+from pipelines.cli.errors import UsageError
+from pipelines.cli.stdout import Stdout
 
 
 def list_corpora() -> None:

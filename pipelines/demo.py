@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.arguments import parse
-from pipelines.recipe import Recipe, load_recipe
-from pipelines.verbs import verb
+from pipelines.cli.arguments import parse
+from pipelines.cli.verbs import verb
+from pipelines.run.recipe import Recipe, load_recipe
 
 CORPUS = "stdlib"
 VOCAB_SIZE = 8192
@@ -32,7 +32,7 @@ def demo(out: Path = Path("bytelm-demo"), *, seconds: float = SECONDS, fresh: bo
         seconds: Training time for both models together, about.
         fresh: Whether to throw away what is there and start again.
     """
-    from pipelines.display import say
+    from pipelines.cli.display import say
 
     started = time.monotonic()
     if fresh and out.exists():
@@ -58,13 +58,13 @@ def demo(out: Path = Path("bytelm-demo"), *, seconds: float = SECONDS, fresh: bo
 
 
 def _heading(number: int, text: str) -> None:
-    from pipelines.display import messages
+    from pipelines.cli.display import messages
 
     messages.print(f"\n[bold]{number}/6[/bold] {text}")
 
 
 def _tokenizer(out: Path) -> None:
-    from pipelines.display import say
+    from pipelines.cli.display import say
     from pipelines.train_tokenizer import train_tokenizer
 
     folder = out / "tokenizer"
@@ -76,7 +76,7 @@ def _tokenizer(out: Path) -> None:
 
 def _dataset(out: Path) -> Path:
     from pipelines.build_dataset import build_dataset
-    from pipelines.display import say
+    from pipelines.cli.display import say
 
     _heading(2, f"dataset: blocks of {CONTEXT_LENGTH} tokens")
     folder = out / "data"
@@ -89,7 +89,7 @@ def _dataset(out: Path) -> Path:
 
 def _train(recipe: Recipe, data: Path, folder: Path, seconds: float) -> int:
     from pipelines.pretrain import pretrain
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
 
     there = (folder / "config.toml").exists()
     recipe = Run(folder).recipe if there else _sized(recipe, data, seconds)
@@ -98,7 +98,7 @@ def _train(recipe: Recipe, data: Path, folder: Path, seconds: float) -> int:
 
 def _sized(recipe: Recipe, data: Path, seconds: float) -> Recipe:
     """`recipe` with as many tokens as this machine trains on in `seconds`."""
-    from pipelines.dataset import TokenDataset
+    from pipelines.dataset.reader import TokenDataset
     from pipelines.pretrain import fit_to_data
     from pipelines.training.speed import measure_tokens_per_second
 
@@ -113,8 +113,8 @@ def _sized(recipe: Recipe, data: Path, seconds: float) -> Recipe:
 def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
     """The run's evaluation on the demo's terms: the one that is there, if it was made on these."""
     from pipelines.evaluate import measure
-    from pipelines.training.kept import latest_checkpoint
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
+    from pipelines.run.retention import latest_checkpoint
 
     run = Run(folder)
     there = run.evaluation()
@@ -129,9 +129,9 @@ def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
 
 
 def _show(out: Path, evaluations: dict[str, Any]) -> None:
-    from pipelines.dataset import TokenDataset
-    from pipelines.display import answer, results, table
-    from pipelines.escapes import safe
+    from pipelines.cli.display import answer, results, table
+    from pipelines.cli.escapes import safe
+    from pipelines.dataset.reader import TokenDataset
     from pipelines.report import subject, write_page
 
     subjects = {name: subject(out / name) for name in evaluations}

@@ -1,6 +1,6 @@
 """`bytelm evaluate`: the numbers that people quote about a trained model.
 
-`pipelines.numbers` defines the numbers of a split, and `pipelines.evaluation_file` the layout of evaluation.json.
+`evaluation.numbers` defines the numbers of a split, `run.evaluation_file` the layout of evaluation.json.
 `bits_per_byte` is null for masked models and span corruption, whose loss is not a code length. A run on pairs, whose
 targets are scored given their sources, also has `bleu_signature` and `examples`. `curves` has the loss by position
 (nats, with its standard error) and the reliability diagram.
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from pipelines.arguments import Device, Dtype, check_beams, check_length_penalty, parse
+from pipelines.cli.arguments import Device, Dtype, check_beams, check_length_penalty, parse
+from pipelines.cli.verbs import verb
 from pipelines.files import write_json
-from pipelines.verbs import verb
 
 if TYPE_CHECKING:
-    from pipelines.evaluation import WindowSettings
+    from pipelines.evaluation.measure import WindowSettings
+    from pipelines.run.folder import Run
     from pipelines.training.data import Dataset
-    from pipelines.training.run import Run
 
 
 @verb
@@ -67,7 +67,7 @@ def evaluate(
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
     check_beams(beams, "to leave the search out")
     check_length_penalty(length_penalty)
-    from pipelines.display import say_on_stderr, write
+    from pipelines.cli.display import say_on_stderr, write
 
     if as_json:
         say_on_stderr()
@@ -114,8 +114,8 @@ def _plan(
     compressors: bool,
 ) -> Plan:
     """Return the plan of one evaluation; ValueError for options that do not fit the run in `folder`."""
-    from pipelines.evaluation import comparable, dataset_of, windows_of
-    from pipelines.training.run import Run
+    from pipelines.evaluation.measure import comparable, dataset_of, windows_of
+    from pipelines.run.folder import Run
 
     run = Run(folder)
     if compressors and run.recipe.objective == "sequence-pairs":
@@ -130,11 +130,11 @@ def _measure(
     plan: Plan, search: dict[str, Any], compressors: bool, checkpoint: str, device: str, dtype: str
 ) -> dict[str, Any]:
     """Score the splits of a plan, add them to evaluation.json, and return its contents."""
-    from pipelines.evaluation import SplitScorer
-    from pipelines.evaluation_file import Evaluation, with_evaluations
-    from pipelines.loading import load_trained
-    from pipelines.provenance import provenance
-    from pipelines.training.manifest import manifest_sha256
+    from pipelines.evaluation.measure import SplitScorer
+    from pipelines.run.evaluation_file import Evaluation, with_evaluations
+    from pipelines.run.loading import load_trained
+    from pipelines.run.manifest import manifest_sha256
+    from pipelines.run.provenance import provenance
 
     run, dataset = plan.run, plan.dataset
     trained = load_trained(run, device, dtype, checkpoint)
@@ -175,9 +175,9 @@ def _earlier(run: "Run") -> dict[str, Any] | None:
 
 def _show(plans: Sequence[Plan], results: Sequence[dict[str, Any]], explain: bool) -> None:
     """Print a table with a row for each number and a column for each split of each run; name the files."""
-    from pipelines.display import answer, say, table
+    from pipelines.cli.display import answer, say, table
+    from pipelines.evaluation.numbers import definitions, in_words, rows_of
     from pipelines.files import distinct_names
-    from pipelines.numbers import definitions, in_words, rows_of
 
     names = distinct_names([plan.run.folder for plan in plans])
     columns = {

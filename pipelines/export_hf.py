@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from pipelines.arguments import RunFolder, parse
+from pipelines.cli.arguments import RunFolder, parse
+from pipelines.cli.verbs import verb
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
-from pipelines.verbs import verb
 
 AUTO = {
     "decoder": "AutoModelForCausalLM",
@@ -39,11 +39,11 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrit
         overwrite: Whether to replace an existing export.
     """
     from lm.exchange import format_of, to_hugging_face
-    from pipelines.display import quantity, say
-    from pipelines.loading import load_trained
-    from pipelines.model_card import model_card
-    from pipelines.text_ids import BEFORE_TEXT, special_ids, text_ids
-    from pipelines.training.run import Run
+    from pipelines.cli.display import quantity, say
+    from pipelines.run.folder import Run
+    from pipelines.run.loading import load_trained
+    from pipelines.run.model_card import model_card
+    from pipelines.run.text_ids import BEFORE_TEXT, special_ids, text_ids
 
     def replaceable(there: Path) -> bool:
         return overwrite and all((there / name).is_file() for name in ("config.json", "model.safetensors"))
@@ -80,7 +80,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwrit
 
 def _write_tokenizer(folder: Path, run: Any, tok: Any, ids: dict[str, Any]) -> None:
     """tokenizer.json, and beside it what transformers wants to know that it does not say. `ids`: as in config.json."""
-    from pipelines.text_ids import ROLES, text_ids
+    from pipelines.run.text_ids import ROLES, text_ids
 
     tok.save(folder)
     config, around = run.recipe.model, text_ids(run, tok)

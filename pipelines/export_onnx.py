@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pipelines.arguments import RunFolder, parse
+from pipelines.cli.arguments import RunFolder, parse
+from pipelines.cli.verbs import verb
 from pipelines.files import write_whole
-from pipelines.verbs import verb
 
 LOADING = """import onnxruntime
 
@@ -47,10 +47,10 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwr
     from dataclasses import replace
 
     from lm.model import LanguageModel
-    from pipelines.display import say
-    from pipelines.loading import load_trained
-    from pipelines.model_card import model_card
-    from pipelines.training.run import Run
+    from pipelines.cli.display import say
+    from pipelines.run.folder import Run
+    from pipelines.run.loading import load_trained
+    from pipelines.run.model_card import model_card
 
     this = Run(run)
     _check(this.recipe.model)

@@ -55,7 +55,7 @@ def read_json(path: Path, remedy: str, kind: type = dict) -> Any:
     ValueError names the file, what is wrong and the remedy: the file is missing, is not JSON, repeats a name, has a
     number that JSON lacks, or nests too deeply.
     """
-    from tokenizer.json_files import read_bytes
+    from tokenizer.formats.strict_json import read_bytes
 
     try:
         content = read_bytes(path)
@@ -68,7 +68,7 @@ def read_json(path: Path, remedy: str, kind: type = dict) -> Any:
 
 def parse_json(content: bytes, name: str, remedy: str, kind: type = dict) -> Any:
     """Return the JSON value in `content`, of type `kind`; errors as in `read_json`, under `name`."""
-    from tokenizer.json_files import parse_json as parse
+    from tokenizer.formats.strict_json import parse_json as parse
 
     try:
         value = parse(content)
@@ -82,7 +82,7 @@ def parse_json(content: bytes, name: str, remedy: str, kind: type = dict) -> Any
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the TOML document in `path`; ValueError names the file and what is wrong."""
-    from tokenizer.json_files import read_text
+    from tokenizer.formats.strict_json import read_text
 
     try:
         return tomllib.loads(read_text(path))

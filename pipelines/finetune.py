@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import tyro
 
 from corpora.labelled import Label, LabelledTexts, read_labelled
-from pipelines.arguments import RunFolder, parse
+from pipelines.cli.arguments import RunFolder, parse
+from pipelines.cli.verbs import verb
 from pipelines.training.finetune_config import FinetuneConfig
-from pipelines.verbs import verb
 
 SETTINGS = FinetuneConfig()
 
@@ -53,8 +53,8 @@ def finetune(
         overwrite: Whether a classifier that is there already is replaced.
         settings: How it is trained.
     """
-    from pipelines.classifier import holds_classifier
     from pipelines.files import whole_folder
+    from pipelines.run.classifier import holds_classifier
 
     def replaceable(there: Path) -> bool:
         return overwrite and holds_classifier(there)
@@ -81,7 +81,7 @@ def finetune(
 
 @dataclass(frozen=True)
 class _Task:
-    """Which texts are to be told apart, and by which encoder; `run` is a `pipelines.training.run.Run`, which imports
+    """Which texts are to be told apart, and by which encoder; `run` is a `pipelines.run.folder.Run`, which imports
     torch."""
 
     run: Any
@@ -106,10 +106,10 @@ class _Task:
         import torch
 
         from lm.classification import build_classifier
-        from pipelines.classifier import TextClassifier
-        from pipelines.display import Bar
-        from pipelines.loading import load_trained
-        from pipelines.text_ids import text_ids
+        from pipelines.cli.display import Bar
+        from pipelines.run.classifier import TextClassifier
+        from pipelines.run.loading import load_trained
+        from pipelines.run.text_ids import text_ids
         from pipelines.training.finetuning import encode_texts, train_classifier
         from pipelines.training.machine import choose_machine, without_subnormals
         from tokenizer import CLS, SEP
@@ -140,7 +140,7 @@ class _Task:
         import torch
 
         from lm.classification import most_confused
-        from pipelines.display import Bar
+        from pipelines.cli.display import Bar
         from pipelines.training.finetuning import encode_texts
 
         with Bar("testing", len(self.test), "texts") as bar:
@@ -161,8 +161,8 @@ class _Task:
         """Accuracy, macro F1 and cross-entropy of logits (N, L) on the test texts."""
         import torch
 
+        from lm.analysis.metrics import accuracy, bits, token_nats
         from lm.classification import macro_f1
-        from lm.metrics import accuracy, bits, token_nats
 
         targets = torch.from_numpy(self.numbered(self.test.labels))
         right = accuracy(logits, targets)
@@ -180,7 +180,7 @@ class _Task:
         import numpy as np
         import torch
 
-        from lm.naive_bayes import NaiveBayes
+        from lm.analysis.naive_bayes import NaiveBayes
 
         tok = self.run.tokenizer()
         train, test = (
@@ -205,9 +205,9 @@ class _Task:
 
 def _encoder(folder: Path, settings: FinetuneConfig) -> Any:
     from lm.config import WITHOUT_DROPOUT
-    from pipelines.text_ids import text_ids
+    from pipelines.run.folder import Run
+    from pipelines.run.text_ids import text_ids
     from pipelines.training.loader import required
-    from pipelines.training.run import Run
     from tokenizer import CLS, SEP
 
     run = Run(folder)
@@ -254,7 +254,7 @@ def _texts(
 
 def show(result: dict[str, Any]) -> None:
     """Print what a classifier and its rivals make of the held-out texts, and its most frequent mistakes."""
-    from pipelines.display import answer, table
+    from pipelines.cli.display import answer, table
 
     texts, cut = result["texts"], result["cut"]
     answer(

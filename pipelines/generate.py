@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.arguments import Device, Dtype, RunFolder, check_beams, check_length_penalty, parse
-from pipelines.choosing import Choosing
-from pipelines.verbs import verb
+from pipelines.cli.arguments import Device, Dtype, RunFolder, check_beams, check_length_penalty, parse
+from pipelines.cli.sampling_options import Choosing
+from pipelines.cli.verbs import verb
 
 BEAMS = 4
 TOKENS = 200
@@ -78,9 +78,9 @@ def generate(
     if beams and choosing.given:
         option = choosing.given[0]
         raise ValueError(f"--beams looks for the likeliest text, and {option} chooses otherwise: leave one out")
-    from pipelines.loading import load_trained
-    from pipelines.text_ids import text_ids
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
+    from pipelines.run.loading import load_trained
+    from pipelines.run.text_ids import text_ids
 
     this = Run(run)
     model = load_trained(this, device, dtype, checkpoint).model
@@ -115,7 +115,7 @@ def generate(
 
 def _read(prompt: str) -> str:
     """Return the prompt that a --prompt stands for; - stands for standard input."""
-    from pipelines.process import read_standard_input
+    from pipelines.cli.process import read_standard_input
 
     try:
         if prompt == "-":
@@ -133,10 +133,10 @@ def _stream(
     """The next id of each text, step by step. What is wrong with a prompt is said before the first."""
     import torch
 
-    from lm.generation import stream
-    from lm.reading import pad_left, pad_right
-    from pipelines.prompts import prompt_ids, source_ids
-    from pipelines.text_ids import known_ids
+    from lm.decoding.generation import stream
+    from lm.decoding.state import pad_left, pad_right
+    from pipelines.run.prompts import prompt_ids, source_ids
+    from pipelines.run.text_ids import known_ids
 
     device = next(model.parameters()).device
     options: dict[str, Any] = {"sampler": choosing.sampler(device), "repetition_penalty": choosing.repetition_penalty}
@@ -155,12 +155,12 @@ def _searched(
     model: Any, tok: Any, around: Any, prompts: Sequence[str], tokens: int, beams: int, length_penalty: float
 ) -> Iterator[list[str]]:
     """The likeliest target of each source, whole, all in one step."""
-    from lm.beam import beam_search
-    from lm.inference import prepare
-    from lm.reading import pad_right
-    from pipelines.prompts import source_ids
-    from pipelines.text_ids import known_ids
-    from pipelines.translation import sources_at_once
+    from lm.decoding.beam import beam_search
+    from lm.decoding.packed import prepare
+    from lm.decoding.state import pad_right
+    from pipelines.evaluation.translation import sources_at_once
+    from pipelines.run.prompts import source_ids
+    from pipelines.run.text_ids import known_ids
 
     sources, at_once = source_ids(tok, prompts, model.config, around), sources_at_once(beams)
     ready = prepare(model)
@@ -201,7 +201,7 @@ def _texts(tok: Any, stops: Sequence[int], steps: Iterable[Sequence[int]], count
 
 def _shown(prompts: Sequence[str], steps: Iterator[list[str]], as_json: bool, after_prompt: bool) -> str | list[str]:
     """Print texts, a single one as it grows, and return them."""
-    from pipelines.display import write
+    from pipelines.cli.display import write
 
     single = len(prompts) == 1
     if single and not as_json:
@@ -229,10 +229,10 @@ def _shown(prompts: Sequence[str], steps: Iterator[list[str]], as_json: bool, af
 def _fill(model: Any, tok: Any, around: Any, prompt: str, as_json: bool) -> list[dict[str, Any]]:
     import torch
 
-    from lm.generation import fill_masks
-    from pipelines.display import table, write
-    from pipelines.prompts import masked_ids
-    from pipelines.text_ids import known_ids
+    from lm.decoding.generation import fill_masks
+    from pipelines.cli.display import table, write
+    from pipelines.run.prompts import masked_ids
+    from pipelines.run.text_ids import known_ids
     from tokenizer import MASK
 
     ids = masked_ids(tok, prompt, model.config, around)

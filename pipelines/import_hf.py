@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from pipelines.arguments import parse
+from pipelines.cli.arguments import parse
+from pipelines.cli.verbs import verb
 from pipelines.files import read_json, whole_folder
-from pipelines.verbs import verb
 
 USUAL_OBJECTIVE = {"decoder": "next-token", "encoder": "masked-token", "encoder-decoder": "sequence-pairs"}
 INDEX = "model.safetensors.index.json"
@@ -41,10 +41,10 @@ def import_hf(
         overwrite: Whether to replace an existing imported run.
     """
     from lm.exchange import from_hugging_face
-    from pipelines.display import quantity, say
-    from pipelines.recipe import Recipe
-    from pipelines.text_ids import given_roles, given_special_ids
-    from pipelines.training.run import Run
+    from pipelines.cli.display import quantity, say
+    from pipelines.run.folder import Run
+    from pipelines.run.recipe import Recipe
+    from pipelines.run.text_ids import given_roles, given_special_ids
     from tokenizer import Tokenizer
 
     def replaceable(there: Path) -> bool:
@@ -121,12 +121,12 @@ def _weight_files(folder: Path) -> list[Path]:
 def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imported: dict[str, Any]) -> None:
     """A run of step 0, with an optimizer that has not begun."""
     from lm.model import LanguageModel
-    from pipelines.provenance import provenance
-    from pipelines.recipe import save_config
+    from pipelines.run.folder import Run
+    from pipelines.run.provenance import provenance
+    from pipelines.run.recipe import save_config
+    from pipelines.run.retention import Keep
     from pipelines.training.checkpoints import take_snapshot, write_checkpoint
-    from pipelines.training.kept import Keep
     from pipelines.training.progress import Progress
-    from pipelines.training.run import Run
 
     model = LanguageModel(recipe.model)
     model.load_state_dict(weights)
@@ -143,7 +143,7 @@ def _write_run(folder: Path, recipe: Any, weights: dict[str, Any], tok: Any, imp
 
 
 def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:
-    from pipelines.text_ids import ROLES
+    from pipelines.run.text_ids import ROLES
 
     missing = [name for name, ours in ROLES.items() if ours not in special]
     if missing:
@@ -156,7 +156,7 @@ def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:
 
 def _around_text(folder: Path, settings: dict[str, Any], tok: Any) -> dict[str, list[int]]:
     """The ids `before` and `after` a text: what the folder's tokenizer puts there, or our own config.json says."""
-    from pipelines.text_ids import BEFORE_TEXT, is_known
+    from pipelines.run.text_ids import BEFORE_TEXT, is_known
 
     before, after = [], []
     processor = _json_beside(folder, "tokenizer.json").get("post_processor") or {}

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from lm.config import ModelConfig
-from pipelines.arguments import parse
-from pipelines.errors import UsageError
-from pipelines.recipe import load_recipe, recipe_names
+from pipelines.cli.arguments import parse
+from pipelines.cli.errors import UsageError
+from pipelines.cli.verbs import verb
+from pipelines.run.recipe import load_recipe, recipe_names
 from pipelines.training.config import OptimizerKind
-from pipelines.verbs import verb
 
 COMPONENTS = ("embedding", "positions", "attention", "mlp", "norms", "head", "total")
 OPTIMIZERS = {"adamw": "AdamW's", "muon": "Muon's and AdamW's"}
@@ -43,7 +43,7 @@ def params(
         raise ValueError("model.vocab_size is 0: a recipe takes it from a dataset; give --model.vocab-size 50257, say")
     costs = count(model, dtype, optimizer)
     if as_json:
-        from pipelines.display import write
+        from pipelines.cli.display import write
 
         write(json.dumps(costs))
     else:
@@ -55,15 +55,15 @@ def count(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> dict[str,
     """The numbers that `params` returns."""
     import torch
 
-    from lm.cache import storage_dtype
-    from lm.counting import (
+    from lm.analysis.memory import activation_bytes, cache_bytes, cache_bytes_per_token, training_bytes
+    from lm.analysis.size import (
         flops_per_token,
         matrix_parameters,
         model_without_memory,
         non_embedding_parameters,
         parameter_table,
     )
-    from lm.memory import activation_bytes, cache_bytes, cache_bytes_per_token, training_bytes
+    from lm.decoding.cache import storage_dtype
 
     kind = getattr(torch, dtype)
     built = model_without_memory(model)
@@ -97,7 +97,7 @@ def described(name: str) -> tuple[ModelConfig, OptimizerKind]:
     Raises ValueError, with the nearest name, when there is none, and for the folder of a classifier.
     """
     from lm.presets import PRESETS
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
 
     if name in PRESETS:
         return PRESETS[name], "adamw"
@@ -114,7 +114,7 @@ def described(name: str) -> tuple[ModelConfig, OptimizerKind]:
 
 
 def _print(model: ModelConfig, dtype: str, costs: dict[str, Any]) -> None:
-    from pipelines.display import answer, quantity, table
+    from pipelines.cli.display import answer, quantity, table
 
     answer(_shape(model))
     marks = (" (as it is)", "") if model.tied_head else ("", " (as it is)")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from pipelines.arguments import DryRun, parse
-from pipelines.errors import UsageError
-from pipelines.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
-from pipelines.verbs import verb
+from pipelines.cli.arguments import DryRun, parse
+from pipelines.cli.errors import UsageError
+from pipelines.cli.verbs import verb
+from pipelines.run.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 
 if TYPE_CHECKING:
     from pipelines.training.loop import Trainer
@@ -42,7 +42,7 @@ def pretrain(
     FloatingPointError when the loss stops being finite, ConnectionError when another process is gone.
     """
     if dry_run:
-        from pipelines.dry_run import plan_pretraining
+        from pipelines.cli.dry_run import plan_pretraining
 
         plan_pretraining(recipe, data, out)
         return 0
@@ -57,13 +57,13 @@ def pretrain(
 
 def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int:
     from lm.model import build_model
-    from pipelines.display import say
-    from pipelines.provenance import provenance
+    from pipelines.cli.display import say
+    from pipelines.run.folder import locked, open_or_create, with_machine
+    from pipelines.run.metrics_log import require_tensorboard
+    from pipelines.run.provenance import provenance
     from pipelines.training.data import open_dataset, open_training_data
     from pipelines.training.loop import Trainer
     from pipelines.training.machine import kernels, with_peaks
-    from pipelines.training.metrics_log import require_tensorboard
-    from pipelines.training.run import locked, open_or_create, with_machine
     from tokenizer import Tokenizer
 
     dataset = open_dataset(data, recipe.objective)
@@ -119,7 +119,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
 
 def _announce(out: Path, trainer: "Trainer", recipe: Recipe, before: int) -> None:
     """Say what is about to be trained and how; `before` is the token budget of a resumed run so far."""
-    from pipelines.display import quantity, say
+    from pipelines.cli.display import quantity, say
     from pipelines.training.machine import precision_line
 
     parameters = quantity(sum(p.numel() for p in trainer.model.parameters()), "")
@@ -133,15 +133,15 @@ def _announce(out: Path, trainer: "Trainer", recipe: Recipe, before: int) -> Non
 
 def _trained_for(out: Path) -> int:
     """Return the token budget of the run in `out`; 0 for a new run."""
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
 
     return Run(out).recipe.train.tokens if (out / "config.toml").exists() else 0
 
 
 def _restated(recipe: Recipe, before: int) -> str:
     """Return a line about the learning rate of a run that is extended from `before` tokens."""
-    from lm.schedules import multiplier
-    from pipelines.display import quantity
+    from lm.optim.schedules import multiplier
+    from pipelines.cli.display import quantity
 
     train = recipe.train
 
@@ -181,8 +181,8 @@ def _machine(recipe: Recipe, out: Path, group: "OneProcess") -> "Machine":
     is."""
     import torch
 
+    from pipelines.run.folder import Run
     from pipelines.training.machine import choose_machine
-    from pipelines.training.run import Run
 
     if not group.is_main:
         return choose_machine(*group.tell(None), half=True)
@@ -281,7 +281,7 @@ def main(arguments: list[str]) -> int:
         """
         status = pretrain(recipe, data=data, out=out, parallel=parallel, dry_run=dry_run)
         if status == 0 and not dry_run and int(os.environ.get("RANK", "0")) == 0:
-            from pipelines.display import say
+            from pipelines.cli.display import say
 
             run = shlex.quote(str(out))
             say(f"next: bytelm evaluate {run}, or bytelm generate {run} --prompt TEXT")
@@ -297,6 +297,6 @@ def _run_named(arguments: list[str]) -> Any:
     names += [word.removeprefix("--out=") for word in arguments if word.startswith("--out=")]
     if not names or not (Path(names[-1]) / "config.toml").exists():
         return None
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
 
     return Run(names[-1])

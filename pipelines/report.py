@@ -6,17 +6,17 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.arguments import parse
-from pipelines.escapes import safe
-from pipelines.evaluation_file import evaluations_of
+from pipelines.cli.arguments import parse
+from pipelines.cli.escapes import safe
+from pipelines.cli.verbs import verb
 from pipelines.files import distinct_names, write_whole
-from pipelines.plots import plots
-from pipelines.report_tables import definitions_of, measured_tables, number_tables, training_table, validation_losses
+from pipelines.reporting.plots import plots
+from pipelines.reporting.subject import Subject
+from pipelines.reporting.tables import definitions_of, measured_tables, number_tables, training_table, validation_losses
+from pipelines.reporting.verdict import verdict
+from pipelines.run.evaluation_file import evaluations_of
+from pipelines.run.folder import Run
 from pipelines.runs import run_folders
-from pipelines.subject import Subject
-from pipelines.training.run import Run
-from pipelines.verbs import verb
-from pipelines.verdict import verdict
 
 
 @verb
@@ -44,7 +44,7 @@ def report(
     subjects = [subject(folder, samples, inside, name) for folder, name in zip(folders, names, strict=True)]
     path = Path(out) if out else named[0] / "report.html"
     write_page(subjects, path)
-    from pipelines.display import say
+    from pipelines.cli.display import say
 
     say(f"{path}")
     return path
@@ -52,11 +52,11 @@ def report(
 
 def subject(folder: Path, samples: bool = True, inside: bool = True, name: str | None = None) -> Subject:
     """Return the contents of the page about the run in `folder`, under its own name or `name`."""
-    from pipelines.inside import look_inside
-    from pipelines.loading import load_trained
-    from pipelines.passage import passage_of
-    from pipelines.samples import samples_of
-    from pipelines.vocabulary_facts import vocabulary_facts
+    from pipelines.reporting.inside import look_inside
+    from pipelines.reporting.passage import passage_of
+    from pipelines.reporting.samples import samples_of
+    from pipelines.reporting.vocabulary_facts import vocabulary_facts
+    from pipelines.run.loading import load_trained
 
     run = Run(folder)
     # Reports damaged files before the model is loaded.
@@ -82,7 +82,10 @@ def write_page(subjects: Sequence[Subject], path: Path) -> None:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "reporting"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     page = environment.get_template("report.html.j2").render(_contents(subjects))
     write_whole(path, safe(page))
@@ -90,7 +93,7 @@ def write_page(subjects: Sequence[Subject], path: Path) -> None:
 
 def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
     """Return what the template shows, by section."""
-    from pipelines.pictures import pictures
+    from pipelines.reporting.pictures import pictures
 
     return {
         "title": " and ".join(each.name for each in subjects),

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.arguments import parse
-from pipelines.training.kept import checkpoint_folders, readable_state
-from pipelines.training.run import Run, is_classifier
-from pipelines.verbs import verb
+from pipelines.cli.arguments import parse
+from pipelines.cli.verbs import verb
+from pipelines.run.folder import Run, is_classifier
+from pipelines.run.retention import checkpoint_folders, readable_state
 
 DEPTH = 4  # folders below those that are named
 
@@ -35,7 +35,7 @@ def runs(
     """
     found = [describe(folder) for root in folders for folder in run_folders(root)]
     found.sort(key=lambda run: -run["changed"])
-    from pipelines.display import answer, write
+    from pipelines.cli.display import answer, write
 
     if as_json:
         write(json.dumps(found))
@@ -105,7 +105,7 @@ def _is_locked(lock: Path) -> bool:
 
 
 def _show(found: Sequence[dict[str, Any]]) -> None:
-    from pipelines.display import answer, duration, quantity, table
+    from pipelines.cli.display import answer, duration, quantity, table
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"

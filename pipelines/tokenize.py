@@ -10,12 +10,12 @@ import tyro
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from pipelines.arguments import TokenizerPath, TokenizerPattern, parse
-from pipelines.display import answer, counted, results, write
-from pipelines.escapes import visible
-from pipelines.process import read_standard_input
-from pipelines.verbs import verb
-from pipelines.vocabularies import load_tokenizer
+from pipelines.cli.arguments import TokenizerPath, TokenizerPattern, parse
+from pipelines.cli.display import answer, counted, results, write
+from pipelines.cli.escapes import visible
+from pipelines.cli.process import read_standard_input
+from pipelines.cli.verbs import verb
+from pipelines.cli.vocabularies import load_tokenizer
 from tokenizer import Tokenizer
 
 COLOURS = (

@@ -12,14 +12,22 @@ import tyro
 
 from corpora import Corpus, PairTexts, open_corpus, open_pairs
 from corpora.splits import parse_rule
-from pipelines.arguments import CorpusNames, DryRun, PairColumns, ReadingOptions, SplitRule, parse, refuse_with_pairs
-from pipelines.display import Bar, say_left_out, write
-from pipelines.dry_run import plan_tokenizer
-from pipelines.errors import UsageError
-from pipelines.memory import resident_memory
-from pipelines.tokenizer_summary import PHASES, HeldOut, show, summarize
-from pipelines.verbs import verb
-from pipelines.vocabularies import load_compared
+from pipelines.cli.arguments import (
+    CorpusNames,
+    DryRun,
+    PairColumns,
+    ReadingOptions,
+    SplitRule,
+    parse,
+    refuse_with_pairs,
+)
+from pipelines.cli.display import Bar, say_left_out, write
+from pipelines.cli.dry_run import plan_tokenizer
+from pipelines.cli.errors import UsageError
+from pipelines.cli.memory import resident_memory
+from pipelines.cli.verbs import verb
+from pipelines.cli.vocabularies import load_compared
+from pipelines.reporting.tokenizer_summary import PHASES, HeldOut, show, summarize
 from tokenizer import (
     DEFAULT_SPECIAL_TOKENS,
     PATTERN_NAMES,
@@ -29,9 +37,9 @@ from tokenizer import (
     resolve_pattern,
 )
 from tokenizer import sentinels as sentinel_tokens
-from tokenizer.counting import LEAST_MEMORY
 from tokenizer.first_use import compile_elsewhere
-from tokenizer.forecast import MergeForecast
+from tokenizer.training.counting import LEAST_MEMORY
+from tokenizer.training.forecast import MergeForecast
 
 # Blocks of text in the queues of the threads, caches, and freed memory that the allocator keeps.
 TEXT_MEMORY = 110_000_000

@@ -84,7 +84,7 @@ def small_recipe():
     """A decoder of 1 layer that trains on a few thousand tokens in a second."""
     from dataclasses import replace
 
-    from pipelines.recipe import load_recipe
+    from pipelines.run.recipe import load_recipe
 
     recipe = load_recipe("gpt-tiny")
     return replace(
@@ -138,7 +138,7 @@ def trained_bert(tmp_path_factory, small_recipe, dataset_folder):
 @pytest.fixture
 def printed(capsys):
     """Lets functions print, as on the command line: capsys, which has what they printed."""
-    from pipelines.display import show
+    from pipelines.cli.display import show
 
     with show():
         yield capsys

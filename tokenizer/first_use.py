@@ -1,6 +1,6 @@
 """Compilation of the kernels at first use on a machine, which takes seconds.
 
-Texts of up to `tokenizer.short.FIRST_BYTES` are handled in plain Python instead. For larger texts two processes compile
+Texts of up to `encoding.short.FIRST_BYTES` are handled in plain Python instead. For larger texts two processes compile
 in parallel and share the cache on disk.
 """
 
@@ -97,14 +97,14 @@ def compile_elsewhere() -> None:
 
 
 def _counting() -> tuple[list, Callable[[], None]]:
-    from tokenizer.count_kernel import count, export
-    from tokenizer.scan_kernel import scan
+    from tokenizer.kernels.counts import count, export
+    from tokenizer.kernels.scan import scan
 
     def use() -> None:
-        from tokenizer.count_table import CountTable
         from tokenizer.documents import single_block
-        from tokenizer.patterns import resolve_pattern
-        from tokenizer.pretokenize import pretoken_ends
+        from tokenizer.splitting.patterns import resolve_pattern
+        from tokenizer.splitting.pretokenize import pretoken_ends
+        from tokenizer.training.count_table import CountTable
 
         block, table = single_block(b"a"), CountTable()
         for ends in pretoken_ends(block, resolve_pattern("gpt2")):
@@ -115,14 +115,14 @@ def _counting() -> tuple[list, Callable[[], None]]:
 
 
 def _merging() -> tuple[list, Callable[[], None]]:
-    from tokenizer import merge_kernel
+    from tokenizer.kernels import merge_loop as merge_kernel
 
     def use() -> None:
         import numpy as np
 
-        from tokenizer.counting import PretokenCounts
-        from tokenizer.merging import empty_training, learn_merges
-        from tokenizer.patterns import resolve_pattern
+        from tokenizer.splitting.patterns import resolve_pattern
+        from tokenizer.training.counting import PretokenCounts
+        from tokenizer.training.merging import empty_training, learn_merges
 
         data, offsets, counts = np.full(3, 97, dtype=np.uint8), np.array([0, 3]), np.array([2])
         few = PretokenCounts(resolve_pattern("gpt2"), data, offsets, counts)
@@ -134,12 +134,12 @@ def _merging() -> tuple[list, Callable[[], None]]:
 
 
 def _spilling() -> tuple[list, Callable[[], None]]:
-    from tokenizer import spill_kernel
+    from tokenizer.kernels import spill as spill_kernel
 
     def use() -> None:
         import numpy as np
 
-        from tokenizer.spilling import Counted, batches, in_order, merge
+        from tokenizer.training.spilling import Counted, batches, in_order, merge
 
         data, offsets = np.frombuffer(b"ba", dtype=np.uint8), np.arange(3)
         counted = in_order(Counted(data, offsets, np.ones(2, dtype=np.int64)))
@@ -149,10 +149,11 @@ def _spilling() -> tuple[list, Callable[[], None]]:
 
 
 def _tables() -> tuple[list, Callable[[], None]]:
-    from tokenizer import apply_kernel, table_kernel
+    from tokenizer.kernels import merges as apply_kernel
+    from tokenizer.kernels import tables as table_kernel
 
     def use() -> None:
-        from tokenizer.encoding import EncodingTables
+        from tokenizer.encoding.bulk import EncodingTables
 
         EncodingTables(_bytes_alone())
 
@@ -161,11 +162,11 @@ def _tables() -> tuple[list, Callable[[], None]]:
 
 
 def _encoding() -> tuple[list, Callable[[], None]]:
-    from tokenizer import encode_kernel
+    from tokenizer.kernels import encode as encode_kernel
 
     def use() -> None:
         from tokenizer.documents import single_block
-        from tokenizer.encoding import Encoder, EncodingTables
+        from tokenizer.encoding.bulk import Encoder, EncodingTables
 
         Encoder(EncodingTables.without_entries(_bytes_alone())).encode(single_block(b""))
 
@@ -177,7 +178,7 @@ def _bytes_alone() -> Vocabulary:
     import numpy as np
 
     from tokenizer.byte_level import BYTE_ORDERS
-    from tokenizer.patterns import resolve_pattern
+    from tokenizer.splitting.patterns import resolve_pattern
     from tokenizer.vocabulary import trained_vocabulary
 
     return trained_vocabulary(np.empty((0, 2), dtype=np.int32), BYTE_ORDERS["gpt2"], (), resolve_pattern("gpt2"))

@@ -8,11 +8,11 @@ from functools import cached_property
 from itertools import pairwise
 from operator import index
 
-from tokenizer.patterns import Pattern
+from tokenizer.encoding.special_spellings import SpecialTokens
+from tokenizer.encoding.text_encoder import TextEncoder, offset_by
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS
-from tokenizer.spellings import SpecialTokens
+from tokenizer.splitting.patterns import Pattern
 from tokenizer.text import block_of, text_bytes
-from tokenizer.text_encoder import TextEncoder, offset_by
 from tokenizer.vocabulary import Vocabulary
 
 # A program that encodes a short text needs none of these, and they take longer to import than its work does.
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from tokenizer.counting import PretokenCounts
-    from tokenizer.decoding import Decoder
-    from tokenizer.spellings import SpecialSet
+    from tokenizer.encoding.decoding import Decoder
+    from tokenizer.encoding.special_spellings import SpecialSet
+    from tokenizer.training.counting import PretokenCounts
 
     Text = str | bytes
 
@@ -97,9 +97,9 @@ class Tokenizer:
         The result does not depend on threads, the order of the documents or how they are batched. A corpus
         that runs out of pairs gives a smaller vocabulary, and a warning. Raises ValueError for what cannot be.
         """
-        from tokenizer.counting import count_pretokens
-        from tokenizer.forecast import MergeForecast
-        from tokenizer.training import check_options, train_vocabulary
+        from tokenizer.training.counting import count_pretokens
+        from tokenizer.training.forecast import MergeForecast
+        from tokenizer.training.train import check_options, train_vocabulary
         from tokenizer.workers import thread_count
 
         special_tokens = check_options(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
@@ -134,7 +134,7 @@ class Tokenizer:
 
         memory: bytes that merging may take; ValueError beforehand, with what would help, where it needs more.
         """
-        from tokenizer.training import check_options, train_vocabulary
+        from tokenizer.training.train import check_options, train_vocabulary
 
         special_tokens = check_options(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
         vocabulary = train_vocabulary(
@@ -173,7 +173,7 @@ class Tokenizer:
         mean what they do in tokenizers. A post-processor that puts special tokens around a text is kept for `save`.
         Raises FileNotFoundError, or ValueError that names the file and the field that is damaged or not supported.
         """
-        from tokenizer.files import load_vocabulary
+        from tokenizer.formats.vocabulary_files import load_vocabulary
 
         return cls(load_vocabulary(path, pattern, special_tokens, normalizer))
 
@@ -182,14 +182,14 @@ class Tokenizer:
 
         Ranks become merges. ValueError for a special token that is spelled like an ordinary one.
         """
-        from tokenizer.files import save_tokenizer_json
+        from tokenizer.formats.vocabulary_files import save_tokenizer_json
 
         save_tokenizer_json(self._vocabulary, folder)
 
     def cuts(self, text: memoryview | bytes, piece_bytes: int) -> list[int]:
         """Byte offsets at which a long UTF-8 text can be cut into pieces of about `piece_bytes` without changing its
         ids; none for a pattern without a name, and fewer where the text offers no place."""
-        from tokenizer.cutting import safe_cuts
+        from tokenizer.encoding.cutting import safe_cuts
 
         return safe_cuts(text, self._vocabulary.pattern, piece_bytes)
 
@@ -389,7 +389,7 @@ class Tokenizer:
 
     @cached_property
     def _decoder(self) -> Decoder:
-        from tokenizer.decoding import Decoder
+        from tokenizer.encoding.decoding import Decoder
 
         return Decoder(self._by_id[: self.vocab_size])
 

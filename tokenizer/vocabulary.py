@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from tokenizer.byte_level import spell, unspell_all
-from tokenizer.patterns import Pattern
+from tokenizer.splitting.patterns import Pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import numpy as np
 
-    from tokenizer.chains import Chain
+    from tokenizer.splitting.chains import Chain
 
 # How a pretoken becomes ids.
 BY_MERGES = "merges"  # the listed merge of lowest rank, leftmost first
@@ -144,7 +144,7 @@ class Vocabulary:
         import numpy as np
 
         if self.pairs is None:
-            from tokenizer.encoding import all_merges_of_ranks
+            from tokenizer.encoding.bulk import all_merges_of_ranks
 
             return all_merges_of_ranks(self.tokens) if self._merges_of_ranks is None else self._merges_of_ranks
         listed = self._listed_merges
@@ -172,7 +172,7 @@ class Vocabulary:
     @cached_property
     def _merges_of_ranks(self) -> np.ndarray | None:
         """The merges that give the ids of joining by rank, with ids as ranks; None where there are none."""
-        from tokenizer.encoding import merges_from_ranks
+        from tokenizer.encoding.bulk import merges_from_ranks
 
         if max(map(len, self.ids)) > LONGEST_RANKED_TOKEN:
             return None
@@ -186,7 +186,7 @@ class Vocabulary:
         """
         if self.rule == BY_MERGES or (self.rule == BY_RANKS and self._merges_of_ranks is not None):
             return BY_MERGES
-        from tokenizer.encoding import all_tokens_reachable
+        from tokenizer.encoding.bulk import all_tokens_reachable
 
         return BY_MERGES if all_tokens_reachable(self.tokens, self.merges, self.byte_ids) else WHOLE_FIRST
 

@@ -1,0 +1,1 @@
+"""Training: data loading, the loop, parallel processes and checkpoints."""

@@ -2,7 +2,7 @@
 
 `checkpoints/step-NNNNNNN/` holds model.safetensors, optimizer.safetensors (state by parameter name), rng.safetensors,
 average.safetensors (if the run averages its weights), state.json (step, blocks consumed, seconds, ...) and
-manifest.json (see `pipelines.training.manifest`). The main process writes and reads whole tensors, so the files do not
+manifest.json (see `pipelines.run.manifest`). The main process writes and reads whole tensors, so the files do not
 depend on the world size.
 """
 
@@ -19,18 +19,11 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from lm.averaging import WeightAverage
-from lm.optimizers import Optimizers
+from lm.optim.averaging import WeightAverage
+from lm.optim.optimizers import Optimizers
 from pipelines.files import naming, parse_json
-from pipelines.training.kept import STATE, Keep, checkpoint_folders, validation_losses
-from pipelines.training.manifest import (
-    MANIFEST,
-    DamagedCheckpointError,
-    check_run,
-    manifest_json,
-    read_manifest,
-    verified,
-)
+from pipelines.run.manifest import MANIFEST, DamagedCheckpointError, check_run, manifest_json, read_manifest, verified
+from pipelines.run.retention import STATE, Keep, checkpoint_folders, validation_losses
 from pipelines.training.parallel import ALONE, OneProcess
 
 MODEL, OPTIMIZER, RNG, AVERAGE = (

@@ -7,13 +7,13 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from lm.counting import flops_per_token
+from lm.analysis.size import flops_per_token
 from lm.model import LanguageModel
-from lm.schedules import batch_size
-from pipelines.dataset import TokenDataset
-from pipelines.display import say
-from pipelines.pairs import PairDataset
-from pipelines.recipe import Recipe
+from lm.optim.schedules import batch_size
+from pipelines.cli.display import say
+from pipelines.dataset.pairs import PairDataset
+from pipelines.dataset.reader import TokenDataset
+from pipelines.run.recipe import Recipe
 from pipelines.training.config import TrainConfig
 from pipelines.training.loader import WHOLE, Batch, Loader, Share, StreamObjective, make_objective, validation_batch
 from pipelines.training.pair_loader import PairLoader, SequencePairs
@@ -40,7 +40,7 @@ class TrainingData(Protocol):
         both sides of its pairs with their ends and without padding."""
 
     def flops_per_token(self, model: LanguageModel) -> float:
-        """Floating-point operations of training (`lm.counting`) for each token that `size` counts. Positions that are
+        """Floating-point operations of training for each token that `size` counts. Positions that are
         read beside these, such as `<|cls|>` and sentinels, cost too; padding does not count."""
 
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:

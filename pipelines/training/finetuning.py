@@ -9,8 +9,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from lm.classification import Classifier
-from lm.optimizers import OptimizerSettings, build_optimizers
-from lm.schedules import warmup_cosine
+from lm.optim.optimizers import OptimizerSettings, build_optimizers
+from lm.optim.schedules import warmup_cosine
 from pipelines.training.finetune_config import FinetuneConfig
 from tokenizer import Tokenizer
 

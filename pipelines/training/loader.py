@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from lm.objectives import lengths_of_span_corruption, masked_token, next_token, span_corruption
-from pipelines.dataset import TokenStream
+from pipelines.dataset.reader import TokenStream
 from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
 
 

@@ -9,24 +9,24 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
-from lm.averaging import WeightAverage
 from lm.model import LanguageModel
-from lm.optimizers import OptimizerSettings, build_optimizers
-from lm.schedules import multiplier, weight_decay_multiplier
-from pipelines.display import Bar, say
+from lm.optim.averaging import WeightAverage
+from lm.optim.optimizers import OptimizerSettings, build_optimizers
+from lm.optim.schedules import multiplier, weight_decay_multiplier
+from pipelines.cli.display import Bar, say
+from pipelines.run.folder import Run
+from pipelines.run.metrics_log import MetricsLog
+from pipelines.run.retention import Keep, checkpoint_folders
 from pipelines.training.allocator import keep_freed_memory
 from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
 from pipelines.training.config import TrainConfig
 from pipelines.training.data import BlockData, TrainingData, parts_predicted, parts_read, sent
 from pipelines.training.fitting import even, largest_micro_batch
-from pipelines.training.kept import Keep, checkpoint_folders
 from pipelines.training.loader import Batch
 from pipelines.training.machine import Machine
-from pipelines.training.metrics_log import MetricsLog
 from pipelines.training.parallel import ALONE, OneProcess
 from pipelines.training.prefetch import Prefetcher
 from pipelines.training.progress import Progress
-from pipelines.training.run import Run
 from pipelines.training.signals import asked_to_stop
 from pipelines.training.stability import LossScale, NotFiniteError, check_weights, count_skipped
 from pipelines.training.threads import with_threads

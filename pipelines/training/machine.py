@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from lm.attention import fastest
+from lm.attention.backends import fastest
 from lm.config import ModelConfig
 from pipelines.training.config import TrainConfig
 

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from lm.objectives import sequence_pairs
-from pipelines.pairs import Pairs
+from pipelines.dataset.pairs import Pairs
 from pipelines.training.loader import WHOLE, Batch, Share, required
 from tokenizer import END_OF_TEXT, PAD, Tokenizer
 

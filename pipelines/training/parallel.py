@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from lm.model import LanguageModel
-from lm.optimizers import Optimizers
-from pipelines.display import messages
+from lm.optim.optimizers import Optimizers
+from pipelines.cli.display import messages
 from pipelines.training.loader import Batch, Share
 
 # By their names since torch 2.13, or before.

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.display import quantity
+from pipelines.cli.display import quantity
 from pipelines.training.watch import LossWatch
 
 

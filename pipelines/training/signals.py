@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipelines.display import say
+from pipelines.cli.display import say
 from pipelines.training.progress import Progress
 
 # Seconds in which signals are one request: a terminal or a scheduler signals all processes of a job, and the one that

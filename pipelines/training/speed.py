@@ -5,9 +5,9 @@ import time
 import torch
 
 from lm.model import build_model
-from pipelines.dataset import TokenDataset
-from pipelines.display import quantity, say
-from pipelines.recipe import Recipe
+from pipelines.cli.display import quantity, say
+from pipelines.dataset.reader import TokenDataset
+from pipelines.run.recipe import Recipe
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import choose_machine

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from lm.optimizers import Optimizers
-from pipelines.display import say
+from lm.optim.optimizers import Optimizers
+from pipelines.cli.display import say
 from pipelines.training.parallel import OneProcess
 from pipelines.training.progress import Progress
 

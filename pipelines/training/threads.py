@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lm.model import LanguageModel
-from lm.optimizers import Optimizers, balanced
+from lm.optim.optimizers import Optimizers, balanced
 from pipelines.training.config import TrainConfig
 from pipelines.training.loader import Batch
 from pipelines.training.machine import cores_a_product

@@ -11,7 +11,7 @@ from benchmarks import pretrain
 from benchmarks.training_models import CASES, PADDED, build_ours, litgpt_model, transformers_model
 from benchmarks.training_profile import group_of, seconds_by_group
 from benchmarks.training_worker import batch_of
-from lm.counting import count_parameters, model_without_memory
+from lm.analysis.size import count_parameters, model_without_memory
 
 SMALL = {"--steps": "8", "--warm-up": "4", "--turn": "2", "--rise": "2"}
 
@@ -96,7 +96,7 @@ def test_litgpt_computes_what_we_do(model):
 
 
 def test_the_published_shapes_are_the_published_sizes():
-    from lm.counting import count_parameters, model_without_memory
+    from lm.analysis.size import count_parameters, model_without_memory
 
     sizes = {"gpt2-124m": 124.5e6, "gpt2-350m": 355e6, "gpt3-1.3b": 1.32e9, "bert-base": 110e6}
     for name, size in sizes.items():

@@ -7,8 +7,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.scale import PAGE, Cluster, Shape, page, step
 from lm.config import ModelConfig
 from lm.model import build_model
-from lm.muon import orthogonal
-from lm.optimizers import OptimizerSettings, build_optimizers
+from lm.optim.muon import orthogonal
+from lm.optim.optimizers import OptimizerSettings, build_optimizers
 from lm.presets import preset
 
 SMALL = ModelConfig(vocab_size=300, context_length=16, layers=3, width=48, heads=3)

@@ -27,7 +27,7 @@ def documents() -> list[str]:
 def recipe(kind: str):
     """Return a recipe for a tiny decoder or encoder: one layer, 16 batches, a checkpoint half-way."""
     from lm.config import ModelConfig
-    from pipelines.recipe import Recipe
+    from pipelines.run.recipe import Recipe
     from pipelines.training.config import TrainConfig
 
     positions = {"decoder": 16, "encoder": 18}[kind]

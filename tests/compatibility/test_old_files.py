@@ -10,18 +10,18 @@ from safetensors.torch import load_file
 
 from corpora.labelled import read_labelled
 from pipelines.build_dataset import build_dataset
-from pipelines.classifier import load_classifier
-from pipelines.dataset import DATA_FILE, TokenDataset
+from pipelines.dataset.reader import DATA_FILE, TokenDataset
 from pipelines.evaluate import evaluate
 from pipelines.export_hf import export_hf
 from pipelines.finetune import finetune
 from pipelines.generate import generate
 from pipelines.import_hf import import_hf
-from pipelines.loading import load_trained
 from pipelines.pretrain import pretrain
 from pipelines.report import report
+from pipelines.run.classifier import load_classifier
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
 from pipelines.training.finetune_config import FinetuneConfig
-from pipelines.training.run import Run
 from tokenizer import PretokenCounts, Tokenizer
 
 VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if (path / "expected.json").is_file())

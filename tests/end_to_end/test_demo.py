@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.dataset import TokenDataset
+from pipelines.dataset.reader import TokenDataset
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,10 @@ def test_it_holds_the_four_packages_and_bytelm_only(wheel):
     for needed in (
         "corpora/cards/stdlib.toml",
         "pipelines/recipes/gpt-tiny.toml",
-        "pipelines/report.css.j2",
-        "pipelines/report.html.j2",
-        "tokenizer/unicode_classes.bin",
-        "tokenizer/unicode_properties.bin",
+        "pipelines/reporting/report.css.j2",
+        "pipelines/reporting/report.html.j2",
+        "tokenizer/splitting/unicode_classes.bin",
+        "tokenizer/splitting/unicode_properties.bin",
     ):
         assert needed in names
 
@@ -39,14 +39,15 @@ def test_installed_it_imports_and_runs_from_an_empty_folder(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(site)
     (tmp_path / "empty").mkdir()
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import bytelm, corpora, lm.model, pipelines.cli, tokenizer; "
-        "modules = (bytelm, corpora, lm.model, pipelines.cli, tokenizer); "
+        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "import bytelm, corpora, lm.model, pipelines.cli.dispatch, tokenizer; "
+        "modules = (bytelm, corpora, lm.model, pipelines.cli.dispatch, tokenizer); "
         "assert all(module.__file__.startswith(sys.argv[1]) for module in modules); "
-        "from pipelines.recipe import load_recipe; load_recipe('gpt-tiny'); "
+        "from pipelines.run.recipe import load_recipe; load_recipe('gpt-tiny'); "
         "tok = tokenizer.Tokenizer.train(['some text, some more text'], vocab_size=270); "
         "assert bytelm.Tokenizer is tokenizer.Tokenizer and bytelm.__version__; "
         "assert tok.decode(tok.encode('some text')) == 'some text'; "
-        "sys.exit(pipelines.cli.main(['corpus', 'list']))"
+        "sys.exit(pipelines.cli.dispatch.main(['corpus', 'list']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(site)], cwd=tmp_path / "empty", capture_output=True, text=True, check=False

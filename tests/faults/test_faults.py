@@ -58,7 +58,7 @@ class BuildDataset(Work):
         shutil.copytree(self.home / "old" / "data", folder / "data")
 
     def state(self, folder):
-        from pipelines.dataset import TokenDataset
+        from pipelines.dataset.reader import TokenDataset
 
         found = contents(folder / "data")
         assert TokenDataset(folder / "data").split("train").tokens
@@ -119,16 +119,16 @@ class Pretrain(Work):
         pass
 
     def _weights(self, folder):
-        from pipelines.loading import load_trained
-        from pipelines.training.run import Run
+        from pipelines.run.folder import Run
+        from pipelines.run.loading import load_trained
 
         return load_trained(Run(folder / "run"), "cpu").model.state_dict()
 
     def state(self, folder):
         if not (folder / "run" / "config.toml").exists():
             return "old"
-        from pipelines.training.kept import checkpoint_folders
-        from pipelines.training.run import Run
+        from pipelines.run.folder import Run
+        from pipelines.run.retention import checkpoint_folders
 
         run = Run(folder / "run")
         steps = [line["tokens"] for line in run.metrics() if line["split"] == "train"]

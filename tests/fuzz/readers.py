@@ -62,7 +62,7 @@ def _tokenizer(folder: Path) -> None:
 
 
 def _dataset(folder: Path) -> None:
-    from pipelines.dataset import TokenDataset
+    from pipelines.dataset.reader import TokenDataset
 
     stream = TokenDataset(folder / "dataset").split("train")
     stream.read(0, min(stream.tokens, 1000))
@@ -85,27 +85,27 @@ def _counts(folder: Path) -> None:
 
 
 def _checkpoint(folder: Path) -> None:
+    from pipelines.run.folder import Run
     from pipelines.training.checkpoints import newest_whole
-    from pipelines.training.run import Run
 
     newest_whole(folder / "decoder", Run(folder / "decoder").settings, "model.safetensors", "state.json")
 
 
 def _state(folder: Path) -> None:
-    from pipelines.training.kept import Keep, latest_checkpoint
+    from pipelines.run.retention import Keep, latest_checkpoint
 
     run = folder / "decoder"
     Keep(best=True, every_tokens=1).kept(run, latest_checkpoint(run))
 
 
 def _config(folder: Path) -> None:
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
 
     Run(folder / "decoder")
 
 
 def _log(folder: Path) -> None:
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
 
     run = Run(folder / "decoder")
     run.metrics()
@@ -113,7 +113,7 @@ def _log(folder: Path) -> None:
 
 
 def _weights(folder: Path) -> None:
-    from pipelines.classifier import load_classifier
+    from pipelines.run.classifier import load_classifier
 
     load_classifier(folder / "classifier")
 
@@ -155,9 +155,9 @@ def open_reader(name: str, folder: Path) -> Reader:
 
 def _write_manifests(folder: Path) -> None:
     """Give the seeds of version 0.1 manifests of the current version."""
-    from pipelines.classifier import load_classifier
-    from pipelines.training.manifest import manifest_json
-    from pipelines.training.run import Run
+    from pipelines.run.classifier import load_classifier
+    from pipelines.run.folder import Run
+    from pipelines.run.manifest import manifest_json
 
     sums = folder / CHECKPOINT / "checksums.json"
     settings = Run(folder / "decoder").settings

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-from lm.attention import BACKENDS
+from lm.attention.backends import BACKENDS
 from lm.config import WITHOUT_DROPOUT
 from lm.masks import Mask
 from tests.lm.attention_cases import cases, textbook, with_gradients

@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 
-from lm.beam import beam_search
 from lm.config import ModelConfig
+from lm.decoding.beam import beam_search
+from lm.decoding.generation import generate
 from lm.exchange import to_hugging_face
-from lm.generation import generate
 from lm.model import build_model
 
 START, END = 0, 1

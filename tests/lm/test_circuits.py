@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lm.attention_maps import attention_maps, head_scores, recorded
-from lm.circuits import (
+from lm.analysis.attention_maps import attention_maps, head_scores, recorded
+from lm.analysis.circuits import (
     copying_scores,
     decompose_logits,
     ov_circuit,

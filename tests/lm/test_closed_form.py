@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 
-from lm import closed_form as module
-from lm.attention import reference
-from lm.closed_form import closed_form, projected_attention
+from lm.attention import closed_form as module
+from lm.attention.backends import reference
+from lm.attention.closed_form import closed_form, projected_attention
 from lm.masks import Mask
 from tests.lm.attention_cases import cases, with_gradients
 

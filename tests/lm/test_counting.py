@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.cache import storage_dtype
-from lm.config import ModelConfig
-from lm.counting import (
+from lm.analysis.memory import activation_bytes, cache_bytes, cache_bytes_per_token, training_bytes
+from lm.analysis.size import (
     count_parameters,
     flops_per_token,
     matrix_parameters,
@@ -17,12 +16,13 @@ from lm.counting import (
     non_embedding_parameters,
     parameter_table,
 )
-from lm.generation import read_source
-from lm.inference import prepare
-from lm.memory import activation_bytes, cache_bytes, cache_bytes_per_token, training_bytes
+from lm.config import ModelConfig
+from lm.decoding.cache import storage_dtype
+from lm.decoding.generation import read_source
+from lm.decoding.packed import prepare
+from lm.decoding.state import Reader
 from lm.model import build_model
 from lm.presets import PRESETS, preset
-from lm.reading import Reader
 
 SMALL = ModelConfig(vocab_size=99, context_length=64, layers=3, width=48, heads=4)
 BOTH = replace(SMALL, architecture="encoder-decoder", layers=2, decoder_layers=3)

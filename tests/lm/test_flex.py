@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import flex_attention
 
-from lm import flex
-from lm.attention import BACKENDS, reference
+from lm.attention import flex
+from lm.attention.backends import BACKENDS, reference
 from lm.masks import Mask
 from tests.lm.attention_cases import cases
 

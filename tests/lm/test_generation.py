@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lm.cache import KVCache
 from lm.config import ModelConfig
-from lm.generation import fill_masks, generate, stream
-from lm.inference import PackedLinear, SplitLinear, packing_works, prepare
+from lm.decoding.cache import KVCache
+from lm.decoding.generation import fill_masks, generate, stream
+from lm.decoding.packed import PackedLinear, SplitLinear, packing_works, prepare
+from lm.decoding.state import Reader, pad_left
 from lm.masks import Mask
 from lm.model import build_model
-from lm.reading import Reader, pad_left
 
 SHAPE = {"vocab_size": 53, "context_length": 16, "layers": 2, "width": 32, "heads": 4}
 DECODERS = {

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm.averaging import WeightAverage
 from lm.config import ModelConfig
 from lm.model import build_model
-from lm.muon import Muon, orthogonal
-from lm.optimizers import OptimizerSettings, build_optimizers, partition
-from lm.schedules import batch_size, inverse_sqrt, multiplier, trapezoid, warmup_cosine, weight_decay_multiplier
+from lm.optim.averaging import WeightAverage
+from lm.optim.muon import Muon, orthogonal
+from lm.optim.optimizers import OptimizerSettings, build_optimizers, partition
+from lm.optim.schedules import batch_size, inverse_sqrt, multiplier, trapezoid, warmup_cosine, weight_decay_multiplier
 
 SMALL = ModelConfig(vocab_size=50, layers=2, width=16, heads=2, positions="learned")
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lm.attention import BACKENDS
+from lm.analysis.size import count_parameters
+from lm.attention.backends import BACKENDS
 from lm.config import ModelConfig
-from lm.counting import count_parameters
 from lm.exchange import from_hugging_face
 from lm.model import LanguageModel
 from lm.positions import sinusoidal_table

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lm import sampling
+from lm.decoding import sampling
 
 FEW = settings(max_examples=50, deadline=None)
 rows = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=20).map(torch.tensor)

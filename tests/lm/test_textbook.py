@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm.attention import BACKENDS
+from lm.attention.backends import BACKENDS
 from lm.config import Activation, Architecture, ModelConfig, Norm, NormPosition, Positions
 from lm.model import LanguageModel
 from tests.lm.textbook import logits

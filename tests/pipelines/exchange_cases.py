@@ -5,8 +5,8 @@ import shutil
 import pytest
 import torch
 
-from pipelines.loading import load_trained
-from pipelines.training.run import Run
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
 
 transformers = pytest.importorskip("transformers")
 

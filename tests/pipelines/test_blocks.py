@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpora import open_corpus
-from pipelines.blocks import text_of
 from pipelines.build_dataset import build_dataset
-from pipelines.dataset import DATA_FILE, TokenDataset, TokenStream
+from pipelines.dataset.blocks import text_of
+from pipelines.dataset.reader import DATA_FILE, TokenDataset, TokenStream
 from tokenizer import END_OF_TEXT, Tokenizer
 
 
@@ -82,15 +82,15 @@ def test_a_long_document_is_encoded_in_pieces_to_the_same_bytes(tmp_path, text_f
     (tmp_path / "long.txt").write_bytes(whole)
     options = {"tokenizer": tokenizer_folder, "context_length": 32}
     build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "whole", **options)
-    monkeypatch.setattr("pipelines.blocks.PIECE_BYTES", 1000)
-    monkeypatch.setattr("pipelines.blocks.GROUP_BYTES", 8000)
-    monkeypatch.setattr("tokenizer.cutting.SEARCHED_BYTES", 500)
+    monkeypatch.setattr("pipelines.dataset.blocks.PIECE_BYTES", 1000)
+    monkeypatch.setattr("pipelines.dataset.blocks.GROUP_BYTES", 8000)
+    monkeypatch.setattr("tokenizer.encoding.cutting.SEARCHED_BYTES", 500)
     build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "pieces", **options)
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "pieces")
 
 
 def test_no_token_is_lost_between_record_batches(tmp_path, text_folder, tokenizer_folder, dataset_folder, monkeypatch):
-    monkeypatch.setattr("pipelines.blocks.BATCH_TOKENS", 100)
+    monkeypatch.setattr("pipelines.dataset.blocks.BATCH_TOKENS", 100)
     build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data")
     one, many = TokenDataset(dataset_folder).split("train"), TokenDataset(tmp_path / "data").split("train")
     assert len(many.chunks()) == -(-one.blocks // 3)

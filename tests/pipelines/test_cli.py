@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from lm.presets import PRESETS
-from pipelines.cli import main
-from pipelines.recipe import recipe_names
-from pipelines.usage import sentence
+from pipelines.cli.dispatch import main
+from pipelines.cli.usage import sentence
+from pipelines.run.recipe import recipe_names
 
 
 def complaints(errors):
@@ -42,7 +42,7 @@ def test_help_lists_the_verbs(bytelm):
 
 def test_help_imports_no_verb():
     code = (
-        "import sys; from pipelines.cli import main; main(['--help']); "
+        "import sys; from pipelines.cli.dispatch import main; main(['--help']); "
         "print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -72,7 +72,7 @@ def test_help_imports_no_verb():
 )
 def test_every_verb_explains_itself_without_torch(verb):
     code = (
-        "import sys\nfrom pipelines.cli import main\n"
+        "import sys\nfrom pipelines.cli.dispatch import main\n"
         f"try:\n    main({[*verb.split(), '--help']!r})\nfinally:\n    print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -196,7 +196,7 @@ def test_names_with_brackets_are_names(bytelm, tmp_path):
 
 
 def test_help_into_a_closed_pipe_is_no_error():
-    code = "import sys; from pipelines.cli import main; sys.exit(main(['--help']))"
+    code = "import sys; from pipelines.cli.dispatch import main; sys.exit(main(['--help']))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert process.wait(60) == 0
@@ -315,7 +315,7 @@ def test_corpus_list_and_show(bytelm, text_folder):
 
 
 def test_output_into_a_closed_pipe_is_no_error(text_folder):
-    code = "import sys; from pipelines.cli import main; sys.exit(main(['corpus', 'list']))"
+    code = "import sys; from pipelines.cli.dispatch import main; sys.exit(main(['corpus', 'list']))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert process.wait(60) == 0

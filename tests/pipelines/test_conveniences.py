@@ -11,7 +11,7 @@ from pipelines.export_hf import export_hf
 from pipelines.export_onnx import export_onnx
 from pipelines.import_hf import import_hf
 from pipelines.pretrain import pretrain
-from pipelines.recipe import load_recipe
+from pipelines.run.recipe import load_recipe
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 
-from pipelines.dataset import TokenDataset, write_info
+from pipelines.dataset.reader import TokenDataset, write_info
 from pipelines.import_hf import import_hf, read_weights
-from pipelines.loading import load_trained
-from pipelines.recipe import load_recipe
 from pipelines.report import report
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+from pipelines.run.recipe import load_recipe
 from pipelines.runs import runs
-from pipelines.training.run import Run
 from tests.pipelines.training_cases import make_old
 
 NESTED = "[" * 200_000

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from pipelines.pretrain import pretrain
-from pipelines.training.run import Run
+from pipelines.run.folder import Run
 from tests.pipelines.training_cases import assert_same_run, rewrite_state
 
 DAMAGES = {

@@ -13,15 +13,15 @@ import scipy.stats
 import torch
 
 from pipelines.build_dataset import build_dataset
-from pipelines.compressors import compressed_bits_per_byte, stream_text
-from pipelines.dataset import TokenDataset, TokenStream
+from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluate import evaluate
-from pipelines.loading import load_trained
+from pipelines.evaluation.compressors import compressed_bits_per_byte, stream_text
+from pipelines.evaluation.scoring import decoder_windows
 from pipelines.pretrain import pretrain
-from pipelines.recipe import load_recipe, save_config
-from pipelines.scoring import decoder_windows
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+from pipelines.run.recipe import load_recipe, save_config
 from pipelines.training.loader import NextToken
-from pipelines.training.run import Run
 from tests.pipelines.training_cases import make_old
 from tokenizer import Tokenizer
 
@@ -233,7 +233,7 @@ def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gp
     """With the embedding zero, all logits are equal."""
     from safetensors.torch import load_file, save
 
-    from pipelines.training.kept import latest_checkpoint
+    from pipelines.run.retention import latest_checkpoint
     from tests.pipelines.training_cases import rewrite
 
     run = shutil.copytree(trained_gpt, tmp_path / "uniform")

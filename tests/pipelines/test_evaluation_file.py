@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from pipelines.evaluate import evaluate
-from pipelines.evaluation_file import evaluations_of
-from pipelines.training.run import Run
+from pipelines.run.evaluation_file import evaluations_of
+from pipelines.run.folder import Run
 
 
 @pytest.fixture

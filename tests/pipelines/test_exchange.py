@@ -16,7 +16,7 @@ from pipelines.generate import generate
 from pipelines.import_hf import import_hf
 from pipelines.pretrain import pretrain
 from pipelines.report import report
-from pipelines.training.run import Run
+from pipelines.run.folder import Run
 from tests.pipelines.exchange_cases import AUTO, IDS, SHAPES, our_model, save_peer
 from tokenizer import CLS, END_OF_TEXT, SEP, Tokenizer
 

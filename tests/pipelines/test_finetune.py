@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from corpora.labelled import read_labelled
-from pipelines.classifier import load_classifier
 from pipelines.classify import classify
 from pipelines.finetune import finetune
-from pipelines.recipe import save_config
+from pipelines.run.classifier import load_classifier
+from pipelines.run.folder import Run
+from pipelines.run.recipe import save_config
 from pipelines.training.finetune_config import FinetuneConfig
 from pipelines.training.finetuning import SORTED_BATCHES, epochs
-from pipelines.training.run import Run
 from tests.pipelines.training_cases import make_old
 
 MODULES = ("argparse", "calendar", "decimal")
@@ -167,7 +167,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(bytelm, tmp_path, trained_
     rows = write(tmp_path / "rows.jsonl", [(f"text {i}", "xy"[i % 2]) for i in range(40)])
     command = ["finetune", str(trained_bert), "--data", str(rows), "--out", str(tmp_path / "out"), "--device", "cpu"]
     code = (
-        "import resource, sys; from pipelines.cli import main; import torch; "
+        "import resource, sys; from pipelines.cli.dispatch import main; import torch; "
         f"resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)); sys.exit(main({command!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bytelm
-from pipelines.cli import VERBS
+from pipelines.cli.dispatch import VERBS
 
 ROOT = Path(__file__).parents[2]
 

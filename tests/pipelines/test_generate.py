@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lm.beam import beam_search
-from lm.generation import generate as continued
+from lm.decoding.beam import beam_search
+from lm.decoding.generation import generate as continued
 from pipelines.evaluate import evaluate
 from pipelines.generate import generate
-from pipelines.loading import load_trained
-from pipelines.samples import samples_of
-from pipelines.training.run import Run
+from pipelines.reporting.samples import samples_of
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
 
 
 def test_prompts_given_together_go_on_as_each_alone(trained_gpt, printed):
@@ -37,7 +37,7 @@ def test_a_model_of_text_without_separators_is_prompted_with_the_prompt_alone(
     from pipelines.build_dataset import build_dataset
     from pipelines.export_hf import export_hf
     from pipelines.pretrain import pretrain
-    from pipelines.text_ids import BEFORE_TEXT
+    from pipelines.run.text_ids import BEFORE_TEXT
 
     tok = tokenizer_folder
     for name, separator in (("separated", True), ("joined", False)):
@@ -158,7 +158,7 @@ def test_evaluate_searches_with_the_beams_and_the_penalty_that_it_is_given(train
 
 
 def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(trained_translator, monkeypatch):
-    from pipelines import translation
+    from pipelines.evaluation import translation
 
     sources = [f"the number {i}" for i in (3, 14, 159, 2, 65)]
     together = generate(trained_translator, prompt=sources, tokens=10)

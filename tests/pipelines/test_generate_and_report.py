@@ -101,7 +101,7 @@ def test_the_report_shows_the_numbers_of_evaluation_json(trained_gpt, tmp_path):
 
 def test_text_from_the_corpus_cannot_break_the_page(trained_gpt, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "pipelines.samples.samples_of",
+        "pipelines.reporting.samples.samples_of",
         lambda run, model: [{"title": "t", "before": "<script>alert(1)</script>", "text": "</pre>&amp;"}],
     )
     text = report([trained_gpt], out=tmp_path / "report.html").read_text(encoding="utf-8")
@@ -119,7 +119,7 @@ def test_a_dataset_built_again_with_another_tokenizer_is_not_sampled(tmp_path, t
     build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
     run = shutil.copytree(trained_gpt, tmp_path / "run")
     config = (run / "config.toml").read_text()
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
 
     (run / "config.toml").write_text(config.replace(str(Run(run).data), str(tmp_path / "data")))
     text = report([run], out=tmp_path / "report.html").read_text(encoding="utf-8")

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from lm.schedules import batch_size, multiplier, weight_decay_multiplier
+from lm.optim.schedules import batch_size, multiplier, weight_decay_multiplier
 from pipelines.pretrain import pretrain
-from pipelines.recipe import Recipe, save_config
+from pipelines.run.folder import Run
+from pipelines.run.recipe import Recipe, save_config
 from pipelines.training.config import TrainConfig
 from pipelines.training.loop import Trainer
-from pipelines.training.run import Run
 from tests.pipelines.training_cases import (
     assert_same_run,
     in_order,

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from lm.attention_maps import attention_maps
-from lm.circuits import token_ov_circuit, token_qk_circuit
+from lm.analysis.attention_maps import attention_maps
+from lm.analysis.circuits import token_ov_circuit, token_qk_circuit
 from lm.model import build_model
-from pipelines.inside import look_inside
-from pipelines.loading import load_trained
-from pipelines.pictures import draw_attention, draw_circuits, draw_embedding, draw_paths, draw_scores
 from pipelines.report import report
-from pipelines.token_labels import KINDS, Vocabulary
-from pipelines.training.run import Run
+from pipelines.reporting.inside import look_inside
+from pipelines.reporting.pictures import draw_attention, draw_circuits, draw_embedding, draw_paths, draw_scores
+from pipelines.reporting.token_labels import KINDS, Vocabulary
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def excerpt_ids(run, paths):
 
 def test_the_excerpt_is_validation_text(gpt, trained_gpt):
     run, model = gpt
-    from pipelines.dataset import TokenDataset
+    from pipelines.dataset.reader import TokenDataset
 
     tok = run.tokenizer()
     text = tok.decode(TokenDataset(run.data).split("validation").read(0, 10**6).tolist())
@@ -133,7 +133,7 @@ def test_an_encoder_decoder_shows_what_each_stack_attends_to_in_text_without_spa
 
 def test_an_encoder_decoder_of_pairs_shows_a_pair(trained_translator):
     run = Run(trained_translator)
-    from pipelines.pairs import PairDataset
+    from pipelines.dataset.pairs import PairDataset
 
     pairs, tok = PairDataset(run.data).split("validation"), run.tokenizer()
     encoder, decoder, _ = look_inside(run, load_trained(run).model).attention

@@ -9,19 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.classifier import load_classifier
 from pipelines.evaluate import evaluate
 from pipelines.export_hf import export_hf
 from pipelines.finetune import finetune
 from pipelines.generate import generate
-from pipelines.loading import load_trained
 from pipelines.pretrain import pretrain
-from pipelines.recipe import save_config
 from pipelines.report import report
+from pipelines.run.classifier import load_classifier
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+from pipelines.run.manifest import DamagedCheckpointError, manifest_json, read_manifest
+from pipelines.run.recipe import save_config
+from pipelines.run.retention import latest_checkpoint
 from pipelines.training.finetune_config import FinetuneConfig
-from pipelines.training.kept import latest_checkpoint
-from pipelines.training.manifest import DamagedCheckpointError, manifest_json, read_manifest
-from pipelines.training.run import Run
 from tests.pipelines.training_cases import make_old, with_train
 from tokenizer import Tokenizer
 
@@ -182,8 +182,8 @@ def test_a_tokenizer_with_another_fingerprint_is_refused_by_every_verb(gpt, tmp_
 def test_checkpoints_of_version_0_1_load_with_one_warning_per_process(gpt):
     make_old(gpt)
     code = (
-        "import sys, warnings; from pathlib import Path; from pipelines.loading import load_trained; "
-        "from pipelines.training.run import Run; run = Run(Path(sys.argv[1])); load_trained(run); load_trained(run)"
+        "import sys, warnings; from pathlib import Path; from pipelines.run.loading import load_trained; "
+        "from pipelines.run.folder import Run; run = Run(Path(sys.argv[1])); load_trained(run); load_trained(run)"
     )
     command = [sys.executable, "-W", "always", "-c", code, str(gpt)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

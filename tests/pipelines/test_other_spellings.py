@@ -8,19 +8,19 @@ import pytest
 import torch
 
 from pipelines.build_dataset import build_dataset
-from pipelines.classifier import load_classifier
-from pipelines.dataset import TokenDataset
+from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluate import evaluate
-from pipelines.evaluation import objective_of
+from pipelines.evaluation.measure import objective_of
 from pipelines.export_hf import export_hf
 from pipelines.finetune import finetune
 from pipelines.generate import generate
 from pipelines.import_hf import import_hf
-from pipelines.inside import look_inside
-from pipelines.text_ids import text_ids
+from pipelines.reporting.inside import look_inside
+from pipelines.run.classifier import load_classifier
+from pipelines.run.folder import Run
+from pipelines.run.text_ids import text_ids
 from pipelines.training.finetune_config import FinetuneConfig
 from pipelines.training.loader import validation_batch
-from pipelines.training.run import Run
 from tests.pipelines.exchange_cases import our_model, save_peer
 from tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.display import say, say_on_stderr, show
+from pipelines.cli.display import say, say_on_stderr, show
 from tests.conftest import BYTELM
 from tests.pipelines.test_cli import assert_refused, complaints
 

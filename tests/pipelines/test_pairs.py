@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from corpora import PairTexts, open_pairs
-from lm.counting import flops_per_token, model_without_memory
+from lm.analysis.size import flops_per_token, model_without_memory
 from pipelines.build_dataset import build_dataset
-from pipelines.dataset import TokenDataset
+from pipelines.dataset.pairs import Lists, PairDataset, Pairs
+from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluate import evaluate
-from pipelines.loading import load_trained
-from pipelines.pairs import Lists, PairDataset, Pairs
 from pipelines.pretrain import pretrain
-from pipelines.recipe import load_recipe
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+from pipelines.run.recipe import load_recipe
+from pipelines.run.retention import latest_checkpoint
 from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.data import hidden_states, open_training_data
-from pipelines.training.kept import latest_checkpoint
 from pipelines.training.pair_loader import PairLoader, SequencePairs
-from pipelines.training.run import Run
 from tokenizer import Tokenizer
 
 
@@ -299,7 +299,7 @@ def test_it_learns_to_write_backwards(run):
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_weights(tmp_path, recipe, data, run):
-    from pipelines.training.kept import checkpoint_folders
+    from pipelines.run.retention import checkpoint_folders
 
     out = shutil.copytree(run, tmp_path / "cut")
     folders = checkpoint_folders(out)

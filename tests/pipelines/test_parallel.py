@@ -19,10 +19,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.dataset import TokenStream
+from pipelines.dataset.reader import TokenStream
 from pipelines.pretrain import pretrain
-from pipelines.recipe import save_config
-from pipelines.training.kept import checkpoint_folders, latest_checkpoint
+from pipelines.run.recipe import save_config
+from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Loader, NextToken, Share
 from pipelines.training.machine import Machine
 from tests.pipelines.training_cases import metrics_of, wait_for_checkpoint, weights_of, with_train

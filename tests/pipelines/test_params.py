@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipelines.cli import main
+from pipelines.cli.dispatch import main
 from pipelines.params import described
 
 
@@ -66,8 +66,8 @@ def test_a_cache_that_a_cpu_keeps_wider_is_said(capsys):
 
 
 def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
-    from pipelines.loading import load_trained
-    from pipelines.training.run import Run
+    from pipelines.run.folder import Run
+    from pipelines.run.loading import load_trained
 
     model = load_trained(Run(trained_gpt)).model
     costs = costs_of(capsys, str(trained_gpt))

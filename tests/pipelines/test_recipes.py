@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.arguments import parse_count
-from pipelines.recipe import RECIPES, load_recipe, recipe_names, save_config
+from pipelines.cli.arguments import parse_count
+from pipelines.run.recipe import RECIPES, load_recipe, recipe_names, save_config
 
 
 @pytest.mark.parametrize("name", recipe_names())

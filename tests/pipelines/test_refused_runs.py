@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.cli import main
-from pipelines.dataset import TokenDataset, write_info
+from pipelines.cli.dispatch import main
+from pipelines.dataset.reader import TokenDataset, write_info
 from pipelines.pretrain import pretrain
-from pipelines.recipe import save_config
-from pipelines.training.run import Run, locked
+from pipelines.run.folder import Run, locked
+from pipelines.run.recipe import save_config
 from tests.pipelines.training_cases import make_old, weights_of
 from tokenizer import Tokenizer
 
@@ -97,7 +97,7 @@ def test_an_objective_without_its_special_token_is_refused_by_name(tmp_path, tex
 
 def test_weights_of_another_shape_are_refused(tmp_path, small_recipe, dataset_folder, trained_gpt):
     """In a run of version 0.1, which has no manifest to say so first."""
-    from pipelines.loading import load_trained
+    from pipelines.run.loading import load_trained
 
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     make_old(out)

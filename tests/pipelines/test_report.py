@@ -12,13 +12,13 @@ import pytest
 
 from pipelines.build_dataset import build_dataset
 from pipelines.evaluate import evaluate
-from pipelines.evaluation_file import evaluations_of
-from pipelines.loading import load_trained
-from pipelines.passage import passage_of
-from pipelines.plots import loss_by_position
 from pipelines.pretrain import pretrain
 from pipelines.report import report
-from pipelines.training.run import Run
+from pipelines.reporting.passage import passage_of
+from pipelines.reporting.plots import loss_by_position
+from pipelines.run.evaluation_file import evaluations_of
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
 from tokenizer import Tokenizer
 
 
@@ -186,7 +186,7 @@ def test_the_band_is_the_standard_error_of_the_mean(gpt, trained_gpt):
     """Against the nats of each target, block by block."""
     import torch
 
-    from pipelines.dataset import TokenDataset
+    from pipelines.dataset.reader import TokenDataset
 
     numbers = evaluate(gpt)["splits"]["validation"]
     model = load_trained(Run(gpt)).model
@@ -267,7 +267,7 @@ def test_a_passage_that_ends_within_a_character_keeps_all_its_tokens(tmp_path, s
 
 
 def _first_tokens(run, count):
-    from pipelines.dataset import TokenDataset
+    from pipelines.dataset.reader import TokenDataset
 
     return TokenDataset(run.data).split("validation").read(0, count).tolist()
 

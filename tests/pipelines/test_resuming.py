@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 
 from pipelines.pretrain import pretrain
-from pipelines.recipe import save_config
-from pipelines.training.kept import Keep, checkpoint_folders, latest_checkpoint
+from pipelines.run.folder import Run
+from pipelines.run.recipe import save_config
+from pipelines.run.retention import Keep, checkpoint_folders, latest_checkpoint
 from pipelines.training.parallel import OneProcess
-from pipelines.training.run import Run
 from tests.pipelines.training_cases import (
     assert_same_run,
     metrics_of,
@@ -251,7 +251,7 @@ def test_a_run_without_a_whole_checkpoint_is_refused_rather_than_begun_again(
 
 
 def test_an_average_of_the_weights_is_validated_saved_loaded_and_resumed(tmp_path, small_recipe, dataset_folder):
-    from pipelines.loading import load_trained
+    from pipelines.run.loading import load_trained
 
     recipe = replace(small_recipe, train=replace(small_recipe.train, average=0.9))
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
@@ -293,7 +293,7 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
     save_config(tmp_path / "recipe.toml", recipe, {})
     command = ["pretrain", str(tmp_path / "recipe.toml"), "--data", str(dataset_folder), "--out", str(out)]
     code = (
-        "import resource, sys; from pipelines.cli import main; import torch; "
+        "import resource, sys; from pipelines.cli.dispatch import main; import torch; "
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); sys.exit(main({command!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

@@ -10,15 +10,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm.model import build_model
 from pipelines.build_dataset import build_dataset
-from pipelines.dataset import TokenDataset, TokenStream
+from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluate import evaluate
-from pipelines.loading import load_trained
 from pipelines.pretrain import pretrain
-from pipelines.recipe import load_recipe
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+from pipelines.run.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.data import hidden_states, open_training_data
 from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption, segments_of, validation_batch
-from pipelines.training.run import Run
 from tests.pipelines.training_cases import make_old
 from tokenizer import Tokenizer, sentinels
 
@@ -154,7 +154,7 @@ def evaluate_without_mask(tmp_path, recipe):
     """The same weights, whose documents see each other."""
     import shutil
 
-    from pipelines.recipe import save_config
+    from pipelines.run.recipe import save_config
 
     copy = shutil.copytree(tmp_path / "run", tmp_path / "plain")
     this = Run(copy)

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lm.optimizers import Optimizers
+from lm.optim.optimizers import Optimizers
 from pipelines.pretrain import pretrain
+from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training import machine
-from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import choose_machine
 from pipelines.training.stability import LossScale

@@ -84,7 +84,7 @@ def test_a_run_that_gets_tensorboard_late_has_its_beginning_there_too(
 def test_without_tensorboard_installed_the_run_is_refused_before_it_begins(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
-    monkeypatch.setattr("pipelines.training.metrics_log.find_spec", lambda name: None)
+    monkeypatch.setattr("pipelines.run.metrics_log.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs the package tensorboard: pip install 'bytelm\[tensorboard\]'"):
         pretrain(with_train(small_recipe, tensorboard=True), data=dataset_folder, out=tmp_path / "gpt")
     assert not (tmp_path / "gpt").exists()

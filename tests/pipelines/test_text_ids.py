@@ -10,9 +10,9 @@ from pipelines.evaluate import evaluate
 from pipelines.export_hf import export_hf
 from pipelines.generate import generate
 from pipelines.import_hf import import_hf
-from pipelines.samples import samples_of
-from pipelines.text_ids import text_ids
-from pipelines.training.run import Run
+from pipelines.reporting.samples import samples_of
+from pipelines.run.folder import Run
+from pipelines.run.text_ids import text_ids
 from tests.pipelines.exchange_cases import our_model, save_peer
 from tokenizer import CLS, Tokenizer
 

@@ -179,7 +179,7 @@ import os, sys, time
 from dataclasses import replace
 from pathlib import Path
 import torch
-from pipelines.recipe import load_recipe
+from pipelines.run.recipe import load_recipe
 from pipelines.training.loop import Trainer
 from lm.model import build_model
 from tests.pipelines.test_threads import RandomBlocks

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from corpora import open_corpus
-from pipelines.escapes import visible
+from pipelines.cli.escapes import visible
 from pipelines.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer
 

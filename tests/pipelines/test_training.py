@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from lm.model import build_model
-from lm.optimizers import Optimizers
-from pipelines.dataset import TokenDataset
+from lm.optim.optimizers import Optimizers
+from pipelines.dataset.reader import TokenDataset
 from pipelines.pretrain import fit_to_data, pretrain
+from pipelines.run.folder import Run
+from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.checkpoints import whole_checkpoint
 from pipelines.training.data import open_training_data
-from pipelines.training.kept import checkpoint_folders, latest_checkpoint
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import tabulated_flops
 from pipelines.training.parallel import OneProcess
-from pipelines.training.run import Run
 from tests.pipelines.training_cases import (
     assert_same_run,
     metrics_of,
@@ -48,7 +48,7 @@ def test_the_loss_falls_and_metrics_tell_it(trained_gpt, small_recipe):
 
 def test_the_logged_validation_loss_is_that_of_the_checkpoint(trained_gpt, dataset_folder):
     """Recomputed in plain PyTorch, without dropout, over the first 640 tokens of the split."""
-    from pipelines.loading import load_trained
+    from pipelines.run.loading import load_trained
 
     model = load_trained(Run(trained_gpt)).model
     stream = TokenDataset(dataset_folder).split("validation")

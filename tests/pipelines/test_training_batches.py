@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.counting import flops_per_token, model_without_memory
-from pipelines.dataset import TokenDataset, TokenStream
+from lm.analysis.size import flops_per_token, model_without_memory
+from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.training.data import ALIGNMENT, FULL_ROWS, open_training_data, packed, parts_predicted, sent, unpacked
 from pipelines.training.loader import Batch, Loader, NextToken, make_objective, validation_batch
 from tokenizer import Tokenizer

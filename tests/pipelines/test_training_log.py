@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lm.counting import model_without_memory
-from pipelines import display
-from pipelines.dataset import TokenDataset
-from pipelines.display import Bar
+from lm.analysis.size import model_without_memory
+from pipelines.cli import display
+from pipelines.cli.display import Bar
+from pipelines.dataset.reader import TokenDataset
 from pipelines.pretrain import fit_to_data, pretrain
-from pipelines.recipe import save_config
+from pipelines.run.recipe import save_config
+from pipelines.run.retention import latest_checkpoint
 from pipelines.training import machine as machines
 from pipelines.training.data import open_training_data
-from pipelines.training.kept import latest_checkpoint
 from pipelines.training.loop import Trainer
 from pipelines.training.watch import SMOOTHING, LossWatch
 from tests.pipelines.training_cases import metrics_of, stop_after, with_train

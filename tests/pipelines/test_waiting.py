@@ -5,8 +5,8 @@ import sys
 
 CODE = """
 import sys, time
-from pipelines.arguments import parse
-from pipelines.display import say
+from pipelines.cli.arguments import parse
+from pipelines.cli.display import say
 
 def work(seconds: float = 0.0, first: bool = False) -> None:
     if first:

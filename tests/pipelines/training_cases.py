@@ -12,12 +12,12 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load_file
 
-from pipelines.dataset import TokenDataset
-from pipelines.recipe import save_config
-from pipelines.training.kept import checkpoint_folders, latest_checkpoint
+from pipelines.dataset.reader import TokenDataset
+from pipelines.run.manifest import MANIFEST, manifest_json, read_manifest
+from pipelines.run.recipe import save_config
+from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.loader import Loader, NextToken
 from pipelines.training.loop import Trainer
-from pipelines.training.manifest import MANIFEST, manifest_json, read_manifest
 
 OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memory_bytes")
 
@@ -43,7 +43,7 @@ def start(recipe, data, out, tmp_path):
     """The same training in a process of its own."""
     save_config(tmp_path / "recipe.toml", recipe, {})
     command = ["pretrain", str(tmp_path / "recipe.toml"), "--data", str(data), "--out", str(out)]
-    code = f"import sys; from pipelines.cli import main; sys.exit(main({command!r}))"
+    code = f"import sys; from pipelines.cli.dispatch import main; sys.exit(main({command!r}))"
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

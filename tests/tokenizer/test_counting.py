@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenizer import PretokenCounts, Tokenizer, count_pretokens, resolve_pattern, spilling
-from tokenizer.count_table import Counted
-from tokenizer.counting import LEAST_MEMORY
-from tokenizer.forecast import merge_bytes
-from tokenizer.pretokenize import split
+from tokenizer import PretokenCounts, Tokenizer, count_pretokens, resolve_pattern
+from tokenizer.splitting.pretokenize import split
+from tokenizer.training import spilling
+from tokenizer.training.count_table import Counted
+from tokenizer.training.counting import LEAST_MEMORY
+from tokenizer.training.forecast import merge_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from tokenizer import Tokenizer
-from tokenizer.patterns import Pattern, compile_regex, resolve_pattern
-from tokenizer.pretokenize import split
-from tokenizer.unicode_properties import case_variants, table_digest
+from tokenizer.splitting.patterns import Pattern, compile_regex, resolve_pattern
+from tokenizer.splitting.pretokenize import split
+from tokenizer.splitting.unicode_properties import case_variants, table_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:the split pattern", "ignore:the corpus ran out")
 
@@ -137,7 +137,7 @@ HOSTILE = [
 def test_a_pattern_that_explodes_is_refused_in_little_memory(pattern, message):
     program = """if True:
         import resource, sys
-        from tokenizer.patterns import resolve_pattern
+        from tokenizer.splitting.patterns import resolve_pattern
         resource.setrlimit(resource.RLIMIT_AS, (600_000_000, 600_000_000))
         try:
             resolve_pattern(sys.argv[1])
@@ -161,7 +161,7 @@ def test_any_string_is_a_pattern_or_refused(pattern):
 def test_a_pattern_that_backtracks_without_end_is_given_up_by_name():
     program = """if True:
         from tokenizer import resolve_pattern
-        from tokenizer.scanner import regex_pretokens
+        from tokenizer.splitting.scanner import regex_pretokens
         try:
             list(regex_pretokens(b"a" * 40, resolve_pattern(r"(a|a)+$x|\\s")))
         except ValueError as error:

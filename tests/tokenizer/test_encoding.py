@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
-from tokenizer.encoding import EncoderPool
+from tokenizer.encoding.bulk import EncoderPool
 from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST
 
 NAMED = ["gpt2", "cl100k"]
@@ -378,7 +378,7 @@ def test_ranks_that_make_not_every_token_equal_tiktoken_and_save(seed, tmp_path)
 def test_both_merge_semantics_equal_tokenizers(seed, ignore_merges, tmp_path):
     """Random merges in random order, some tokens of which no text reaches: what the file says is kept."""
     rng = random.Random(seed)
-    from tokenizer.hugging_face import spell
+    from tokenizer.formats.hugging_face import spell
 
     base = Tokenizer.train(["ab"], 256, special_tokens=(), byte_order="raw", min_frequency=1)
     base.save(tmp_path)
@@ -459,7 +459,7 @@ def test_kernels_load_where_no_folder_can_be_written_to():
         "import numba.core.caching as caching\n"
         "def refuse(self): raise OSError(30, 'Read-only file system')\n"
         "caching._CacheLocator.ensure_cache_path = refuse\n"
-        "import tokenizer.merge_kernel, tokenizer.encode_kernel\n"
+        "import tokenizer.kernels.merge_loop, tokenizer.kernels.encode\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

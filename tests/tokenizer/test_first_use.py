@@ -82,7 +82,7 @@ print(sorted(counts.items()))
 def test_the_merge_loop_is_compiled_by_another_process(tmp_path):
     code = """
 from tokenizer import first_use
-from tokenizer.merge_kernel import merge
+from tokenizer.kernels.merge_loop import merge
 print(first_use.compiled(merge))
 first_use.begin("merging")
 first_use.wait("merging")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenizer import Tokenizer, long_pretokens, resolve_pattern
-from tokenizer.encoding import EncodingTables
+from tokenizer import Tokenizer, resolve_pattern
+from tokenizer.encoding import long_pretokens
+from tokenizer.encoding.bulk import EncodingTables
 from tokenizer.vocabulary import BY_MERGES, Vocabulary
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer, resolve_pattern
-from tokenizer.encoding import EncodingTables
+from tokenizer.encoding.bulk import EncodingTables
 from tokenizer.vocabulary import BY_MERGES, BY_RANKS, WHOLE_FIRST, Vocabulary
 
 # Each of these, repeated and mixed, is one pretoken of the pattern gpt2, whatever its length.

@@ -14,8 +14,8 @@ from tokenizers import Regex, decoders, models, trainers
 from tokenizers import pre_tokenizers as pre
 
 from tokenizer import Tokenizer
-from tokenizer.chains import Chain
-from tokenizer.patterns import LLAMA3_REGEX
+from tokenizer.splitting.chains import Chain
+from tokenizer.splitting.patterns import LLAMA3_REGEX
 
 pytestmark = pytest.mark.filterwarnings("ignore:the split pattern")
 

@@ -14,7 +14,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from tokenizer import PatternNeededError, Tokenizer, resolve_pattern
-from tokenizer.published import PUBLISHED
+from tokenizer.formats.published import PUBLISHED
 from tokenizer.vocabulary import WHOLE_FIRST
 
 
@@ -64,7 +64,7 @@ def llama(plain, tmp_path):
 
 
 def test_llama_3_files_give_the_same_ids_and_fingerprint(llama, plain, random_strings, as_tiktoken):
-    from tokenizer.patterns import LLAMA3_REGEX
+    from tokenizer.splitting.patterns import LLAMA3_REGEX
 
     tok = Tokenizer.load(llama / "hf")
     assert tok.pattern == "llama3"
@@ -111,7 +111,7 @@ def unreachable(plain, trained, tmp_path):
 
 
 def test_llama_3s_ranks_save_as_transformers_converts_them(unreachable, tmp_path, random_strings, stdlib_texts):
-    from tokenizer.patterns import LLAMA3_REGEX
+    from tokenizer.splitting.patterns import LLAMA3_REGEX
 
     ranks, special = unreachable
     converted = Tokenizer.load(tmp_path / "hf")
@@ -240,7 +240,7 @@ def test_nfc_is_that_of_tokenizers_for_every_code_point():
 
 @pytest.mark.parametrize("behavior", ["isolated", "removed"])
 def test_o200k_files_give_the_same_ids_and_fingerprint(behavior, plain, tmp_path, random_strings, tiktoken_patterns):
-    from tokenizer.patterns import O200K_REGEX
+    from tokenizer.splitting.patterns import O200K_REGEX
 
     plain["o200k"].save(tmp_path / "ours")
     model = json.loads((tmp_path / "ours" / "tokenizer.json").read_text(encoding="utf-8"))["model"]

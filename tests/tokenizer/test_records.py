@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tokenizer import Tokenizer
-from tokenizer.records import MOST_RECORDS, SMALLEST_FILE
+from tokenizer.formats.records import MOST_RECORDS, SMALLEST_FILE
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_the_record_is_what_a_second_process_reads(large, records):
     script = (
         "import sys\n"
         "def refuse(content): raise AssertionError('parsed')\n"
-        "import tokenizer.files; tokenizer.files.parse_json = refuse\n"
+        "import tokenizer.formats.vocabulary_files; tokenizer.formats.vocabulary_files.parse_json = refuse\n"
         "from tokenizer import Tokenizer\n"
         f"print(Tokenizer.load({str(large)!r}).encode('hello world'), 'numpy' in sys.modules)"
     )

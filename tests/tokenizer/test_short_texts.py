@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
-from tokenizer.patterns import LLAMA3_REGEX, QWEN2_REGEX
-from tokenizer.short import BUDGET, LONGEST_TEXT, ShortEncoder
+from tokenizer.encoding.short import BUDGET, LONGEST_TEXT, ShortEncoder
+from tokenizer.splitting.patterns import LLAMA3_REGEX, QWEN2_REGEX
 
 NAMED = ["gpt2", "cl100k", "llama3", "qwen2", "o200k"]
 

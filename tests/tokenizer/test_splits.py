@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from tokenizer import Tokenizer
-from tokenizer.patterns import NAMES, SPELLINGS, Pattern, resolve_pattern
-from tokenizer.pretokenize import split
-from tokenizer.scanner import pretokens
-from tokenizer.unicode_classes import PROPERTIES, code_point_classes, probe_tiktoken
+from tokenizer.splitting.patterns import NAMES, SPELLINGS, Pattern, resolve_pattern
+from tokenizer.splitting.pretokenize import split
+from tokenizer.splitting.scanner import pretokens
+from tokenizer.splitting.unicode_classes import PROPERTIES, code_point_classes, probe_tiktoken
 
 NAMED = ["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
 SURROGATES = range(0xD800, 0xE000)
@@ -307,8 +307,8 @@ def test_long_ascii_texts_split_alike_by_windows_of_64_bytes_and_in_plain_python
 def test_the_plain_python_scanner_loads_neither_numpy_nor_numba_nor_regex():
     program = """if True:
         import sys
-        from tokenizer.patterns import resolve_pattern
-        from tokenizer.scanner import pretokens
+        from tokenizer.splitting.patterns import resolve_pattern
+        from tokenizer.splitting.scanner import pretokens
         for name in ("gpt2", "cl100k", "o200k", "llama3", "qwen2"):
             assert list(pretokens("Grüße, 世界".encode(), resolve_pattern(name).automaton))
         print(*{"numpy", "numba", "regex", "pyarrow"} & sys.modules.keys())

@@ -1,0 +1,1 @@
+"""Analysis: metrics, baselines, model size and memory, attention maps, circuits and embedding geometry."""

@@ -1,0 +1,1 @@
+"""Attention backends, which agree to rounding."""

@@ -1,0 +1,1 @@
+"""Decoding: KV caches, sampling, generation and beam search."""

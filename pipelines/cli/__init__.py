@@ -1,0 +1,1 @@
+"""The command line: dispatch, arguments, messages and errors."""

@@ -1,0 +1,277 @@
+"""Command lines from functions and dataclasses, with counts that people write as 300k, 50M or 2G."""
+
+import inspect
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from pipelines.cli.errors import UsageError, complain
+from pipelines.cli.stdout import STDOUT
+from pipelines.cli.usage import sentence
+from pipelines.cli.waiting import explained
+
+T = TypeVar("T")
+
+# Arguments that several verbs share.
+CorpusNames = Annotated[
+    Sequence[str],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="CORPUS", help="Names of corpora, files, folders or globs."),
+]
+SplitRule = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="RULE",
+        help="How validation is cut off: own, hash:0.05 or tail:0.1; by default the first of these that the corpus "
+        "allows.",
+    ),
+]
+
+
+def _reading(help_text: str, default: str, **more: Any) -> Any:
+    return tyro.conf.arg(help=help_text, help_behavior_hint=f"(default: {default})", prefix_name=False, **more)
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Which files of a corpus are read, and how."""
+
+    text_column: Annotated[
+        str | None,
+        _reading("Column of tables, JSON and CSV that holds the text.", "text, or the only column", metavar="NAME"),
+    ]
+    invalid: Annotated[
+        Literal["error", "replace", "skip", "bytes"],
+        _reading(
+            "Policy for documents that are not valid UTF-8: stop with an error, replace invalid bytes, skip the "
+            "document, or keep its bytes unchanged. skip also leaves out documents longer than --max-document.",
+            "error",
+        ),
+    ]
+    max_document: Annotated[int, _reading("Longest document in bytes; a longer one is an error.", "256M")]
+    suffix: Annotated[
+        tuple[str, ...],
+        _reading(
+            "Suffixes of the files to read in folders and globs, such as .md .rst .py .html .csv .json.",
+            ".txt .jsonl .parquet .arrow",
+        ),
+    ]
+    encoding: Annotated[
+        str | None, _reading("Encoding of text files, such as utf-16 or latin-1.", "utf-8", metavar="NAME")
+    ]
+
+
+PairColumns = Annotated[
+    tuple[str, str] | None,
+    tyro.conf.arg(
+        metavar="SOURCE TARGET",
+        help="Two columns of tables or JSON lines that hold pairs of texts, such as: --pairs en de.",
+    ),
+]
+TokenizerPath = Annotated[
+    Path,
+    tyro.conf.arg(metavar="PATH", help="Folder of the tokenizer, or its file in any published format."),
+]
+TokenizerPattern = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="PATTERN",
+        help="Split pattern, for files without one such as .tiktoken and tokenizer.model: cl100k, llama3, another name "
+        "or a regular expression. Published files are recognised without it.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    tyro.conf.FlagCreatePairsOff,
+    tyro.conf.arg(help="Print the planned work, its size and its output path, then exit."),
+]
+RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="Where to compute.")]
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16"],
+    tyro.conf.arg(help="Of activations and matrix products; auto is what the machine is fastest at."),
+]
+Quiet = Annotated[
+    bool,
+    tyro.conf.FlagCreatePairsOff,
+    tyro.conf.arg(aliases=["-q"], help="Print results and errors only: no progress, no messages."),
+]
+# Each beam has keys and values of its own: a slip of the finger should not fill the memory.
+MOST_BEAMS = 100
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+
+
+def parse_count(text: str) -> int:
+    """The whole number that `text` spells: "1024", "300k", "2.5M", "2G" (decimal units).
+
+    Raises ValueError when it spells none.
+    """
+    match = re.fullmatch(r"([+-]?\d[\d_]*(?:\.\d+)?)([kmgb]?)", text.strip().lower())
+    if match:
+        number, unit = match[1].replace("_", ""), _UNITS[match[2]]
+        whole, _, fraction = number.partition(".")
+        numerator, denominator = int(whole + fraction) * unit, 10 ** len(fraction)
+        if numerator % denominator == 0:
+            return numerator // denominator
+    raise ValueError(f"{text!r} is not a whole number such as 4096, 300k, 2.5M or 2G")
+
+
+def refuse_with_pairs(reading: ReadingOptions) -> None:
+    """Raise ValueError for an option about single texts, where --pairs reads two columns."""
+    if reading.get("text_column") is not None:
+        raise ValueError("--text-column names one column and --pairs two: leave the first out")
+    if (invalid := reading.get("invalid", "error")) != "error":
+        raise ValueError(f"--invalid {invalid} is for single texts: with --pairs convert what is not UTF-8 beforehand")
+
+
+def check_beams(beams: int, zero: str) -> None:
+    """ValueError for --beams that beam search cannot follow; `zero` says what 0 does."""
+    if not 0 <= beams <= MOST_BEAMS:
+        raise ValueError(f"--beams is {beams:,}, but must be from 1 to {MOST_BEAMS}, or 0 {zero}")
+
+
+def check_length_penalty(length_penalty: float) -> None:
+    """ValueError for a --length-penalty whose powers of lengths overflow."""
+    if not -35 <= length_penalty <= 35:  # a context of 100 million tokens to the power of 35 is a float yet
+        raise ValueError(
+            f"--length-penalty is {length_penalty}, but must be from -35 to 35 (1 for the mean of a token)"
+        )
+
+
+def check_out(out: Path | None) -> None:
+    """Raise ValueError before the work if `out` cannot be written, because a parent is a file or read-only."""
+    parent = next((folder for folder in out.absolute().parents if folder.exists()), None) if out else None
+    if parent is None:
+        return
+    if not parent.is_dir():
+        raise ValueError(f"--out is {out}, but {parent} is a file, not a folder: choose another --out")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(f"--out is {out}, but {parent} is not writable: choose another --out")
+
+
+def parse_number(text: str) -> float:
+    """The number that `text` spells, such as "0.1" or "3e-4"; ValueError when it spells none."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number such as 0.1 or 3e-4") from None
+
+
+def parse(
+    target: Callable[..., T],
+    arguments: Sequence[str],
+    verb: str,
+    more: str = "",
+    shown: Callable[[T], None] | None = None,
+) -> T:
+    """Call `target` with the command-line `arguments` and return its result, which `shown` prints.
+
+    For --help, print the help, whose description ends with `more`, and exit with status 0. For a usage error, print
+    one sentence and exit with status 2, or raise UsageError.
+    """
+    target = inspect.unwrap(target)  # the function beneath @verb has the annotations of the command line
+    prog = f"bytelm {verb}"
+    try:
+        with redirect_stderr(io.StringIO()) as said:
+            call, quiet = tyro.cli(
+                with_quiet(target),
+                args=list(arguments),
+                prog=prog,
+                registry=registry(),
+                config=(tyro.conf.DisallowNone,),
+                description="\n\n".join(filter(None, (_description(target), more))),
+            )
+    except SystemExit as leaving:
+        if leaving.code:
+            complain(verb.split()[0], sentence(said.getvalue(), prog))
+        raise
+    except OSError as error:  # of printing help
+        raise OSError(error.errno, error.strerror, STDOUT) from None
+    from pipelines.cli.display import show  # imports rich, which is slow and which --help does not need
+
+    _check_positionals(call, prog)
+    check_out(call.keywords.get("out"))
+    with show(quiet), explained(verb.split()[0], quiet):
+        result = call()
+        if shown:
+            shown(result)
+    return result
+
+
+def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool]]:
+    """Return a function with the parameters of `target` and `quiet`, which returns the bound call and `quiet`."""
+
+    def bind(*positional: Any, quiet: bool, **named: Any) -> tuple[partial[T], bool]:
+        return partial(target, *positional, **named), quiet
+
+    own = inspect.signature(target)
+    option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
+    # Before the other options: --help lists it beside -h.
+    parameters = sorted([option, *own.parameters.values()], key=lambda parameter: parameter.kind)
+    bind.__signature__ = own.replace(parameters=parameters)
+    hints = {**get_type_hints(target, include_extras=True), "quiet": Quiet}
+    for parameter in own.parameters.values():
+        hint = _default_hint(parameter)
+        if hint is not None:
+            hints[parameter.name] = Annotated[hints[parameter.name], tyro.conf.arg(help_behavior_hint=hint)]
+    bind.__annotations__ = hints
+    bind.__doc__ = target.__doc__
+    return bind
+
+
+def _default_hint(parameter: inspect.Parameter) -> str | None:
+    """Return what --help says instead of "(default: None)" or "(default: )"; None to leave the text to tyro."""
+    if parameter.kind is parameter.VAR_KEYWORD or tyro.conf.UseAppendAction in get_args(parameter.annotation):
+        return None
+    if parameter.default is parameter.empty:
+        return "(required)"
+    return "" if parameter.default is None or parameter.default == () else None
+
+
+def _check_positionals(call: partial[Any], prog: str) -> None:
+    """Raise UsageError for a required sequence that is empty, which tyro lets pass."""
+    given = inspect.signature(call.func).bind(*call.args, **call.keywords).arguments
+    hints = get_type_hints(call.func, include_extras=True)
+    for name, parameter in inspect.signature(call.func).parameters.items():
+        if parameter.default is parameter.empty and given.get(name) in ((), []):
+            metavar = next(each.metavar for each in get_args(hints[name]) if getattr(each, "metavar", None))
+            raise UsageError(f"{metavar.split()[0]} is missing: `{prog} --help` lists all options")
+
+
+def _description(target: Callable[..., Any]) -> str:
+    """What the docstring of `target` says to someone at a command line, who gets no value and sees no exception."""
+    text = inspect.cleandoc(target.__doc__ or "").partition("\nArgs:")[0]
+    text = re.sub(r"(;|,? and)\s+return\b.*?(?=[.:](\s|$))", "", text, flags=re.DOTALL)
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        sentences = re.split(r"(?<=\.)\s+", " ".join(paragraph.split()))
+        paragraphs.append(" ".join(each for each in sentences if not each.startswith(("Raises ", "Returns "))))
+    return "\n\n".join(filter(None, paragraphs))
+
+
+def registry() -> ConstructorRegistry:
+    """Return the rules that parse numbers such as 2M."""
+    rules = ConstructorRegistry()
+
+    @rules.primitive_rule
+    def numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        if info.type not in (int, float):
+            return None
+        from_text, metavar = (parse_count, "N") if info.type is int else (parse_number, "FLOAT")
+        accepted = info.type if info.type is int else (int, float)
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=metavar,
+            instance_from_str=lambda words: from_text(words[0]),
+            is_instance=lambda value: isinstance(value, accepted) and not isinstance(value, bool),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return rules

@@ -1,0 +1,47 @@
+"""`bytelm --completion SHELL`: tyro's script that makes a shell complete verbs and options."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import tyro
+
+from lm.config import ModelConfig
+from pipelines.cli.arguments import registry, with_quiet
+from pipelines.cli.errors import UsageError
+from pipelines.run.recipe import Recipe
+
+SHELLS = ("bash", "zsh", "fish")
+# Parameters whose fields are options. The defaults make none of them required.
+FIELDS = {
+    "recipe": (Annotated[Recipe, tyro.conf.arg(name="")], Recipe()),
+    "model": (ModelConfig, ModelConfig()),
+}
+
+
+def print_script(verbs: Iterable[str], shell: str) -> None:
+    """Print the completion script of `bytelm` for `shell` and exit; UsageError for an unknown shell."""
+    if shell not in SHELLS:
+        raise UsageError(f"--completion is {shell!r}: choose one of {', '.join(SHELLS)}")
+    tyro.extras.subcommand_cli_from_dict(
+        {verb: _signature(verb) for verb in verbs},
+        prog="bytelm",
+        args=["--tyro-print-completion", shell],
+        registry=registry(),
+        config=(tyro.conf.DisallowNone,),
+    )
+
+
+def _signature(verb: str) -> Callable[..., Any]:
+    """Return a function with the arguments of a verb, for tyro to describe."""
+    module = importlib.import_module("pipelines." + verb.replace("-", "_"))
+    target = module.show if verb == "corpus" else getattr(module, verb.replace("-", "_"))
+    described = with_quiet(inspect.unwrap(target))
+    parameters = dict(inspect.signature(described).parameters)
+    for name, (kind, default) in FIELDS.items():
+        if name in parameters:
+            parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            described.__annotations__[name] = kind
+    described.__signature__ = inspect.Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
+    return described

@@ -1,0 +1,165 @@
+"""The `bytelm` command: the first word names a verb, and only that verb's module is imported."""
+
+import importlib
+import os
+import sys
+import warnings
+
+from pipelines.cli.errors import UsageError, complain, one_sentence
+from pipelines.cli.stdout import STDOUT, Stdout
+
+# One verb is one module of the same name (hyphens become underscores) with a `main(arguments)`.
+VERBS = {
+    "demo": "the whole main job on the built-in corpus, minutes on 2 cores",
+    "corpus": "list the corpora known by name, or show one",
+    "train-tokenizer": "train a byte-level BPE vocabulary on a corpus",
+    "tokenize": "show the tokens of a text or a file",
+    "build-dataset": "encode a corpus into blocks of token ids",
+    "pretrain": "train a model of a recipe on a dataset",
+    "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
+    "generate": "continue a prompt, answer a source, or fill masks with a trained model",
+    "params": "count a model's parameters, FLOPs and memory before it is built",
+    "finetune": "make a classifier of a trained encoder and labelled texts",
+    "classify": "label texts with such a classifier",
+    "runs": "list the runs in a folder: how far they got and what came of it",
+    "report": "write a self-contained HTML page about one run or several",
+    "export-hf": "write a run as a folder that transformers opens",
+    "import-hf": "make a run of a folder that transformers wrote, or of a model of the hub",
+    "export-onnx": "write a run's model as an ONNX file",
+}
+# Verbs that compute for long on all cores. OpenMP threads that spin while they wait waste CPU time when other processes
+# share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
+COMPUTING = ("demo", "pretrain", "finetune", "evaluate")
+
+
+def usage() -> str:
+    """The text of `bytelm --help`."""
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items())
+    return (
+        "usage: bytelm VERB [options]      (bytelm VERB --help explains one verb)\n\n"
+        "From text to a tokenizer, a dataset, a trained transformer and its validation perplexity.\n\n"
+        f"{verbs}\n\n"
+        "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob or hub:owner/name.\n"
+        "Folders and globs: .txt .jsonl .parquet .arrow, others with --suffix; text also as .gz .xz .zst.\n\n"
+        "  -V, --version         print the version\n"
+        "  --completion SHELL    print a completion script for bash, zsh or fish, for use as:\n"
+        '                        eval "$(bytelm --completion bash)"\n'
+        "  BYTELM_DEBUG=1        environment variable: show tracebacks\n"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one verb; return the exit status: 0, 1 for an error, 2 for a usage error, 130 when interrupted."""
+    if arguments is not None:
+        return _run(arguments)
+    from pipelines.cli import process
+
+    interrupts = process.prepare()
+    try:
+        status = _run(sys.argv[1:])
+    except SystemExit as leaving:  # --help, or a usage error
+        status = leaving.code
+    except BaseException:
+        if not interrupts:
+            raise
+        # An import that Ctrl-C interrupts can fail with any error.
+        status = _interrupted(*sys.argv[1:2])
+    process.finish()
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    verb = arguments[0] if arguments else "--help"
+    warnings.showwarning = lambda message, *_, **__: complain(verb, f"warning: {message}")
+    try:
+        if verb in ("-h", "--help", "help", "-V", "--version"):
+            return _printed(_version() if verb in ("-V", "--version") else usage())
+        if verb == "--completion":
+            return _completion(*arguments[1:2])
+        return _verb(verb, arguments[1:]) if verb in VERBS else _unknown(verb)
+    except KeyboardInterrupt:
+        return _interrupted(verb)
+    except MemoryError as error:
+        return _out_of_memory(verb, error)
+    except ImportError as error:
+        if "failed to map segment" not in str(error) or os.environ.get("BYTELM_DEBUG"):
+            raise
+        complain(verb, "there is not enough memory to load the libraries that this verb needs")
+        return 1
+    except RuntimeError as error:
+        # PyTorch says so in its own words, for a GPU and for the CPU.
+        told = any(words in str(error) for words in ("out of memory", "can't allocate memory"))
+        if told and not os.environ.get("BYTELM_DEBUG"):
+            return _out_of_memory(verb, error)
+        raise
+    except (ValueError, OSError, FloatingPointError) as error:
+        about_output = isinstance(error, OSError) and error.filename == STDOUT
+        if about_output:
+            Stdout().discard()
+        if about_output and isinstance(error, BrokenPipeError):
+            return 0  # the reader has left, as after `| head`
+        if os.environ.get("BYTELM_DEBUG"):
+            raise
+        complain(verb if verb in VERBS else "", one_sentence(error))
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def _verb(verb: str, arguments: list[str]) -> int:
+    if verb in COMPUTING:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # OpenMP reads it when torch loads
+    module = importlib.import_module("pipelines." + verb.replace("-", "_"))
+    try:
+        return module.main(arguments) or 0
+    except SystemExit as leaving:
+        if not leaving.code:
+            Stdout().flush()
+        raise
+
+
+def _completion(shell: str = "") -> int:
+    from pipelines.cli.completion import print_script
+
+    try:
+        print_script(VERBS, shell)
+    except SystemExit:
+        Stdout().flush()
+    return 0
+
+
+def _unknown(verb: str) -> int:
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(verb, VERBS, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    complain("", f"there is no verb {verb!r}: {hint}`bytelm --help` lists all verbs")
+    return 2
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"bytelm {version('bytelm')}\n"
+
+
+def _printed(text: str) -> int:
+    Stdout().write(text)
+    Stdout().flush()
+    return 0
+
+
+def _interrupted(verb: str = "") -> int:
+    complain(verb, "interrupted")
+    return 130
+
+
+def _out_of_memory(verb: str, error: BaseException) -> int:
+    remedies = {
+        "pretrain": "choose a smaller --train.micro-batch, context or model",
+        "train-tokenizer": "set --memory, or lower --max-document",
+        "build-dataset": "lower --max-document or --threads",
+        "corpus": "lower --max-document",
+    }
+    remedy = remedies.get(verb, "choose a smaller context or model")
+    complain(verb, f"there is not enough memory: {remedy} ({one_sentence(error)[:200]})")
+    return 1

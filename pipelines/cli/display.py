@@ -1,0 +1,224 @@
+"""What people see while work goes on: progress bars on a terminal, a line now and then elsewhere, short tables."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from corpora.files import describe_skipped
+from pipelines.cli.escapes import safe
+from pipelines.cli.stdout import Stdout
+
+# Seconds between two lines where there is no terminal to draw a bar on.
+PLAIN_INTERVAL = 10.0
+
+
+class _Messages(Stdout):
+    """The stream of messages. After a failed write, this message and all later ones are dropped."""
+
+    on_stderr = False
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr if self.on_stderr else sys.stdout
+
+    def _do(self, method: str, *arguments: str) -> Any:
+        try:
+            return super()._do(method, *arguments)
+        except OSError:
+            messages.quiet = True
+            return None
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader of our output went away (`| head`): `pipelines.cli.dispatch` knows that this is no error."""
+        raise
+
+
+# Nothing is printed until `show` is called: functions that Python calls return their results.
+messages = _Console(file=_Messages(), highlight=False, emoji=False, quiet=True)
+results = _Console(file=Stdout(), highlight=False, emoji=False, quiet=True)
+
+
+class show:  # noqa: N801 - reads as a function
+    """Print messages, progress and results from here on, or inside a `with` block; `quiet` prints only results.
+
+    The command line uses it, and so can a notebook: `with show(): pretrain(...)`. A message that cannot be written,
+    as after `| head`, does not stop the work. A result that cannot be written raises OSError.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._before = messages.quiet, messages.file.on_stderr, results.quiet
+        messages.quiet, messages.file.on_stderr, results.quiet = quiet, False, False
+
+    def __enter__(self) -> "show":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        messages.quiet, messages.file.on_stderr, results.quiet = self._before
+
+
+def say(text: str) -> None:
+    """Print a message, one line; rich markup is not interpreted."""
+    _print(messages, safe(text), markup=False)
+
+
+def say_on_stderr() -> None:
+    """Send messages to standard error from here on, so that standard output has only results."""
+    messages.file.on_stderr = True
+
+
+def answer(text: str) -> None:
+    """Print a line of a result; rich markup is not interpreted."""
+    _print(results, safe(text), markup=False)
+
+
+def write(text: str, end: str = "\n") -> None:
+    """Write a result that programs may read, such as JSON or generated text: unchanged, but escaped on a terminal."""
+    if not results.quiet:
+        results.file.write((safe(text) if results.file.isatty() else text) + end)
+        results.file.flush()
+
+
+def _print(console: Console, what: Any, **options: Any) -> None:
+    """Print, and wrap lines only on a terminal."""
+    console.print(what, soft_wrap=not console.is_terminal, **options)
+
+
+def counted(count: int, unit: str) -> str:
+    """Return a count and its unit, such as "1 token" or "2,000 tokens"."""
+    return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
+
+
+def say_left_out(
+    dropped: Mapping[str, int], skipped_files: Mapping[str, int], say: Callable[[str], None] = say
+) -> None:
+    """Say how many documents and files of a corpus were left out, if any, and why.
+
+    `dropped` is what `corpora.Dropped.counts` returns, `skipped_files` the numbers of files by suffix.
+    """
+    counts = [counted(count, name.removesuffix("s").replace("_", " ")) for name, count in dropped.items() if count]
+    if counts:
+        say("left out: " + ", ".join(counts))
+    if skipped_files:
+        say(f"skipped: {describe_skipped(skipped_files)} (--suffix names the suffixes to read)")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = False, to: Console = results) -> None:
+    """Print an aligned table; columns after the first are numbers on the right, or with `text` words on the left."""
+    out = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        justify = "right" if index and not text else "left"
+        out.add_column(escape(column), justify=justify, no_wrap=0 < index < len(columns) - text)
+    for row in rows:
+        out.add_row(*(escape(safe(cell)) for cell in row))
+    _print(to, out)
+
+
+def quantity(value: float, unit: str) -> str:
+    """`value` with a decimal prefix: 12.3 kB, 4.56 M tok."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 0:07, 3:25 or 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Bar:
+    """Progress of one piece of work: amount done, rate, time left and a note (the loss, say).
+
+    On a terminal a bar; elsewhere a line every `PLAIN_INTERVAL` seconds, so that a log also tells where work stands.
+    """
+
+    def __init__(self, label: str, total: float | None, unit: str) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self._started = self._printed = time.monotonic()
+        self._begun_at = 0.0
+        self._done = 0.0
+        self._note = ""
+        self._rich: Progress | None = None
+
+    def __enter__(self) -> "Bar":
+        if messages.is_terminal and not messages.quiet:
+            self._rich = Progress(
+                TextColumn("{task.description:<12}", markup=False),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[rate]}", markup=False),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                TextColumn("{task.fields[note]}", markup=False),
+                console=messages,
+            )
+            self._rich.start()
+            self._task = self._rich.add_task(self.label, total=self.total, rate="", note="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._end(complete=self.total is None)
+        if self._rich is not None:
+            self._rich.stop()
+
+    def _end(self, complete: bool) -> None:
+        """Leave a bar, full where the work is complete, or a line as the last word on this work."""
+        if self._rich is None:
+            seconds = time.monotonic() - self._started
+            say(f"{self.label}: {quantity(self._done, self.unit)} in {duration(seconds)}{self._note_text()}")
+        elif complete:
+            self._rich.update(self._task, total=self._done, completed=self._done)
+
+    def begin_at(self, done: float) -> None:
+        """Work that an earlier process did: it counts as done, but not towards the rate."""
+        self._begun_at = done
+        self.update(done)
+
+    def update(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Tell how much is done so far, of `total` where that is known only now."""
+        self._done, self._note = float(done), note
+        self.total = self.total if total is None else total
+        now = time.monotonic()
+        rate = f"{quantity((self._done - self._begun_at) / max(1e-9, now - self._started), self.unit)}/s"
+        if self._rich is not None:
+            self._rich.update(self._task, completed=self._done, total=self.total, rate=rate, note=note)
+        elif now - self._printed >= PLAIN_INTERVAL:
+            self._printed = now
+            share = f"{self._done / self.total:4.0%} " if self.total else ""
+            say(f"{self.label}: {share}{quantity(self._done, self.unit)}, {rate}{self._left(now)}{self._note_text()}")
+
+    def phase(self, label: str, done: float, total: float | None, unit: str | None = None) -> None:
+        """Progress of the named phase of the work; a new phase completes the one before and gets a bar of its own."""
+        if label != self.label:
+            if self._done:
+                self._end(complete=True)
+            elif self._rich is not None:
+                self._rich.remove_task(self._task)
+            self.label, self.total, self.unit = label, total, self.unit if unit is None else unit
+            self._started = self._printed = time.monotonic()
+            self._done = 0.0
+            if self._rich is not None:
+                self._task = self._rich.add_task(label, total=total, rate="", note="")
+        self.update(done, total)
+
+    def _left(self, now: float) -> str:
+        worked = self._done - self._begun_at
+        if not self.total or worked <= 0:
+            return ""
+        return f", {duration((self.total - self._done) / worked * (now - self._started))} left"
+
+    def _note_text(self) -> str:
+        return f", {self._note}" if self._note else ""

@@ -1,0 +1,23 @@
+"""Errors and warnings as one line on standard error."""
+
+import sys
+from contextlib import suppress
+
+from pipelines.cli.escapes import safe
+
+
+class UsageError(ValueError):
+    """A mistake in the words of a command line: exit status 2."""
+
+
+def complain(command: str, text: str) -> None:
+    """Print one line about the `bytelm` command `command` to standard error."""
+    with suppress(OSError):
+        print(f"bytelm {command}: {safe(text)}" if command else f"bytelm: {safe(text)}", file=sys.stderr)
+
+
+def one_sentence(error: BaseException) -> str:
+    """Return `error` as one line; for a failed system call, the reason and the file."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+    return " ".join(str(error).split()) or type(error).__name__

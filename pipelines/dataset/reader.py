@@ -1,0 +1,199 @@
+"""A built dataset: blocks of token ids on disk, read as one memory-mapped stream of tokens a split.
+
+The folder is what `datasets.load_from_disk` opens, plus `dataset.json` (written by `blocks`).
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.files import read_json, write_json
+
+DATA_FILE = "data-00000-of-00001.arrow"
+REMEDY = "build the dataset again with bytelm build-dataset"
+FIELDS_OF_0_1 = {"format", "kind", "context_length", "separator", "tokenizer", "corpus", "splits"}
+_OTHER_KIND = {
+    "blocks": "build one with --context-length, or choose a recipe whose objective is sequence-pairs",
+    "pairs": "build one with --pairs, or choose a recipe with another objective",
+}
+
+
+class TokenStream:
+    """The tokens of one split, in order: blocks of `context_length` tokens, one after the other.
+
+    `views` are the tokens of each Arrow record batch, uint16 or uint32, memory-mapped.
+    """
+
+    def __init__(self, views: Sequence[np.ndarray], context_length: int) -> None:
+        self._views = list(views)
+        self._starts = np.cumsum([0] + [len(view) for view in views])
+        self.context_length = context_length
+        self.tokens = int(self._starts[-1])
+        self.blocks = self.tokens // context_length
+
+    def read(self, start: int, length: int) -> np.ndarray:
+        """Tokens [start, start + length), fewer at the end of the stream: a view where one batch holds them."""
+        stop = min(start + length, self.tokens)
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        parts = []
+        while start < stop:
+            offset = start - int(self._starts[first])
+            part = self._views[first][offset : offset + stop - start]
+            parts.append(part)
+            start += len(part)
+            first += 1
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, self.dtype)
+
+    def gather(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """(B, length) int64: the tokens from each of `starts` (B,). All must lie within the stream."""
+        out = np.empty((len(starts), length), np.int64)
+        for row, start in zip(out, starts.tolist(), strict=True):
+            row[:] = self.read(start, length)
+        return out
+
+    def chunks(self) -> Sequence[np.ndarray]:
+        """The whole stream as consecutive views, one for each record batch."""
+        return self._views
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._views[0].dtype if self._views else np.dtype(np.uint16)
+
+
+Split = TypeVar("Split")
+
+
+class DatasetFolder(ABC, Generic[Split]):
+    """A dataset folder, verified, and what is read of each split.
+
+    Raises ValueError when `folder` is not a built dataset of this kind, or when a file of it is truncated or altered
+    (sizes and SHA-256 are checked against dataset.json).
+    """
+
+    kind: ClassVar[str]
+    """As dataset.json says it."""
+    counted: ClassVar[tuple[str, ...]]
+    """Fields of dataset.json that must be positive numbers."""
+    counted_of_split: ClassVar[tuple[str, ...]]
+    """The same of each split."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.info, self.fingerprint = _read_info(self.folder, self.kind, self.counted, self.counted_of_split)
+        """SHA-256 that identifies the dataset; it covers the fingerprints of the corpus and the tokenizer."""
+        self.vocab_size: int = self.info["tokenizer"]["vocab_size"]
+        self.tokenizer_fingerprint: str = self.info["tokenizer"]["fingerprint"]
+        self.splits = {
+            name: self._read(name, _verified_table(self.folder / name / DATA_FILE, split))
+            for name, split in self.info["splits"].items()
+        }
+
+    def split(self, name: str) -> Split:
+        """What a split holds; ValueError when there is no such split."""
+        if name not in self.splits:
+            raise ValueError(f"{self.folder} has no split {name!r}; it has {', '.join(self.splits)}")
+        return self.splits[name]
+
+    @abstractmethod
+    def _read(self, name: str, table: pa.Table) -> Split:
+        """What the table of the split `name` holds."""
+
+
+class TokenDataset(DatasetFolder[TokenStream]):
+    """A dataset of blocks: each split is one stream of tokens."""
+
+    kind = "blocks"
+    counted = ("context_length",)
+    counted_of_split = ("bytes", "encoded_tokens")
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a block."""
+        return self.info["context_length"]
+
+    def bytes_per_token(self, split: str) -> float:
+        """Bytes of text for each token that they were encoded in."""
+        return self.info["splits"][split]["bytes"] / max(1, self.info["splits"][split]["encoded_tokens"])
+
+    def _read(self, name: str, table: pa.Table) -> TokenStream:
+        width = table.schema.field("input_ids").type.list_size
+        if width != self.context_length:
+            raise ValueError(
+                f"{self.folder / 'dataset.json'} is damaged: the split {name} has blocks of {width} tokens; {REMEDY}"
+            )
+        # Array.to_numpy would import pandas.
+        views = [np.from_dlpack(chunk.flatten()) for chunk in table.column("input_ids").chunks]
+        return TokenStream(views, self.context_length)
+
+
+def _verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
+    """The memory-mapped table of a split, whose size and SHA-256 are those of its entry in dataset.json."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: {REMEDY}")
+    size = path.stat().st_size
+    if size != split["file_bytes"]:
+        raise ValueError(f"{path} is truncated or altered: {size} bytes instead of {split['file_bytes']}; {REMEDY}")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != split["file_sha256"]:
+        raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {REMEDY}")
+    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+
+
+def write_info(folder: Path, info: dict[str, Any]) -> dict[str, Any]:
+    """Write dataset.json with its fingerprint as the last field, and return its content."""
+    info = {**info, "fingerprint": info_fingerprint(info)}
+    write_json(folder / "dataset.json", info)
+    return info
+
+
+def info_fingerprint(info: dict[str, Any]) -> str:
+    """Return the SHA-256 of dataset.json as version 0.1 wrote it: without the field `fingerprint`."""
+    content = {name: value for name, value in info.items() if name != "fingerprint"}
+    return hashlib.sha256((json.dumps(content, indent=2) + "\n").encode()).hexdigest()
+
+
+def _checked_fingerprint(path: Path, info: dict[str, Any]) -> str:
+    """Return the fingerprint of a dataset; ValueError when its dataset.json was altered since it was written."""
+    if set(info) <= FIELDS_OF_0_1:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    if info.get("fingerprint") != info_fingerprint(info):
+        raise ValueError(f"{path} is damaged (its fingerprint does not match its content): {REMEDY}")
+    return info["fingerprint"]
+
+
+def _read_info(
+    folder: Path, kind: str, counted: tuple[str, ...], of_split: tuple[str, ...]
+) -> tuple[dict[str, Any], str]:
+    """Return the content of dataset.json and the dataset's fingerprint.
+
+    The dataset must be of that `kind`. The fields `counted`, and `of_split` in each split, must be positive numbers.
+    """
+    if not (folder / "dataset.json").is_file():
+        raise ValueError(f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)")
+    info = read_json(folder / "dataset.json", REMEDY)
+    fingerprint = _checked_fingerprint(folder / "dataset.json", info)
+    there = info.get("kind", "blocks")
+    if there != kind:
+        raise ValueError(f"{folder} holds {there}, and this needs {kind}: {_OTHER_KIND[kind]}")
+    try:
+        numbers = [info["tokenizer"]["vocab_size"], *(info[field] for field in counted)]
+        texts = [info["tokenizer"]["fingerprint"], info["corpus"]["name"], info["corpus"]["split_rule"]]
+        for name, split in info["splits"].items():
+            numbers += [split[field] for field in ("file_bytes", *of_split)]
+            texts += [name, split["file_sha256"]]
+        sound = all(type(number) is int and 0 < number < 1 << 63 for number in numbers)
+        sound = sound and all(isinstance(text, str) for text in texts)
+    except (KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{folder / 'dataset.json'} is damaged: {REMEDY}")
+    return info, fingerprint

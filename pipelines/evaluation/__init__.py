@@ -1,0 +1,1 @@
+"""Evaluation: scored positions, metrics, compressors and BLEU."""

@@ -1,0 +1,1 @@
+"""The report: tables, plots, samples and the page's template."""

@@ -1,0 +1,108 @@
+"""A passage of held-out text with the bits that a model needed for each of its tokens."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lm.analysis.metrics import NATS_PER_BIT, token_nats
+from lm.model import LanguageModel
+from pipelines.evaluation.measure import dataset_of, objective_of, windows_of, windows_over
+from pipelines.evaluation.scoring import Windows
+from pipelines.run.folder import Run
+from pipelines.training.data import hidden_states
+from tokenizer import END_OF_TEXT, PAD, Tokenizer
+
+SPLIT = "validation"
+MOST_TOKENS = 256
+LONGEST_CHARACTER = 4  # bytes of one character in UTF-8
+LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits; the shade of a token is the number of levels that it reaches
+
+
+class Piece(NamedTuple):
+    """A piece of text and the bits of its tokens; None if the model does not predict it."""
+
+    text: str
+    bits: float | None
+    tokens: int
+
+    @property
+    def level(self) -> int:
+        """The shade of the piece, 0 to len(LEVELS)."""
+        return sum((self.bits or 0.0) / self.tokens >= level for level in LEVELS)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text in pieces, and `given`, the source that an encoder-decoder reads first."""
+
+    split: str
+    given: str
+    pieces: list[Piece]
+
+    @property
+    def mean_bits(self) -> float:
+        """Mean bits of the scored tokens."""
+        scored = [piece for piece in self.pieces if piece.bits is not None]
+        return sum(piece.bits for piece in scored) / max(1, sum(piece.tokens for piece in scored))
+
+
+def passage_of(run: Run, model: LanguageModel) -> Passage | None:
+    """Return the start of the validation split of the run's dataset, scored as `bytelm evaluate` does.
+
+    None where the dataset is gone, does not fit the run, or has no such split.
+    """
+    tok = run.tokenizer()
+    try:
+        dataset = dataset_of(run, None)
+        settings = windows_of(run, dataset, None, 1)
+        windows, _ = windows_over(dataset.split(SPLIT), objective_of(run, settings.window, tok), settings)
+    except ValueError:
+        return None
+    first = next(windows, None)
+    if first is None or not first.scored[0, :MOST_TOKENS].any():
+        return None
+    batch, scored = first.batch, first.scored[:1, :MOST_TOKENS]
+    bits = _bits(model, first)
+    # Leave out the padding after the last target.
+    end = len(bits) if batch.source is None else 1 + int(np.flatnonzero(scored[0]).max())
+    source = [] if batch.source is None else batch.source[0].tolist()
+    edges = {tok.special_tokens.get(name) for name in (PAD, END_OF_TEXT)}
+    given = tok.decode([token for token in source if token not in edges])
+    return Passage(SPLIT, given, _pieces(tok, batch.targets[0, :end].tolist(), bits[:end]))
+
+
+@torch.no_grad()
+def _bits(model: LanguageModel, windows: Windows) -> list[float | None]:
+    """Return the bits of the targets of the first window, at most MOST_TOKENS; None where nothing is scored."""
+    scored = np.zeros_like(windows.scored)
+    scored[0, :MOST_TOKENS] = windows.scored[0, :MOST_TOKENS]
+    device = next(model.parameters()).device
+    logits = model.logits(hidden_states(model, windows.batch, device, scored)).float()
+    nats = token_nats(logits, torch.from_numpy(windows.batch.targets[scored]).to(device)).tolist()
+    bits: list[float | None] = [None] * min(MOST_TOKENS, scored.shape[1])
+    for place, value in zip(np.flatnonzero(scored[0]).tolist(), nats, strict=True):
+        bits[place] = value / NATS_PER_BIT
+    return bits
+
+
+def _pieces(tok: Tokenizer, ids: list[int], bits: list[float | None]) -> list[Piece]:
+    """Return tokens as pieces of text; tokens that are parts of one character make one piece."""
+    special = {token: name for name, token in tok.special_tokens.items()}
+    pieces: list[Piece] = []
+    waiting, total, count = b"", 0.0, 0
+    for token, value in zip(ids, bits, strict=True):
+        waiting += special[token].encode() if token in special else tok.token_bytes(token)
+        total, count = total + (value or 0.0), count + 1
+        try:
+            text = waiting.decode()
+        except UnicodeDecodeError:
+            if count < LONGEST_CHARACTER:
+                continue
+            text = waiting.decode(errors="replace")
+        pieces.append(Piece(text, None if value is None else total, count))
+        waiting, total, count = b"", 0.0, 0
+    if waiting:  # the passage ends within a character
+        pieces.append(Piece(waiting.decode(errors="replace"), None if bits[-1] is None else total, count))
+    return pieces

@@ -1,0 +1,221 @@
+"""The plots of a report, as SVG."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pipelines.reporting.subject import Subject, Text, scored_texts
+from pipelines.reporting.svg import PALE, PALER, SERIES, draw_svg, new_figure, style
+
+SIZE = (5.6, 3.9)  # inches
+LINE_STYLES = ("-", "--", "-.", ":")  # distinguish runs without colour
+WARM_UP = 0.05  # share of the training that the loss axis ignores
+BINS = 24  # of the loss by position
+BAND = 2.0  # standard errors
+
+
+class Plot(NamedTuple):
+    """A figure of the page, with its title and explanation."""
+
+    name: str
+    title: str
+    text: str
+    svg: str
+
+
+def plots(subjects: Sequence[Subject]) -> list[Plot]:
+    """Return the plots that have data."""
+    with style():
+        drawn = [
+            _plot("loss", "Loss", _LOSS, _draw_loss(subjects)),
+            _plot("learning-rate", "Learning rate", _LR, _draw_series(subjects, "lr", "learning rate")),
+            _plot("speed", "Speed", _SPEED, _draw_series(subjects, "tokens_per_s", "tokens per second")),
+            _plot("position", "Loss by position", _POSITION, _draw_positions(subjects)),
+            *(
+                _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", _BYTES, _draw_bits_per_byte(text))
+                for number, text in enumerate(scored_texts(subjects), 1)
+            ),
+            _plot("reliability", "Reliability", _RELIABILITY, _draw_reliability(subjects)),
+        ]
+        return [plot for plot in drawn if plot is not None]
+
+
+def _plot(name: str, title: str, text: str, figure: Any) -> Plot | None:
+    return None if figure is None else Plot(name, title, text, draw_svg(figure, name, title))
+
+
+def _axes(height: float = SIZE[1]) -> tuple[Any, Any]:
+    figure = new_figure(SIZE[0], height)
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.patch.set_alpha(0.0)
+    return figure, axes
+
+
+def _styled(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
+    """Yield each subject with its colour and line style."""
+    for number, each in enumerate(subjects):
+        yield each, SERIES[number % len(SERIES)], LINE_STYLES[number % len(LINE_STYLES)]
+
+
+def _draw_loss(subjects: Sequence[Subject]) -> Any:
+    figure, axes = _axes()
+    shown: list[float] = []
+    for each, colour, line in _styled(subjects):
+        for split, look in (
+            ("train", {"alpha": 0.55, "linewidth": 1.2, "linestyle": line}),
+            ("validation", {"marker": "o", "markersize": 5, "linewidth": 1.6, "linestyle": line}),
+        ):
+            points = [(m["tokens"], m["loss"] / math.log(2)) for m in each.metrics if m["split"] == split]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, label=_label(f"{each.name}, {split}"), **look)
+                after = [bits for tokens, bits in points if tokens >= WARM_UP * points[-1][0]]
+                shown += after if len(after) > 1 else [bits for _, bits in points]
+    if not shown:
+        return None
+    room = 0.06 * (max(shown) - min(shown)) or 0.5
+    axes.set_ylim(min(shown) - room, max(shown) + room)
+    return _labelled(figure, axes, "training tokens", "bits per target")
+
+
+def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Any:
+    figure, axes = _axes()
+    for each, colour, line in _styled(subjects):
+        points = [(m["tokens"], m[key]) for m in each.metrics if key in m]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=_label(each.name))
+    axes.set_ylim(bottom=0)
+    return _labelled(figure, axes, "training tokens", label)
+
+
+def _draw_positions(subjects: Sequence[Subject]) -> Any:
+    """Return the loss by position, averaged in bins that widen, with a band of its error; None without data."""
+    figure, axes = _axes()
+    first, last = math.inf, 0.0
+    for each, colour, line in _styled(subjects):
+        bins = loss_by_position(each.most_positions.numbers) if each.most_positions else []
+        if not bins:
+            continue
+        x, bits, errors = zip(*bins, strict=True)
+        axes.plot(x, bits, color=colour, linestyle=line, marker=".", label=_label(_with_split(each)))
+        low, high = ([b + sign * BAND * e for b, e in zip(bits, errors, strict=True)] for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        first, last = min(first, x[0]), max(last, x[-1])
+    if last > 8 * first:
+        axes.set_xscale("log", base=2)
+    return _labelled(figure, axes, "position in the window, tokens", "bits per target")
+
+
+def loss_by_position(numbers: dict[str, Any]) -> list[tuple[float, float, float]]:
+    """Return (position from 1, mean bits, standard error of the mean in bits) for each bin of an entry of
+    evaluation.json.
+
+    A stride below the window scores the positions before `window - stride` in the first window only: they are left out.
+    """
+    curves = numbers.get("curves", {})
+    losses = curves.get("loss_by_position", [])
+    errors = curves.get("loss_by_position_error") or [0.0] * len(losses)
+    window, stride = numbers.get("window", 0), numbers.get("stride", 0)
+    scored = [
+        (position, nats / math.log(2), (error or 0.0) / math.log(2))
+        for position, (nats, error) in enumerate(zip(losses, errors, strict=False), 1)
+        if nats is not None and position > window - stride
+    ]
+    if not scored:
+        return []
+    first, last = scored[0][0], scored[-1][0]
+    edges = [*sorted({round(first * (last / first) ** (step / BINS)) for step in range(BINS)}), last + 1]
+    bins = []
+    for low, high in itertools.pairwise(edges):
+        inside = [each for each in scored if low <= each[0] < high]
+        if inside:
+            positions, bits, deviations = zip(*inside, strict=True)
+            error = math.sqrt(sum(each**2 for each in deviations))
+            bins.append(tuple(value / len(inside) for value in (sum(positions), sum(bits), error)))
+    return bins
+
+
+def _draw_bits_per_byte(text: Text) -> Any:
+    """Return a bar chart of all evaluations on one text and the baselines on it."""
+    first = text.scores[0].numbers
+    per_byte = first["tokens"] / first["bytes"]
+    bars = [
+        (name, first[f"{name}_cross_entropy_bits"] * per_byte, PALE, "")
+        for name in ("unigram", "bigram")
+        if first.get(f"{name}_cross_entropy_bits") is not None
+    ]
+    for name, bits in text.compressors.items():
+        bars.append((name, bits["alone"], PALER, ""))
+        bars.append((f"{name}, given train", bits["given_train"], PALER, "//"))
+    for score in text.scores:
+        colour = SERIES[score.number % len(SERIES)]
+        bars.append((_label(score.label), score.numbers["bits_per_byte"], colour, ""))
+    figure, axes = _axes(max(SIZE[1], 0.9 + 0.36 * len(bars)))
+    names, values, colours, hatches = zip(*bars, strict=True)
+    drawn = axes.barh(range(len(bars)), values, color=colours, hatch=hatches)
+    axes.set_yticks(range(len(bars)), names)
+    axes.bar_label(drawn, fmt="%.3f", padding=3)
+    axes.margins(x=0.16)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("bits per byte")
+    return figure
+
+
+def _draw_reliability(subjects: Sequence[Subject]) -> Any:
+    figure, axes = _axes()
+    axes.plot([0, 1], [0, 1], color=PALE, linestyle="--", linewidth=1.2)
+    for each, colour, line in _styled(subjects):
+        bins = [b for b in each.numbers.get("curves", {}).get("reliability", []) if b["count"]]
+        if bins:
+            total = sum(b["count"] for b in bins)
+            sizes = [20 + 400 * b["count"] / total for b in bins]
+            x, y = [b["confidence"] for b in bins], [b["accuracy"] for b in bins]
+            axes.plot(x, y, color=colour, linestyle=line, linewidth=1.2)
+            axes.scatter(x, y, s=sizes, color=colour, alpha=0.5, label=_label(_with_split(each)))
+    return _labelled(figure, axes, "confidence", "accuracy")
+
+
+def _with_split(subject: Subject) -> str:
+    return f"{subject.name}, {subject.main.split}" if subject.main else subject.name
+
+
+def _label(name: str) -> str:
+    """A run's name as matplotlib shows it: "$" begins a formula there, and what begins with "_" is left out."""
+    name = name.replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name
+
+
+def _labelled(figure: Any, axes: Any, x: str, y: str) -> Any:
+    """Label the axes, abbreviate their numbers (k, M) and add a legend; return the figure, or None if it is empty."""
+    from pipelines.cli.display import quantity
+
+    handles, _ = axes.get_legend_handles_labels()
+    if not handles:
+        return None
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: quantity(value, "").strip())
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+_LOSS = (
+    "Cross-entropy in bits per target during training. The axis ignores the first 5 % of the training, "
+    "where the loss falls from the logarithm of the vocabulary size."
+)
+_LR = "Learning rate of each logged step."
+_SPEED = "Training tokens per second, without validation and checkpoints."
+_POSITION = (
+    "Cross-entropy by position in the window: how much a longer context helps. Points are means of bins; the band is "
+    "two standard errors, where these were recorded. Positions that only the first window scores are left out."
+)
+_BYTES = "All bars are of the same text; shorter is better. Hatched: a compressor that has seen the training text."
+_RELIABILITY = (
+    "Accuracy of the first-ranked token against its probability. A calibrated model is on the dashed diagonal. "
+    "The area of a circle is the share of tokens in its bin."
+)

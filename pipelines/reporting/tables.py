@@ -1,0 +1,192 @@
+"""The tables of a report: how each run was trained, how it was evaluated, and the numbers."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, rows_of
+from pipelines.reporting.subject import Subject, label_of
+from pipelines.run.evaluation_file import Evaluation
+
+MISSING = "–"
+UNRECORDED = "not recorded"
+OBJECTIVES = {
+    "next-token": "Next token",
+    "masked-token": "Masked tokens",
+    "span-corruption": "Spans removed from a text",
+    "sequence-pairs": "Targets of pairs",
+}
+# The numbers of the first table of the page, in this order.
+HEADLINES = (
+    "cross_entropy_bits",
+    "perplexity",
+    "bits_per_byte",
+    "bleu",
+    "accuracy",
+    "unigram_accuracy",
+    "pseudo_perplexity",
+    "unigram_cross_entropy_bits",
+    "bigram_cross_entropy_bits",
+    "kl_bits",
+    "kl_true_bits",
+    "entropy_rate_bits",
+)
+
+
+class Table(NamedTuple):
+    """A table with a title, a column for each of `heads`, and rows of a label and a cell for each column."""
+
+    title: str
+    heads: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def training_table(subjects: Sequence[Subject]) -> Table:
+    """Return the table of runs and how they were trained, without empty rows."""
+
+    def facts(name: str) -> Callable[[Subject], str]:
+        return lambda each: str(each.run.facts.get(name) or UNRECORDED)
+
+    def trained(cell: Callable[[Subject], str]) -> Callable[[Subject], str]:
+        return lambda each: MISSING if each.imported else cell(each)
+
+    cells: dict[str, Callable[[Subject], str]] = {
+        "objective": lambda each: each.run.recipe.objective,
+        "parameters": lambda each: f"{each.parameters:,}",
+        "context, tokens": lambda each: f"{each.run.recipe.model.context_length:,}",
+        "imported from": lambda each: str(each.run.facts.get("imported_from", MISSING)),
+        "dataset": trained(facts("data")),
+        "tokens seen": trained(lambda each: f"{each.tokens_seen:,}"),
+        "training time": trained(lambda each: _duration(each.seconds)),
+        "tokens per second": trained(lambda each: f"{each.speed:,.0f}"),
+        "dtype": trained(lambda each: each.run.recipe.train.dtype),
+        "hardware": trained(facts("hardware")),
+        "begun": lambda each: _date(each.run.facts.get("date")),
+        "bytelm": facts("version"),
+        "PyTorch": facts("torch"),
+        "tokenizer": lambda each: each.run.facts["tokenizer_fingerprint"][:16],
+    }
+    return Table("", [each.name for each in subjects], _rows(subjects, cells))
+
+
+def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
+    """Return a table for each objective: the numbers that people quote, and how each was measured."""
+    return [
+        Table(
+            OBJECTIVES[objective],
+            [label_of(*column) for column in columns],
+            [
+                ("split", [evaluation.split for _, evaluation in columns]),
+                *((in_words(key), cells) for key, cells in _headlines(columns)),
+                *_rows(columns, _SETTINGS),
+            ],
+        )
+        for objective, columns in _by_objective(subjects).items()
+    ]
+
+
+def number_tables(subjects: Sequence[Subject]) -> list[Table]:
+    """Return a table for each objective with every number of evaluation.json."""
+    return [
+        Table(
+            OBJECTIVES[objective],
+            [f"{label_of(*column)}, {column[1].split}" for column in columns],
+            [(in_words(key), cells) for key, cells in rows_of([each.numbers for _, each in columns])],
+        )
+        for objective, columns in _by_objective(subjects).items()
+    ]
+
+
+def definitions_of(subjects: Sequence[Subject]) -> list[Number]:
+    """Return the numbers that the page shows, with their definitions."""
+    entries = [evaluation.numbers for each in subjects for evaluation in each.evaluations]
+    found = [number for key, number in NUMBERS.items() if any(entry.get(key) is not None for entry in entries)]
+    return found + ([COMPRESSED] if any("compressors" in entry for entry in entries) else [])
+
+
+def validation_losses(subjects: Sequence[Subject]) -> list[str]:
+    """Return a line for each run that explains how its last logged validation loss differs from its evaluation's."""
+    lines = []
+    for each in subjects:
+        last = [line for line in each.metrics if line["split"] == "validation"][-1:]
+        if not last or each.main is None or each.main.split != "validation":
+            continue
+        train, numbers = each.run.recipe.train, each.numbers
+        lines.append(
+            f"{each.name}: the curve ends at {last[0]['loss'] / math.log(2):.3f} bits (step {last[0]['step']:,}; about "
+            f"{train.validation_tokens:,} tokens of the validation split, {train.dtype}), and the evaluation has "
+            f"{numbers['cross_entropy_bits']:.3f} bits ({each.main.measured.get('checkpoint') or 'newest checkpoint'}; "
+            f"{numbers['tokens']:,} tokens, {numbers['dtype']}"
+            + (f", stride {numbers['stride']:,}" if numbers.get("stride") != numbers.get("window") else "")
+            + ")."
+        )
+    return lines
+
+
+Column = tuple[Subject, Evaluation]
+
+
+def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
+    """Return the evaluations of each objective: numbers of different objectives are not comparable."""
+    columns: dict[str, list[Column]] = {}
+    for each in subjects:
+        for evaluation in each.evaluations:
+            columns.setdefault(each.run.recipe.objective, []).append((each, evaluation))
+    return columns
+
+
+def _headlines(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
+    rows = dict(rows_of([each.numbers for _, each in columns]))
+    shown = [(key, rows[key]) for key in HEADLINES if key in rows]
+    return shown + [(key, cells) for key, cells in rows.items() if key not in NUMBERS]
+
+
+def _measured(name: str) -> Callable[[Column], str]:
+    return lambda column: str(column[1].measured.get(name) or UNRECORDED)
+
+
+def _number(name: str) -> Callable[[Column], str]:
+    return lambda column: dict(rows_of([column[1].numbers])).get(name, [MISSING])[0]
+
+
+def _seconds(column: Column) -> str:
+    seconds = column[1].measured.get("seconds")
+    return UNRECORDED if seconds is None else _duration(seconds)
+
+
+def _against(column: Column) -> str:
+    return str(column[1].measured.get("against") or MISSING)
+
+
+_SETTINGS: dict[str, Callable[[Column], str]] = {
+    "dataset": _measured("data"),
+    "tokens scored": _number("tokens"),
+    "checkpoint": _measured("checkpoint"),
+    "compared with": _against,
+    "window, tokens": _number("window"),
+    "stride, tokens": _number("stride"),
+    "least context, tokens": _number("min_context"),
+    "document mask": _number("document_mask"),
+    "dtype": _number("dtype"),
+    "tokenizer": lambda column: _measured("tokenizer_fingerprint")(column)[:16],
+    "hardware": _measured("hardware"),
+    "date": lambda column: _date(column[1].measured.get("date")),
+    "time": _seconds,
+    "bytelm": _measured("version"),
+}
+
+
+def _rows(columns: Sequence[Any], cells: dict[str, Callable[[Any], str]]) -> list[tuple[str, list[str]]]:
+    rows = [(label, [cell(each) for each in columns]) for label, cell in cells.items()]
+    return [(label, row) for label, row in rows if any(value != MISSING for value in row)]
+
+
+def _date(recorded: Any) -> str:
+    """Return a recorded date in UTC, to the minute."""
+    return f"{recorded[:16].replace('T', ' ')} UTC" if isinstance(recorded, str) else UNRECORDED
+
+
+def _duration(seconds: float) -> str:
+    from pipelines.cli.display import duration
+
+    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)

@@ -1,0 +1,190 @@
+"""What training a vocabulary came to: what it was trained on, its entries, and how well it fits held-out text."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpora import Corpus, PairTexts
+from pipelines.cli.display import duration, messages, quantity, say, table
+from pipelines.cli.escapes import visible
+from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
+
+# Held-out text that the summary is measured on.
+SAMPLE_BYTES = 4_000_000
+PRETOKENS_AT_ONCE = 1 << 18
+EXAMPLES = 4
+LONGEST_EXAMPLE = 1000  # bytes
+OURS = "this one"
+# What the phases are called, and what they count.
+PHASES = {"count": ("counting", "B"), "combine": ("combining", ""), "merge": ("merging", "")}
+
+
+class HeldOut:
+    """The first `SAMPLE_BYTES` or so of a corpus's validation split."""
+
+    def __init__(self) -> None:
+        self.texts: list[pa.Array] = []
+        self.bytes = 0
+
+    def apart_from_training(self, corpus: Corpus | PairTexts) -> Iterator[pa.RecordBatch]:
+        """The training split, in one pass that also finds the held-out text."""
+        for split, batch in corpus.routed_batches():
+            if split == "train":
+                yield batch
+            elif split == "validation":
+                self._add(batch)
+
+    def take(self, corpus: Corpus | PairTexts) -> None:
+        """Only the held-out text."""
+        for batch in corpus.batches("validation"):
+            self._add(batch)
+            if self.bytes >= SAMPLE_BYTES:
+                break
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        """As many of the documents as it takes."""
+        ends = np.cumsum(pc.binary_length(batch.column(0)).to_numpy()) + self.bytes
+        wanted = min(len(ends), int(np.searchsorted(ends, SAMPLE_BYTES)) + 1)
+        if self.bytes < SAMPLE_BYTES and wanted:
+            self.texts.append(batch.column(0).slice(0, wanted))
+            self.bytes = int(ends[wanted - 1])
+
+
+def summarize(
+    tok: Tokenizer,
+    whole: PretokenCounts,
+    kept: PretokenCounts,
+    held_out: HeldOut,
+    others: Mapping[str, Tokenizer],
+) -> dict[str, Any]:
+    """The numbers of `tok`, trained on `kept`, what `--min-count` left of the counts `whole`, and beside it those of
+    other tokenizers on the same held-out text."""
+    return {
+        **_trained_on(whole, kept),
+        **_vocabulary(tok, kept),
+        "held_out_bytes": held_out.bytes,
+        "held_out": {name: _measured(each, held_out) for name, each in {OURS: tok, **others}.items()},
+    }
+
+
+def _trained_on(whole: PretokenCounts, kept: PretokenCounts) -> dict[str, Any]:
+    facts = {
+        "trained_on_bytes": kept.total_bytes,
+        "pretokens": kept.total,
+        "distinct_pretokens": len(kept),
+        "spilled_runs": whole.spilled_runs,
+        "spilled_bytes": whole.spilled_bytes,
+    }
+    if kept is not whole:
+        facts["left_out_pretokens"] = len(whole) - len(kept)
+        facts["left_out_bytes"] = whole.total_bytes - kept.total_bytes
+    return facts
+
+
+def _vocabulary(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
+    """What the entries are, and which of them the training text ends up without."""
+    lengths = tok.token_byte_lengths
+    longest = np.argsort(-lengths, kind="stable")[:EXAMPLES]
+    facts = {
+        "vocab_size": tok.vocab_size,
+        "special_tokens": len(tok.special_tokens),
+        "merges": len(tok.merges),
+        "pattern": tok.pattern,
+        "fingerprint": tok.fingerprint,
+        "longest": [[int(lengths[i]), _example(tok, i)] for i in longest],
+    }
+    if tok.pattern in PATTERN_NAMES:
+        tokens, used = tokens_of_counts(tok, counts)
+        dead = np.flatnonzero(~used & (lengths > 1))
+        facts["tokens"] = tokens
+        facts["dead"] = len(dead)
+        facts["dead_examples"] = [_example(tok, i) for i in dead[:EXAMPLES]]
+    return facts
+
+
+def _example(tok: Tokenizer, token: int) -> str:
+    """Return the start of a token's bytes, made visible: tokens of a long run have megabytes."""
+    return visible(tok.token_bytes(token)[:LONGEST_EXAMPLE])
+
+
+def tokens_of_counts(tok: Tokenizer, counts: PretokenCounts) -> tuple[int, np.ndarray]:
+    """(tokens of the text that was counted, whether each id is among them: bool (vocab_size,)).
+
+    Exact for named patterns: by these, a pretoken that stands alone is one pretoken again.
+    """
+    tokens, used = 0, np.zeros(tok.vocab_size, dtype=bool)
+    for first in range(0, len(counts), PRETOKENS_AT_ONCE):
+        part = slice(first, first + PRETOKENS_AT_ONCE)
+        offsets = pa.py_buffer(counts.offsets[first : first + PRETOKENS_AT_ONCE + 1])
+        n = len(counts.counts[part])
+        pretokens = pa.Array.from_buffers(pa.large_binary(), n, [None, offsets, pa.py_buffer(counts.data)])
+        ids = tok.encode_arrow(pretokens)
+        used[ids.values.to_numpy()] = True
+        tokens += int(np.dot(np.diff(ids.offsets.to_numpy()), counts.counts[part]))
+    return tokens, used
+
+
+def _measured(tok: Tokenizer, held_out: HeldOut) -> dict[str, int]:
+    """Tokens of the held-out text, and how many of the entries occur among them."""
+    tokens, used = 0, np.zeros(tok.vocab_size, dtype=bool)
+    for texts in held_out.texts:
+        ids = tok.encode_arrow(texts).values.to_numpy()
+        tokens += len(ids)
+        used[ids] = True
+    return {"tokens": tokens, "entries_used": int(used.sum()), "entries": int((tok.token_byte_lengths > 0).sum())}
+
+
+def show(summary: dict[str, Any]) -> None:
+    """Print a summary, with `tokenizer`, `split_rule` and `seconds` of each phase beside these numbers."""
+    say("")
+    table(("tokenizer", summary["tokenizer"]), list(_rows(summary)), text=True, to=messages)
+    size = summary["held_out_bytes"]
+    say("")
+    if not size:
+        say("there is no held-out text to measure it on")
+        return
+    rows = []
+    for name, numbers in summary["held_out"].items():
+        used = numbers["entries_used"] / numbers["entries"]
+        per_token = f"{size / numbers['tokens']:.3f}"
+        rows.append((name, per_token, f"{numbers['entries']:,}", f"{numbers['entries_used']:,}", f"{used:.1%}"))
+    table((f"held out: {quantity(size, 'B')}", "bytes per token", "entries", "used", ""), rows, to=messages)
+
+
+def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    seconds, size = summary["seconds"], summary["trained_on_bytes"]
+    kinds = f"{summary['special_tokens']} special, 256 bytes, {summary['merges']:,} merges"
+    yield "entries", f"{summary['vocab_size']:,}: {kinds}"
+    yield "pattern", summary["pattern"]
+    split = f", training split ({summary['split_rule']})" if summary["split_rule"] else ""
+    yield "trained on", f"{quantity(size, 'B')}{split}"
+    yield "pretokens", f"{summary['pretokens']:,}, {summary['distinct_pretokens']:,} distinct"
+    if "left_out_bytes" in summary:
+        share = summary["left_out_bytes"] / (size + summary["left_out_bytes"])
+        rare = f"{summary['left_out_pretokens']:,} rare ones, {quantity(summary['left_out_bytes'], 'B')} ({share:.2%})"
+        yield "left out", f"{rare}: the merges are not exactly the corpus's"
+    if summary["spilled_runs"]:
+        yield "spilled", f"{quantity(summary['spilled_bytes'], 'B')} in {summary['spilled_runs']:,} runs"
+    spent = {phase: _seconds(each) for phase, each in seconds.items()}
+    if "count" in spent:
+        spent["count"] += f" ({quantity(size / max(0.01, seconds['count']), 'B')}/s)"
+    phases = ", ".join(f"{PHASES[phase][0]} {each}" for phase, each in spent.items())
+    yield "time", f"{_seconds(sum(seconds.values()))}: {phases}"
+    if "tokens" in summary:
+        yield "bytes per token", f"{size / max(1, summary['tokens']):.3f} on the text trained on"
+        dead = f"{summary['dead']:,} merges, which that text has only inside longer tokens"
+        examples = "  ".join(map(_shortened, summary["dead_examples"]))
+        yield "dead", f"{dead}: {examples}" if summary["dead"] else "no merges"
+    yield "longest", "  ".join(f"{_shortened(spelled)} ({length})" for length, spelled in summary["longest"])
+    yield "fingerprint", summary["fingerprint"][:16]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+
+
+def _shortened(spelled: str) -> str:
+    return spelled if len(spelled) <= 16 else spelled[:15] + "…"

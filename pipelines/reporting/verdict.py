@@ -1,0 +1,62 @@
+"""The first sentence of a report: how a run compares with its baselines."""
+
+from typing import Any
+
+from pipelines.reporting.subject import Subject
+
+
+def verdict(subject: Subject) -> str:
+    """Return a sentence that compares a run with its baselines on the text of its main evaluation."""
+    evaluation = subject.main
+    if evaluation is None:
+        return f"{subject.name} has not been evaluated yet: bytelm evaluate {subject.run.folder} measures it."
+    numbers, where = evaluation.numbers, f"on the {evaluation.split} split"
+    objective = subject.run.recipe.objective
+    if objective == "masked-token":
+        return _masked(subject.name, numbers, where)
+    if numbers.get("bits_per_byte") is not None and objective == "next-token":
+        found, unit = numbers["bits_per_byte"], "bits per byte"
+        opponents = _in_bits_per_byte(numbers, subject.compressors)
+    else:
+        found, unit = numbers["cross_entropy_bits"], "bits per target"
+        opponents = _baselines(numbers, 1.0)
+    bleu = f" Its BLEU is {numbers['bleu']:.1f}." if numbers.get("bleu") is not None else ""
+    return f"{subject.name} needs {found:.3f} {unit} {where}{_compared(found, opponents)}.{bleu}"
+
+
+def _masked(name: str, numbers: dict[str, Any], where: str) -> str:
+    found, usual = numbers["accuracy"], numbers.get("unigram_accuracy")
+    text = f"{name} ranks {found:.1%} of the masked tokens first {where}"
+    if usual is not None:
+        text += f", where always guessing the most frequent token is right for {usual:.1%}"
+    bits = numbers["cross_entropy_bits"]
+    return f"{text}; it needs {bits:.3f} bits per masked token{_compared(bits, _baselines(numbers, 1.0))}."
+
+
+def _in_bits_per_byte(numbers: dict[str, Any], compressors: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Return the bits per byte of baselines and compressors on the same text."""
+    opponents = _baselines(numbers, numbers["tokens"] / max(1, numbers["bytes"]))
+    for name, bits in compressors.items():
+        opponents[name] = bits["alone"]
+        opponents[f"{name} that has seen the training text"] = bits["given_train"]
+    return opponents
+
+
+def _baselines(numbers: dict[str, Any], per: float) -> dict[str, float]:
+    keys = {f"a {name} model": f"{name}_cross_entropy_bits" for name in ("unigram", "bigram")}
+    return {name: numbers[key] * per for name, key in keys.items() if numbers.get(key) is not None}
+
+
+def _compared(found: float, opponents: dict[str, float]) -> str:
+    """Return ": it beats a (1.0), and loses to b (0.5)", or an empty string without opponents."""
+    ranked = sorted(opponents.items(), key=lambda item: item[1])
+    groups = {
+        "beats": [f"{name} ({bits:.3f})" for name, bits in ranked if bits > found],
+        "loses to": [f"{name} ({bits:.3f})" for name, bits in ranked if bits <= found],
+    }
+    parts = [f"{verb} {_listed(names)}" for verb, names in groups.items() if names]
+    return f": it {', and '.join(parts)}" if parts else ""
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

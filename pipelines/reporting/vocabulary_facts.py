@@ -1,0 +1,67 @@
+"""The facts of a report about a tokenizer."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelines.dataset.pairs import PairDataset
+from pipelines.dataset.reader import TokenDataset
+from pipelines.reporting.token_labels import KINDS, Vocabulary
+from pipelines.run.folder import Run
+
+EXAMPLES = 12
+
+
+@dataclass(frozen=True)
+class VocabularyFacts:
+    """Facts about a tokenizer.
+
+    `rows` are labels with a value, `kinds` are kinds of tokens with their number, and `examples` are titles with the
+    labels of some tokens.
+    """
+
+    fingerprint: str
+    rows: list[tuple[str, list[str]]]
+    kinds: list[tuple[str, list[str]]]
+    examples: list[tuple[str, list[str]]]
+
+
+def vocabulary_facts(run: Run) -> VocabularyFacts:
+    """Return facts about the tokenizer of `run`, with its bytes per token on the run's dataset."""
+    tok = run.tokenizer()
+    vocabulary = Vocabulary(tok)
+    counts = Counter(vocabulary.kinds())
+    lengths = tok.token_byte_lengths[vocabulary.ids]  # 0 for special tokens
+    merged = [place for place, length in enumerate(lengths.tolist()) if length > 1]
+    facts = [
+        ("entries", f"{tok.vocab_size:,}"),
+        ("merges", f"{len(tok.merges):,}"),
+        ("split pattern", str(tok.pattern)),
+        ("special tokens", " ".join(tok.special_tokens) or "none"),
+        *_bytes_per_token(run, tok.fingerprint),
+        ("fingerprint", tok.fingerprint[:16]),
+    ]
+    examples = {
+        "Longest tokens": np.argsort(-lengths, kind="stable")[:EXAMPLES].tolist(),
+        "First merged tokens": merged[:EXAMPLES],
+        "Last merged tokens": merged[-EXAMPLES:],
+    }
+    return VocabularyFacts(
+        tok.fingerprint,
+        [(label, [value]) for label, value in facts],
+        [(name, [f"{counts[kind]:,}"]) for kind, name in enumerate(KINDS) if counts[kind]],
+        [(title, vocabulary.labels(places)) for title, places in examples.items() if places],
+    )
+
+
+def _bytes_per_token(run: Run, fingerprint: str) -> list[tuple[str, str]]:
+    """Return a row for each split of the run's dataset; none if it is gone or has another tokenizer."""
+    kind = PairDataset if run.recipe.objective == "sequence-pairs" else TokenDataset
+    try:
+        dataset = kind(run.data)
+    except ValueError:
+        return []
+    if isinstance(dataset, PairDataset) or dataset.tokenizer_fingerprint != fingerprint:
+        return []
+    return [(f"bytes per token, {split}", f"{dataset.bytes_per_token(split):.3f}") for split in dataset.splits]

@@ -1,0 +1,1 @@
+"""A run folder: recipe, tokenizer, metrics, checkpoints, evaluations, and loading the model."""

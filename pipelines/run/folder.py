@@ -1,0 +1,183 @@
+"""A run's folder: its configuration, tokenizer, metrics and checkpoints, used by one process at a time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.cli.display import say
+from pipelines.files import locked_file, read_json, read_toml
+from pipelines.run.evaluation_file import is_whole
+from pipelines.run.manifest import DamagedCheckpointError, check_run, fixed_settings, flat, read_manifest
+from pipelines.run.metrics_log import read_metrics
+from pipelines.run.recipe import Recipe, load_recipe, save_config
+from pipelines.run.retention import checkpoint_folders
+from tokenizer import Tokenizer
+
+
+class Run:
+    """A run folder that exists.
+
+    Raises ValueError when `folder` holds no run.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        path = self.folder / "config.toml"
+        if not path.is_file():
+            raise ValueError(f"{folder} is not a run: it has no config.toml (bytelm pretrain makes one)")
+        if is_classifier(self.folder):
+            raise ValueError(
+                f"{folder} is a classifier, not a run: bytelm classify asks it, bytelm finetune makes another"
+            )
+        self.recipe: Recipe = load_recipe(path)
+        self.facts: dict[str, Any] = read_toml(path).get("run", {})
+        for name in ("data", "dataset_fingerprint", "tokenizer_fingerprint"):
+            if not (isinstance(self.facts, dict) and isinstance(self.facts.get(name), str)):
+                raise ValueError(f"{path}: run.{name} is missing or damaged: restore the file from a copy of the run")
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def data(self) -> Path:
+        """The dataset that the run was trained on."""
+        return Path(self.facts["data"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that may not change when the run resumes (see `pipelines.run.manifest`)."""
+        return fixed_settings(self.recipe, self.facts)
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the run's tokenizer; ValueError if tokenizer.json is not the tokenizer of the training."""
+        return checked_tokenizer(self.folder, self.facts["tokenizer_fingerprint"])
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the records in metrics.jsonl; ValueError names the first damaged line."""
+        return read_metrics(self.folder / "metrics.jsonl")
+
+    def evaluation(self) -> dict[str, Any] | None:
+        """evaluation.json, or None before bytelm evaluate."""
+        path = self.folder / "evaluation.json"
+        if not path.exists():
+            return None
+        remedy = f"run bytelm evaluate {self.folder} again"
+        evaluation = read_json(path, remedy)
+        if not is_whole(evaluation):
+            raise ValueError(f"{path} is damaged (it lacks a table of numbers): {remedy}")
+        return evaluation
+
+
+def checked_tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
+    """Return the tokenizer in `folder`; ValueError if it has another fingerprint."""
+    tok = Tokenizer.load(folder)
+    if tok.fingerprint != fingerprint:
+        raise ValueError(
+            f"{folder / 'tokenizer.json'} is not the tokenizer that the model was trained with: its fingerprint is "
+            f"{tok.fingerprint[:16]}, not {fingerprint[:16]}; restore the original file"
+        )
+    return tok
+
+
+def is_classifier(folder: Path) -> bool:
+    """Whether the folder is one that bytelm finetune wrote, which has a config.toml too."""
+    return (folder / "labels.json").is_file()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The run folder for this process alone (it is made if need be); ValueError while another process has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked_file(
+            folder / ".lock", f"{folder} is in use by another process: wait for it, or choose another --out"
+        ):
+            yield
+    finally:
+        # A start that was refused leaves nothing behind.
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenizer: Tokenizer) -> Run:
+    """The run of `recipe` in `folder`: a new one, or the one that is there if it is the same but for fields of
+    CHANGEABLE, which the run then takes over.
+
+    Raises ValueError, naming the first field that differs, when the folder holds another run, and when it holds
+    something else.
+    """
+    if (folder / "config.toml").exists():
+        run = Run(folder)
+        if "imported_from" in run.facts:
+            raise ValueError(f"{folder} was imported, and training does not go on from it: choose another --out")
+        _check_config(run)
+        changes = _changes(run, recipe, facts["dataset_fingerprint"])
+        if changes or run.facts["data"] != facts["data"]:
+            # The dataset may have moved: the run remembers where it is now.
+            save_config(folder / "config.toml", recipe, {**run.facts, "data": facts["data"]})
+            run = Run(folder)
+        if changes:
+            told = ", ".join(f"{name} {now!r} (was {was!r})" for name, was, now in changes)
+            say(f"{run.name} goes on with {told}")
+        return run
+    strangers = [path.name for path in folder.iterdir() if path.name != ".lock" and path.suffix != ".partial"]
+    if strangers and not (strangers == ["tokenizer.json"] and _holds(folder, tokenizer)):
+        raise ValueError(
+            f"{folder} is not empty and holds no run (it has {strangers[0]}): choose another --out, or empty it"
+        )
+    tokenizer.save(folder)
+    save_config(folder / "config.toml", recipe, facts)
+    return Run(folder)
+
+
+def _check_config(run: Run) -> None:
+    """Raise ValueError if config.toml differs from the settings in the newest readable manifest.
+
+    Without this check a damaged config.toml would look like the configuration of another run.
+    """
+    for folder in reversed(checkpoint_folders(run.folder)):
+        try:
+            manifest = read_manifest(folder)
+        except DamagedCheckpointError:
+            continue  # resuming warns about it and takes an older checkpoint
+        check_run(run.folder, manifest, run.settings)
+        return
+
+
+def _changes(run: Run, recipe: Recipe, dataset: str) -> list[tuple[str, Any, Any]]:
+    """Return (field, the run's value, `recipe`'s value) for each change; ValueError for a forbidden change."""
+    asked, there = flat(asdict(recipe)), flat(asdict(run.recipe))
+    if run.facts["dataset_fingerprint"] != dataset:
+        raise ValueError(
+            f"{run.folder} was trained on a dataset with the fingerprint {run.facts['dataset_fingerprint'][:16]}, not "
+            f"{dataset[:16]}: give the run's own --data, build it again if it was altered, or choose another --out"
+        )
+    changes = [(name, there[name], value) for name, value in asked.items() if value != there[name]]
+    for name, was, now in changes:
+        if name == "train.batch_tokens" and name in run.settings:
+            raise ValueError(
+                f"{run.folder} was begun with train.batch_tokens {was!r}, not {now!r}, and its pairs are sorted into "
+                "batches of that size, so that none is read twice: give the same, or choose another --out"
+            )
+        if name in run.settings or (name == "train.tokens" and now < was):
+            raise ValueError(
+                f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; choose another --out, or resume "
+                f"this run with its own settings: bytelm pretrain --out {run.folder}"
+            )
+    return changes
+
+
+def _holds(folder: Path, tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer.json of `folder` is `tokenizer`: all that a start killed at a bad moment leaves."""
+    try:
+        return Tokenizer.load(folder).fingerprint == tokenizer.fingerprint
+    except ValueError:
+        return False
+
+
+def with_machine(recipe: Recipe, device: str, dtype: str) -> Recipe:
+    """`recipe` with "auto" resolved."""
+    return replace(recipe, train=replace(recipe.train, device=device, dtype=dtype))

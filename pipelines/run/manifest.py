@@ -1,0 +1,169 @@
+"""Manifests: checksums of the files of a checkpoint or a classifier, and the settings that the weights belong to.
+
+manifest.json holds `files` (file name to SHA-256), `settings` (name to value: everything in config.toml that may not
+change when a run resumes, including the tokenizer's fingerprint) and `checksum` (SHA-256 of both as canonical JSON).
+Settings are stored as parsed values, so config.toml may be reformatted, and an error can name the field that differs.
+Version 0.1 wrote checksums.json instead, which lists the files but has no checksum of its own. Imports no torch.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.files import read_json
+from pipelines.run.recipe import Recipe
+from pipelines.training.config import CHANGEABLE
+
+MANIFEST, OLD_MANIFEST = "manifest.json", "checksums.json"
+# Facts in the table [run] of config.toml that decide what the model reads. Others may change: the dataset may move.
+FIXED_FACTS = (
+    *("dataset_fingerprint", "tokenizer_fingerprint", "separated"),
+    *("special_ids", "roles", "around_text", "edges"),
+)
+
+
+class DamagedCheckpointError(ValueError):
+    """A file of a checkpoint is missing, truncated or altered; the message names the file."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The verified content of a manifest."""
+
+    files: dict[str, str]
+    """SHA-256 by file name."""
+    settings: dict[str, Any] | None
+    """Values by name, such as model.layers; None in a folder that version 0.1 wrote."""
+
+
+def manifest_json(files: Mapping[str, str], settings: Mapping[str, Any]) -> str:
+    """Return the text of manifest.json."""
+    content = {"files": dict(files), "settings": dict(settings)}
+    return _text({**content, "checksum": _checksum(content)})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of `folder`, verified against its own checksum.
+
+    Warns about the first folder of version 0.1 in a process. Raises DamagedCheckpointError.
+    """
+    path = folder / MANIFEST
+    if not path.exists() and (folder / OLD_MANIFEST).exists():
+        return _read_old_manifest(folder)
+    content = _read(path)
+    as_written = path.read_bytes() == _text(content).encode()
+    checksum = content.pop("checksum", None)
+    files, settings = content.get("files"), content.get("settings")
+    sound = as_written and checksum == _checksum(content)
+    if not sound or not isinstance(files, dict) or not isinstance(settings, dict):
+        raise DamagedCheckpointError(f"{path} is altered (its checksum does not match)")
+    return Manifest(files, settings)
+
+
+def manifest_sha256(folder: Path) -> str:
+    """Return the SHA-256 of the manifest of `folder`, which identifies a checkpoint."""
+    path = folder / MANIFEST
+    return hashlib.sha256((path if path.exists() else folder / OLD_MANIFEST).read_bytes()).hexdigest()
+
+
+def verified(folder: Path, manifest: Manifest, name: str) -> bytes:
+    """Return the content of a listed file; DamagedCheckpointError if it is missing or differs from the manifest."""
+    try:
+        content = (folder / name).read_bytes()
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{folder / name} is missing") from None
+    if hashlib.sha256(content).hexdigest() != manifest.files.get(name):
+        raise DamagedCheckpointError(f"{folder / name} is truncated or altered (its SHA-256 does not match)")
+    return content
+
+
+def fixed_settings(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run that may not change when it resumes: values by name, as in config.toml.
+
+    `facts` is the table [run] of config.toml.
+    """
+    changeable = {f"train.{name}" for name in (*CHANGEABLE, "tokens")}  # a run may be extended
+    if recipe.objective == "sequence-pairs":
+        changeable.remove("train.batch_tokens")  # pairs are sorted into batches of this size
+    settings = {name: value for name, value in flat(asdict(recipe)).items() if name not in changeable}
+    return settings | fixed_facts(facts)
+
+
+def fixed_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of the table [run] that may not change, by name."""
+    return {f"run.{name}": facts[name] for name in FIXED_FACTS if name in facts}
+
+
+def check_settings(manifest: Manifest, present: Mapping[str, Any], config: Path, defaults: Mapping[str, Any]) -> None:
+    """Raise ValueError, naming the first field of `config`, if `present` settings differ from the manifest's.
+
+    A field that the manifest lacks was added by a later version and must have its default value.
+    """
+    recorded = manifest.settings
+    if recorded is None:
+        return
+    expected = {name: recorded.get(name, defaults.get(name, value)) for name, value in present.items()}
+    expected |= {name: value for name, value in recorded.items() if name.startswith("run.")}
+    for name, value in expected.items():
+        if present.get(name) != value:
+            raise ValueError(
+                f"{config} was altered: {name} is {present.get(name)!r}, but the weights were trained with {value!r}; "
+                "restore that value"
+            )
+
+
+def check_run(folder: Path, manifest: Manifest, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError, naming the field, if the run in `folder` has other `fixed_settings` than its manifest."""
+    check_settings(manifest, settings, folder / "config.toml", fixed_settings(Recipe(), {}))
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested dicts by their dotted names."""
+    found = {}
+    for key, value in tree.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path, "")
+    except (OSError, ValueError):
+        raise DamagedCheckpointError(f"{path} is missing or damaged") from None
+
+
+def _read_old_manifest(folder: Path) -> Manifest:
+    """Return the checksums of a checkpoint of version 0.1, which must list every file in the folder."""
+    files = _read(folder / OLD_MANIFEST)
+    unlisted = [path.name for path in folder.glob("*.safetensors") if path.name not in files]
+    unlisted += [name for name in files if not (folder / name).name.endswith((".safetensors", ".json"))]
+    if unlisted:
+        raise DamagedCheckpointError(
+            f"{folder / OLD_MANIFEST} is altered (it does not list {unlisted[0][:40]!r} correctly)"
+        )
+    warn_of_old(folder)
+    return Manifest(files, None)
+
+
+_warned = False
+
+
+def warn_of_old(folder: Path) -> None:
+    """Warn, once in a process, that version 0.1 wrote `folder`, so its settings cannot be verified."""
+    global _warned
+    if not _warned:
+        message = f"{folder} has no {MANIFEST} because version 0.1 wrote it: its settings are not verified"
+        warnings.warn(message, stacklevel=3)
+    _warned = True

@@ -1,0 +1,66 @@
+"""The model card of an export: the model, its data, tokenizer and numbers, and how to load it."""
+
+from importlib.metadata import version
+from typing import Any
+
+from pipelines.cli.escapes import safe
+from pipelines.evaluation.numbers import in_words, rows_of
+from pipelines.files import read_json
+from pipelines.run.folder import Run
+
+TASKS = {"decoder": "text-generation", "encoder": "fill-mask", "encoder-decoder": "text2text-generation"}
+OBJECTIVES = {
+    "next-token": "to predict the next token",
+    "masked-token": "to predict masked tokens",
+    "span-corruption": "to restore spans removed from a text",
+    "sequence-pairs": "to write a target for a source",
+}
+
+
+def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) -> str:
+    """Return the card of `run` in Markdown, with front matter for the hub; `loading` is Python code."""
+    model, train = run.recipe.model, run.recipe.train
+    shape = f"{model.layers} layers of width {model.width}, {model.heads} heads, context {model.context_length:,}"
+    imported = run.facts.get("imported_from")
+    origin = f"imported from {imported}" if imported else f"trained {OBJECTIVES[run.recipe.objective]}"
+    tokens = max((line["tokens"] for line in run.metrics()), default=0)
+    parts = [
+        f"---\nlibrary_name: {library}\npipeline_tag: {TASKS[model.architecture]}\ntags:\n- bytelm\n---",
+        f"# {run.name}",
+        f"A transformer ({model.architecture}) of {parameters:,} parameters, {origin} by bytelm {version('bytelm')}: "
+        f"{shape}, {model.positions} positions.",
+        f"## How to load it\n\n```python\n{loading}\n```",
+        f"## Data\n\n{_data(run)}" + (f" The model saw {tokens:,} tokens." if tokens else ""),
+        f"## Tokenizer\n\nByte-level BPE with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; fingerprint "
+        f"`{tok.fingerprint}`.",
+    ]
+    if not imported:
+        parts.append(
+            f"## Training\n\n{train.optimizer}, peak learning rate {train.lr:g}, {train.schedule} schedule, batches of "
+            f"{train.batch_tokens:,} tokens, {train.dtype} activations, seed {train.seed}."
+        )
+    parts.append(f"## Evaluation\n\n{_evaluation(run)}")
+    return safe("\n\n".join(parts)) + "\n"
+
+
+def _data(run: Run) -> str:
+    """Return the corpus and the sizes of its splits, or the fingerprint of a dataset that is gone or damaged."""
+    try:
+        info = read_json(run.data / "dataset.json", "build the dataset again")
+        corpus = info["corpus"]
+        splits = ", ".join(f"{name} {split['bytes']:,} bytes" for name, split in info["splits"].items())
+        return f"{corpus['name']}, split by {corpus['split_rule']}: {splits}."
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        return f"A dataset with the fingerprint `{run.facts['dataset_fingerprint'] or 'unknown'}`."
+
+
+def _evaluation(run: Run) -> str:
+    try:
+        splits = (run.evaluation() or {}).get("splits", {})
+    except ValueError:  # damaged: the export does not need it
+        splits = {}
+    if not splits:
+        return "Not evaluated yet: `bytelm evaluate` measures the model."
+    head = f"| | {' | '.join(splits)} |\n|---|{'---:|' * len(splits)}\n"
+    rows = rows_of(list(splits.values()))
+    return head + "\n".join(f"| {in_words(key)} | {' | '.join(cells)} |" for key, cells in rows)

@@ -1,0 +1,139 @@
+"""Recipes: TOML files that say which model is trained on which objective, and how.
+
+A recipe is named (a file of `recipes/`) or a path. The run's config.toml is a recipe too, fully resolved, with a
+`[run]` table of facts about the run beside it.
+"""
+
+import types
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from lm.config import ModelConfig
+from pipelines.files import read_toml, write_whole
+from pipelines.training.config import TrainConfig
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+_ARCHITECTURES = {
+    "next-token": "decoder",
+    "masked-token": "encoder",
+    "span-corruption": "encoder-decoder",
+    "sequence-pairs": "encoder-decoder",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A model, its objective and its training."""
+
+    objective: Literal["next-token", "masked-token", "span-corruption", "sequence-pairs"] = "next-token"
+    """What the model learns: the next token (decoder), masked tokens (encoder), spans taken out of a text, or the
+    targets of pairs (encoder-decoder)."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        needed = _ARCHITECTURES[self.objective]
+        if self.model.architecture != needed:
+            raise ValueError(
+                f"objective {self.objective!r} needs model.architecture = {needed!r}, "
+                f"but it is {self.model.architecture!r}"
+            )
+        if needed == "encoder-decoder" and self.model.document_mask:
+            raise ValueError("model.document_mask is for decoders and encoders: leave it out of an encoder-decoder")
+        if self.objective == "sequence-pairs" and self.train.sampling != "permutation":
+            raise ValueError(
+                f"train.sampling is {self.train.sampling!r}, but pairs have no stream to crop: use 'permutation'"
+            )
+        if self.objective == "sequence-pairs" and self.train.batch_tokens_start:
+            raise ValueError(
+                f"train.batch_tokens_start is {self.train.batch_tokens_start}, but pairs are sorted into batches of "
+                "one size: leave it and train.batch_warmup_tokens out"
+            )
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with bytelm."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def recipe_descriptions() -> str:
+    """A line for each recipe that comes with bytelm: its name and what it is."""
+    width = max(map(len, recipe_names()))
+    lines = [f"  {name:<{width}}  {read_toml(RECIPES / f'{name}.toml')['description']}" for name in recipe_names()]
+    return "\n".join(lines)
+
+
+def load_recipe(name: str | Path) -> Recipe:
+    """The recipe of that name, or in that TOML file.
+
+    Raises ValueError, naming file and field, when there is none, or when it has a field that does not exist
+    (and then the nearest that does) or of the wrong type.
+    """
+    path = RECIPES / f"{name}.toml" if str(name) in recipe_names() else Path(name)
+    if not path.is_file():
+        nearest = get_close_matches(str(name), recipe_names(), n=1)
+        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        raise ValueError(
+            f"there is no recipe {str(name)!r}: {hint}recipes are {', '.join(recipe_names())}, or a .toml file"
+        )
+    return _build(Recipe, read_toml(path), str(path), "", ignore=("run", "description"))
+
+
+def save_config(path: Path, recipe: Recipe, run: dict[str, Any]) -> None:
+    """Write a run's config.toml: the resolved recipe and the table `run`."""
+    write_whole(path, tomli_w.dumps({**asdict(recipe), "run": run}))
+
+
+def _build(cls: type, table: dict[str, Any], source: str, prefix: str, ignore: tuple[str, ...] = ()) -> Any:
+    hints = get_type_hints(cls)
+    names = [f.name for f in fields(cls)]
+    values = {}
+    for key, value in table.items():
+        if key in ignore:
+            continue
+        if key not in names:
+            nearest = get_close_matches(key, names, n=1, cutoff=0.5)
+            hint = f"; did you mean {prefix}{nearest[0]}?" if nearest else f"; there are {', '.join(names)}"
+            raise ValueError(f"{source}: there is no field {prefix}{key}{hint}")
+        hint = hints[key]
+        if is_dataclass(hint):
+            if not isinstance(value, dict):
+                raise ValueError(f"{source}: {prefix}{key} must be a table [{prefix}{key}]")
+            values[key] = _build(hint, value, source, f"{prefix}{key}.")
+        else:
+            values[key] = _check(hint, value, source, prefix + key)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def _check(hint: Any, value: Any, source: str, name: str) -> Any:
+    """`value` as the type `hint`; ValueError names the field when it is of another."""
+    if get_origin(hint) is Literal:
+        if value in get_args(hint):
+            return value
+        choices = ", ".join(map(repr, get_args(hint)))
+        raise ValueError(f"{source}: {name} is {value!r}, but must be one of {choices}")
+    if hint is int and isinstance(value, str):
+        from pipelines.cli.arguments import parse_count
+
+        try:
+            return parse_count(value)
+        except ValueError as error:
+            raise ValueError(f"{source}: {name}: {error}") from None
+    if get_origin(hint) in (Union, types.UnionType):
+        accepted = tuple(t for t in get_args(hint) if isinstance(t, type))
+    else:
+        accepted = (int, float) if hint is float else (hint,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+        kinds = "float" if hint is float else " or ".join(t.__name__ for t in accepted)
+        raise ValueError(f"{source}: {name} is {value!r}, but must be of type {kinds}")
+    bits = 128 if hint is float else 63  # the ranges of float32 and int64; NaN is refused too
+    if isinstance(value, int | float) and not abs(value) < 2**bits:
+        raise ValueError(f"{source}: {name} is out of range: its magnitude must be below 2^{bits}")
+    return float(value) if hint is float else value

@@ -1,0 +1,1 @@
+"""Encoding and decoding: text to ids and ids to bytes."""

@@ -1,0 +1,358 @@
+"""Encoding on the bulk paths: shared tables, one encoder with its own caches for each thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from tokenizer import first_use
+from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
+from tokenizer.encoding.long_pretokens import encode_long
+from tokenizer.kernels import encode as encode_kernel
+from tokenizer.kernels import long as long_kernel
+from tokenizer.kernels import merges as apply_kernel
+from tokenizer.kernels import tables as kernel
+from tokenizer.kernels.caches import LARGE_ROW, SMALL_ROW, Caches
+from tokenizer.kernels.tools import SHORT, aligned
+from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretokenized
+from tokenizer.vocabulary import BY_MERGES, LONGEST_RANKED_TOKEN, Vocabulary
+from tokenizer.workers import share_out
+
+SMALL_CACHE = 1 << 19  # rows of 32 bytes
+LARGE_CACHE = 1 << 16  # rows of 128 bytes
+SMALL_TEXT = 1 << 16  # bytes up to which there is an id's room for every byte from the start
+BYTE = np.dtype(np.uint8)
+BYTES_PER_STEP = 1 << 20  # of tokens that are looked at with NumPy
+CHUNKS_PER_CALL = 8  # of CHUNK pretokens, some milliseconds, between looks at Ctrl-C
+
+
+def _capacity(entries: int) -> int:
+    """A power of two at least twice the entries."""
+    return 1 << max(8, (2 * entries).bit_length())
+
+
+def token_table(tokens: list[bytes | None]) -> kernel.Tokens:
+    """Tokens found by their bytes. ValueError where two have the same."""
+    lengths = np.array([len(token or b"") for token in tokens], dtype=np.int64)
+    offsets = np.zeros(len(tokens) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    longer = int((lengths >= SHORT).sum())
+    table = kernel.Tokens(
+        short=aligned(4 * _capacity(len(tokens) - longer), 0),
+        long=np.zeros(_capacity(longer), dtype=np.uint64),
+        blob=np.frombuffer(b"".join(token or b"" for token in tokens), dtype=np.uint8),
+        offsets=offsets,
+    )
+    repeated = kernel.insert_tokens(table)
+    if repeated >= 0:
+        raise ValueError(f"two tokens have the bytes {tokens[repeated]!r}; the second has the id {repeated}")
+    return table
+
+
+def merge_table(
+    listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, joined: np.ndarray, room: int = 0
+) -> kernel.Merges:
+    """Merges, int32 (n, 3), found by their pair, with their ranks. ValueError where a pair is repeated."""
+    pairs = aligned(2 * _capacity(len(listed) + room), kernel.NOTHING)
+    repeated = kernel.insert_pairs(pairs, np.ascontiguousarray(listed), ranks.astype(np.int64))
+    if repeated >= 0:
+        raise ValueError(f"merge {repeated} joins a pair that an earlier merge joins")
+    table = kernel.Merges(byte_ids, pairs, np.empty(65536, dtype=np.uint64), joined)
+    kernel.fill_byte_pairs(table)
+    return table
+
+
+def bytes_joined(table: kernel.Tokens) -> np.ndarray:
+    """Return which two bytes stand side by side in any token: bool (65536,), by their values."""
+    joined = np.zeros(65536, dtype=np.bool_)
+    last_bytes = table.offsets[1:-1] - 1
+    for start in range(0, len(table.blob) - 1, BYTES_PER_STEP):
+        part = table.blob[start : start + BYTES_PER_STEP + 1]
+        both = part[:-1].astype(np.uint16) << 8 | part[1:]
+        same_token = np.ones(len(both), dtype=np.bool_)
+        first, last = np.searchsorted(last_bytes, [start, start + len(both)])
+        same_token[last_bytes[first:last] - start] = False
+        joined[both[same_token]] = True
+    return joined
+
+
+def all_merges_of_ranks(tokens: list[bytes | None]) -> np.ndarray:
+    """Return every two tokens that together are a token: int32 (n, 3), left, right and whole, by whole, then left.
+
+    Applied as merges in this order, they give the same ids as joining by rank. As long as no join crosses the edges
+    of a token, its bytes are joined in any text as they are joined alone. So only one pair ever makes the token,
+    and the order of the merges that make the same token does not matter.
+    """
+    table = token_table(tokens)
+    last = len(table.offsets) - 1
+    pairs = np.empty((4 * len(table.blob) // 3 + LONGEST_RANKED_TOKEN, 3), dtype=np.int32)
+    done = used = 0
+    while done < last:
+        done, used = kernel.pairs_by_bytes(table, done, last, pairs, used)
+        if done < last:
+            pairs = np.concatenate([pairs, np.empty_like(pairs)])
+    pairs = pairs[:used]
+    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0], pairs[:, 2]))]
+
+
+def _merge_tokens(table: kernel.Tokens, merges: kernel.Merges, learn: bool = False) -> np.ndarray:
+    """What merging leaves of each token's bytes: int32 (tokens, 3), their number and the first two ids.
+
+    With `learn`, see `apply_kernel.merge_tokens`, the two that are left become a merge for the tokens that follow.
+    """
+    last = len(table.offsets) - 1
+    parts = np.zeros((last, 3), dtype=np.int32)
+    memory = np.zeros(1, dtype=apply_kernel.MERGE_TOKENS_RECORD)
+    for first in range(0, last, 1 << 14):
+        stop = min(first + (1 << 14), last)
+        if apply_kernel.merge_tokens(table, first, stop, merges, memory, learn, parts) < stop:
+            break
+    return parts
+
+
+def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.ndarray | None:
+    """The merge list of a vocabulary that is given by ranks alone: int32 (n, 3), or None where it has none.
+
+    Merging each token's bytes by the merges of the tokens before it must leave the two parts it is made of. Where
+    that holds for every token, merging by this list and by ranks give the same ids for every text: before a pair
+    is joined by rank, its bytes have been merged as they are in the token alone.
+    """
+    table = token_table(tokens)
+    none = np.empty((0, 3), dtype=np.int32)
+    merges = merge_table(none, none[:, 2], byte_ids, bytes_joined(table), room=len(tokens))
+    parts = _merge_tokens(table, merges, learn=True)
+    merged = np.flatnonzero(np.diff(table.offsets) > 1)
+    if (parts[merged, 0] != 2).any():
+        return None
+    return np.stack([parts[merged, 1], parts[merged, 2], merged.astype(np.int32)], axis=1)
+
+
+def all_tokens_reachable(tokens: list[bytes | None], merges: np.ndarray, byte_ids: np.ndarray) -> bool:
+    """Whether the merges make every token out of its own bytes, so that looking it up whole changes nothing."""
+    table = token_table(tokens)
+    parts = _merge_tokens(table, merge_table(merges, np.arange(len(merges)), byte_ids, bytes_joined(table)))
+    return all(parts[i, 0] == 1 and parts[i, 1] == i for i, token in enumerate(tokens) if token is not None)
+
+
+class EncodingTables:
+    """What all threads read and none writes."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        missing = [bytes([byte]) for byte in vocabulary.missing_bytes]
+        tokens = self.token_bytes = vocabulary.tokens + missing
+        self.byte_lengths = np.append(vocabulary.byte_lengths, np.ones(len(missing), dtype=np.int32))
+        self.pattern = vocabulary.pattern
+        self.automaton = automaton_arrays(self.pattern.automaton) if self.pattern.automaton is not None else None
+        byte_ids = vocabulary.byte_ids
+        self.tokens = token_table(tokens)
+        listed = vocabulary.merges
+        ranks, made_by = np.arange(len(listed)), np.ascontiguousarray(listed[:, 2])
+        # Only where a token is found whole because merging makes it may a part of a pretoken be looked up as a whole.
+        joined = bytes_joined(self.tokens)
+        if vocabulary.semantics != BY_MERGES:
+            joined.fill(True)
+        self.merges = merge_table(listed, ranks, byte_ids, joined)
+        # The id that each rank makes, or None where merges may rank before those that make their parts.
+        self.made_by = made_by if long_kernel.monotone(listed, ranks, len(tokens)) else None
+        if vocabulary.semantics == BY_MERGES:
+            # A whole pretoken may be looked up only where merging gives the same; so leave the others out.
+            parts = _merge_tokens(self.tokens, self.merges)
+            reached = (parts[:, 0] == 1) & (parts[:, 1] == np.arange(len(parts)))
+            if not reached[np.diff(self.tokens.offsets) > 0].all():
+                self.tokens = token_table([t if ok else None for t, ok in zip(tokens, reached, strict=True)])
+
+    @classmethod
+    def without_entries(cls, vocabulary: Vocabulary) -> EncodingTables:
+        """Return empty tables, built without running a kernel."""
+        tables = cls.__new__(cls)
+        tables.pattern = vocabulary.pattern
+        tables.automaton = automaton_arrays(tables.pattern.automaton)
+        none, nothing = np.zeros(1, dtype=np.int64), np.frombuffer(b"", dtype=np.uint8)
+        tables.tokens = kernel.Tokens(aligned(4 * _capacity(0), 0), np.zeros(_capacity(0), np.uint64), nothing, none)
+        pairs, of_bytes = aligned(2 * _capacity(0), kernel.NOTHING), np.full(65536, kernel.NOTHING, dtype=np.uint64)
+        tables.merges = kernel.Merges(vocabulary.byte_ids, pairs, of_bytes, np.zeros(65536, dtype=np.bool_))
+        return tables
+
+
+class Encoder:
+    """One thread's encoder: bounded caches of recent pretokens, and scratch memory."""
+
+    def __init__(self, tables: EncodingTables):
+        self.tables = tables
+        self.caches = Caches(aligned(SMALL_CACHE * SMALL_ROW, 0), aligned(LARGE_CACHE * LARGE_ROW, 0))
+        for cache in self.caches:
+            cache.fill(0)  # so that the system hands the memory out now and not while a text waits
+        self.batch = np.zeros(1, dtype=encode_kernel.BATCH_RECORD)
+        self.ends = np.empty(CHUNK, dtype=np.int64)
+        automaton = NO_AUTOMATON if tables.automaton is None else tables.automaton
+        self._tables = (*automaton, *tables.merges, *tables.tokens, *self.caches)
+        # For a short text, which is encoded in less time than it takes to make these.
+        self._offsets = np.zeros(2, dtype=np.int64)
+        self._id_offsets = np.zeros(2, dtype=np.int64)
+        self._state = np.zeros(8, dtype=np.int64)
+        self._out = np.empty(SMALL_TEXT + 4, dtype=np.uint32)
+        # Python makes its integers faster of signed ones, and no id has the upper bit.
+        self._ids, self._size = memoryview(self._out.view(np.int32)), memoryview(self._offsets)
+        self._reached = memoryview(self._state)
+        self._fixed = (self._offsets, self._out, self._id_offsets, self._state, self.ends, self.batch)
+        self._fixed += (CHUNKS_PER_CALL, *self._tables)
+
+    def encode(self, block: Block, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
+        if self.tables.automaton is None:
+            block, ends_by_chunk = pretokenized(block, self.tables.pattern)
+        state = np.zeros(8, dtype=np.int64)
+        id_offsets = np.zeros(len(block.offsets), dtype=np.int64)
+        out = np.empty(block.size + 4 if block.size < SMALL_TEXT else block.size // 2, dtype=np.uint32)
+        state[encode_kernel.POSITION] = state[encode_kernel.START] = start = block.offsets[0]
+        while state[encode_kernel.DOCUMENT] < len(block.offsets) - 1 and block.offsets[state[1] + 1] == start:
+            state[encode_kernel.DOCUMENT] += 1  # empty documents at the very beginning
+        if self.tables.automaton is not None:
+            out = self._run(block, self.ends, out, id_offsets, state, check)
+        else:
+            state[encode_kernel.SCANNED] = len(block.offsets) - 1
+            for ends in ends_by_chunk:
+                state[encode_kernel.FIRST], state[encode_kernel.LAST] = 0, len(ends)
+                out = self._run(block, ends, out, id_offsets, state, check)
+        return out[: state[encode_kernel.OUT]], id_offsets
+
+    def encode_to_list(self, text: bytes) -> list[int]:
+        """The ids of one text."""
+        if not 0 < len(text) <= SMALL_TEXT or self.tables.automaton is None:
+            return memoryview(self.encode(single_block(text))[0].view(np.int32)).tolist()  # faster than the array's own
+        self._size[1] = len(text)
+        self._state.fill(0)
+        data = np.frombuffer(text, dtype=BYTE)
+        if encode_kernel.encode(data, *self._fixed) != encode_kernel.DONE:
+            block = Block(data, self._offsets)
+            self._run(block, self.ends, self._out, self._id_offsets, self._state, lambda: None)
+        return self._ids[: self._reached[encode_kernel.OUT]].tolist()
+
+    def _run(self, block: Block, ends, out, id_offsets, state, check) -> np.ndarray:
+        """Call the kernel until it is done; `out`, or what it has become."""
+        while True:
+            outcome = encode_kernel.encode(
+                block.data, block.offsets, out, id_offsets, state, ends, self.batch, CHUNKS_PER_CALL, *self._tables
+            )
+            if outcome == encode_kernel.DONE:
+                return out
+            check()
+            if outcome == encode_kernel.GROW:
+                out = _with_room(out, int(state[encode_kernel.OUT]), int(state[encode_kernel.NEEDED]))
+            elif outcome == encode_kernel.LONG:
+                first = state[encode_kernel.FIRST]
+                end = ends[first]
+                start, at = int(state[encode_kernel.START]), int(state[encode_kernel.OUT])
+                state[encode_kernel.OUT] = encode_long(block.data, start, int(end), self.tables, out, at, check)
+                state[encode_kernel.START] = end
+                state[encode_kernel.FIRST] = first + 1
+                documents = len(block.offsets) - 1
+                while state[1] < documents and block.offsets[state[1] + 1] == end:
+                    state[1] += 1
+                    id_offsets[state[1]] = state[0]
+
+
+class EncoderPool:
+    """Encoders lent to threads one at a time; their caches stay warm in between."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._vocabulary = vocabulary
+        self._idle: list[Encoder] = []
+
+    @cached_property
+    def tables(self) -> EncodingTables:
+        if not first_use.compiled(encode_kernel.encode):
+            first_use.begin("tables")
+            first_use.compile_part("encoding")
+            first_use.wait("tables")
+        return EncodingTables(self._vocabulary)
+
+    def take(self) -> Encoder:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Encoder(self.tables)
+
+    def give_back(self, encoder: Encoder) -> None:
+        self._idle.append(encoder)
+
+    def warm_up(self, threads: int) -> None:
+        """Have the kernels, the tables, and an encoder for each thread ready."""
+        encoders = [self.take() for _ in range(threads)]
+        for encoder in encoders:
+            encoder.encode(single_block(b"a"))
+            self.give_back(encoder)
+
+    def encode_to_list(self, text: bytes) -> list[int]:
+        """As `Encoder.encode_to_list`."""
+        encoder = self.take()
+        try:
+            return encoder.encode_to_list(text)
+        finally:
+            self.give_back(encoder)
+
+    def encode(self, block: Block, threads: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `Encoder.encode`, on several threads; the ids do not depend on how many."""
+        block = Block(as_readonly(block.data), block.offsets)
+        target = 1 << 20
+        if threads == 1 or block.size <= target:
+            encoder = self.take()
+            try:
+                return encoder.encode(block)
+            finally:
+                self.give_back(encoder)
+        divide = cut_within if self.tables.pattern.automaton is not None else cut
+        pieces = list(divide(block, target))
+        encoders = [self.take() for _ in range(min(threads, len(pieces)))]
+        results: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        joined = _Joined(block.size // 2)
+
+        def worker(encoder: Encoder):
+            def work(index: int, check: Callable[[], None]) -> None:
+                results[index] = encoder.encode(pieces[index], check)
+
+            return work
+
+        def done(index: int) -> None:
+            while (next_one := len(joined.ends)) in results:
+                joined.append(*results.pop(next_one))
+
+        try:
+            share_out(range(len(pieces)), [worker(encoder) for encoder in encoders], done)
+        finally:
+            for encoder in encoders:
+                self.give_back(encoder)
+        # Where the (parts of) documents end in bytes and in ids; a document's end is one of these places.
+        byte_ends = np.concatenate([block.offsets[:1], *(piece.offsets[1:] for piece in pieces)])
+        id_ends = np.concatenate([[0], *joined.ends])
+        return joined.ids, id_ends[np.searchsorted(byte_ends, block.offsets, side="right") - 1]
+
+
+class _Joined:
+    """The ids of pieces behind one another. Each is put there as soon as it is its turn, so that its own memory, which
+    the caches still have, serves the next: touching new memory takes longer than copying."""
+
+    def __init__(self, room: int):
+        self._out, self._size = np.empty(room, dtype=np.uint32), 0
+        self.ends: list[np.ndarray] = []
+        """Where in `ids` the documents of each piece end."""
+
+    def append(self, ids: np.ndarray, id_offsets: np.ndarray) -> None:
+        start, self._size = self._size, self._size + len(ids)
+        if self._size > len(self._out):
+            self._out = _with_room(self._out, start, len(ids))
+        self._out[start : self._size] = ids
+        self.ends.append(start + id_offsets[1:])
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self._out[: self._size]
+
+
+def _with_room(out: np.ndarray, used: int, more: int) -> np.ndarray:
+    """A longer array that begins with the first ids of `out` that are used."""
+    larger = np.empty(len(out) + max(more, len(out) // 2), dtype=np.uint32)
+    larger[:used] = out[:used]  # the rest was never touched
+    return larger

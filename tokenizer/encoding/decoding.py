@@ -1,0 +1,38 @@
+"""Decoding many ids at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenizer.documents import as_readonly
+from tokenizer.kernels import decode as kernel
+
+IDS_PER_CALL = 1 << 22  # some 10 ms, between which Ctrl-C is heard
+
+
+class Decoder:
+    """The bytes of every id: `by_id` has None for those that are no token."""
+
+    def __init__(self, by_id: list[bytes | None]):
+        self._offsets = np.zeros(len(by_id) + 1, dtype=np.int64)
+        np.cumsum([len(token or b"") for token in by_id], out=self._offsets[1:])
+        whole = b"".join(token or b"" for token in by_id) + bytes(kernel.PADDING)
+        self._table = as_readonly(np.frombuffer(whole, dtype=np.uint8))
+
+    def decode(self, ids) -> bytes | None:
+        """What a numpy or Arrow array of whole numbers stands for; None if one of them is no token."""
+        ids = ids if isinstance(ids, np.ndarray) else ids.to_numpy(zero_copy_only=False)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            return None
+        if len(ids) and (ids.dtype.itemsize > 4 or ids.dtype.kind == "i") and (ids.min() < 0 or ids.max() >= 2**32):
+            return None
+        ids = np.ascontiguousarray(ids, dtype=np.uint32)
+        steps = [(first, min(first + IDS_PER_CALL, len(ids))) for first in range(0, len(ids), IDS_PER_CALL)]
+        sizes = [kernel.measure(ids, self._offsets, *step) for step in steps]
+        if any(size < 0 for size in sizes):
+            return None
+        out = np.empty(sum(sizes), dtype=np.uint8)
+        at = 0
+        for step in steps:
+            at = kernel.write(ids, self._table, self._offsets, *step, out, at)
+        return out.tobytes()

@@ -1,0 +1,109 @@
+"""Encoding one very long pretoken, such as a gigabyte of one letter, window by window.
+
+Where every merge ranks behind those that make its parts, ids are those of a whole text if every two that are neighbours
+are what merging their own bytes gives: the first merge that reached from one into the next would do so with these two
+alone, since up to then both have been merged as they are by themselves. So windows are merged apart from each other,
+each beginning where the one before has an id begin, and only the two ids that meet are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenizer.encoding.run_pretokens import long_runs, merge_runs, write_runs
+from tokenizer.kernels import long as long_kernel
+from tokenizer.kernels import merges as apply_kernel
+from tokenizer.kernels.tables import find_token
+
+if TYPE_CHECKING:
+    from tokenizer.encoding.bulk import EncodingTables
+
+WINDOW = 1 << 16  # bytes
+MARGIN = 128  # bytes at the end of a window whose ids may depend on what follows
+WORK_PER_CALL = 1_000_000  # steps, about 0.2 s, between looks at Ctrl-C
+
+
+def encode_long(
+    data: np.ndarray,
+    start: int,
+    end: int,
+    tables: EncodingTables,
+    out: np.ndarray,
+    at: int,
+    check: Callable[[], None],
+) -> int:
+    """Write the ids of the pretoken data[start:end] to out[at:], which has room for one a byte; where they end.
+
+    data: uint8; out: uint32. ValueError for more than 2 GiB.
+    """
+    token = find_token(data, start, end, tables.tokens)
+    if token >= 0:
+        out[at] = token
+        return at + 1
+    if end - start >= 2**31:
+        raise ValueError(f"a single pretoken of {end - start} bytes is longer than the 2 GiB supported; cut the text")
+    if tables.made_by is None:
+        return merge_by_heap(data, start, end - start, tables, out, at, check)
+    if (runs := long_runs(data[start:end])) is not None:
+        return write_runs(merge_runs(runs, tables.merges), out, at)
+    first, window = at, WINDOW
+    apart: dict[tuple[int, int], bool] = {}  # of pairs of ids that met; in a periodic text they are the same few
+    long = long_kernel.make_long(min(window, end - start), len(tables.made_by))
+    while True:
+        size = min(window, end - start)
+        last = _merge_window(data, start, size, tables, long, out, at, check)
+        meeting = (int(out[at - 1]), int(out[at])) if at > first else None
+        if meeting and meeting not in apart:
+            apart[meeting] = _stay_apart(*meeting, tables, check)
+        if meeting and not apart[meeting]:
+            # Ids that depend on more of the text than a window has: a longer one is tried, from farther back on.
+            window *= 2
+            wanted = start - window // 4
+            while at > first and start > wanted:
+                at -= 1
+                start -= int(tables.byte_lengths[out[at]])
+            long = long_kernel.make_long(min(window, end - start), len(tables.made_by))
+        elif size == end - start:
+            return last
+        else:
+            start += size
+            wanted = start - MARGIN
+            while last > at + 1 and start > wanted:
+                last -= 1
+                start -= int(tables.byte_lengths[out[last]])
+            at = last
+
+
+def _merge_window(data, start: int, size: int, tables: EncodingTables, long, out, at: int, check) -> int:
+    long.state[:] = long_kernel.NEW_STATE
+    while long.state[long_kernel.BEGUN] < size:
+        check()
+        long_kernel.begin(data, start, size, tables.merges, long, WORK_PER_CALL)
+    while long_kernel.merge(size, tables.merges, tables.made_by, long, WORK_PER_CALL):
+        check()
+    return long_kernel.write(size, long, out, at)
+
+
+def _stay_apart(left: int, right: int, tables: EncodingTables, check: Callable[[], None]) -> bool:
+    """Return whether merging the bytes of two ids gives the two again."""
+    both = np.frombuffer(tables.token_bytes[left] + tables.token_bytes[right], dtype=np.uint8)
+    long = long_kernel.make_long(len(both), len(tables.made_by))
+    ids = np.empty(len(both), dtype=np.uint32)
+    end = _merge_window(both, 0, len(both), tables, long, ids, 0, check)
+    return ids[:end].tolist() == [left, right]
+
+
+def merge_by_heap(data, start: int, n: int, tables: EncodingTables, out, at: int, check) -> int:
+    """In n log n steps, whatever the ranks of merges are."""
+    merges, heap = tables.merges, apply_kernel.make_heap(n)
+    size = 0
+    for first in range(0, n, WORK_PER_CALL):
+        check()
+        size = apply_kernel.heap_begin(data, start, first, min(first + WORK_PER_CALL, n), n, merges, heap, size)
+    while size:
+        check()
+        size = apply_kernel.heap_merge(n, merges, heap, size, WORK_PER_CALL)
+    return apply_kernel.heap_ids(n, heap, out, at)

@@ -1,0 +1,114 @@
+"""Encoding of short texts in plain Python, for programs that encode little: it loads neither numba nor numpy.
+
+It gives the ids of the kernels, at about a hundredth of their speed, but without the time that it takes to load them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+
+from tokenizer.splitting.scanner import pretokens_of
+from tokenizer.vocabulary import BY_MERGES, BY_RANKS, Vocabulary
+
+LONGEST_TEXT = 2000  # bytes
+# Bytes encoded here in all, in about as much time as it takes to load the kernels. It also bounds the cache.
+BUDGET = 100_000
+
+# Bytes that plain Python counts or encodes in about two seconds. Compiling the kernels takes several times as long.
+FIRST_BYTES = 2_000_000
+
+
+class ShortEncoder:
+    """Encodes texts while `takes` says so."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._vocabulary = vocabulary
+        self._longest, self._left = LONGEST_TEXT, BUDGET
+        self._encoded: dict[bytes, list[int]] = {}
+
+    def takes(self, size: int) -> bool:
+        """Whether a text of that many bytes is for this encoder."""
+        return size <= self._longest and size <= self._left
+
+    def extend(self, budget: int) -> None:
+        """Accept texts of any length, up to `budget` bytes in total."""
+        self._longest = self._left = budget
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text."""
+        self._left -= len(text)
+        ids: list[int] = []
+        for pretoken in pretokens_of(text, self._vocabulary.pattern):
+            found = self._encoded.get(pretoken)
+            if found is None:
+                found = self._encoded[pretoken] = self._encode_pretoken(pretoken)
+            ids += found
+        return ids
+
+    def _encode_pretoken(self, pretoken: bytes) -> list[int]:
+        vocabulary = self._vocabulary
+        word = vocabulary.written(pretoken)
+        if vocabulary.rule != BY_MERGES and (whole := vocabulary.ids.get(word)) is not None:
+            return [whole]
+        parts = merged(word, self._rank)
+        if vocabulary.missing_bytes:
+            return [self._missing[part] if part in self._missing else vocabulary.ids[part] for part in parts]
+        return [vocabulary.ids[part] for part in parts]
+
+    @cached_property
+    def _missing(self) -> dict:
+        """Return the placeholder ids of bytes without a token, by the byte as written in the vocabulary."""
+        vocabulary = self._vocabulary
+        written = (vocabulary.written(bytes([byte])) for byte in vocabulary.missing_bytes)
+        return {byte: vocabulary.size + k for k, byte in enumerate(written)}
+
+    @cached_property
+    def _rank(self) -> Callable:
+        """The function from two neighbours to the rank of their merge, None where there is none."""
+        ids, pairs, first = self._vocabulary.ids, self._vocabulary.pairs, self._vocabulary.first_merged
+        if self._vocabulary.rule == BY_RANKS:
+            return lambda left, right: ids.get(left + right)
+        if first is None:
+            ranks = dict(zip(map(tuple, pairs), range(len(pairs)), strict=True))
+            return lambda left, right: ranks.get((left, right))
+
+        def rank(left, right) -> int | None:
+            # Every token is made by one merge at most, and its id says by which.
+            number = ids.get(left + right, -1) - first
+            return number if 0 <= number < len(pairs) and tuple(pairs[number]) == (left, right) else None
+
+        return rank
+
+
+def merged(word: str | bytes, rank: Callable) -> Sequence:
+    """Merge the characters or bytes of a word, always the pair of lowest rank, leftmost first.
+
+    The parts are a linked list, and a heap has their pairs, also those that have gone since: O(n log n) for n parts.
+    """
+    n = len(word)
+    parts = [word[i : i + 1] for i in range(n)]
+    following, preceding = list(range(1, n + 1)), list(range(-1, n - 1))
+    heap = [
+        (pair_rank, i, parts[i], parts[i + 1])
+        for i in range(n - 1)
+        if (pair_rank := rank(parts[i], parts[i + 1])) is not None
+    ]
+    heapify(heap)
+    while heap:
+        _, at, left, right = heappop(heap)
+        gone = following[at]
+        if parts[at] != left or gone == n or parts[gone] != right:
+            continue
+        parts[at] = left + right
+        parts[gone] = None
+        after, before = following[gone], preceding[at]
+        following[at] = after
+        if after < n:
+            preceding[after] = at
+            if (pair_rank := rank(parts[at], parts[after])) is not None:
+                heappush(heap, (pair_rank, at, parts[at], parts[after]))
+        if before >= 0 and (pair_rank := rank(parts[before], parts[at])) is not None:
+            heappush(heap, (pair_rank, before, parts[before], parts[at]))
+    return [part for part in parts if part is not None]

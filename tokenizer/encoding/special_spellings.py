@@ -1,0 +1,180 @@
+"""Special tokens in a text: where their spellings stand, and tiktoken's rule for what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache, cached_property, lru_cache
+
+from tokenizer.text import nfc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+    from typing import Literal
+
+    SpecialSet = Literal["all"] | Collection[str]
+
+
+# The flags of an added token that decide where it is found.
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
+WHITE_SPACE = (
+    "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+# Word characters besides letters, marks and numbers: connectors, joiners, letters in circles or squares.
+_OTHER_WORD_CHARACTERS = (("_", "_"), ("\u200c", "\u200d"), ("\u203f", "\u2040"), ("\u2054", "\u2054"))
+_OTHER_WORD_CHARACTERS += (("\u24b6", "\u24e9"), ("\ufe33", "\ufe34"), ("\ufe4d", "\ufe4f"), ("\uff3f", "\uff3f"))
+_OTHER_WORD_CHARACTERS += (("\U0001f130", "\U0001f149"), ("\U0001f150", "\U0001f169"), ("\U0001f170", "\U0001f189"))
+
+
+class SpecialTokens:
+    """A vocabulary's special tokens, by their spelling, and what to do about them in a text.
+
+    flags: the flags of added tokens, by spelling. Tokens are found in the order of `tokenizers`: first tokens without
+    the flag normalized, then the others in the normalized text in between. A single_word token is not found next to a
+    word character. lstrip and rstrip add the white space before and after a token to it.
+    """
+
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        flags: Mapping[str, Mapping[str, bool]] | None = None,
+        normalizer: str | None = None,
+    ):
+        self._ids = ids
+        self._all = frozenset(ids)
+        self._flags = {
+            spelling: set_flags
+            for spelling, given in (flags or {}).items()
+            if (set_flags := {flag for flag in FLAGS if given.get(flag)})
+        }
+        self._normalizes = normalizer is not None
+
+    def allowed_in(self, data: bytes, allowed: SpecialSet, disallowed: SpecialSet) -> frozenset[str]:
+        """ValueError for a disallowed spelling in the text; the allowed ones where it may have one of these."""
+        allowed = self._all if isinstance(allowed, str) and allowed == "all" else _as_set("allowed_special", allowed)
+        if isinstance(disallowed, str) and disallowed == "all":
+            disallowed = self._all - allowed if allowed else self._all
+        else:
+            disallowed = _as_set("disallowed_special", disallowed)
+        if disallowed and (found := self._first(data, disallowed)):
+            start, spelling = found
+            raise ValueError(
+                f"the text has the special token {spelling!r} at byte {start}: to encode it as the "
+                f"special token pass allowed_special={{{spelling!r}}}, to encode it as text disallowed_special=()"
+            )
+        if allowed and (allowed := allowed & self._all) and self._first(data, allowed):
+            return allowed
+        return frozenset()
+
+    def parts(self, data: bytes, allowed: frozenset[str]) -> Iterator[tuple[int, bytes | int]]:
+        """Yield the text cut at allowed special tokens: the offset of each part, and its bytes or the token's id."""
+        for start, part in self._cut(data, allowed):
+            yield start, self._ids[part] if isinstance(part, str) else part
+
+    def _first(self, data: bytes, spellings: frozenset[str]) -> tuple[int, str] | None:
+        """Return the offset and spelling of the first of these special tokens in a text, None if there is none."""
+        if not (self._flags and spellings & self._flags.keys()):
+            match = _spellings(spellings).search(data)
+            return match and (match.start(), match.group().decode())
+        return next(((start, part) for start, part in self._cut(data, spellings) if isinstance(part, str)), None)
+
+    def _cut(self, data: bytes, spellings: frozenset[str]) -> Iterator[tuple[int, bytes | str]]:
+        """Yield a text cut at special tokens: the offset of each part, and its bytes or the token's spelling."""
+        normalized = frozenset(s for s in spellings if "normalized" in self._flags.get(s, ()))
+        for start, part in self._cut_at(data, {spelling.encode(): spelling for spelling in spellings - normalized}):
+            if not normalized or isinstance(part, str):
+                yield start, part
+                continue
+            form = nfc if self._normalizes else bytes
+            for offset, piece in self._cut_at(form(part), {form(each.encode()): each for each in normalized}):
+                yield start + offset, piece
+
+    def _cut_at(self, data: bytes, spellings: dict[bytes, str]) -> Iterator[tuple[int, bytes | str]]:
+        done = 0
+        for match in _spellings(frozenset(spellings)).finditer(data):
+            start, end = match.span()
+            spelling = spellings[match.group()]
+            flags = self._flags.get(spelling, ())
+            if "single_word" in flags and (
+                _is_word(data[max(0, start - 4) : start], -1) or _is_word(data[end:][:4], 0)
+            ):
+                continue
+            if "lstrip" in flags:
+                start = max(done, start - _trailing_space(data[done:start]))
+            if "rstrip" in flags:
+                end = _leading_space().match(data, end).end()
+            if done < start:
+                yield done, data[done:start]
+            yield start, spelling
+            done = end
+        if done < len(data):
+            yield done, data[done:]
+
+
+def _is_word(data: bytes, place: int) -> bool:
+    """Return whether the first or last character is a word character, as in Rust's `regex` crate."""
+    if not data:
+        return False
+    character = data.decode("utf-8", "surrogateescape")[place]
+    from tokenizer.splitting.unicode_classes import MARK, NUMBER, UPPER, code_point_classes
+
+    category = code_point_classes()[ord(character)]
+    if category == NUMBER:
+        import regex
+
+        return regex.match(r"[\p{Nd}\p{Nl}]", character) is not None
+    is_other = any(first <= character <= last for first, last in _OTHER_WORD_CHARACTERS)
+    return UPPER <= category <= MARK or is_other
+
+
+def _trailing_space(data: bytes) -> int:
+    """Return the number of bytes of white space at the end of a text."""
+    text = data.decode("utf-8", "surrogateescape")
+    return len(text[len(text.rstrip(WHITE_SPACE)) :].encode())
+
+
+@cache
+def _leading_space() -> re.Pattern[bytes]:
+    import re
+
+    return re.compile(b"(?:" + b"|".join(re.escape(character.encode()) for character in WHITE_SPACE) + b")*")
+
+
+class _Spellings:
+    """Finds the first of several spellings, the longest of those that start there."""
+
+    def __init__(self, spellings: frozenset[str] | frozenset[bytes]):
+        encoded = [spelling.encode() if isinstance(spelling, str) else spelling for spelling in spellings]
+        encoded.sort(key=lambda spelling: (-len(spelling), spelling))
+        self._encoded = encoded
+        # Where no spelling's first two bytes are, no spelling is; and most texts do not even have the first.
+        self._beginnings = [(spelling[0], spelling) for spelling in sorted({spelling[:2] for spelling in encoded})]
+
+    @cached_property
+    def regex(self) -> re.Pattern[bytes]:
+        import re
+
+        return re.compile(b"|".join(map(re.escape, self._encoded)))
+
+    def finditer(self, data: bytes) -> Iterator[re.Match[bytes]]:
+        return self.regex.finditer(data) if self._encoded and self.search(data) else iter(())
+
+    def search(self, data: bytes) -> re.Match[bytes] | None:
+        for first, beginning in self._beginnings:
+            if first in data and beginning in data:
+                return self.regex.search(data)
+        return None
+
+
+_spellings = lru_cache(maxsize=32)(_Spellings)
+
+
+def _as_set(name: str, value: Collection[str]) -> frozenset[str]:
+    if isinstance(value, str):
+        raise ValueError(f'{name} must be "all" or a collection of special tokens, not the string {value!r}')
+    spellings = frozenset(value)
+    for spelling in spellings:
+        if not isinstance(spelling, str) or not spelling:
+            raise ValueError(f"{name} must hold special tokens, not {spelling!r}")
+    return spellings

@@ -1,0 +1,127 @@
+"""Texts to ids, by whatever is quickest: plain Python while they are few and short, from then on the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import pairwise
+
+from tokenizer.encoding.short import FIRST_BYTES, ShortEncoder
+from tokenizer.text import nfc, nfc_block
+from tokenizer.vocabulary import Vocabulary
+
+# A program that encodes a short text needs none of these, and they take longer to import than its work does.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tokenizer.documents import Block
+    from tokenizer.encoding.bulk import EncoderPool
+
+
+class MissingByteError(ValueError):
+    """A text has a byte for which the vocabulary has no token."""
+
+    def __init__(self, byte: int, offset: int, where: str = ""):
+        self.byte, self.offset = byte, offset
+        super().__init__(
+            f"{where}the text has the byte 0x{byte:02x} at byte offset {offset}, for which the vocabulary has no "
+            "token; remove it, or use a tokenizer with all 256 bytes"
+        )
+
+
+@contextmanager
+def offset_by(start: int, where: str = "") -> Iterator[None]:
+    """Add `start` to the offset of a `MissingByteError`, because only the text from `start` on is encoded."""
+    try:
+        yield
+    except MissingByteError as error:
+        raise MissingByteError(error.byte, error.offset + start, where) from None
+
+
+class TextEncoder:
+    """The ids of texts in which special tokens are text like any other. Threads may share it."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._vocabulary = vocabulary
+        # Gives way to the pool once that is there.
+        self.short: ShortEncoder | None = ShortEncoder(vocabulary)
+        self._cold: bool | None = None  # whether the kernels are not compiled yet; None until checked
+
+    def to_list(self, data: bytes) -> list[int]:
+        """The ids of one text."""
+        if self._vocabulary.normalizer is not None:
+            data = nfc(data)
+        short = self.short
+        if short is not None and (short.takes(len(data)) or self._before_kernels(len(data))):
+            ids = short.encode(data)
+        else:
+            ids = self._pool.encode_to_list(data)
+        if self._vocabulary.missing_bytes and ids and max(ids) >= self._vocabulary.size:
+            raise MissingByteError(*self._first_missing(data, ids))
+        return ids
+
+    def to_arrays(self, block: Block, threads: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
+        from tokenizer.workers import thread_count
+
+        threads = thread_count(threads)
+        if self._vocabulary.normalizer is not None:
+            block = nfc_block(block)
+        encoded = self._encode_shortly(block) if self._before_kernels(block.size) else self._pool.encode(block, threads)
+        ids, id_offsets = encoded
+        if self._vocabulary.missing_bytes and ids.max(initial=0) >= self._vocabulary.size:
+            first = int((ids >= self._vocabulary.size).argmax())
+            document = int(id_offsets.searchsorted(first, side="right")) - 1
+            text = block.data[block.offsets[document] : block.offsets[document + 1]].tobytes()
+            where = f"texts[{document}]: " if len(block.offsets) > 2 else ""
+            raise MissingByteError(*self._first_missing(text, ids[id_offsets[document] : first + 1].tolist()), where)
+        return ids, id_offsets
+
+    def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
+        """Return the first byte of a text without a token, and its offset. `ids`: ids of the text, up to there."""
+        size, tokens = self._vocabulary.size, self._vocabulary.tokens
+        place = next(place for place, i in enumerate(ids) if i >= size)
+        byte = self._vocabulary.missing_bytes[ids[place] - size]
+        # Pre-tokenizers may add spaces to the text, but leave its bytes in their order.
+        offset = -1
+        for _ in range(1 + b"".join(tokens[i] for i in ids[:place]).count(byte)):
+            offset = max(offset, text.find(byte, offset + 1))
+        return byte, max(0, offset)
+
+    def _before_kernels(self, size: int) -> bool:
+        """Return whether plain Python encodes `size` bytes sooner than the kernels can be compiled."""
+        short = self.short
+        if short is None or size > FIRST_BYTES:
+            return False
+        if self._cold is None:
+            from tokenizer.first_use import compiled
+            from tokenizer.kernels.encode import encode
+
+            self._cold = not compiled(encode)
+            if self._cold:
+                short.extend(FIRST_BYTES)
+        return self._cold and short.takes(size)
+
+    def _encode_shortly(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        import numpy as np
+
+        ids, id_offsets = [], [0]
+        for start, end in pairwise(block.offsets.tolist()):
+            ids += self.short.encode(block.data[start:end].tobytes())
+            id_offsets.append(len(ids))
+        return np.array(ids, dtype=np.uint32), np.array(id_offsets, dtype=np.int64)
+
+    def warm_up(self, threads: int | None) -> None:
+        """Have what `to_arrays` needs ready."""
+        from tokenizer.workers import thread_count
+
+        self._pool.warm_up(thread_count(threads))
+
+    @cached_property
+    def _pool(self) -> EncoderPool:
+        from tokenizer.encoding.bulk import EncoderPool
+
+        self.short = None
+        return EncoderPool(self._vocabulary)

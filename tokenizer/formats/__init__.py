@@ -1,0 +1,1 @@
+"""Vocabulary files: tokenizer.json, tiktoken ranks, vocab.json with merges.txt."""

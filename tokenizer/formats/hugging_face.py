@@ -1,0 +1,278 @@
+"""The tokenizer.json format of Hugging Face's tokenizers, there and back, where it says only what we do."""
+
+from __future__ import annotations
+
+from tokenizer.byte_level import spell
+from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_id, shown
+from tokenizer.splitting.chains import BEHAVIORS, Chain
+from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
+from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LONGEST_REGEX = 10_000  # characters
+MOST_STEPS = 100
+
+_ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's"
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
+    """The content of tokenizer.json. ValueError where the format cannot say what the vocabulary is."""
+    special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
+    spelled = {i: spell(token) for i, token in enumerate(vocabulary.tokens) if token is not None}
+    taken = set(spelled.values()) & set(special.values())
+    if taken:
+        raise ValueError(
+            f"the special token {min(taken)!r} is also the spelling of an ordinary token; "
+            "tokenizer.json cannot tell them apart, choose another such as '<|name|>'"
+        )
+    added = [{"id": i, "content": special[i]} | _SPECIAL for i in sorted(special)]
+    for token in added:
+        token.update(vocabulary.added_flags.get(token["content"], {}))
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": vocabulary.normalizer} if vocabulary.normalizer else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _steps(vocabulary.pattern)},
+        "post_processor": vocabulary.post_processor,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": vocabulary.semantics == WHOLE_FIRST,
+            "vocab": {spelling: i for i, spelling in sorted((spelled | special).items())},
+            "merges": [[spelled[left], spelled[right]] for left, right, _ in vocabulary.merges.tolist()],
+        },
+    }
+
+
+def _steps(pattern: Pattern | Chain) -> list[dict[str, Any]]:
+    if isinstance(pattern, Chain):
+        return [step | {"trim_offsets": True} if step["type"] == "ByteLevel" else step for step in pattern.steps]
+    refuse_misread_by_tokenizers(pattern)
+    split = {"type": "Split", "pattern": {"Regex": pattern.regex}, "behavior": "Isolated", "invert": False}
+    return [split, _BYTE_LEVEL]
+
+
+def parse_tokenizer_json(content: Any) -> Vocabulary:
+    """The vocabulary of a tokenizer.json. ValueError names the field that is missing, damaged or not supported."""
+    expect(isinstance(content, dict), "is not a JSON object")
+    model = content.get("model")
+    if isinstance(model, dict):  # of which kind is said first: files of another differ in all else, too
+        expect(
+            model.get("type") == "BPE" or ("type" not in model and "merges" in model),
+            f"has a model of type {shown(model.get('type'))}, which is not supported ({_ONLY})",
+        )
+    for field in ("truncation", "padding"):
+        expect(content.get(field) is None, f"has a {field} ({_type(content.get(field))}), which is not supported")
+    decoder = content.get("decoder")
+    expect(
+        decoder is None or _type(decoder) == "ByteLevel",
+        f"has a decoder of type {_type(decoder)}, which is not supported ({_ONLY})",
+    )
+    normalizer = _parse_normalizer(content.get("normalizer"))
+    pattern = _parse_pre_tokenizer(content.get("pre_tokenizer"))
+    expect(isinstance(model, dict), "has no model")
+    for field in ("continuing_subword_prefix", "end_of_word_suffix", "dropout", "byte_fallback"):
+        expect(not model.get(field), f"has model.{field} = {shown(model.get(field))}, which is not supported")
+    ignore_merges = model.get("ignore_merges", False)
+    expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {shown(ignore_merges)}")
+    added = content.get("added_tokens", [])
+    expect(isinstance(added, list), "has added_tokens that are no list")
+    special, flags = parse_added_tokens([(f"added_tokens[{number}]", token) for number, token in enumerate(added)])
+    return build_vocabulary(
+        model.get("vocab"),
+        model.get("merges"),
+        special,
+        pattern,
+        rule=WHOLE_FIRST if ignore_merges else BY_MERGES,
+        normalizer=normalizer,
+        added_flags=flags,
+        post_processor=_parse_post_processor(content.get("post_processor"), special),
+    )
+
+
+def _parse_normalizer(normalizer: Any) -> str | None:
+    """The normalizer NFC or None, each also as a Sequence."""
+    steps = [normalizer]
+    if _type(normalizer) == "Sequence":
+        steps = normalizer.get("normalizers")
+        expect(isinstance(steps, list), "has a normalizer.normalizers that is no list")
+    kinds = {_type(step) for step in steps if step is not None}
+    expect(
+        kinds <= {"NFC"}, f"has a normalizer of type {' + '.join(sorted(kinds))}, which is not supported (only NFC is)"
+    )
+    return "NFC" if kinds else None
+
+
+def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
+    """Return the pattern of a Split by a regex before ByteLevel, or of ByteLevel alone; a chain for other steps."""
+    steps = [pre_tokenizer]
+    if _type(pre_tokenizer) == "Sequence":
+        steps = pre_tokenizer.get("pretokenizers")
+        expect(isinstance(steps, list), "has pre_tokenizer.pretokenizers that are no list")
+        expect(len(steps) <= MOST_STEPS, f"has {len(steps):,} pre_tokenizer.pretokenizers; {MOST_STEPS} are supported")
+    kinds = [_type(step) for step in steps]
+    expect(
+        kinds.count("ByteLevel") == 1 and {*kinds} <= {"ByteLevel", "Split", "Digits", "Punctuation"},
+        f"has the pre_tokenizer {shown(' + '.join(kinds))}; supported are Split, Digits, Punctuation and one ByteLevel",
+    )
+    steps = [_parse_step(step) for step in steps]
+    byte_level = steps[kinds.index("ByteLevel")]
+    if not byte_level["add_prefix_space"]:
+        if kinds == ["ByteLevel"] and byte_level["use_regex"]:
+            return resolve_pattern("gpt2")
+        if kinds == ["Split", "ByteLevel"] and not byte_level["use_regex"] and "Regex" in steps[0]["pattern"]:
+            pattern = resolve_pattern(steps[0]["pattern"]["Regex"])
+            how = (steps[0]["behavior"], steps[0]["invert"])
+            # Removing what does not match is the same where everything matches, as with the named patterns.
+            if how == ("Isolated", False) or (how == ("Removed", True) and pattern.name is not None):
+                return pattern
+    for step in steps:
+        expect(
+            step.get("behavior", "Isolated") in BEHAVIORS,
+            f"has a {step['type']} with behavior {shown(step.get('behavior'))}, which is not supported: it drops text",
+        )
+    chain = Chain(steps)
+    chain.check()
+    return chain
+
+
+def _parse_step(step: dict[str, Any]) -> dict[str, Any]:
+    """Return a step of a pre-tokenizer, reduced to the fields that decide how it splits."""
+    kind = step["type"]
+    flags = {"ByteLevel": ("add_prefix_space", "use_regex"), "Digits": ("individual_digits",), "Split": ("invert",)}
+    parsed = {"type": kind}
+    for flag in flags.get(kind, ()):
+        parsed[flag] = step.get(flag, flag == "use_regex")
+        expect(isinstance(parsed[flag], bool), f"has a {kind} with {flag} = {shown(parsed[flag])}")
+    if kind in ("Split", "Punctuation"):
+        parsed["behavior"] = step.get("behavior", "Isolated")
+        expect(parsed["behavior"] in (*BEHAVIORS, "Removed"), f"has a {kind} with behavior {shown(parsed['behavior'])}")
+    if kind == "Split":
+        parsed["pattern"] = _parse_split_pattern(step.get("pattern"))
+    return parsed
+
+
+def _parse_split_pattern(pattern: Any) -> dict[str, str]:
+    """Return the checked pattern of a Split: {"Regex": regex} or {"String": text}."""
+    [(kind, text)] = pattern.items() if isinstance(pattern, dict) and len(pattern) == 1 else [(None, None)]
+    expect(
+        kind in ("Regex", "String") and isinstance(text, str) and text != "",
+        "has a pre_tokenizer.pattern that is neither a Regex nor a String",
+    )
+    expect(len(text) <= LONGEST_REGEX, f"has a pre_tokenizer.pattern of {len(text)} characters")
+    expect(_is_unicode(text), "has a pre_tokenizer.pattern with a lone surrogate")
+    if kind == "Regex":
+        expect(text not in NAMES, f"has the pre_tokenizer.pattern {text!r}, which names a pattern and is not its regex")
+        refuse_misread_by_tokenizers(resolve_pattern(text))
+    return {kind: text}
+
+
+def parse_added_tokens(added: list[tuple[str, Any]]) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
+    """The ids of added tokens, given with their fields' names, and the flags in which they differ from special ones.
+
+    Tokens that are not special ("special": false) follow the same rule in `encode` as those that are.
+    """
+    special: dict[str, int] = {}
+    flags: dict[str, dict[str, bool]] = {}
+    for field, token in added:
+        expect(isinstance(token, dict), f"has {field} that is no object")
+        spelling, i = token.get("content"), token.get("id")
+        expect(isinstance(spelling, str) and spelling != "", f"has {field}.content = {shown(spelling)}")
+        expect(is_id(i), f"has {field}.id = {shown(i)}")
+        name = f"{field} ({shown(spelling)})"
+        for flag, value in _SPECIAL.items():
+            given = token.get(flag, value)
+            expect(isinstance(given, bool), f"has {name} with {flag} = {shown(given)}")
+            if given != value:
+                flags.setdefault(spelling, {})[flag] = given
+        expect(spelling not in special, f"has {name} twice")
+        special[spelling] = i
+    return special, flags
+
+
+def _parse_post_processor(processor: Any, special: dict[str, int]) -> dict | None:
+    """None, ByteLevel, TemplateProcessing, BertProcessing or RobertaProcessing, or a sequence of these.
+
+    They change the offsets, and what is put around a text, both of which are not ours: the field is only kept.
+    """
+    steps = [processor]
+    if _type(processor) == "Sequence":
+        steps = processor.get("processors")
+        expect(isinstance(steps, list), "has a post_processor.processors that is no list")
+    for step in steps:
+        kind = _type(step)
+        if kind == "TemplateProcessing":
+            _check_template(step, special)
+        elif kind in ("BertProcessing", "RobertaProcessing"):
+            for name in ("cls", "sep"):
+                token = step.get(name)
+                expect(
+                    isinstance(token, list)
+                    and len(token) == 2
+                    and isinstance(token[0], str)
+                    and type(token[1]) is int
+                    and special.get(token[0]) == token[1],
+                    f"has a post_processor {kind} with {name} = {shown(token)}, which added_tokens does not have",
+                )
+        elif kind == "ByteLevel":
+            flags = [step.get(flag, True) for flag in ("add_prefix_space", "trim_offsets", "use_regex")]
+            expect(set(map(type, flags)) == {bool}, f"has a post_processor ByteLevel with {shown(flags)}")
+        else:
+            expect(processor is None, f"has a post_processor of type {kind}, which is not supported")
+    return processor
+
+
+def _check_template(template: dict, special: dict[str, int]) -> None:
+    what = "has a post_processor TemplateProcessing"
+    named = template.get("special_tokens")
+    expect(isinstance(named, dict), f"{what} without special_tokens")
+    for name, token in named.items():
+        spellings, ids = (token.get("tokens"), token.get("ids")) if isinstance(token, dict) else (None, None)
+        expect(
+            isinstance(spellings, list)
+            and all(isinstance(spelling, str) for spelling in spellings)
+            and [special.get(spelling) for spelling in spellings] == ids
+            and token.get("id") == name,
+            f"{what} with special_tokens[{shown(name)}] = {shown(token)}, which added_tokens does not have",
+        )
+    for field in ("single", "pair"):
+        pieces = template.get(field)
+        expect(isinstance(pieces, list), f"{what} without {field}")
+        for piece in pieces:
+            [(kind, value)] = piece.items() if isinstance(piece, dict) and len(piece) == 1 else [(None, None)]
+            known = {"Sequence": ("A", "B"), "SpecialToken": named}.get(kind, ())
+            expect(
+                isinstance(value, dict)
+                and isinstance(value.get("id"), str)
+                and value["id"] in known
+                and type(value.get("type_id")) is int
+                and 0 <= value["type_id"] < 2**32,
+                f"{what} with {shown(piece)} in {field}, which is neither a sequence nor one of its special_tokens",
+            )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _type(field: Any) -> str:
+    """The type of a step of the pipeline, or what stands in its place, for messages."""
+    kind = field.get("type") if isinstance(field, dict) else field
+    return kind if isinstance(kind, str) and len(kind) <= 80 else shown(kind)

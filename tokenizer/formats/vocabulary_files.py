@@ -1,0 +1,273 @@
+"""Reading and writing vocabularies: tokenizer.json, tiktoken's ranks, and merges beside the tokens' ids.
+
+A file is read strictly: what we do not do is refused by name, and a damaged file is a ValueError that says
+which file and which field.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+from binascii import a2b_base64
+from collections.abc import Mapping
+from io import BytesIO
+from operator import lt
+from pathlib import Path
+
+from tokenizer.formats.hugging_face import parse_added_tokens, parse_tokenizer_json, tokenizer_json
+from tokenizer.formats.published import PatternNeededError, recognise
+from tokenizer.formats.records import Record
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, is_id, largest_size, most_merges
+from tokenizer.formats.strict_json import parse_json, read_bytes, read_json, read_text
+from tokenizer.special import END_OF_TEXT, check_special_tokens
+from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
+from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
+
+# Merges, and the file beside them that gives every token its id.
+_IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
+# What a folder is searched for, in this order.
+_IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "*.tiktoken", "tokenizer.model")
+# Pattern and normalizer of the tokenizer_class in tokenizer_config.json: merges.txt does not say them.
+_CLASSES = {"GPT2Tokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
+
+_RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+[\r\n]")
+_NOT_SPACE = bytes(byte for byte in range(256) if byte not in b" \t\n\r\x0b\x0c")
+
+
+def load_vocabulary(
+    path: str | os.PathLike,
+    pattern: str | Pattern | None = None,
+    special_tokens: dict[str, int] | None = None,
+    normalizer: str | None = None,
+) -> Vocabulary:
+    """Read a vocabulary from a file or folder, whose format its name tells, or its first line."""
+    path = Path(path)
+    if path.is_dir():
+        path = _in_folder(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no such tokenizer: {path}")
+    if special_tokens is not None and not isinstance(special_tokens, Mapping):
+        raise ValueError(
+            "special_tokens must be a dict from spelling to id, such as {'<|endoftext|>': 100257}, "
+            f"not a {type(special_tokens).__name__}"
+        )
+    if normalizer not in (None, "NFC"):
+        raise ValueError(f"normalizer must be 'NFC' or None, not {normalizer!r}")
+    # The many objects of a large file are all kept: looking for garbage among them would only take time.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for merges, ids in _IDS_BESIDE.items():
+            # The two may have a prefix in common, as in my-vocab.json and my-merges.txt.
+            for name in (merges, ids):
+                if path.name.endswith(name):
+                    prefix = path.name.removesuffix(name)
+                    beside = path.with_name(prefix + merges), path.with_name(prefix + ids)
+                    return _load_merges(*beside, pattern, special_tokens, normalizer)
+        if path.suffix == ".json":
+            if (pattern, special_tokens, normalizer) != (None, None, None):
+                raise ValueError("says its own pattern, special tokens and normalizer; load it without")
+            return _load_tokenizer_json(path)
+        return _load_ranks(path, pattern, special_tokens, normalizer)
+    except RecursionError:
+        raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
+    except PatternNeededError as error:
+        raise PatternNeededError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    finally:
+        if collects:
+            gc.enable()
+
+
+def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike) -> None:
+    """Write folder/tokenizer.json through a temporary file in the same folder."""
+    folder = Path(folder)
+    content = json.dumps(tokenizer_json(vocabulary), ensure_ascii=False, indent=2) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".tokenizer.json.{os.getpid()}.partial"
+    try:
+        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(folder / "tokenizer.json")
+    except OSError as error:
+        # A full disk does not say which file did not fit.
+        raise OSError(error.errno, error.strerror, str(folder / "tokenizer.json")) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _in_folder(folder: Path) -> Path:
+    for name in _IN_FOLDER:
+        found = sorted(path for path in folder.glob(name) if path.is_file())
+        if len(found) > 1:
+            raise ValueError(f"the folder {folder} has {len(found)} {name} files; load one of them by its name")
+        if found:
+            return found[0]
+    *others, last = _IN_FOLDER
+    raise FileNotFoundError(f"the folder {folder} has no {', '.join(others)} or {last}")
+
+
+def _load_tokenizer_json(path: Path) -> Vocabulary:
+    content = read_bytes(path)
+    record = Record(content)
+    vocabulary = record.read()
+    if vocabulary is None:
+        vocabulary = parse_tokenizer_json(parse_json(content))
+        record.write(vocabulary)
+    return vocabulary
+
+
+def _load_ranks(path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
+    """Read tiktoken's format: lines of a token in base64 and its rank, which is its id."""
+    content = read_bytes(path)
+    if path.suffix != ".tiktoken" and not _RANK_LINE.match(content, 0, 8192):
+        raise ValueError(
+            "is neither a tokenizer.json, nor vocab.bpe or merges.txt, nor tiktoken's ranks in base64"
+            + (" (SentencePiece models are not supported)" if path.suffix == ".model" else "")
+        )
+    ranks = _parse_ranks(content)
+    if pattern is None:
+        known = recognise(content, len(ranks), path.stem)
+        if known is None:
+            raise PatternNeededError(f"does not say how text is split; pass pattern= with one of {', '.join(NAMES)}")
+        pattern = known[0]
+        special_tokens = known[1] if special_tokens is None else special_tokens
+    special_tokens = dict(special_tokens or {})
+    check_special_tokens(tuple(special_tokens))
+    for spelling, i in special_tokens.items():
+        if not is_id(i):
+            raise ValueError(f"the id of the special token {spelling!r} must be below {LARGEST_ID}, not {i!r}")
+    longest = max(map(len, ranks), default=0)
+    if longest > LONGEST_RANKED_TOKEN:
+        raise ValueError(f"a token has {longest} bytes; {LONGEST_RANKED_TOKEN} are the most in a vocabulary by ranks")
+    return Vocabulary(
+        ids=ranks,
+        special_tokens=special_tokens,
+        pattern=resolve_pattern(pattern),
+        rule=BY_RANKS,
+        normalizer=normalizer,
+    )
+
+
+def _parse_ranks(content: bytes) -> dict[bytes, int]:
+    """The ranks of tokens: in bulk, or line by line where that is not sure of every line."""
+    lines = content.count(b"\n") + (not content.endswith(b"\n"))
+    if content.translate(None, _NOT_SPACE).removesuffix(b"\n") + b"\n" != b" \n" * lines:
+        return _parse_rank_lines(content)
+    fields = content.split()
+    try:
+        ranks = list(map(int, fields[1::2]))
+        found = dict(zip([a2b_base64(token, strict_mode=True) for token in fields[::2]], ranks, strict=True))
+    except ValueError:
+        return _parse_rank_lines(content)
+    # What int takes beside digits.
+    only_digits = b"-" not in content and b"_" not in content and b" +" not in content
+    ascending = all(map(lt, ranks, ranks[1:]))
+    if only_digits and ascending and len(found) == lines and b"" not in found and ranks[-1] < largest_size(lines):
+        return found
+    return _parse_rank_lines(content)
+
+
+def _parse_rank_lines(content: bytes) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    taken: set[int] = set()
+    for number, line in enumerate(BytesIO(content.rstrip()), start=1):
+        try:
+            encoded, rank_text = line.split(None, 2)
+            token, rank = a2b_base64(encoded, strict_mode=True), int(rank_text)
+        except ValueError:
+            raise ValueError(f"line {number} is not a token in base64 and its rank") from None
+        if not token or not rank_text.isdigit() or rank >= LARGEST_ID:
+            raise ValueError(f"line {number} has an empty token or a rank out of range")
+        if rank in taken:
+            raise ValueError(f"line {number} repeats the rank {rank}")
+        if token in found:
+            raise ValueError(f"two tokens have the bytes {token[:80]!r}; the second is in line {number}")
+        found[token] = rank
+        taken.add(rank)
+    if found and max(taken) >= largest_size(len(found)):
+        raise ValueError(f"has ranks up to {max(taken)} for {len(found)} tokens")
+    return found
+
+
+def _load_merges(path: Path, ids_path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
+    """GPT-2's format, and Qwen 2's: merges line by line, and beside them a JSON object with every token's id.
+
+    Special tokens that are not given are those in the files that transformers writes beside them, and <|endoftext|>
+    where it has an id.
+    """
+    if not path.is_file() or not ids_path.is_file():
+        missing = ids_path if path.is_file() else path
+        raise ValueError(f"needs {missing.name} beside it")
+    ids = _beside(ids_path)
+    # A version, and more lines than these would be wrong whatever they are.
+    merges = read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n", most_merges(ids) + 2)
+    if merges[0].startswith("#version") or merges == [""]:
+        del merges[0]
+    config = _beside(path.with_name("tokenizer_config.json"), {})
+    if pattern is None:
+        pattern, normalizer = _pattern_of_class(config, normalizer)
+    flags: dict[str, dict] = {}
+    if special_tokens is None:
+        special_tokens, flags = _added_tokens_beside(path, config)
+        if END_OF_TEXT in ids:
+            special_tokens.setdefault(END_OF_TEXT, ids[END_OF_TEXT])
+    return build_vocabulary(
+        ids,
+        merges,
+        special_tokens,
+        resolve_pattern(pattern),
+        vocab_field=ids_path.name,
+        normalizer=normalizer,
+        added_flags=flags,
+    )
+
+
+def _beside(path: Path, otherwise=None):
+    """The JSON in a file beside the one that is loaded, or `otherwise` where there is none."""
+    if otherwise is not None and not path.is_file():
+        return otherwise
+    try:
+        found = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{path.name} {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return found
+
+
+def _pattern_of_class(config: dict, normalizer: str | None) -> tuple[str, str | None]:
+    """The split pattern and normalizer of the tokenizer_class in tokenizer_config.json; GPT-2's where it names none."""
+    if config.get("add_prefix_space"):
+        raise ValueError("tokenizer_config.json has add_prefix_space, which is not supported")
+    name = config.get("tokenizer_class", "GPT2Tokenizer")
+    known = _CLASSES.get(name.removesuffix("Fast")) if isinstance(name, str) else None
+    if known is None:
+        raise PatternNeededError(
+            f"tokenizer_config.json names the tokenizer_class {str(name)[:80]!r}, which does not say how text is "
+            "split; save a tokenizer.json beside it, or pass pattern="
+        )
+    return known[0], normalizer or known[1]
+
+
+def _added_tokens_beside(path: Path, config: dict) -> tuple[dict[str, int], dict[str, dict]]:
+    """What transformers says of added tokens: all of it in tokenizer_config.json, their ids in added_tokens.json."""
+    decoder = config.get("added_tokens_decoder")
+    if decoder is None:
+        entries = _beside(path.with_name("added_tokens.json"), {})
+        added = [("added_tokens.json", {"content": content, "id": i}) for content, i in entries.items()]
+        return parse_added_tokens(added)
+    if not isinstance(decoder, dict):
+        raise ValueError("tokenizer_config.json has an added_tokens_decoder that is no object")
+    added = []
+    for key, token in decoder.items():
+        field = f"added_tokens_decoder[{key[:20]!r}]"
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and isinstance(token, dict)):
+            raise ValueError(f"tokenizer_config.json has {field} that is no token with its id")
+        added.append((field, token | {"id": int(key)}))
+    return parse_added_tokens(added)

@@ -1,0 +1,262 @@
+"""The merge loop of training, in time proportional to the replacements made.
+
+A pair first occurs in the very merge that makes the newer of its two symbols, so new pairs are found through arrays
+indexed by symbol, no hash table is needed, and a stretch is written once. After that merge a pair's count can only
+fall: a heap entry may be stale, but never too low; and pairs too rare to be merged soon need not be on the heap.
+
+What takes time is waiting for memory, so the nodes and records of the positions to come are asked for beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numba
+import numpy as np
+
+from tokenizer.kernels.pairs import (
+    COUNT,
+    FLOOR,
+    HEAP,
+    KEY,
+    LENGTH,
+    MERGES,
+    NODE,
+    NONE,
+    PAIR,
+    POOL,
+    RECORD,
+    RECORDS,
+    RUNS,
+    START,
+    SYMBOL,
+    WORD,
+    drop_first,
+    free_record,
+    leave,
+    new_record,
+    push,
+    sink_first,
+)
+from tokenizer.kernels.runs import give_up_in_runs, replace_in_runs
+from tokenizer.kernels.tools import inlined, kernel, prefetch
+
+NODES_AHEAD, RECORDS_AHEAD = 24, 8  # how many positions beforehand memory is asked for
+
+MORE, GROW, TIDY, REFILL, FINISHED = range(5)  # what `merge` returns
+
+
+def step(function: Callable):
+    """A part of `merge` that is called in one place: it is compiled in there, not first apart, which takes longer."""
+    return numba.njit(inline="always")(function)
+
+
+@kernel
+def merge(training, merges, min_count, max_length, work):
+    """Make merges until `merges` is full, about `work` replacements are done, memory is short, or no pair is left.
+
+    merges: int32 (n, 2), filled from state[MERGES] on with pairs of symbols; merge k makes symbol 256 + k.
+    Returns MORE when there is more to do, GROW when the records, the heap or the events must grow, TIDY when the pool
+    is full, REFILL when nothing is left on the heap but rarer pairs may be put there, or FINISHED.
+    """
+    records = training.records
+    heap = training.heap
+    lengths = training.lengths
+    state = training.state
+    while state[MERGES] < len(merges):
+        if work <= 0:
+            return MORE
+        if state[HEAP] == 0:
+            return FINISHED if state[FLOOR] <= min_count else REFILL
+        record = heap[0, 2]
+        if records[RECORD * record + COUNT] != heap[0, 0]:
+            _correct_first(heap, records, training.free, training.on_heap, state, record)
+            continue
+        new = 256 + state[MERGES]
+        occurrences = records[RECORD * record + LENGTH]
+        # Each symbol can stand once to the left and once to the right of the new one, itself included.
+        most_new_pairs = min(2 * new + 2, 2 * occurrences + 4 * state[RUNS])
+        if (
+            state[RECORDS] + most_new_pairs > len(training.on_heap)
+            or state[HEAP] + most_new_pairs > len(heap)
+            or 2 * occurrences > len(training.events)
+            or 2 * state[RUNS] > len(training.runs)
+        ):
+            return GROW
+        if state[POOL] + 2 * occurrences > len(training.pool):
+            return TIDY
+        drop_first(heap, state)
+        work -= occurrences
+        left = records[RECORD * record + KEY] >> 32
+        right = records[RECORD * record + KEY] & 0xFFFFFFFF
+        if lengths[left] + lengths[right] > max_length:
+            if state[RUNS]:
+                give_up_in_runs(training.runs, state, record)
+            _give_up(training.nodes, training.pool, records, training.free, state, record)
+            continue
+        merges[state[MERGES], 0] = left
+        merges[state[MERGES], 1] = right
+        lengths[new] = lengths[left] + lengths[right]
+        state[MERGES] += 1
+        made, happened = _replace(training, record, new, lengths[left], lengths[new])
+        if state[RUNS]:
+            made = replace_in_runs(training, record, new, made)
+        _list_new_pairs(training, made, happened)
+        _offer_new_pairs(training, made, new)
+        free_record(records, training.free, state, record)
+    return FINISHED
+
+
+@step
+def _correct_first(heap, records, free, on_heap, state, record):
+    """Put the heap's first entry, whose pair has become rarer, where it belongs now."""
+    count = records[RECORD * record + COUNT]
+    if count >= state[FLOOR]:
+        sink_first(heap, state[HEAP], count, records[RECORD * record + KEY], record)
+    else:
+        drop_first(heap, state)
+        on_heap[record] = 0
+        if count == 0:
+            free_record(records, free, state, record)
+
+
+@step
+def _give_up(nodes, pool, records, free, state, record):
+    """Forget a pair that would make too long a token."""
+    start = records[RECORD * record + START]
+    for k in range(start, start + records[RECORD * record + LENGTH]):
+        node = NODE * np.int64(pool[k])
+        if nodes[node + PAIR] == record:
+            nodes[node + PAIR] = NONE
+    free_record(records, free, state, record)
+
+
+@step
+def _replace(training, record, new, to_second, to_after):
+    """Put the new symbol wherever the pair stands, from left to right.
+
+    to_second, to_after: bytes from the pair's first symbol to its second, and to what follows. Returns how many pairs
+    came to be, which are in `made`, and how often, which is in `events`.
+    """
+    nodes = training.nodes
+    counts = training.counts
+    pool = training.pool
+    records = training.records
+    lengths = training.lengths
+    state = training.state
+    free = training.free
+    on_heap = training.on_heap
+    events = training.events
+    made = 0
+    happened = 0
+    start = records[RECORD * record + START]
+    end = start + records[RECORD * record + LENGTH]
+    for k in range(start, end):
+        _ask_ahead(nodes, pool, counts, records, lengths, k, end, to_second, to_after)
+        position = np.int64(pool[k])
+        node = NODE * position
+        if nodes[node + PAIR] != record:
+            continue
+        word = nodes[node + WORD]
+        weight = counts[word]
+        second = node + NODE * to_second
+        after = node + NODE * to_after
+        following = np.int64(nodes[second + PAIR])
+        # An overlapping occurrence of the same pair is gone before it is visited.
+        nodes[second + PAIR] = NONE
+        if following != record:
+            leave(records, free, on_heap, state, following, weight)
+        nodes[node + SYMBOL] = new
+        nodes[after - NODE + SYMBOL] = new
+        nodes[node + PAIR] = NONE
+        if nodes[node - NODE + WORD] == word:
+            neighbour = np.int64(nodes[node - NODE + SYMBOL])
+            before = position - lengths[neighbour]
+            preceding = np.int64(nodes[NODE * before + PAIR])
+            if preceding != record:
+                leave(records, free, on_heap, state, preceding, weight)
+            pair = np.int64(training.with_left[neighbour])
+            if pair == NONE:
+                pair = new_record(records, free, on_heap, state, neighbour, new, 1)
+                training.with_left[neighbour] = pair
+                training.made[made] = pair
+                made += 1
+            _enter(nodes, records, events, happened, pair, before, weight)
+            happened += 1
+        if nodes[after + WORD] == word:
+            neighbour = np.int64(nodes[after + SYMBOL])
+            pair = np.int64(training.with_right[neighbour])
+            if pair == NONE:
+                pair = new_record(records, free, on_heap, state, new, neighbour, 1)
+                training.with_right[neighbour] = pair
+                training.made[made] = pair
+                made += 1
+            _enter(nodes, records, events, happened, pair, position, weight)
+            happened += 1
+    return made, happened
+
+
+@step
+def _ask_ahead(nodes, pool, counts, records, lengths, k, end, to_second, to_after):
+    """Ask for the memory that replacing the pair at positions to come will read and write."""
+    if k + NODES_AHEAD < end:
+        position = np.int64(pool[k + NODES_AHEAD])
+        prefetch(nodes, NODE * (position - 1))
+        prefetch(nodes, NODE * (position + to_after))
+    if k + RECORDS_AHEAD < end:
+        node = NODE * np.int64(pool[k + RECORDS_AHEAD])
+        prefetch(counts, np.int64(nodes[node + WORD]))
+        second = np.int64(nodes[node + NODE * to_second + PAIR])
+        prefetch(records, RECORD * max(second, 0))
+        before = node - NODE * lengths[nodes[node - NODE + SYMBOL]]
+        if before > 0:
+            prefetch(records, RECORD * max(np.int64(nodes[before + PAIR]), 0))
+
+
+@inlined
+def _enter(nodes, records, events, happened, record, position, weight):
+    """Count a new pair at a position, and write down where: its stretch of the pool is not known yet."""
+    records[RECORD * record + COUNT] += weight
+    records[RECORD * record + LENGTH] += 1
+    nodes[NODE * position + PAIR] = record
+    events[happened, 0] = record
+    events[happened, 1] = position
+
+
+@step
+def _list_new_pairs(training, made, happened):
+    """Give the pairs that came to be their stretches of the pool, and put their positions there."""
+    records = training.records
+    state = training.state
+    for m in range(made):
+        record = np.int64(training.made[m])
+        records[RECORD * record + START] = state[POOL]
+        state[POOL] += records[RECORD * record + LENGTH]
+        records[RECORD * record + LENGTH] = 0
+    for k in range(happened):
+        record = np.int64(training.events[k, 0])
+        position = np.int64(training.events[k, 1])
+        if training.nodes[NODE * position + PAIR] == record:
+            training.pool[records[RECORD * record + START] + records[RECORD * record + LENGTH]] = position
+            records[RECORD * record + LENGTH] += 1
+
+
+@step
+def _offer_new_pairs(training, made, new):
+    """Put the pairs that came to be on the heap if they are frequent enough, and clear what they were found by."""
+    records = training.records
+    on_heap = training.on_heap
+    state = training.state
+    for m in range(made):
+        record = np.int64(training.made[m])
+        left = records[RECORD * record + KEY] >> 32
+        right = records[RECORD * record + KEY] & 0xFFFFFFFF
+        if left == new:
+            training.with_right[right] = NONE
+        if right == new:
+            training.with_left[left] = NONE
+        on_heap[record] = 0
+        if records[RECORD * record + COUNT] >= state[FLOOR]:
+            push(training.heap, records, on_heap, state, record)
+        elif records[RECORD * record + COUNT] == 0:
+            free_record(records, training.free, state, record)

@@ -1,0 +1,125 @@
+"""The scanner: one loop that runs a pattern's automaton over UTF-8 and writes where each pretoken ends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenizer.kernels.ascii import split_ascii
+from tokenizer.kernels.tools import kernel
+from tokenizer.splitting.patterns import (
+    CLASSES,
+    CONTRACTION,
+    EMIT,
+    EMIT_AT_MARK,
+    EMIT_BYTE,
+    END,
+    MARK_AFTER,
+    MARK_BEFORE,
+    MULTIBYTE,
+    OTHER,
+    START,
+)
+
+
+@kernel
+def scan(data, offsets, document, position, ends, actions, loops, byte_classes, code_point_classes, fold, ascii_rules):
+    """Split documents until `ends` is full or the documents are done.
+
+    data: uint8 bytes of all documents; offsets: int64, document d is data[offsets[d]:offsets[d + 1]], and
+    documents follow one another without gaps. `document`, `position`: where to go on (the start of a
+    pretoken). Writes the end of each pretoken to `ends` (int64); a pretoken starts where the last one ended.
+    Bytes that are no UTF-8 are pretokens of one byte each, and text is split as if it ended before them.
+    Returns (pretokens written, document, position).
+    """
+    n = 0
+    documents = len(offsets) - 1
+    while document < documents:
+        end = offsets[document + 1]
+        while position < end and n < len(ends):
+            # A pretoken starts at `position`.
+            if data[position] < 0x80 and (position + 1 == end or data[position + 1] < 0x80):
+                n, position = split_ascii(data, position, end, ascii_rules, ends, n)
+                if position == end or n == len(ends):
+                    break
+            state = START
+            mark = position
+            while True:
+                # The class and width of the code point at `position`; END past the text and at bytes that are no UTF-8.
+                scanner_class = END
+                width = 1
+                if position < end:
+                    first = np.int64(data[position])
+                    scanner_class = byte_classes[first]
+                    if scanner_class == MULTIBYTE:
+                        scanner_class = END
+                        if 0xC2 <= first < 0xE0:
+                            if position + 1 < end:
+                                second = np.int64(data[position + 1])
+                                if second & 0xC0 == 0x80:
+                                    scanner_class = code_point_classes[(first & 0x1F) << 6 | second & 0x3F]
+                                    width = 2
+                        elif 0xE0 <= first < 0xF0:
+                            if position + 2 < end:
+                                second = np.int64(data[position + 1])
+                                third = np.int64(data[position + 2])
+                                if second & 0xC0 == 0x80 and third & 0xC0 == 0x80:
+                                    code_point = (first & 0x0F) << 12 | (second & 0x3F) << 6 | third & 0x3F
+                                    if code_point >= 0x800:
+                                        scanner_class = code_point_classes[code_point]
+                                        width = 3
+                        elif 0xF0 <= first < 0xF5 and position + 3 < end:
+                            second = np.int64(data[position + 1])
+                            third = np.int64(data[position + 2])
+                            fourth = np.int64(data[position + 3])
+                            if second & 0xC0 == 0x80 and third & 0xC0 == 0x80 and fourth & 0xC0 == 0x80:
+                                code_point = (
+                                    (first & 0x07) << 18 | (second & 0x3F) << 12 | (third & 0x3F) << 6
+                                ) | fourth & 0x3F
+                                if 0x10000 <= code_point < 0x110000:
+                                    scanner_class = code_point_classes[code_point]
+                                    width = 4
+
+                action = actions[state * CLASSES + scanner_class]
+                if action == CONTRACTION:
+                    length = 0
+                    if position + 1 < end:
+                        one = data[position + 1]
+                        if fold and 65 <= one <= 90:
+                            one += 32
+                        if one == 115 or one == 100 or one == 109 or one == 116:  # 's 'd 'm 't
+                            length = 2
+                        elif position + 2 < end:
+                            two = data[position + 2]
+                            if fold and 65 <= two <= 90:
+                                two += 32
+                            if (
+                                (one == 108 and two == 108)  # 'll
+                                or (one == 118 and two == 101)  # 've
+                                or (one == 114 and two == 101)  # 're
+                                or (fold and one == 0xC5 and two == 0xBF)  # the long s, which folds to s
+                            ):
+                                length = 3
+                    position += length
+                    action = EMIT if length else actions[state * CLASSES + OTHER]
+                if action >= EMIT:
+                    break
+                if action & MARK_BEFORE:
+                    mark = position
+                position += width
+                if action & MARK_AFTER:
+                    mark = position
+                state = action & 15
+                loop = loops[state]
+                if loop != 255:
+                    while position < end and byte_classes[data[position]] == loop:
+                        position += 1
+            if action == EMIT_AT_MARK:
+                position = mark
+            elif action == EMIT_BYTE:
+                position += 1
+            ends[n] = position
+            n += 1
+        if position < end:
+            break  # `ends` is full
+        document += 1
+    return n, document, position

@@ -1,0 +1,1 @@
+"""Pre-tokenization: split patterns and the scanners that find where pretokens end."""

@@ -1,0 +1,180 @@
+"""Pre-tokenizers of several steps, as tokenizer.json lists them: each step splits the pieces of the step before.
+
+The steps are those of Hugging Face's tokenizers: Split, Digits, Punctuation and ByteLevel. They run in plain Python and
+in the `regex` module, so they are slower than the scanner of a named pattern.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property, partial
+
+from tokenizer.byte_level import spell, unspell
+from tokenizer.splitting import unicode_classes
+from tokenizer.splitting.patterns import Automaton, resolve_pattern
+from tokenizer.splitting.scanner import match_spans, pretokens, utf8_stretches
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    # A step turns a piece of text into smaller ones. Some of these may be empty.
+    Step = Callable[[str], list[str]]
+
+BEHAVIORS = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
+
+# Numbers that the table of `unicode_classes` lacks. Digits uses Rust's newer table, which has them.
+_NEW_NUMBERS = "11DE0-11DE9 16FF4-16FF6"
+# What Punctuation splits off: ASCII punctuation and symbols, and punctuation as of Unicode 8.
+_PUNCTUATION = (
+    "21-2F 3A-40 5B-60 7B-7E A1 A7 AB B6-B7 BB BF 37E 387 55A-55F 589-58A 5BE 5C0 5C3 5C6 5F3-5F4 609-60A 60C-60D 61B "
+    "61E-61F 66A-66D 6D4 700-70D 7F7-7F9 830-83E 85E 964-965 970 AF0 DF4 E4F E5A-E5B F04-F12 F14 F3A-F3D F85 FD0-FD4 "
+    "FD9-FDA 104A-104F 10FB 1360-1368 1400 166D-166E 169B-169C 16EB-16ED 1735-1736 17D4-17D6 17D8-17DA 1800-180A "
+    "1944-1945 1A1E-1A1F 1AA0-1AA6 1AA8-1AAD 1B5A-1B60 1BFC-1BFF 1C3B-1C3F 1C7E-1C7F 1CC0-1CC7 1CD3 2010-2027 "
+    "2030-2043 2045-2051 2053-205E 207D-207E 208D-208E 2308-230B 2329-232A 2768-2775 27C5-27C6 27E6-27EF 2983-2998 "
+    "29D8-29DB 29FC-29FD 2CF9-2CFC 2CFE-2CFF 2D70 2E00-2E2E 2E30-2E42 3001-3003 3008-3011 3014-301F 3030 303D 30A0 "
+    "30FB A4FE-A4FF A60D-A60F A673 A67E A6F2-A6F7 A874-A877 A8CE-A8CF A8F8-A8FA A8FC A92E-A92F A95F A9C1-A9CD "
+    "A9DE-A9DF AA5C-AA5F AADE-AADF AAF0-AAF1 ABEB FD3E-FD3F FE10-FE19 FE30-FE52 FE54-FE61 FE63 FE68 FE6A-FE6B "
+    "FF01-FF03 FF05-FF0A FF0C-FF0F FF1A-FF1B FF1F-FF20 FF3B-FF3D FF3F FF5B FF5D FF5F-FF65 10100-10102 1039F 103D0 "
+    "1056F 10857 1091F 1093F 10A50-10A58 10A7F 10AF0-10AF6 10B39-10B3F 10B99-10B9C 11047-1104D 110BB-110BC "
+    "110BE-110C1 11140-11143 11174-11175 111C5-111C9 111CD 111DB 111DD-111DF 11238-1123D 112A9 114C6 115C1-115D7 "
+    "11641-11643 1173C-1173E 12470-12474 16A6E-16A6F 16AF5 16B37-16B3B 16B44 1BC9F 1DA87-1DA8B"
+)
+
+
+class Chain:
+    """A pre-tokenizer of several steps. It takes the place of a `Pattern`, and has neither a name nor an automaton.
+
+    steps: checked steps in the form of tokenizer.json, exactly one of them a ByteLevel. The steps after it see text in
+    ByteLevel's alphabet.
+    """
+
+    name = None
+    automaton = None
+
+    def __init__(self, steps: Sequence[dict[str, Any]]):
+        self.steps = tuple(steps)
+        # ByteLevel can put a space before a piece, so that pretokens have more bytes than the text.
+        self.adds_spaces = any(step.get("add_prefix_space") for step in steps)
+
+    def __reduce__(self):
+        return Chain, (self.steps,)
+
+    def __str__(self) -> str:
+        return json.dumps(self.steps, ensure_ascii=False, sort_keys=True)
+
+    @property
+    def identity(self) -> str:
+        """Return what a fingerprint hashes: the steps, and the digest of their Unicode table."""
+        return f"{self}\n{unicode_classes.classes_digest()}"
+
+    def check(self) -> None:
+        """Raise ValueError for a regex that does not compile or that engines read differently."""
+        assert self._run
+
+    def pretokens(self, text: bytes) -> Iterator[bytes]:
+        """Yield the pretokens of one text in order.
+
+        Each stretch of valid UTF-8 is split separately. Every other byte is a pretoken.
+        """
+        for stretch, is_bad in utf8_stretches(text):
+            if is_bad:
+                yield stretch.encode(errors="surrogateescape")
+                continue
+            pieces = [stretch]
+            for step in self._run:
+                pieces = [part for piece in pieces for part in step(piece) if part]
+            yield from map(unspell, pieces)
+
+    @cached_property
+    def _run(self) -> list[Step]:
+        return [_step(description) for description in self.steps]
+
+
+def _step(step: dict[str, Any]) -> Step:
+    kind = step["type"]
+    if kind == "ByteLevel":
+        return partial(_byte_level, prefix=step["add_prefix_space"], split=step["use_regex"])
+    if kind == "Digits":
+        return partial(
+            _split, find=partial(_spans, regex=_digits(step["individual_digits"])), behavior="Isolated", invert=False
+        )
+    if kind == "Punctuation":
+        return partial(_split, find=partial(_spans, regex=_punctuation()), behavior=step["behavior"], invert=False)
+    how = {"behavior": step["behavior"], "invert": step["invert"]}
+    if "String" in step["pattern"]:
+        return partial(_split, find=partial(_spans, regex=re.compile(re.escape(step["pattern"]["String"]))), **how)
+    pattern = resolve_pattern(_line_anchors(step["pattern"]["Regex"]))
+    if pattern.name and how == {"behavior": "Isolated", "invert": False}:
+        return partial(_scan, automaton=pattern.automaton)
+    return partial(_split, find=partial(match_spans, pattern=pattern.regex), **how)
+
+
+def _scan(piece: str, automaton: Automaton) -> list[str]:
+    return [pretoken.decode() for pretoken in pretokens(piece.encode(), automaton)]
+
+
+def _byte_level(piece: str, *, prefix: bool, split: bool) -> list[str]:
+    if prefix and not piece.startswith(" "):
+        piece = " " + piece
+    data = piece.encode()
+    return list(map(spell, pretokens(data, resolve_pattern("gpt2").automaton) if split else [data]))
+
+
+def _spans(piece: str, regex: re.Pattern) -> Iterator[tuple[int, int]]:
+    return (match.span() for match in regex.finditer(piece))
+
+
+def _split(piece: str, *, find: Callable[[str], Iterator[tuple[int, int]]], behavior: str, invert: bool) -> list[str]:
+    """Return a piece cut at the spans that `find` yields. `behavior` says which neighbour a match is merged with."""
+    cuts: list[tuple[int, int, bool]] = []  # start, end, whether it is a match; they cover the piece
+    done = 0
+    for start, end in find(piece):
+        if done < start:
+            cuts.append((done, start, invert))
+        cuts.append((start, end, not invert))
+        done = end
+    if done < len(piece):
+        cuts.append((done, len(piece), invert))
+    if behavior == "Isolated":
+        return [piece[start:end] for start, end, _ in cuts]
+    if behavior == "MergedWithNext":
+        cuts.reverse()
+    merged: list[tuple[int, int]] = []
+    before = False
+    for start, end, is_match in cuts:
+        joins = is_match == before if behavior == "Contiguous" else is_match and not before
+        if joins and merged:
+            merged[-1] = (min(start, merged[-1][0]), max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+        before = is_match
+    return [piece[start:end] for start, end in sorted(merged)]
+
+
+def _line_anchors(regex: str) -> str:
+    """Rewrite a regex in which `^`, `$` and `\\Z` stand for the edges of lines, as they do in `tokenizers`."""
+    edges = {"^": r"(?:\A|(?<=\n)(?!\Z))", "$": r"(?=\n|\Z)", r"\Z": r"(?=\n?\Z)", r"\z": r"\Z"}
+    parts = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\\\]])*\]|[$^]", re.DOTALL)
+    return parts.sub(lambda part: edges.get(part[0], part[0]), regex)
+
+
+@cache
+def _digits(individual: bool) -> re.Pattern[str]:
+    table = unicode_classes.code_point_classes()
+    numbers = re.finditer(bytes([unicode_classes.NUMBER]) + b"+", table)
+    runs = [f"{run.start():X}-{run.end() - 1:X}" for run in numbers]
+    return re.compile(f"[{_ranges(' '.join(runs))}{_ranges(_NEW_NUMBERS)}]{'' if individual else '+'}")
+
+
+@cache
+def _punctuation() -> re.Pattern[str]:
+    return re.compile(f"[{_ranges(_PUNCTUATION)}]")
+
+
+def _ranges(runs: str) -> str:
+    """Return hexadecimal runs of code points as the inside of a character class."""
+    ends = (run.split("-") for run in runs.split())
+    return "".join(f"\\U{int(run[0], 16):08X}-\\U{int(run[-1], 16):08X}" for run in ends)

@@ -1,0 +1,142 @@
+"""The scanner in plain Python: for short texts, done before numba is loaded, and as the reference of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from tokenizer.splitting.patterns import (
+    CLASSES,
+    CONTRACTION,
+    EMIT,
+    EMIT_AT_MARK,
+    EMIT_BYTE,
+    END,
+    MARK_AFTER,
+    MARK_BEFORE,
+    OTHER,
+    START,
+    Automaton,
+    Pattern,
+    compile_regex,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.splitting.chains import Chain
+
+
+def pretokens(text: bytes, automaton: Automaton) -> Iterator[bytes]:
+    """The pretokens of one text in order; together they are the text.
+
+    Bytes that are no UTF-8 are pretokens of one byte each, and text is split as if it ended before them.
+    """
+    # Each such byte is decoded to a surrogate, whose class is END.
+    characters = text.decode(errors="surrogateescape")
+    if text.isascii():
+        classes = text.translate(automaton.byte_classes)
+    else:
+        table = automaton.code_point_classes
+        classes = bytes([table[ord(character)] for character in characters])
+    classes += bytes([END])
+    actions = automaton.actions
+    position = 0
+    while position < len(characters):
+        state, start = START, position
+        while True:
+            action = actions[state * CLASSES + classes[position]]
+            if action == CONTRACTION:
+                length = _contraction(characters[position + 1 : position + 3], automaton.fold_contractions)
+                action = EMIT if length else actions[state * CLASSES + OTHER]
+                position += length
+            if action >= EMIT:
+                break
+            if action & MARK_BEFORE:
+                mark = position
+            position += 1
+            if action & MARK_AFTER:
+                mark = position
+            state = action & 15
+        if action == EMIT_AT_MARK:
+            position = mark
+        elif action == EMIT_BYTE:
+            position += 1
+        yield characters[start:position].encode(errors="surrogateescape")
+
+
+def _contraction(following: str, fold: bool) -> int:
+    """Characters in the contraction that an apostrophe and the two characters following it begin with, or 0."""
+    if fold:
+        following = following.replace("ſ", "s").lower()
+    if following[:1] in ("s", "d", "m", "t"):
+        return 2
+    return 3 if following in ("ll", "ve", "re") else 0
+
+
+def pretokens_of(text: bytes, pattern: Pattern | Chain) -> Iterator[bytes]:
+    """Yield the pretokens of one text for any kind of pattern."""
+    if pattern.automaton is not None:
+        return pretokens(text, pattern.automaton)
+    return regex_pretokens(text, pattern) if isinstance(pattern, Pattern) else pattern.pretokens(text)
+
+
+def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
+    """Yield the pretokens of one text for a pattern without an automaton. Text between two matches is a pretoken, too.
+
+    Raises ValueError that names the pattern if matching takes too long: see `match_spans`.
+    """
+    for segment, is_bad in utf8_stretches(text):
+        if is_bad:
+            yield segment.encode(errors="surrogateescape")
+            continue
+        done = 0
+        for start, end in match_spans(segment, pattern.regex):
+            if start > done:
+                yield segment[done:start].encode()
+            if end > start:
+                yield segment[start:end].encode()
+            done = end
+        if done < len(segment):
+            yield segment[done:].encode()
+
+
+def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each match.
+
+    Up to 4,096 matches are found before the first is yielded, so that only matching counts towards the time limit. The
+    limit is 5 s, plus 1 s for every 100,000 remaining characters. `regex` measures the CPU time of the whole process,
+    so the limit is multiplied by the number of threads.
+    """
+    import threading
+
+    regex = compile_regex(pattern)
+    done = 0
+    while True:
+        seconds = (5 + (len(text) - done) / 100_000) * threading.active_count()
+        try:
+            spans = [match.span() for match in islice(regex.finditer(text, done, timeout=seconds), 4096)]
+        except TimeoutError:
+            raise ValueError(
+                f"the split pattern {pattern[:80]!r} took more than {seconds:.0f} s from "
+                f"{text[done : done + 20]!r} on: it backtracks too much; use possessive quantifiers such as x++"
+            ) from None
+        yield from spans
+        if len(spans) < 4096:
+            return
+        done = spans[-1][1]
+
+
+def utf8_stretches(text: bytes) -> Iterator[tuple[str, bool]]:
+    """The stretches of valid UTF-8, and between them each byte that is not, as (text, is_bad)."""
+    decoded = text.decode(errors="surrogateescape")
+    start = 0
+    if not decoded.isascii():
+        import re
+
+        for bad in re.finditer("[\udc80-\udcff]", decoded):
+            if bad.start() > start:
+                yield decoded[start : bad.start()], False
+            yield bad.group(), True
+            start = bad.end()
+    if start < len(decoded):
+        yield decoded[start:], False

@@ -1,0 +1,1 @@
+"""Training: pretoken counts to a merge list."""

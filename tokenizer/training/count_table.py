@@ -1,0 +1,191 @@
+"""A growing hash table of pretoken counts, which can be told how much memory it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenizer.documents import as_readonly
+from tokenizer.splitting.pretokenize import CHUNK
+
+# Rows of a table that one kernel call moves or exports: tens of milliseconds, between which Ctrl-C is heard.
+ROWS_PER_CALL = 1 << 20
+LONG_BYTES_PER_CALL = 64 << 20
+
+
+class Counted(NamedTuple):
+    """Distinct pretokens and their counts: data uint8, one pretoken after another; offsets int64 (n + 1,); counts
+    int64 (n,)."""
+
+    data: np.ndarray
+    offsets: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def empty(cls, n: int, size: int) -> Counted:
+        """Room for n pretokens of `size` bytes together."""
+        return cls(np.empty(size, dtype=np.uint8), np.zeros(n + 1, dtype=np.int64), np.empty(n, dtype=np.int64))
+
+    @classmethod
+    def of(cls, counter: dict[bytes, int]) -> Counted:
+        """Return the counts of a dictionary as arrays."""
+        offsets = np.cumsum([0, *map(len, counter)], dtype=np.int64)
+        data = np.frombuffer(bytearray().join(counter), dtype=np.uint8)
+        return cls(data, offsets, np.fromiter(counter.values(), np.int64, len(counter)))
+
+    def pretoken(self, row: int) -> bytes:
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+
+class CountTable:
+    """One thread's hash table; see `count_kernel` for its layout.
+
+    With a limit, in bytes, it does not grow beyond that, except for a single pretoken that is larger than all of it.
+    """
+
+    def __init__(self, limit: int | None = None):
+        self.limit = limit
+        self.short = np.zeros((1 << 14, 4), dtype=np.uint64)
+        self.long_slots = np.zeros(1 << 12, dtype=np.uint64)
+        self.long_entries = np.zeros((1 << 11, 3), dtype=np.int64)
+        self.arena = np.zeros(1 << 16, dtype=np.uint8)
+        self.state = np.zeros(3, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.state[0] + self.state[1])
+
+    @property
+    def nbytes(self) -> int:
+        return self.short.nbytes + self.long_slots.nbytes + self.long_entries.nbytes + self.arena.nbytes
+
+    def add(
+        self,
+        data: np.ndarray,
+        start: int,
+        ends: np.ndarray,
+        weights: np.ndarray | None = None,
+        first: int = 0,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Count pretokens that follow one another from data[start] on, `weights` times each (default once).
+
+        Those before number `first` are left out. Returns the number of the first one not counted: fewer than all
+        only where the table has reached its limit.
+        """
+        from tokenizer.kernels import counts as kernel
+
+        data, ends = as_readonly(data), as_readonly(ends)
+        weights = as_readonly(np.empty(0, dtype=np.int64) if weights is None else weights)
+        last = len(ends)
+        while first < last:
+            stop = min(first + CHUNK * 16, last)
+            before = int(ends[first - 1]) if first else start
+            first = kernel.count(
+                data,
+                before,
+                ends,
+                first,
+                stop,
+                weights,
+                self.short,
+                self.long_slots,
+                self.long_entries,
+                self.arena,
+                self.state,
+            )
+            check()
+            if first < stop:
+                length = int(ends[first]) - (int(ends[first - 1]) if first else start)
+                if not self._grow(kernel, length, check):
+                    break
+        return first
+
+    def _grow(self, kernel, length: int, check: Callable[[], None]) -> bool:
+        """Make room for a pretoken of `length` bytes that found none; False where the limit forbids it."""
+        if length < 16:
+            if not self._may_take(2 * self.short.nbytes):
+                return False
+            larger = np.zeros((2 * len(self.short), 4), dtype=np.uint64)
+            for rows in _slices(len(self.short), ROWS_PER_CALL):
+                kernel.move_short(self.short[rows], larger)
+                check()
+            self.short = larger
+            return True
+        entries = int(self.state[kernel.LONG_ENTRIES])
+        if entries >= len(self.long_entries):
+            if not self._may_take(2 * (self.long_entries.nbytes + self.long_slots.nbytes)):
+                return False
+            more = np.zeros((2 * len(self.long_entries), 3), dtype=np.int64)
+            more[:entries] = self.long_entries
+            slots = np.zeros(2 * len(self.long_slots), dtype=np.uint64)
+            for rows in _slices(len(self.long_slots), ROWS_PER_CALL):
+                kernel.move_long(self.long_slots[rows], self.long_entries, self.arena, slots)
+                check()
+            self.long_entries, self.long_slots = more, slots
+        used = int(self.state[kernel.ARENA_USED])
+        if used + length > len(self.arena):
+            if not self._may_take(2 * len(self.arena) + length):
+                return False
+            arena = np.zeros(2 * len(self.arena) + length, dtype=np.uint8)
+            arena[:used] = self.arena[:used]
+            self.arena = arena
+        return True
+
+    def _may_take(self, more: int) -> bool:
+        """Whether there may be so many more bytes, beside those that are there until what they hold has moved."""
+        return self.limit is None or not len(self) or self.nbytes + more <= self.limit
+
+    def clear(self) -> None:
+        """Forget everything, but keep the size."""
+        self.short = np.zeros(self.short.shape, dtype=np.uint64)  # the system hands out zeroed pages as they are used
+        self.long_slots[:] = 0
+        self.state[:] = 0
+
+    def parts(self, rows: int = ROWS_PER_CALL) -> Iterator[Counted]:
+        """All pretokens, in no order, in parts of at most `rows` of them, or one larger than the bytes of a part."""
+        from tokenizer.kernels import counts as kernel
+
+        none, nothing = np.zeros(3, dtype=np.int64), self.long_entries[:0]
+        for slots in _slices(len(self.short), 2 * rows):  # at most half of them are taken
+            short = self.short[slots]
+            n = int(np.count_nonzero(short[:, 1]))
+            yield _export(kernel, short, nothing, self.arena, none, n, int(kernel.short_bytes(short)))
+        first, entries = 0, int(self.state[kernel.LONG_ENTRIES])
+        ends = self.long_entries[:entries, 0] + self.long_entries[:entries, 1]
+        while first < entries:
+            start = int(self.long_entries[first, 0])
+            last = int(np.searchsorted(ends, start + rows * LONG_BYTES_PER_CALL // ROWS_PER_CALL, side="right"))
+            last = max(first + 1, min(last, first + rows))
+            state = none.copy()
+            state[kernel.LONG_ENTRIES] = last - first
+            long = self.long_entries[first:last]
+            yield _export(kernel, self.short[:0], long, self.arena, state, last - first, int(ends[last - 1]) - start)
+            first = last
+
+    def export(self) -> Counted:
+        """All pretokens, in no order."""
+        from tokenizer.kernels import counts as kernel
+
+        slots = _slices(len(self.short), 2 * ROWS_PER_CALL)
+        size = sum(int(kernel.short_bytes(self.short[rows])) for rows in slots) + int(self.state[kernel.ARENA_USED])
+        whole = Counted.empty(len(self), size)
+        rows = at = 0
+        for part in self.parts():
+            n, length = len(part.counts), len(part.data)
+            whole.data[at : at + length] = part.data
+            whole.offsets[rows + 1 : rows + n + 1] = part.offsets[1:] + at
+            whole.counts[rows : rows + n] = part.counts
+            rows, at = rows + n, at + length
+        return whole
+
+
+def _export(kernel, short, long, arena, state, n: int, size: int) -> Counted:
+    part = Counted.empty(n, size)
+    kernel.export(short, long, arena, state, *part)
+    return part
+
+
+def _slices(n: int, size: int) -> Iterator[slice]:
+    return (slice(first, min(first + size, n)) for first in range(0, n, size))

@@ -1,0 +1,366 @@
+"""Counting pretokens: how often each distinct one occurs in a corpus, all that training needs to know of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from tokenizer.documents import Block, arrow_block, corpus_blocks, cut, cut_within, release
+from tokenizer.encoding.short import FIRST_BYTES
+from tokenizer.first_use import begin, compiled
+from tokenizer.kernels import counts as count_kernel
+from tokenizer.splitting.patterns import Pattern, resolve_pattern
+from tokenizer.splitting.pretokenize import pretoken_ends
+from tokenizer.splitting.scanner import pretokens_of
+from tokenizer.training.count_table import Counted, CountTable
+from tokenizer.training.forecast import MergeForecast
+from tokenizer.training.spilling import (
+    BATCH_ROWS,
+    RUN_ROWS,
+    Run,
+    RunFile,
+    ascends,
+    at_least,
+    batches,
+    in_order,
+    in_order_by_steps,
+    merge_on_disk,
+    pieces,
+)
+from tokenizer.workers import share_out, thread_count
+
+Progress = Callable[[str, int, int | None], None]
+
+LEAST_MEMORY = 16_000_000
+LEAST_THREAD_MEMORY = 4_000_000  # with less, a thread would spill all the time: there are fewer threads then
+ROW_GROUP = 65536  # rows of a saved file that are read at once
+
+
+class PretokenCounts:
+    """The distinct pretokens of a corpus and how often each occurs, in 64-bit counts.
+
+    A thing of its own: counts of several corpora (or of shards, made on several machines) add up with `+`, `sum` and,
+    from files that need not fit in memory, `merge`; they are saved as Parquet, and any number of vocabularies is
+    trained from them with `Tokenizer.train_from_counts`. The order of the pretokens carries no meaning.
+    """
+
+    def __init__(self, pattern: Pattern, data: np.ndarray, offsets: np.ndarray, counts: np.ndarray):
+        self.pattern = pattern
+        self.data = data  # uint8: the pretokens one after another
+        self.offsets = offsets  # int64 (n + 1,)
+        self.counts = counts  # int64 (n,)
+        self.spilled_runs = self.spilled_bytes = 0  # what did not fit in memory while these were counted
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def total(self) -> int:
+        """Occurrences of all pretokens together."""
+        return int(self.counts.sum())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the corpus that was counted."""
+        return sum(int(np.dot(np.diff(piece.offsets), piece.counts)) for piece in pieces(self._counted))
+
+    def items(self) -> Iterator[tuple[bytes, int]]:
+        """The pretokens with their counts."""
+        for data, offsets, counts in batches(self._counted):
+            content = data[offsets[0] : offsets[-1]].tobytes()
+            places = (offsets - offsets[0]).tolist()
+            for i, count in enumerate(counts.tolist()):
+                yield content[places[i] : places[i + 1]], count
+
+    def at_least(self, count: int) -> PretokenCounts:
+        """Those pretokens that occur at least so often.
+
+        A vocabulary trained on these is no longer exactly that of the corpus; the difference of the two `total_bytes`
+        says how much of it was left out.
+        """
+        return PretokenCounts(self.pattern, *at_least(self._counted, count))
+
+    @classmethod
+    def sum(cls, several: Iterable[PretokenCounts]) -> PretokenCounts:
+        """The counts of several corpora together. ValueError for different patterns, and for no counts at all."""
+        table, pattern = CountTable(), None
+        for counts in several:
+            pattern = _common_pattern(pattern, counts.pattern)
+            table.add(counts.data, 0, counts.offsets[1:], counts.counts)
+        if pattern is None:
+            raise ValueError("there are no counts to add up")
+        return cls(pattern, *table.export())
+
+    def __add__(self, other: PretokenCounts) -> PretokenCounts:
+        if not isinstance(other, PretokenCounts):
+            return NotImplemented
+        return PretokenCounts.sum((self, other))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PretokenCounts):
+            return NotImplemented
+        if self.pattern.regex != other.pattern.regex or len(self) != len(other):
+            return False
+        return self.to_table().equals(other.to_table())
+
+    __hash__ = None
+
+    @property
+    def _counted(self) -> Counted:
+        return Counted(self.data, self.offsets, self.counts)
+
+    def to_table(self):
+        """A pyarrow table with columns pretoken (large_binary) and count (int64), sorted by pretoken."""
+        import pyarrow as pa
+
+        data, offsets, counts = in_order_by_steps(self._counted)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        pretokens = pa.Array.from_buffers(pa.large_binary(), len(counts), buffers)
+        table = pa.table({"pretoken": pretokens, "count": pa.array(counts)})
+        return table.replace_schema_metadata({"pattern": self.pattern.regex})
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write a Parquet file; the same counts give the same file. It appears whole or not at all."""
+        import pyarrow.parquet as pq
+
+        path = Path(path)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        table = self.to_table()
+        try:
+            with pq.ParquetWriter(partial, table.schema, compression="zstd", use_dictionary=False) as writer:
+                for first in range(0, len(self), ROW_GROUP):
+                    writer.write_table(table.slice(first, ROW_GROUP))
+            partial.replace(path)
+        except OSError as error:
+            # A full disk does not say which file did not fit.
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> PretokenCounts:
+        """Read what `save` wrote. ValueError where the file is not such a table."""
+        saved = _Saved(path)
+        table = CountTable()
+        for batch in saved.batches():
+            table.add(batch.data, int(batch.offsets[0]), batch.offsets[1:], batch.counts)
+        return cls(saved.pattern, *table.export())
+
+    @classmethod
+    def merge(
+        cls,
+        paths: Sequence[str | os.PathLike],
+        memory: int | None = None,
+        spill_folder: str | os.PathLike | None = None,
+        progress: Progress | None = None,
+    ) -> PretokenCounts:
+        """The sum of the counts that `save` wrote to several files, which need not fit in memory.
+
+        memory: bytes that the work may take. The sum stands in temporary files in `spill_folder` (by default the
+        system's) that are mapped into memory and disappear with it. progress: called as ("combine", pretokens done,
+        in all). ValueError for different patterns, no path, or a file that is none of these.
+        """
+        check_budget(memory)
+        files, pattern = [_Saved(path) for path in paths], None
+        for file in files:
+            pattern = _common_pattern(pattern, file.pattern)
+        if pattern is None:
+            raise ValueError("there are no counts to add up")
+        total = sum(file.rows for file in files)
+        runs = [file.run() for file in files]
+        return cls(pattern, *merge_on_disk(runs, spill_folder, memory, _combining(progress, total)))
+
+
+def _common_pattern(first: Pattern | None, second: Pattern) -> Pattern:
+    if first is not None and first.regex != second.regex:
+        raise ValueError(
+            f"counts made with the patterns {first} and {second} do not add up; count all with the same pattern"
+        )
+    return second
+
+
+class _Saved:
+    """A file that `PretokenCounts.save` wrote."""
+
+    def __init__(self, path: str | os.PathLike):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._path = path
+        self._errors = (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError)
+        try:
+            with pq.ParquetFile(path) as file:
+                self.rows = file.metadata.num_rows
+                self.pattern = resolve_pattern((file.schema_arrow.metadata or {})[b"pattern"].decode())
+        except FileNotFoundError:
+            raise
+        except self._errors as error:
+            raise self._damaged(error) from None
+
+    def batches(self) -> Run:
+        """The pretokens as they stand there. ValueError where the file is damaged."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(self._path) as file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=["pretoken", "count"]):
+                    counts = batch["count"].cast(pa.int64())
+                    if batch["pretoken"].null_count or counts.null_count:
+                        raise self._damaged("it has rows without a value")
+                    counts = counts.to_numpy()
+                    if len(counts) and counts.min() < 1:
+                        raise self._damaged("it has counts below 1")
+                    block = arrow_block(batch["pretoken"].cast(pa.large_binary()))
+                    yield Counted(block.data, block.offsets, counts)
+        except self._errors as error:
+            raise self._damaged(error) from None
+
+    def run(self) -> Run:
+        """As `batches`; ValueError, too, where the pretokens do not ascend."""
+        last = None
+        for batch in self.batches():
+            first = batch.pretoken(0)
+            if (last is not None and first <= last) or not ascends(batch):
+                raise self._damaged("its pretokens are not in order; load it and save it again")
+            last = batch.pretoken(len(batch.counts) - 1)
+            yield batch
+
+    def _damaged(self, why: object) -> ValueError:
+        reason = str(why).splitlines()[0]
+        return ValueError(f"{self._path} does not hold pretoken counts, or is damaged: {reason}")
+
+
+def count_pretokens(
+    corpus,
+    pattern: str | Pattern = "cl100k",
+    threads: int | None = None,
+    progress: Progress | None = None,
+    memory: int | None = None,
+    spill_folder: str | os.PathLike | None = None,
+    forecast: MergeForecast | None = None,
+) -> PretokenCounts:
+    """Split a corpus by a pattern and count its distinct pretokens.
+
+    corpus: the path of a text file, or an iterable of str and bytes (texts), `Path` objects (files), pyarrow
+    string/binary arrays, or record batches with one such column. A list of str that all name existing files is a
+    ValueError: pass `Path` objects. A file is one document; documents never join. It is read as a stream:
+    memory is bounded by the distinct pretokens. The counts do not depend on `threads`, the order of the
+    documents, how they are batched, or `memory`. progress: called as ("count", bytes done, bytes in all or None).
+
+    memory: bytes that the tables of counts may take, those of all threads together (None: as many as it takes). What
+    does not fit is written in sorted runs to a temporary file in `spill_folder` (by default the system's) and merged
+    in the end, which progress hears of as ("combine", pretokens done, in all); the result then stands in such
+    files, too, mapped into memory. They have no name and disappear with the process. The interpreter, libraries
+    and a few megabytes of text per thread come on top. forecast: ends counting with a ValueError as soon as
+    the spilled pretokens show that merging cannot fit in memory.
+
+    Bytes that are not UTF-8 are a pretoken each. Raises ValueError for a lone surrogate in a str (with the document's
+    position), nulls and unknown columns, FileNotFoundError for a path that does not exist, and OSError, which names
+    the folder, where a run cannot be written.
+    """
+    pattern = resolve_pattern(pattern)
+    blocks, total = corpus_blocks(corpus)
+    check_budget(memory)
+    threads = thread_count(threads) if memory is None else min(thread_count(threads), memory // LEAST_THREAD_MEMORY)
+    divide = cut_within if pattern.automaton is not None else cut
+    pieces = (piece for block in blocks for piece in divide(block))
+    done_bytes = 0
+
+    def done(block: Block) -> None:
+        nonlocal done_bytes
+        done_bytes += block.size
+        release(block)
+        if progress is not None:
+            progress("count", done_bytes, total)
+
+    def count_with(counter: _Counter):
+        def count_block(block: Block, check: Callable[[], None]) -> None:
+            start = int(block.offsets[0])
+            for ends in pretoken_ends(block, pattern):
+                check()
+                counter.add(block.data, start, ends, None, check)
+                start = int(ends[-1])
+
+        return count_block
+
+    first = Counted.empty(0, 0)
+    if memory is None and not compiled(count_kernel.count):
+        first, pieces = _count_first(pieces, pattern, done)
+        if pieces is None:
+            return PretokenCounts(pattern, *first)
+        begin("merging")  # most counts are merged next
+
+    with RunFile(spill_folder) if memory is not None else nullcontext() as spilled:
+        counters = [_Counter(memory and memory // threads, spilled, forecast) for _ in range(threads)]
+        counters[0].add(first.data, 0, first.offsets[1:], first.counts)
+        share_out(pieces, [count_with(counter) for counter in counters], done)
+        while len(counters) > 1 and not spilled:
+            for part in counters.pop().table.parts():
+                counters[0].add(part.data, 0, part.offsets[1:], part.counts)
+        if not spilled:
+            return PretokenCounts(pattern, *counters[0].table.export())
+        share_out(counters, [_Counter.spill] * len(counters), lambda counter: None)
+        del counters
+        step = _combining(progress, spilled.rows)
+        counts = PretokenCounts(pattern, *merge_on_disk(spilled.runs(), spill_folder, memory, step))
+        counts.spilled_runs, counts.spilled_bytes = len(spilled), spilled.nbytes
+        return counts
+
+
+def _count_first(
+    pieces: Iterator[Block], pattern: Pattern, done: Callable[[Block], None]
+) -> tuple[Counted, Iterator[Block] | None]:
+    """Count up to FIRST_BYTES in plain Python, which takes less time than compiling the kernels.
+
+    Returns the counts and the remaining pieces, or None in place of the pieces if none remain.
+    """
+    counter, left = Counter(), FIRST_BYTES
+    for piece in pieces:
+        left -= piece.size
+        if left < 0:
+            return Counted.of(counter), chain([piece], pieces)
+        for start, end in pairwise(piece.offsets.tolist()):
+            counter.update(pretokens_of(piece.data[start:end].tobytes(), pattern))
+        done(piece)
+    return Counted.of(counter), None
+
+
+class _Counter:
+    """One thread's table, and where it goes when it is full."""
+
+    def __init__(self, limit: int | None, spilled: RunFile | None, forecast: MergeForecast | None):
+        self.table = CountTable(limit)
+        self._spilled, self._forecast = spilled, forecast
+        # Sorting takes some 80 bytes a row: a fifth of the limit, which growing, too, leaves of it.
+        self._run_rows = RUN_ROWS if limit is None else min(RUN_ROWS, limit // 400)
+
+    def add(self, data, start: int, ends, weights, check: Callable[[], None] = lambda: None) -> None:
+        done = 0
+        while (done := self.table.add(data, start, ends, weights, done, check)) < len(ends):
+            self.spill(check)
+
+    def spill(self, check: Callable[[], None]) -> None:
+        """Write the table as sorted runs and empty it."""
+        for part in self.table.parts(self._run_rows):
+            check()
+            if self._forecast is not None:
+                self._forecast.add(part)
+            self._spilled.write(batches(in_order(part)), check)
+        self.table.clear()
+
+
+def _combining(progress: Progress | None, total: int) -> Callable[[int], None]:
+    return (lambda done: None) if progress is None else (lambda done: progress("combine", done, total))
+
+
+def check_budget(memory: int | None) -> None:
+    """ValueError for what cannot be a number of bytes to keep to."""
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < LEAST_MEMORY):
+        raise ValueError(f"memory is in bytes, at least {LEAST_MEMORY:,}, or None, not {memory!r}")

@@ -1,0 +1,65 @@
+"""The least memory that merging takes: exactly once pretokens are counted, and from a sample during counting."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from tokenizer.training.count_table import Counted
+
+SAMPLED = 256  # one distinct pretoken in this many is sampled
+LEAST_SAMPLE = 1000  # sampled pretokens from which an estimate is trusted
+LONGEST_SAMPLED = 64  # bytes: one huge pretoken must not count SAMPLED times
+MARGIN = 1.15  # for the error of sampling, and because the pool may stay partly empty
+
+
+def merge_bytes(pretokens: int, size: int) -> int:
+    """Return the bytes that merging takes to start with `pretokens` distinct pretokens of `size` bytes together.
+
+    A pretoken has an offset and a count of 8 bytes each. A byte of a pretoken has itself, a node of three indices, and
+    one and a half places in the pool of positions. Records of pairs come on top while `learn_merges` runs.
+    """
+    index = 4 if max(pretokens, size + 2) < 2**31 else 8
+    return 16 * pretokens + size + (9 * index * size) // 2
+
+
+class MergeForecast:
+    """Ends counting early once merging the spilled pretokens would certainly take too much memory.
+
+    The hash of a pretoken decides whether the sample has it, so it is sampled in every run or in none. The sample holds
+    it once, with its total count.
+    """
+
+    def __init__(self, memory: int, min_count: int = 1):
+        """memory: limit for merging in bytes. min_count: pretokens that occur less often will be left out."""
+        self._memory, self._min_count = memory, min_count
+        self._counts: dict[bytes, int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, counted: Counted) -> None:
+        """Sample pretokens before they are spilled. Raises ValueError once merging cannot fit in memory."""
+        with self._lock:
+            for row in np.flatnonzero(_sampled(counted)).tolist():
+                pretoken = counted.pretoken(row)
+                self._counts[pretoken] = self._counts.get(pretoken, 0) + int(counted.counts[row])
+            sizes = [len(pretoken) for pretoken, count in self._counts.items() if count >= self._min_count]
+        needed = SAMPLED * merge_bytes(len(sizes), sum(sizes))
+        if len(sizes) >= LEAST_SAMPLE and needed > MARGIN * self._memory:
+            raise ValueError(
+                f"merging takes at least about {needed:,} bytes, more than the memory of {self._memory:,}, for the "
+                "pretokens counted so far alone: allow more, or add --save-counts to count everything and learn which "
+                "--min-count fits (in Python, count_pretokens and counts.at_least)"
+            )
+
+
+def _sampled(counted: Counted) -> np.ndarray:
+    """Return which pretokens are in the sample, bool (n,), by a hash of their length and their last eight bytes."""
+    starts, ends = counted.offsets[:-1], counted.offsets[1:]
+    lengths = ends - starts
+    hashes = lengths.astype(np.uint64)
+    for back in range(1, 9):
+        hashes *= np.uint64(0x100000001B3)
+        hashes ^= counted.data[np.maximum(ends - back, starts)]
+    hashes *= np.uint64(0x9E3779B97F4A7C15)
+    return ((hashes >> np.uint64(40)) % np.uint64(SAMPLED) == 0) & (lengths <= LONGEST_SAMPLED)
