@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tokenizer.byte_level import spell
+import json
+
+from tokenizer.byte_level import spell, unspell
 from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_id, shown
 from tokenizer.splitting.chains import BEHAVIORS, Chain
 from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
@@ -10,21 +12,27 @@ from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 LONGEST_REGEX = 10_000  # characters
 MOST_STEPS = 100
+_PART_BYTES = 1 << 20  # of a token that is spelled at once
+# Where tokens and merges belong in the JSON of everything else.
+_NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
 _ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
 
-def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
-    """The content of tokenizer.json. ValueError where the format cannot say what the vocabulary is."""
+def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
+    """Yield the text of tokenizer.json in parts, because a long run can have tokens of megabytes.
+
+    ValueError where the format cannot say what the vocabulary is.
+    """
     special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
-    spelled = {i: spell(token) for i, token in enumerate(vocabulary.tokens) if token is not None}
-    taken = set(spelled.values()) & set(special.values())
+    taken = {spelling for spelling in special.values() if _spells_token(spelling, vocabulary)}
     if taken:
         raise ValueError(
             f"the special token {min(taken)!r} is also the spelling of an ordinary token; "
@@ -33,7 +41,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
     added = [{"id": i, "content": special[i]} | _SPECIAL for i in sorted(special)]
     for token in added:
         token.update(vocabulary.added_flags.get(token["content"], {}))
-    return {
+    whole = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -51,10 +59,50 @@ def tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": vocabulary.semantics == WHOLE_FIRST,
-            "vocab": {spelling: i for i, spelling in sorted((spelled | special).items())},
-            "merges": [[spelled[left], spelled[right]] for left, right, _ in vocabulary.merges.tolist()],
+            "vocab": {},
+            "merges": [],
         },
     }
+    encode = json.JSONEncoder(ensure_ascii=False, indent=2).encode
+    before, after = encode(whole).rsplit(_NO_ENTRIES, 1)
+    tokens, merges = vocabulary.tokens, vocabulary.merges.tolist()
+    yield f'{before}"vocab": {{'
+    separator = "\n      "
+    for i, token in enumerate(tokens):
+        if token is None and i not in special:
+            continue
+        yield separator
+        yield from [encode(special[i])] if token is None else _quoted(token, encode)
+        yield f": {i}"
+        separator = ",\n      "
+    yield '\n    },\n    "merges": ['
+    separator = "\n      [\n        "
+    for left, right, _ in merges:
+        yield separator
+        yield from _quoted(tokens[left], encode)
+        yield ",\n        "
+        yield from _quoted(tokens[right], encode)
+        separator = "\n      ],\n      [\n        "
+    yield f"\n      ]\n    ]{after}\n" if merges else f"]{after}\n"
+
+
+def _spells_token(spelling: str, vocabulary: Vocabulary) -> bool:
+    """Return whether a special token is also the spelling of an ordinary token."""
+    try:
+        return (spelling if vocabulary.spelled else unspell(spelling)) in vocabulary.ids
+    except KeyError:
+        return False
+
+
+def _quoted(token: bytes, encode: Callable[[str], str]) -> Iterator[str]:
+    """Yield a spelled token as a JSON string, in parts."""
+    if len(token) <= _PART_BYTES:
+        yield encode(spell(token))
+        return
+    yield '"'
+    for start in range(0, len(token), _PART_BYTES):
+        yield encode(spell(token[start : start + _PART_BYTES]))[1:-1]
+    yield '"'
 
 
 def _steps(pattern: Pattern | Chain) -> list[dict[str, Any]]:

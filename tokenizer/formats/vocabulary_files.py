@@ -7,12 +7,12 @@ which file and which field.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import re
 from binascii import a2b_base64
 from collections.abc import Mapping
 from io import BytesIO
+from itertools import chain
 from operator import lt
 from pathlib import Path
 
@@ -85,12 +85,13 @@ def load_vocabulary(
 def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike) -> None:
     """Write folder/tokenizer.json through a temporary file in the same folder."""
     folder = Path(folder)
-    content = json.dumps(tokenizer_json(vocabulary), ensure_ascii=False, indent=2) + "\n"
+    parts = tokenizer_json(vocabulary)
+    first = next(parts)  # what cannot be saved leaves no folder behind
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".tokenizer.json.{os.getpid()}.partial"
     try:
         with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(content)
+            file.writelines(chain([first], parts))
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(folder / "tokenizer.json")
