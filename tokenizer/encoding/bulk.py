@@ -141,27 +141,37 @@ class EncodingTables:
 
     def __init__(self, vocabulary: Vocabulary):
         missing = [bytes([byte]) for byte in vocabulary.missing_bytes]
-        tokens = self.token_bytes = vocabulary.tokens + missing
+        self.token_bytes = vocabulary.tokens + missing
         self.byte_lengths = np.append(vocabulary.byte_lengths, np.ones(len(missing), dtype=np.int32))
         self.pattern = vocabulary.pattern
         self.automaton = automaton_arrays(self.pattern.automaton) if self.pattern.automaton is not None else None
         byte_ids = vocabulary.byte_ids
-        self.tokens = token_table(tokens)
         listed = vocabulary.merges
         ranks, made_by = np.arange(len(listed)), np.ascontiguousarray(listed[:, 2])
+        by_merges = vocabulary.semantics == BY_MERGES
+        # Merging makes long tokens anyway, and a table of them would need their megabytes again.
+        found_whole = (self.byte_lengths <= apply_kernel.SCRATCH) | (not by_merges)
+        self.tokens = self._table_of(found_whole)
         # Only where a token is found whole because merging makes it may a part of a pretoken be looked up as a whole.
         joined = bytes_joined(self.tokens)
-        if vocabulary.semantics != BY_MERGES:
+        if by_merges:
+            for left, right, _ in listed[~found_whole[made_by]].tolist():
+                joined[self.token_bytes[left][-1] << 8 | self.token_bytes[right][0]] = True
+        else:
             joined.fill(True)
         self.merges = merge_table(listed, ranks, byte_ids, joined)
         # The id that each rank makes, or None where merges may rank before those that make their parts.
-        self.made_by = made_by if long_kernel.monotone(listed, ranks, len(tokens)) else None
-        if vocabulary.semantics == BY_MERGES:
+        self.made_by = made_by if long_kernel.monotone(listed, ranks, len(self.token_bytes)) else None
+        if by_merges:
             # A whole pretoken may be looked up only where merging gives the same; so leave the others out.
             parts = _merge_tokens(self.tokens, self.merges)
             reached = (parts[:, 0] == 1) & (parts[:, 1] == np.arange(len(parts)))
             if not reached[np.diff(self.tokens.offsets) > 0].all():
-                self.tokens = token_table([t if ok else None for t, ok in zip(tokens, reached, strict=True)])
+                self.tokens = self._table_of(reached)
+
+    def _table_of(self, wanted: np.ndarray) -> kernel.Tokens:
+        """Return the table of those tokens that are wanted, bool (tokens,)."""
+        return token_table([token if keep else None for token, keep in zip(self.token_bytes, wanted, strict=True)])
 
     @classmethod
     def without_entries(cls, vocabulary: Vocabulary) -> EncodingTables:
