@@ -40,7 +40,7 @@ class Counted(NamedTuple):
 
 
 class CountTable:
-    """One thread's hash table; see `count_kernel` for its layout.
+    """One thread's hash table; see `kernels.counts` for its layout.
 
     With a limit, in bytes, it does not grow beyond that, except for a single pretoken that is larger than all of it.
     """
@@ -145,46 +145,55 @@ class CountTable:
 
     def parts(self, rows: int = ROWS_PER_CALL) -> Iterator[Counted]:
         """All pretokens, in no order, in parts of at most `rows` of them, or one larger than the bytes of a part."""
+        for part in self._parts(rows):
+            counted = Counted.empty(part.pretokens, part.size)
+            self._export(part, counted)
+            yield counted
+
+    def export(self) -> Counted:
+        """All pretokens, in no order."""
+        listed = list(self._parts(ROWS_PER_CALL))
+        whole = Counted.empty(len(self), sum(part.size for part in listed))
+        row = at = 0
+        for part in listed:
+            last, end = row + part.pretokens, at + part.size
+            # A part in memory of its own would have a very long pretoken once more.
+            self._export(part, Counted(whole.data[at:end], whole.offsets[row : last + 1], whole.counts[row:last]))
+            whole.offsets[row + 1 : last + 1] += at
+            row, at = last, end
+        return whole
+
+    def _parts(self, rows: int) -> Iterator[_Part]:
         from tokenizer.kernels import counts as kernel
 
-        none, nothing = np.zeros(3, dtype=np.int64), self.long_entries[:0]
         for slots in _slices(len(self.short), 2 * rows):  # at most half of them are taken
             short = self.short[slots]
-            n = int(np.count_nonzero(short[:, 1]))
-            yield _export(kernel, short, nothing, self.arena, none, n, int(kernel.short_bytes(short)))
+            taken = int(np.count_nonzero(short[:, 1]))
+            yield _Part(short, self.long_entries[:0], taken, int(kernel.short_bytes(short)))
         first, entries = 0, int(self.state[kernel.LONG_ENTRIES])
         ends = self.long_entries[:entries, 0] + self.long_entries[:entries, 1]
         while first < entries:
             start = int(self.long_entries[first, 0])
             last = int(np.searchsorted(ends, start + rows * LONG_BYTES_PER_CALL // ROWS_PER_CALL, side="right"))
             last = max(first + 1, min(last, first + rows))
-            state = none.copy()
-            state[kernel.LONG_ENTRIES] = last - first
-            long = self.long_entries[first:last]
-            yield _export(kernel, self.short[:0], long, self.arena, state, last - first, int(ends[last - 1]) - start)
+            yield _Part(self.short[:0], self.long_entries[first:last], last - first, int(ends[last - 1]) - start)
             first = last
 
-    def export(self) -> Counted:
-        """All pretokens, in no order."""
+    def _export(self, part: _Part, to: Counted) -> None:
         from tokenizer.kernels import counts as kernel
 
-        slots = _slices(len(self.short), 2 * ROWS_PER_CALL)
-        size = sum(int(kernel.short_bytes(self.short[rows])) for rows in slots) + int(self.state[kernel.ARENA_USED])
-        whole = Counted.empty(len(self), size)
-        rows = at = 0
-        for part in self.parts():
-            n, length = len(part.counts), len(part.data)
-            whole.data[at : at + length] = part.data
-            whole.offsets[rows + 1 : rows + n + 1] = part.offsets[1:] + at
-            whole.counts[rows : rows + n] = part.counts
-            rows, at = rows + n, at + length
-        return whole
+        state = np.zeros(3, dtype=np.int64)
+        state[kernel.LONG_ENTRIES] = len(part.long)
+        kernel.export(part.short, part.long, self.arena, state, *to)
 
 
-def _export(kernel, short, long, arena, state, n: int, size: int) -> Counted:
-    part = Counted.empty(n, size)
-    kernel.export(short, long, arena, state, *part)
-    return part
+class _Part(NamedTuple):
+    """Some rows of a table: of `short` or of `long_entries`, how many pretokens they have, and their bytes."""
+
+    short: np.ndarray
+    long: np.ndarray
+    pretokens: int
+    size: int
 
 
 def _slices(n: int, size: int) -> Iterator[slice]:
