@@ -23,7 +23,7 @@ PHASES = {"count": ("counting", "B"), "combine": ("combining", ""), "merge": ("m
 
 
 class HeldOut:
-    """The first `SAMPLE_BYTES` or so of a corpus's validation split."""
+    """The first `SAMPLE_BYTES` or so of a corpus's validation split: whole documents, but no more of a longer one."""
 
     def __init__(self) -> None:
         self.texts: list[pa.Array] = []
@@ -45,12 +45,14 @@ class HeldOut:
                 break
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        """As many of the documents as it takes."""
-        ends = np.cumsum(pc.binary_length(batch.column(0)).to_numpy()) + self.bytes
+        """Keep copies of as many of the documents as it takes. A view would keep a whole mapped file in memory."""
+        texts = batch.column(0)
+        ends = np.cumsum(pc.binary_length(texts).to_numpy()) + self.bytes
         wanted = min(len(ends), int(np.searchsorted(ends, SAMPLE_BYTES)) + 1)
         if self.bytes < SAMPLE_BYTES and wanted:
-            self.texts.append(batch.column(0).slice(0, wanted))
-            self.bytes = int(ends[wanted - 1])
+            first_part = pc.binary_slice if pa.types.is_large_binary(texts.type) else pc.utf8_slice_codeunits
+            self.texts.append(first_part(texts.slice(0, wanted), 0, SAMPLE_BYTES))
+            self.bytes += pc.sum(pc.binary_length(self.texts[-1])).as_py()
 
 
 def summarize(
