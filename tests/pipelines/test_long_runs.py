@@ -1,0 +1,42 @@
+"""A corpus that is one long run is trained on and encoded in memory for a few copies of its text."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import PEAK_MEMORY
+
+SIZE = 32_000_000
+COMMAND = (
+    PEAK_MEMORY
+    + """
+from pipelines.cli.dispatch import main
+
+sys.argv[0] = "bytelm"
+assert main() == 0
+print(peak_memory())
+"""
+)
+
+
+def peak_of(*words):
+    """Return the peak memory of a command in bytes."""
+    command = [sys.executable, "-c", COMMAND, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    return int(done.stdout.split()[-1])
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A short text and one of a single letter."""
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "short.txt").write_text("some text " * 10_000)
+    (folder / "long.txt").write_text("a" * SIZE)
+    return folder / "short.txt", folder / "long.txt"
+
+
+def test_training_on_a_run_takes_three_times_its_text(texts, tmp_path):
+    peaks = [peak_of("train-tokenizer", text, "--vocab-size", 512, "--out", tmp_path / text.stem) for text in texts]
+    assert (tmp_path / "long" / "tokenizer.json").stat().st_size > 2 * SIZE
+    assert peaks[1] - peaks[0] < 3 * SIZE

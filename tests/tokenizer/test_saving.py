@@ -1,0 +1,92 @@
+"""tokenizer.json is the text that json.dumps makes of the whole vocabulary, written token by token."""
+
+import base64
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
+from tokenizer.byte_level import spell
+
+pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
+
+TEXTS = st.binary(max_size=60) | st.text(alphabet='ab é字"\\\n\x7f', max_size=60).map(str.encode)
+SPECIAL = st.lists(st.sampled_from([*DEFAULT_SPECIAL_TOKENS, '<"\\\n>', "<字\u2028>", " a b"]), unique=True)
+
+
+def check_saved(tok, folder):
+    """Save a tokenizer, and compare the file with json.dumps of what it must hold. Returns the content."""
+    tok.save(folder)
+    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    content = json.loads(text)
+    assert text == json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+    special = {i: spelling for spelling, i in tok.special_tokens.items()}
+    entries = [(special.get(i) or spell(tok.token_bytes(i)), i) for i in range(tok.vocab_size)]
+    assert list(content["model"]["vocab"].items()) == entries
+    assert content["model"]["merges"] == [[spell(left), spell(right)] for left, right in tok.merges]
+    assert [(token["content"], token["id"]) for token in content["added_tokens"]] == sorted(
+        tok.special_tokens.items(), key=lambda item: item[1]
+    )
+    return content
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=4), SPECIAL, st.sampled_from(["gpt2", "raw"]), st.booleans())
+def test_a_file_is_what_json_dumps_makes_of_the_vocabulary(tmp_path_factory, texts, special, byte_order, few):
+    folder = tmp_path_factory.mktemp("saved")
+    merges = 0 if few else 40
+    size = 256 + len(special) + merges
+    tok = Tokenizer.train(texts, size, special_tokens=special, byte_order=byte_order, min_frequency=1)
+    check_saved(tok, folder / "trained")
+    check_saved(Tokenizer.load(folder / "trained"), folder / "again")
+    assert (folder / "again" / "tokenizer.json").read_bytes() == (folder / "trained" / "tokenizer.json").read_bytes()
+
+
+def test_flags_normalizer_and_post_processor_are_written_as_they_were_read(tmp_path):
+    tok = Tokenizer.train(["some text, some more"], 300, special_tokens=["<s>", "<name>"])
+    content = check_saved(tok, tmp_path)
+    content["added_tokens"][1] |= {"special": False, "lstrip": True, "normalized": True}
+    content["normalizer"] = {"type": "NFC"}
+    content["model"]["ignore_merges"] = True
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+    }
+    (tmp_path / "changed.json").write_text(json.dumps(content), encoding="utf-8")
+    saved = check_saved(Tokenizer.load(tmp_path / "changed.json"), tmp_path / "saved")
+    assert saved == content | {"model": content["model"] | {"ignore_merges": False}}  # merging makes every token
+
+
+def test_ids_without_a_token_are_left_out(tmp_path):
+    """By ranks, with gaps, and with a special token behind one."""
+    tok = Tokenizer.train(["some text, some more text"], 262, special_tokens=())
+    ranks = tmp_path / "gaps.tiktoken"
+    lines = [(tok.token_bytes(i), i + 5 * (i > 257)) for i in range(tok.vocab_size)]
+    ranks.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % i for token, i in lines))
+    gaps = Tokenizer.load(ranks, pattern="cl100k", special_tokens={"<end>": 280})
+    gaps.save(tmp_path)
+    text = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    content = json.loads(text)
+    assert text == json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+    assert content["model"]["vocab"] == {spell(token): i for token, i in lines} | {"<end>": 280}
+    assert Tokenizer.load(tmp_path).fingerprint == gaps.fingerprint
+
+
+def test_tokens_of_megabytes_are_written_whole(tmp_path):
+    """They are spelled in parts: of letters, of bytes whose spelling is not ASCII, and of ones that JSON escapes."""
+    runs = [letter * 5_000_000 for letter in (b"x", b" ", b"\\", b"\xff\x00")]
+    tok = Tokenizer.train(runs, 256 + 100, special_tokens=(), min_frequency=1)
+    assert tok.token_byte_lengths.max() > 1 << 21
+    check_saved(tok, tmp_path)
+
+
+@pytest.mark.parametrize("spelling", ["Ġsome", "ĠĠ"])
+def test_a_special_token_that_is_spelled_as_an_ordinary_one_leaves_nothing(tmp_path, spelling):
+    tok = Tokenizer.train([" some some   "], 300, special_tokens=[spelling, "<other>"], min_frequency=1)
+    with pytest.raises(ValueError, match=f"special token '{spelling}' is also the spelling of an ordinary token"):
+        tok.save(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
