@@ -3,7 +3,9 @@
 import importlib
 import os
 import sys
+import traceback
 import warnings
+from collections.abc import Callable
 
 from pipelines.cli.errors import UsageError, complain, one_sentence
 from pipelines.cli.stdout import STDOUT, Stdout
@@ -57,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     interrupts = process.prepare()
     try:
-        status = _run(sys.argv[1:])
+        status = _run(sys.argv[1:], process.end_at_once)
     except SystemExit as leaving:  # --help, or a usage error
         status = leaving.code
     except BaseException:
@@ -69,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
     verb = arguments[0] if arguments else "--help"
     warnings.showwarning = lambda message, *_, **__: complain(verb, f"warning: {message}")
     try:
@@ -80,19 +82,13 @@ def _run(arguments: list[str]) -> int:
         return _verb(verb, arguments[1:]) if verb in VERBS else _unknown(verb)
     except KeyboardInterrupt:
         return _interrupted(verb)
-    except MemoryError as error:
-        return _out_of_memory(verb, error)
-    except ImportError as error:
-        if "failed to map segment" not in str(error) or os.environ.get("BYTELM_DEBUG"):
+    except (MemoryError, ImportError, RuntimeError, SystemError) as error:
+        if not _is_about_memory(error) or os.environ.get("BYTELM_DEBUG"):
             raise
-        complain(verb, "there is not enough memory to load the libraries that this verb needs")
-        return 1
-    except RuntimeError as error:
-        # PyTorch says so in its own words, for a GPU and for the CPU.
-        told = any(words in str(error) for words in ("out of memory", "can't allocate memory"))
-        if told and not os.environ.get("BYTELM_DEBUG"):
+        if not _is_from_an_import(error):
             return _out_of_memory(verb, error)
-        raise
+        complain(verb, "there is not enough memory to load the libraries that this verb needs")
+        return end_at_once(1)  # a library that is loaded in part can crash when Python ends
     except (ValueError, OSError, FloatingPointError) as error:
         about_output = isinstance(error, OSError) and error.filename == STDOUT
         if about_output:
@@ -151,6 +147,24 @@ def _printed(text: str) -> int:
 def _interrupted(verb: str = "") -> int:
     complain(verb, "interrupted")
     return 130
+
+
+def _is_about_memory(error: BaseException | None) -> bool:
+    """Return whether `error`, or an error that led to it, says that memory ran out."""
+    if error is None:
+        return False
+    words = ("out of memory", "can't allocate memory", "bad_alloc", "failed to map segment", "can't start new thread")
+    return (
+        isinstance(error, MemoryError)
+        or any(each in str(error) for each in words)
+        or _is_about_memory(error.__cause__ or error.__context__)
+    )
+
+
+def _is_from_an_import(error: BaseException) -> bool:
+    """Return whether `error` comes from importing a module."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, ImportError) or any(frame.f_code.co_name == "<module>" for frame, _ in frames)
 
 
 def _out_of_memory(verb: str, error: BaseException) -> int:

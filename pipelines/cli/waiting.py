@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Timer
 
 from pipelines.cli.errors import complain
@@ -22,7 +22,8 @@ def explained(command: str, quiet: bool) -> Iterator[None]:
     timer = Timer(PATIENCE, explain)
     timer.daemon = True
     if not quiet:
-        timer.start()
+        with suppress(RuntimeError):  # a process at its limit of memory or threads works without this line
+            timer.start()
     try:
         yield
     finally:

@@ -179,6 +179,25 @@ def test_a_model_that_does_not_fit_the_memory(bytelm, dataset_folder, tmp_path):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("can't start new thread"), SystemError()]
+)
+def test_a_lack_of_memory_is_one_line(monkeypatch, capsys, error):
+    """Whatever its type: a library may fail in its own way after a MemoryError."""
+
+    def fails(arguments):
+        try:
+            raise MemoryError
+        except MemoryError:
+            raise error from None
+
+    monkeypatch.setattr("pipelines.runs.main", fails)
+    assert main(["runs"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("bytelm runs: there is not enough memory: choose a smaller context or model")
+    assert said.count("\n") == 1
+
+
 def test_a_fault_that_speaks_of_memory_is_not_called_a_lack_of_it(monkeypatch):
     def fails(arguments):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
