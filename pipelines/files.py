@@ -126,7 +126,12 @@ def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Pat
                         os.fsync(file.fileno())
             if out.exists():
                 out.rename(old)
-            partial.rename(out)
+            try:
+                partial.rename(out)
+            except OSError:
+                if old.exists():
+                    old.rename(out)
+                raise
             shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)

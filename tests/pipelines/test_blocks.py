@@ -20,6 +20,7 @@ from corpora import open_corpus
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset.blocks import text_of
 from pipelines.dataset.reader import DATA_FILE, TokenDataset, TokenStream
+from pipelines.files import whole_folder
 from tokenizer import END_OF_TEXT, Tokenizer
 
 
@@ -148,6 +149,15 @@ def test_a_failed_rebuild_keeps_the_dataset_that_was_there(tmp_path, text_folder
     with pytest.raises(ValueError, match="is longer than the split"):
         build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=10**6, out=old, overwrite=True)
     assert files_of(old) == files_of(dataset_folder)
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "old").write_text("")
+    with pytest.raises(FileNotFoundError), whole_folder(tmp_path / "data", lambda folder: True) as new:
+        new.rmdir()
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert (tmp_path / "data" / "old").exists()
 
 
 def test_documents_left_out_are_counted(tmp_path, text_folder, tokenizer_folder, printed):
