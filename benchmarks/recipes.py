@@ -33,8 +33,8 @@ from lm.analysis.baselines import Unigram
 from lm.analysis.size import count_parameters, model_without_memory
 from lm.config import ModelConfig
 from pipelines.build_dataset import build_dataset
-from pipelines.cli.arguments import parse
 from pipelines.cli.display import say
+from pipelines.cli.parsing import parse
 from pipelines.dataset.reader import TokenDataset
 from pipelines.files import write_whole
 from pipelines.pretrain import pretrain

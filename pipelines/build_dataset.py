@@ -12,11 +12,11 @@ from pipelines.cli.arguments import (
     SplitRule,
     TokenizerPath,
     TokenizerPattern,
-    parse,
     refuse_with_pairs,
 )
 from pipelines.cli.display import Bar, messages, say, say_left_out, table
 from pipelines.cli.dry_run import plan_dataset
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.cli.vocabularies import load_tokenizer
 from pipelines.dataset.blocks import write_blocks

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.cli.arguments import Device, Dtype, parse
+from pipelines.cli.arguments import Device, Dtype
+from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
 

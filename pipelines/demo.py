@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.cli.arguments import parse
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.run.recipe import Recipe, load_recipe
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from pipelines.cli.arguments import Device, Dtype, check_beams, check_length_penalty, parse
+from pipelines.cli.arguments import Device, Dtype, check_beams, check_length_penalty
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.files import write_json
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from pipelines.cli.arguments import RunFolder, parse
+from pipelines.cli.arguments import RunFolder
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
 

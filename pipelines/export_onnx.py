@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pipelines.cli.arguments import RunFolder, parse
+from pipelines.cli.arguments import RunFolder
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.files import write_whole
 

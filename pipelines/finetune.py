@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import tyro
 
 from corpora.labelled import Label, LabelledTexts, read_labelled
-from pipelines.cli.arguments import RunFolder, parse
+from pipelines.cli.arguments import RunFolder
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.training.finetune_config import FinetuneConfig
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.cli.arguments import Device, Dtype, RunFolder, check_beams, check_length_penalty, parse
+from pipelines.cli.arguments import Device, Dtype, RunFolder, check_beams, check_length_penalty
+from pipelines.cli.parsing import parse
 from pipelines.cli.sampling_options import Choosing
 from pipelines.cli.verbs import verb
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from pipelines.cli.arguments import parse
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.files import read_json, whole_folder
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from lm.config import ModelConfig
-from pipelines.cli.arguments import parse
 from pipelines.cli.errors import UsageError
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.run.recipe import load_recipe, recipe_names
 from pipelines.training.config import OptimizerKind

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from pipelines.cli.arguments import DryRun, parse
+from pipelines.cli.arguments import DryRun
 from pipelines.cli.errors import UsageError
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.run.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.cli.arguments import parse
 from pipelines.cli.escapes import safe
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.files import distinct_names, write_whole
 from pipelines.reporting.plots import plots

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.cli.arguments import parse
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.run.folder import Run, is_classifier
 from pipelines.run.retention import checkpoint_folders, readable_state

@@ -10,9 +10,10 @@ import tyro
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from pipelines.cli.arguments import TokenizerPath, TokenizerPattern, parse
+from pipelines.cli.arguments import TokenizerPath, TokenizerPattern
 from pipelines.cli.display import answer, counted, results, write
 from pipelines.cli.escapes import visible
+from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
 from pipelines.cli.vocabularies import load_tokenizer

@@ -18,13 +18,13 @@ from pipelines.cli.arguments import (
     PairColumns,
     ReadingOptions,
     SplitRule,
-    parse,
     refuse_with_pairs,
 )
 from pipelines.cli.display import Bar, say_left_out, write
 from pipelines.cli.dry_run import plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.memory import resident_memory
+from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.cli.vocabularies import load_compared
 from pipelines.reporting.tokenizer_summary import PHASES, HeldOut, show, summarize

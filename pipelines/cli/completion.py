@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import tyro
 
 from lm.config import ModelConfig
-from pipelines.cli.arguments import registry, with_quiet
 from pipelines.cli.errors import UsageError
+from pipelines.cli.parsing import registry, with_quiet
 from pipelines.run.recipe import Recipe
 
 SHELLS = ("bash", "zsh", "fish")

@@ -14,7 +14,7 @@ import pytest
 
 from lm.presets import PRESETS
 from pipelines.cli.dispatch import main
-from pipelines.cli.usage import sentence
+from pipelines.cli.parsing import one_line
 from pipelines.run.recipe import recipe_names
 
 
@@ -121,20 +121,32 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
         ("params gpt-tiny --model.heads 3", "model.heads=3 does not divide: try model.width=132"),
         ("params gpt2 --model.kv-heads 5", "does not divide model.heads=12: try model.kv_heads=4"),
         ("params gpt-tiny --model.width 6", "rotary positions rotate pairs: try model.width="),
-        ("params gpt2 --model.positions round", "--model.positions is 'round': choose one of 'rotary', 'learned', "),
-        ("params gpt2 --model.layer 3", "there is no option --model.layer (did you mean --model.layers?): `bytelm par"),
-        ("params gpt2 --model.biases", "there is no option --model.biases (did you mean --model.bias?)"),
-        ("params gpt2 --model.layers", "--model.layers needs a value"),
-        (f"params gpt2 {LONG}", f"'{LONG}' is more than is asked for"),
-        ("pretrain gpt-tiny", "--data PATH and --out PATH are missing: `bytelm pretrain gpt-tiny --help` lists all"),
-        ("pretrain gpt-tiny --dat x --out y", "--data PATH is missing, and there is no option --dat"),
-        ("pretrain gpt-tiny --data x --out y --model.layers 0", "bytelm pretrain: model.layers is 0: give at least 1"),
+        (
+            "params gpt2 --model.positions round",
+            "invalid choice 'round' for argument '--model.positions'. Expected one of ('rotary', ",
+        ),
+        (
+            "params gpt2 --model.layer 3",
+            "Unrecognized options: --model.layer, 3; Perhaps you meant: --model.decoder-layers N, --model",
+        ),
+        ("params gpt2 --model.biases", "Unrecognized options: --model.biases; Perhaps you meant: --model.bias, "),
+        ("params gpt2 --model.layers", "Missing value for argument '--model.layers'"),
+        (f"params gpt2 {LONG}", f"Unrecognized options: {LONG}: `bytelm params gpt2 --help` lists all options"),
+        ("pretrain gpt-tiny", "Missing from bytelm pretrain gpt-tiny: --data PATH, --out PATH: `bytelm"),
+        ("pretrain gpt-tiny --dat x --out y", "--data PATH; Unrecognized options: --dat, x: `bytelm"),
+        ("pretrain gpt-tiny --data x --out y --model.layers 0", ": model.layers is 0: give at least 1"),
         ("pretrain gpt-tiny --data x --out y --train.lr -1", "train.lr is -1.0, but must be above 0"),
         ("generate x --top-k few", "--top-k: 'few' is not a whole number"),
         ("generate x --top-p few", "--top-p: 'few' is not a number"),
-        ("generate", "RUN is missing"),
-        ("train-tokenizer x --vocab-size 1k --out y --pairs en", "--pairs needs more values"),
-        ("import-hf x --out y --objective z", "--objective is 'z': choose one of"),
+        ("generate", "Missing from bytelm generate: RUN"),
+        (
+            "train-tokenizer x --vocab-size 1k --out y --pairs en",
+            "Missing value for argument '--pairs'. Expected 2 values",
+        ),
+        (
+            "import-hf x --out y --objective z",
+            "invalid choice 'z' for argument '--objective'. Expected one of ('next-token', ",
+        ),
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -151,10 +163,10 @@ def test_a_command_line_that_makes_no_sense_is_refused_in_a_sentence(command, wo
     assert "None" not in said.err
 
 
-def test_what_a_box_says_is_passed_on_where_it_is_not_understood():
-    box = "╭─ Trouble ──╮\n│ Something  │\n│ is wrong.  │\n│ ────────── │\n│ Run --help │\n╰────────────╯\n"
-    assert sentence(box, "bytelm params") == "Something is wrong."
-    assert sentence("no box\nat all", "bytelm params") == "no box at all"
+def test_an_error_of_unknown_layout_is_printed_on_one_line():
+    box = "╭─ Trouble ──╮\n│ Something  │\n│ ────────── │\n│ Run --help │\n╰────────────╯\n"
+    assert one_line(box) == "Something"
+    assert one_line("no box") == "no box"
 
 
 def test_a_misspelt_pattern_is_not_taken_for_a_regex(bytelm, tmp_path):
@@ -344,11 +356,11 @@ def test_output_into_a_closed_pipe_is_no_error(text_folder):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("evaluate", "RUN is missing: `bytelm evaluate --help` lists all options"),
-        ("report", "RUN is missing: `bytelm report --help` lists all options"),
-        ("corpus show", "CORPUS is missing: `bytelm corpus show --help` lists all options"),
-        ("build-dataset --tokenizer tok --out data", "CORPUS is missing"),
-        ("generate", "RUN is missing"),
+        ("evaluate", "Missing from bytelm evaluate: RUN: `bytelm evaluate --help` lists all options"),
+        ("report", "Missing from bytelm report: RUN: `bytelm report --help` lists all options"),
+        ("corpus show", "Missing from bytelm corpus show: CORPUS: `bytelm corpus show --help` lists all options"),
+        ("build-dataset --tokenizer tok --out data", "Missing from bytelm build-dataset: CORPUS"),
+        ("generate", "Missing from bytelm generate: RUN"),
         ("train-tokenizer --vocab-size 300 --out tok", "no corpus was given"),
         ("pretrain", "name a recipe first"),
         ("params", "name a model first"),

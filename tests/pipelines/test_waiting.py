@@ -5,7 +5,7 @@ import sys
 
 CODE = """
 import sys, time
-from pipelines.cli.arguments import parse
+from pipelines.cli.parsing import parse
 from pipelines.cli.display import say
 
 def work(seconds: float = 0.0, first: bool = False) -> None:
