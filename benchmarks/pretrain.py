@@ -30,7 +30,7 @@ from benchmarks.training_models import CASES, ON_A_CPU, ON_A_GPU, OURS, Case, pe
 from benchmarks.training_report import markdown, verdict
 from benchmarks.training_worker import Job
 from corpora import open_corpus
-from lm.analysis.size import count_parameters, flops_per_token, model_without_memory
+from lm.analysis.size import count_parameters, flops_per_token, meta_model
 from pipelines.training.machine import choose_machine, matmul_flops, tabulated_flops
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
 
@@ -171,7 +171,7 @@ def _matrix_flops(options: argparse.Namespace) -> float:
 
 
 def _result(model: str, case: Case, field: list[Contestant], peak: float, options: argparse.Namespace) -> dict:
-    model_of_case = model_without_memory(case.config)
+    model_of_case = meta_model(case.config)
     flops = flops_per_token(model_of_case)
     moved, bandwidth = count_parameters(model_of_case) * BYTES_A_PARAMETER, device_bandwidth(options.device)
     rows = [_row(each, case, flops, peak, options) for each in field]

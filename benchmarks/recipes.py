@@ -30,7 +30,7 @@ import tyro
 from benchmarks.recipe_variants import CONTEXT, GROUPS, SHAPES, SWEEP, TRAIN, VARIANTS
 from corpora import open_corpus
 from lm.analysis.baselines import Unigram
-from lm.analysis.size import count_parameters, model_without_memory
+from lm.analysis.size import count_parameters, meta_model
 from lm.config import ModelConfig
 from pipelines.build_dataset import build_dataset
 from pipelines.cli.display import say
@@ -186,7 +186,7 @@ def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, A
         **reached,
         "seconds": last["time_s"],
         "processor_seconds": processor if settings.machine.device.type == "cpu" else None,
-        "parameters": count_parameters(model_without_memory(sized)),
+        "parameters": count_parameters(meta_model(sized)),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
     }

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import torch
 
 from lm.analysis.memory import activation_bytes, training_bytes
-from lm.analysis.size import count_parameters, flops_per_token, model_without_memory
+from lm.analysis.size import count_parameters, flops_per_token, meta_model
 from lm.config import ModelConfig
 from lm.losses import CHUNK_ELEMENTS
 from lm.optim.muon import ROUNDS
@@ -70,7 +70,7 @@ class Shape:
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
-        model = model_without_memory(self.config)
+        model = meta_model(self.config)
         self.hidden_matrices = [tuple(matrix.shape) for matrix in partition(model, muon=True)[0]]
         self.parameters = count_parameters(model)
         self.in_blocks = sum(count_parameters(block) for block in model.stack.blocks)
@@ -144,7 +144,7 @@ class Step:
 def mfu_measured() -> float:
     """The share of the peak at which the measured model trained."""
     name, tokens_per_s, gpu = MEASURED
-    return tokens_per_s * flops_per_token(model_without_memory(preset(name))) / TABULATED[gpu]
+    return tokens_per_s * flops_per_token(meta_model(preset(name))) / TABULATED[gpu]
 
 
 def step(shape: Shape, kind: Kind, optimizer: OptimizerKind, cluster: Cluster, mfu: float, sequences: int) -> Step:

@@ -18,10 +18,10 @@ from lm.positions import Rotary, rotate
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """q (B, H, T, D), k and v (B, G, T, D) to (B, H, T, D): a backend with its mask, or a KV cache's layer."""
-Memory = tuple[Tensor, Tensor]
+KeysValues = tuple[Tensor, Tensor]
 """Keys and values (B, G, S, D) of what an encoder read, for the cross-attention of one block."""
-Recall = Callable[[Tensor], Tensor]
-"""q (B, H, T, D) to (B, H, T, D): a backend with the memory and the mask of one block's cross-attention."""
+CrossAttend = Callable[[Tensor], Tensor]
+"""q (B, H, T, D) to (B, H, T, D): a backend with keys, values and mask of one block's cross-attention."""
 
 
 class Attention(nn.Module):
@@ -60,9 +60,9 @@ class Attention(nn.Module):
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         return self.output(only(_merged(attend(q, k, v)), rows))
 
-    def cross(self, x: Tensor, recall: Recall, rows: Tensor | None = None) -> Tensor:
-        """x (B, T, width) attends to a memory, through `recall`, to (B, T, width) in its dtype; `rows` as above."""
-        return self.output(only(_merged(recall(self.queries(x))), rows))
+    def cross(self, x: Tensor, cross_attend: CrossAttend, rows: Tensor | None = None) -> Tensor:
+        """x (B, T, width) attends to a source, through `cross_attend`, to (B, T, width); `rows` as above."""
+        return self.output(only(_merged(cross_attend(self.queries(x))), rows))
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, width) to queries (B, H, T, D), keys and values (B, G, T, D), not yet turned."""
@@ -72,7 +72,7 @@ class Attention(nn.Module):
         """(B, T, width) to (B, H, T, D)."""
         return self.query_norm(_heads(self.query(x), self.heads))
 
-    def keys_values(self, x: Tensor) -> Memory:
+    def keys_values(self, x: Tensor) -> KeysValues:
         """(B, S, width) to keys and values (B, G, S, D)."""
         return self.key_norm(_heads(self.key(x), self.kv_heads)), _heads(self.value(x), self.kv_heads)
 
@@ -115,25 +115,25 @@ class Block(nn.Module):
         x: Tensor,
         rotary: Rotary,
         attend: Attend,
-        recall: Recall | None = None,
+        cross_attend: CrossAttend | None = None,
         value_embedding: Tensor | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """x (B, T, width), the residual stream, to what it is after the block, in the dtype of x.
 
-        `rotary`, `attend` and `value_embedding` as in `Attention.forward`; `recall`, which cross-attention needs, as in
+        `rotary`, `attend` and `value_embedding` as in `Attention.forward`; `cross_attend` as in
         `Attention.cross`. With `rows` (N,) int64 only at those of the B x T positions, (N, width): all are attended to,
         and what follows attention is spared the others.
         """
         if rows is not None and self.skip and self.training:  # whole sequences skip
             # Not by self(...): to FSDP it would be one more block, of which other processes know nothing.
-            return only(self.forward(x, rotary, attend, recall, value_embedding), rows)
+            return only(self.forward(x, rotary, attend, cross_attend, value_embedding), rows)
         last = rows if self.cross_attention is None else None
         attention = partial(self.attention, rotary=rotary, attend=attend, value_embedding=value_embedding, rows=last)
         x = self._residual(x, self.attention_norm, attention, last)
         if self.cross_attention is not None:
-            recalled = partial(self.cross_attention.cross, recall=recall, rows=rows)
-            x = self._residual(x, self.cross_norm, recalled, rows)
+            cross_attention = partial(self.cross_attention.cross, cross_attend=cross_attend, rows=rows)
+            x = self._residual(x, self.cross_norm, cross_attention, rows)
         return x if self.mlp is None else self._residual(x, self.mlp_norm, self.mlp)
 
     def _residual(

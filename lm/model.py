@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.attention.backends import BACKENDS, Backend
-from lm.blocks import Attend, Block, Memory, Recall
+from lm.blocks import Attend, Block, CrossAttend, KeysValues
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead
 from lm.initialization import initialize
@@ -30,7 +30,7 @@ class Stack(nn.Module):
     """Positions, blocks, and (pre-norm) the final norm: embedded tokens to hidden states."""
 
     def __init__(self, config: ModelConfig, layers: int, *, causal: bool, cross: bool) -> None:
-        """`cross`: whether every block also attends to the memory of an encoder."""
+        """`cross`: whether every block also attends to the hidden states of an encoder."""
         super().__init__()
         self.config = config
         self.causal = causal
@@ -65,14 +65,14 @@ class Stack(nn.Module):
         mask: Mask,
         positions: Rows | None = None,
         attends: Sequence[Attend] | None = None,
-        recalls: Sequence[Recall] | None = None,
+        cross_attends: Sequence[CrossAttend] | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """x (B, T, width), the embedding of `ids` (B, T), to hidden states of `dtype`: (B, T, width), or with `rows`
         (N,) int64, numbers of B x T positions, only theirs (N, width).
 
         `mask` says which positions see which; `attends` (one a block) replaces attention under that mask, and with
-        other `positions` than 0 to T - 1 a KV cache reads on where it stopped. `recalls`: what each block's
+        other `positions` than 0 to T - 1 a KV cache reads on where it stopped. `cross_attends`: what each block's
         cross-attention does.
         """
         positions = slice(0, x.shape[1]) if positions is None else positions
@@ -80,13 +80,14 @@ class Stack(nn.Module):
         x = self.dropout(self.embedding_norm(self.positional(x, positions)).to(dtype))
         rotary = None if self.rotary is None else self.rotary(positions, dtype)
         attends = attends or [self._attend(x, mask)] * len(self.blocks)
-        recalls = recalls or [None] * len(self.blocks)
+        cross_attends = cross_attends or [None] * len(self.blocks)
         embedded = x
         last = len(self.blocks) - 1
-        for i, (block, attend, recall) in enumerate(zip(self.blocks, attends, recalls, strict=True)):
+        for i, (block, attend, cross_attend) in enumerate(zip(self.blocks, attends, cross_attends, strict=True)):
             if self.config.embedding_skips:
                 x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
-            x = block(x, rotary, attend, recall, self._value_embedding(i, ids, dtype), rows if i == last else None)
+            value_embedding = self._value_embedding(i, ids, dtype)
+            x = block(x, rotary, attend, cross_attend, value_embedding, rows if i == last else None)
         return self.final_norm(x)
 
     def backend(self) -> Backend:
@@ -101,14 +102,14 @@ class Stack(nn.Module):
         """T5's bias (1, H, T, S) on the scores of queries at those positions and keys at 0 to S - 1, if any."""
         return None if self.relative is None else self.relative(queries, keys).to(dtype)
 
-    def remember(self, hidden: Tensor) -> list[Memory]:
+    def cross_keys_values(self, hidden: Tensor) -> list[KeysValues]:
         """Keys and values of an encoder's hidden states (B, S, width) for each block's cross-attention."""
         return [block.cross_attention.keys_values(hidden) for block in self.blocks]
 
-    def recalls(self, memories: Sequence[Memory], mask: Mask) -> list[Recall]:
-        """Cross-attention to those memories; `mask` says which of their positions are there."""
+    def cross_attends(self, keys_values: Sequence[KeysValues], mask: Mask) -> list[CrossAttend]:
+        """Cross-attention of each block over its keys and values; `mask` hides padding of the source."""
         backend = self.backend()
-        return [partial(_recall, backend, memory, mask) for memory in memories]
+        return [partial(_cross_attend, backend, pair, mask) for pair in keys_values]
 
     def _attend(self, x: Tensor, mask: Mask) -> Attend:
         length = x.shape[1]
@@ -178,13 +179,13 @@ class LanguageModel(nn.Module):
         types where the model has them, 0 where left out. Raises ValueError past the context length.
         """
         self._check_source(source)
-        recalls = None
+        cross_attends = None
         if source is not None:
-            memories = self.decoder.remember(self.encode(source, source_present))
-            recalls = self.decoder.recalls(memories, Mask(present=source_present))
+            keys_values = self.decoder.cross_keys_values(self.encode(source, source_present))
+            cross_attends = self.decoder.cross_attends(keys_values, Mask(present=source_present))
         x = self.embed(ids, types)
         mask = self.mask(self.stack, segments, present)
-        return self.stack(x, ids, dtype=self.compute_dtype, mask=mask, recalls=recalls, rows=rows)
+        return self.stack(x, ids, dtype=self.compute_dtype, mask=mask, cross_attends=cross_attends, rows=rows)
 
     def encode(self, source: Tensor, present: Tensor | None = None) -> Tensor:
         """What an encoder-decoder's encoder makes of `source` (B, S): (B, S, width) of `compute_dtype`."""
@@ -246,8 +247,8 @@ class LanguageModel(nn.Module):
             )
 
 
-def _recall(backend: Backend, memory: Memory, mask: Mask, q: Tensor) -> Tensor:
-    return backend(q, *memory, mask)
+def _cross_attend(backend: Backend, keys_values: KeysValues, mask: Mask, q: Tensor) -> Tensor:
+    return backend(q, *keys_values, mask)
 
 
 def build_model(config: ModelConfig, seed: int) -> LanguageModel:

@@ -59,16 +59,16 @@ def count(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> dict[str,
     from lm.analysis.size import (
         flops_per_token,
         matrix_parameters,
-        model_without_memory,
+        meta_model,
         non_embedding_parameters,
         parameter_table,
     )
     from lm.decoding.cache import storage_dtype
 
     kind = getattr(torch, dtype)
-    built = model_without_memory(model)
+    built = meta_model(model)
     table = parameter_table(built)
-    other = parameter_table(model_without_memory(replace(model, tied_head=not model.tied_head)))
+    other = parameter_table(meta_model(replace(model, tied_head=not model.tied_head)))
     tied, untied = (table, other) if model.tied_head else (other, table)
     length = model.context_length
     cache = cache_bytes(built, kind, length, source_length=length)

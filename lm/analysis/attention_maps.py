@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lm.attention.backends import reference
-from lm.blocks import Memory, Recall
+from lm.blocks import CrossAttend, KeysValues
 from lm.masks import Mask
 from lm.model import LanguageModel, Stack
 
@@ -47,10 +47,10 @@ def attention_maps(model: LanguageModel, ids: Tensor, source: Tensor | None = No
             return AttentionMaps(recorded(model, model.stack, ids)[1])
         hidden, encoder = recorded(model, model.encoder, source)
         cross: list[Tensor] = []
-        recalls = [
-            partial(_recording_recall, cross, model.decoder, memory) for memory in model.decoder.remember(hidden)
+        cross_attends = [
+            partial(_recording_cross, cross, model.decoder, pair) for pair in model.decoder.cross_keys_values(hidden)
         ]
-        own = recorded(model, model.decoder, ids, recalls=recalls)[1]
+        own = recorded(model, model.decoder, ids, cross_attends=cross_attends)[1]
         return AttentionMaps(own, encoder, torch.stack(cross))
 
 
@@ -111,7 +111,7 @@ def inspected(model: LanguageModel) -> Iterator[None]:
 
 
 def recorded(
-    model: LanguageModel, stack: Stack, ids: Tensor, recalls: Sequence[Recall] | None = None
+    model: LanguageModel, stack: Stack, ids: Tensor, cross_attends: Sequence[CrossAttend] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Hidden states (B, T, width) of a stack that reads `ids` (B, T), and its maps (L, B, H, T, T)."""
     length, dtype = ids.shape[1], model.compute_dtype
@@ -119,7 +119,7 @@ def recorded(
     biased = replace(mask, bias=stack.bias(slice(0, length), length, dtype))
     maps: list[Tensor] = []
     attends = [partial(_recording, maps, stack, biased)] * len(stack.blocks)
-    hidden = stack(model.embed(ids), ids, dtype=dtype, mask=mask, attends=attends, recalls=recalls)
+    hidden = stack(model.embed(ids), ids, dtype=dtype, mask=mask, attends=attends, cross_attends=cross_attends)
     return hidden, torch.stack(maps)
 
 
@@ -132,5 +132,5 @@ def _recording(maps: list[Tensor], stack: Stack, mask: Mask, q: Tensor, k: Tenso
     return reference(q, k, v, mask, scale=scale)
 
 
-def _recording_recall(maps: list[Tensor], stack: Stack, memory: Memory, q: Tensor) -> Tensor:
-    return _recording(maps, stack, Mask(), q, *memory)
+def _recording_cross(maps: list[Tensor], stack: Stack, keys_values: KeysValues, q: Tensor) -> Tensor:
+    return _recording(maps, stack, Mask(), q, *keys_values)

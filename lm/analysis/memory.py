@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lm.analysis.size import count_parameters, model_without_memory
-from lm.blocks import Attention, Memory
+from lm.analysis.size import count_parameters, meta_model
+from lm.blocks import Attention, KeysValues
 from lm.config import ModelConfig
 from lm.masks import Mask
 from lm.model import LanguageModel, Stack
@@ -54,7 +54,7 @@ def activation_bytes(config: ModelConfig, dtype: torch.dtype, length: int | None
     keeps less, dropout and other attention more.
     """
     length = config.context_length if length is None else length
-    model = model_without_memory(config).to(dtype).eval()  # in `dtype`, so that no cast weight counts
+    model = meta_model(config).to(dtype).eval()  # in `dtype`, so that no cast weight counts
     model.compute_dtype = dtype
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}  # by storage: views of one tensor count once
@@ -83,12 +83,12 @@ def _read_on_meta(model: LanguageModel, ids: Tensor) -> Tensor:
         return read(model.stack)
     if model.decoder is None:
         return read(model.stack, rows=torch.arange(math.ceil(SELECTED * ids.numel()), device="meta"))
-    memories = model.decoder.remember(read(model.encoder))
-    return read(model.decoder, recalls=[partial(_recall, memory) for memory in memories])
+    keys_values = model.decoder.cross_keys_values(read(model.encoder))
+    return read(model.decoder, cross_attends=[partial(_cross_attend, pair) for pair in keys_values])
 
 
-def _recall(memory: Memory, q: Tensor) -> Tensor:
-    return _FusedAttention.apply(q, *memory)
+def _cross_attend(keys_values: KeysValues, q: Tensor) -> Tensor:
+    return _FusedAttention.apply(q, *keys_values)
 
 
 class _FusedAttention(torch.autograd.Function):

@@ -28,7 +28,7 @@ COMPONENTS = {  # the outermost module of one of these types owns a parameter
 }
 
 
-def model_without_memory(config: ModelConfig) -> LanguageModel:
+def meta_model(config: ModelConfig) -> LanguageModel:
     """The model on the meta device: shapes without numbers, so that even 175 billion parameters count."""
     with torch.device("meta"):
         return LanguageModel(config)

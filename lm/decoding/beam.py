@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.decoding.generation import read_source
+from lm.decoding.generation import encode_source
 from lm.decoding.packed import InferenceModel, prepare
 from lm.decoding.sampling import only
-from lm.decoding.state import Reader
+from lm.decoding.state import DecodeState
 from lm.model import LanguageModel
 
 
@@ -56,25 +56,25 @@ def beam_search(
     if beams < 1 or max_new_tokens < 1:
         raise ValueError(f"beams is {beams} and max_new_tokens is {max_new_tokens}: give at least 1 of each")
     model = prepare(model)
-    memory = read_source(model, source, source_present)
+    cross_cache = encode_source(model, source, source_present)
     starts = torch.full((len(source) * beams, 1), start_id, device=source.device)
-    reader = Reader(model, starts, room=max_new_tokens, memory=memory, use_cache=use_cache)
+    state = DecodeState(model, starts, room=max_new_tokens, cross_cache=cross_cache, use_cache=use_cache)
     rules = _Rules(beams, frozenset(end_ids), max_new_tokens, length_penalty, early_stop)
     searches = [_Search(rules) for _ in range(len(source))]
     growing, count = searches, (1 + len(rules.end_ids)) * beams  # enough, however many of them end
     for _ in range(max_new_tokens):
-        found = _candidates(reader, growing, count, allowed)
+        found = _candidates(state, growing, count, allowed)
         parents = [search.grow(candidates) for search, candidates in zip(growing, found, strict=True)]
         kept = [row for row, search in enumerate(growing) if not search.done]
         if not kept:
             break
         rows = [row * beams + beam for row in kept for beam in parents[row]]
         if len(kept) < len(growing):
-            memory.select(torch.tensor(kept, device=source.device))
+            cross_cache.select(torch.tensor(kept, device=source.device))
             growing = [growing[row] for row in kept]
-        if rows != list(range(len(reader.window))):
-            reader.select(torch.tensor(rows, device=source.device))
-        reader.append(torch.tensor([text[-1] for search in growing for text in search.texts], device=source.device))
+        if rows != list(range(len(state.window))):
+            state.select(torch.tensor(rows, device=source.device))
+        state.append(torch.tensor([text[-1] for search in growing for text in search.texts], device=source.device))
     return [search.finished for search in searches]
 
 
@@ -134,10 +134,10 @@ class _Search:
 
 
 def _candidates(
-    reader: Reader, growing: list[_Search], count: int, allowed: Tensor | None
+    state: DecodeState, growing: list[_Search], count: int, allowed: Tensor | None
 ) -> list[list[tuple[float, int, int]]]:
     """For each search its `count` likeliest one-token continuations."""
-    logits = only(reader.logits().float(), allowed)
+    logits = only(state.logits().float(), allowed)
     before = torch.tensor([search.log_probabilities for search in growing], device=logits.device)
     entries = logits.shape[-1]
     total = before.unsqueeze(-1) + torch.log_softmax(logits, dim=-1).view(*before.shape, entries)

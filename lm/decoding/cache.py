@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lm.blocks import Attend, Memory, Recall
+from lm.blocks import Attend, CrossAttend, KeysValues
 from lm.masks import Mask
 from lm.model import Stack
 from lm.positions import Rows
@@ -134,7 +134,7 @@ class KVCache:
         return torch.arange(start, stop, device=self.keys[0].device) % self.columns
 
 
-class SourceMemory:
+class CrossAttentionCache:
     """Keys and values of an encoder's source (B, S), made once, that every block's cross-attention looks up.
 
     Several sequences may go on from one source: those of source b are then rows b N to b N + N - 1, and share it.
@@ -144,26 +144,27 @@ class SourceMemory:
         """hidden (B, S, width) from the encoder; `present` (B, S) bool is False at padding."""
         stored = storage_dtype(hidden.dtype, hidden.device)
         self.scale = None if stack.config.scaled_attention else 1.0
-        self.memories: Sequence[Memory] = [
-            (keys.to(stored).contiguous(), values.to(stored).contiguous()) for keys, values in stack.remember(hidden)
+        self.keys_values: Sequence[KeysValues] = [
+            (keys.to(stored).contiguous(), values.to(stored).contiguous())
+            for keys, values in stack.cross_keys_values(hidden)
         ]
         self.added = None if present is None else hidden_columns(present, stored)
 
-    def recalls(self) -> list[Recall]:
+    def cross_attends(self) -> list[CrossAttend]:
         """One function a block: q (B x N, H, T, D) to what it finds in the source."""
-        return [partial(self._recall, memory) for memory in self.memories]
+        return [partial(self._cross_attend, pair) for pair in self.keys_values]
 
     def select(self, sources: Tensor) -> None:
         """Go on with those sources, int64."""
-        self.memories = [(keys[sources], values[sources]) for keys, values in self.memories]
+        self.keys_values = [(keys[sources], values[sources]) for keys, values in self.keys_values]
         self.added = None if self.added is None else self.added[sources]
 
-    def _recall(self, memory: Memory, q: Tensor) -> Tensor:
+    def _cross_attend(self, keys_values: KeysValues, q: Tensor) -> Tensor:
         rows, heads, tokens, width = q.shape
-        sources = len(memory[0])
+        sources = len(keys_values[0])
         # Queries of all sequences of a source are queries like any: each key is read once for all of them.
         together = q.view(sources, -1, heads, tokens, width).transpose(1, 2)
-        found = attend_all(together.reshape(sources, heads, -1, width), *memory, self.added, self.scale)
+        found = attend_all(together.reshape(sources, heads, -1, width), *keys_values, self.added, self.scale)
         found = found.unflatten(2, (-1, tokens)).transpose(1, 2)
         return found.reshape(rows, heads, tokens, width)
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from lm.decoding import sampling
-from lm.decoding.cache import SourceMemory
+from lm.decoding.cache import CrossAttentionCache
 from lm.decoding.packed import InferenceModel, prepare
-from lm.decoding.state import Reader
+from lm.decoding.state import DecodeState
 from lm.model import LanguageModel
 
 Sampler = Callable[[Tensor], Tensor]
@@ -50,35 +50,35 @@ def stream(
     """
     check_prompts(model, ids, present)
     model = prepare(model, len(ids))
-    memory = read_source(model, source, source_present)
-    reader = Reader(model, ids, room=max_new_tokens, present=present, memory=memory, use_cache=use_cache)
-    return _stream(reader, max_new_tokens, sampler, repetition_penalty, allowed, stop_ids)
+    cross_cache = encode_source(model, source, source_present)
+    state = DecodeState(model, ids, room=max_new_tokens, present=present, cross_cache=cross_cache, use_cache=use_cache)
+    return _stream(state, max_new_tokens, sampler, repetition_penalty, allowed, stop_ids)
 
 
 def _stream(
-    reader: Reader,
+    state: DecodeState,
     max_new_tokens: int,
     sampler: Sampler,
     repetition_penalty: float,
     allowed: Tensor | None,
     stop_ids: Sequence[int],
 ) -> Iterator[Tensor]:
-    chosen = reader.window[:, -1]
+    chosen = state.window[:, -1]
     stops = torch.tensor(list(stop_ids), dtype=torch.int64, device=chosen.device)
     stopped = torch.zeros(len(chosen), dtype=torch.bool, device=chosen.device)
     for step in range(max_new_tokens):
         with torch.inference_mode():
             if step:
-                reader.append(chosen)
-            logits = reader.logits()
+                state.append(chosen)
+            logits = state.logits()
             if repetition_penalty != 1.0:
-                said = ~torch.isin(reader.window, stops)
-                if reader.present is not None:
-                    said &= reader.present
-                logits = sampling.repetition_penalty(logits, reader.window, repetition_penalty, said)
+                said = ~torch.isin(state.window, stops)
+                if state.present is not None:
+                    said &= state.present
+                logits = sampling.repetition_penalty(logits, state.window, repetition_penalty, said)
             chosen = sampler(sampling.only(logits, allowed))
             if len(stops):
-                chosen = torch.where(stopped, reader.window[:, -1], chosen)
+                chosen = torch.where(stopped, state.window[:, -1], chosen)
                 stopped = stopped | torch.isin(chosen, stops)
         yield chosen
         if len(stops) and bool(stopped.all()):
@@ -156,7 +156,9 @@ def check_prompts(model: LanguageModel | InferenceModel, ids: Tensor, present: T
 
 
 @torch.inference_mode()
-def read_source(model: InferenceModel, source: Tensor | None, present: Tensor | None = None) -> SourceMemory | None:
+def encode_source(
+    model: InferenceModel, source: Tensor | None, present: Tensor | None = None
+) -> CrossAttentionCache | None:
     """What a decoder looks up of `source` (B, S) int64; None for a decoder alone, which has no source."""
     both = model.config.architecture == "encoder-decoder"
     if both != (source is not None):
@@ -168,7 +170,7 @@ def read_source(model: InferenceModel, source: Tensor | None, present: Tensor | 
         return None
     if source.ndim != 2 or source.shape[-1] == 0 or not (present is None or bool(present.any(dim=-1).all())):
         raise ValueError(f"source ids have shape {tuple(source.shape)}: give (B, S) with a token in every row")
-    return SourceMemory(model.stack, model.model.encode(source, present), present)
+    return CrossAttentionCache(model.stack, model.model.encode(source, present), present)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lm.decoding.cache import KVCache, SourceMemory, positions_of, present_columns
+from lm.decoding.cache import CrossAttentionCache, KVCache, positions_of, present_columns
 from lm.decoding.packed import InferenceModel
 from lm.masks import Mask
 
 
-class Reader:
+class DecodeState:
     """Reads sequences of up to `context_length` tokens, which end together: shorter ones are padded on the left.
 
     Where a sequence is longer its oldest quarter goes, and the rest is read afresh: to slide by one token would mean
@@ -29,12 +29,12 @@ class Reader:
         *,
         room: int,
         present: Tensor | None = None,
-        memory: SourceMemory | None = None,
+        cross_cache: CrossAttentionCache | None = None,
         use_cache: bool = True,
     ) -> None:
         """ids (B, T) int64; `present` (B, T) bool is False at padding; `room`: tokens that may be appended."""
         self.model = model
-        self.memory = memory
+        self.cross_cache = cross_cache
         self.context_length = model.config.context_length
         self.window = ids[:, -self.context_length :]
         self.padding = None if present is None or bool(present.all()) else (~present).sum(dim=-1)
@@ -94,11 +94,11 @@ class Reader:
     def _hidden(self, ids: Tensor, **options: object) -> Tensor:
         """(B, width) at the last of ids (B, T)."""
         batch, length = ids.shape
-        recalls = None if self.memory is None else self.memory.recalls()
+        cross_attends = None if self.cross_cache is None else self.cross_cache.cross_attends()
         if length > 1:
             options["rows"] = torch.arange(length - 1, batch * length, length, device=ids.device)
         embedded = self.model.model.embed(ids)
-        hidden = self.model.stack(embedded, ids, dtype=self.model.dtype, recalls=recalls, **options)
+        hidden = self.model.stack(embedded, ids, dtype=self.model.dtype, cross_attends=cross_attends, **options)
         return hidden.flatten(0, -2)
 
     def _drop_oldest(self) -> None:

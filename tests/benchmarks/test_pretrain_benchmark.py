@@ -11,7 +11,7 @@ from benchmarks import pretrain
 from benchmarks.training_models import CASES, PADDED, build_ours, litgpt_model, transformers_model
 from benchmarks.training_profile import group_of, seconds_by_group
 from benchmarks.training_worker import batch_of
-from lm.analysis.size import count_parameters, model_without_memory
+from lm.analysis.size import count_parameters, meta_model
 
 SMALL = {"--steps": "8", "--warm-up": "4", "--turn": "2", "--rise": "2"}
 
@@ -41,7 +41,7 @@ def test_contestants_start_from_the_same_weights_and_reach_the_same_loss(text, t
     assert ours["losses"][0] == pytest.approx(theirs["losses"][0], rel=1e-3)
     assert theirs["same_loss"] and len(ours["seconds"]) == 4
     assert ours["to_best_peer"] == pytest.approx(theirs["step_s"] / ours["step_s"])
-    moved = 40 * count_parameters(model_without_memory(CASES["tiny-gpt2"].config))
+    moved = 40 * count_parameters(meta_model(CASES["tiny-gpt2"].config))
     assert (case["bytes_per_step"], ours["mfu"]) == (moved, None)
     assert case["floor_bytes_s"] == pytest.approx(moved / case["read_bytes_per_s"])
     groups = ours["profile"]["groups"]
@@ -96,11 +96,11 @@ def test_litgpt_computes_what_we_do(model):
 
 
 def test_the_published_shapes_are_the_published_sizes():
-    from lm.analysis.size import count_parameters, model_without_memory
+    from lm.analysis.size import count_parameters, meta_model
 
     sizes = {"gpt2-124m": 124.5e6, "gpt2-350m": 355e6, "gpt3-1.3b": 1.32e9, "bert-base": 110e6}
     for name, size in sizes.items():
-        assert count_parameters(model_without_memory(CASES[name].config)) == pytest.approx(size, rel=0.02), name
+        assert count_parameters(meta_model(CASES[name].config)) == pytest.approx(size, rel=0.02), name
         assert CASES[name].config.vocab_size % 64 == 0 and CASES[name].config.vocab_size <= PADDED
 
 

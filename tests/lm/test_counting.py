@@ -12,15 +12,15 @@ from lm.analysis.size import (
     count_parameters,
     flops_per_token,
     matrix_parameters,
-    model_without_memory,
+    meta_model,
     non_embedding_parameters,
     parameter_table,
 )
 from lm.config import ModelConfig
 from lm.decoding.cache import storage_dtype
-from lm.decoding.generation import read_source
+from lm.decoding.generation import encode_source
 from lm.decoding.packed import prepare
-from lm.decoding.state import Reader
+from lm.decoding.state import DecodeState
 from lm.model import build_model
 from lm.presets import PRESETS, preset
 
@@ -42,7 +42,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_published_number_of_parameters(name):
-    assert parameter_table(model_without_memory(preset(name)))["total"] == PUBLISHED[name]
+    assert parameter_table(meta_model(preset(name)))["total"] == PUBLISHED[name]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_no_number_of_parameters_shows_of_a_preset_is_as_published():
 
 def test_gpt3_without_biases_and_norms():
     """V d + L d + 12 N d^2."""
-    assert matrix_parameters(model_without_memory(preset("gpt3-175b"))) == 174_588_899_328
+    assert matrix_parameters(meta_model(preset("gpt3-175b"))) == 174_588_899_328
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_presets_are_as_large_as_the_models_of_transformers(name, config, model)
     transformers = pytest.importorskip("transformers")
     with torch.device("meta"):
         peer = getattr(transformers, model)(getattr(transformers, config)())
-    assert count_parameters(model_without_memory(preset(name))) == count_parameters(peer)
+    assert count_parameters(meta_model(preset(name))) == count_parameters(peer)
 
 
 def test_gpt2_by_component():
-    table = parameter_table(model_without_memory(preset("gpt2")))
+    table = parameter_table(meta_model(preset("gpt2")))
     assert table == {
         "embedding": 50257 * 768,
         "positions": 1024 * 768,
@@ -114,18 +114,18 @@ def test_gpt2_by_component():
         "head": 0,  # tied
         "total": 124_439_808,
     }
-    assert non_embedding_parameters(model_without_memory(preset("gpt2"))) == 124_439_808 - (50257 + 1024) * 768
+    assert non_embedding_parameters(meta_model(preset("gpt2"))) == 124_439_808 - (50257 + 1024) * 768
 
 
 def test_bert_by_component():
-    table = parameter_table(model_without_memory(preset("bert-base")))
+    table = parameter_table(meta_model(preset("bert-base")))
     assert table["embedding"] == (30522 + 2) * 768  # token types too
     assert table["head"] == 768 * 768 + 768 + 2 * 768 + 30522
 
 
 def test_t5_by_component():
     """Cross-attention is attention; one relative bias a stack is positions."""
-    table = parameter_table(model_without_memory(preset("t5-small")))
+    table = parameter_table(meta_model(preset("t5-small")))
     assert table["embedding"] == 32128 * 512
     assert table["positions"] == 2 * 32 * 8
     assert table["attention"] == (6 + 2 * 6) * 4 * 512 * 512
@@ -148,7 +148,7 @@ def test_t5_by_component():
 )
 def test_the_table_adds_up_to_the_built_model(options):
     config = replace(SMALL, **options)
-    table = parameter_table(model_without_memory(config))
+    table = parameter_table(meta_model(config))
     built = sum(parameter.numel() for parameter in build_model(config, seed=0).parameters())
     assert table.pop("total") == sum(table.values()) == built
 
@@ -156,36 +156,34 @@ def test_the_table_adds_up_to_the_built_model(options):
 @pytest.mark.parametrize("name", ["gpt2", "llama3-8b", "bert-base", "t5-small", "transformer-base"])
 def test_an_output_matrix_of_its_own_is_the_only_difference_of_untying(name):
     config = preset(name)
-    tied, untied = (
-        parameter_table(model_without_memory(replace(config, tied_head=choice))) for choice in (True, False)
-    )
+    tied, untied = (parameter_table(meta_model(replace(config, tied_head=choice))) for choice in (True, False))
     matrix = config.vocab_size * config.width
     assert untied == {**tied, "head": tied["head"] + matrix, "total": tied["total"] + matrix}
 
 
 def test_flops_per_token_follow_the_definition():
     matrices = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50257 * 768
-    assert flops_per_token(model_without_memory(preset("gpt2"))) == 6 * matrices + 12 * 12 * 768 * 1024
+    assert flops_per_token(meta_model(preset("gpt2"))) == 6 * matrices + 12 * 12 * 768 * 1024
     stack, head = 12 * (4 * 768 * 768 + 2 * 768 * 3072), 768 * 768 + 30522 * 768
     everywhere, after_attention = stack - (768 * 768 + 2 * 768 * 3072), 768 * 768 + 2 * 768 * 3072
     expected = 6 * (everywhere + 0.15 * (after_attention + head)) + 12 * 12 * 768 * 128
-    assert flops_per_token(model_without_memory(preset("bert-base")), length=128) == pytest.approx(expected)
+    assert flops_per_token(meta_model(preset("bert-base")), length=128) == pytest.approx(expected)
 
 
 def test_a_window_costs_what_it_sees_and_grouped_heads_save_their_matrices():
-    whole = flops_per_token(model_without_memory(SMALL))
-    windowed = flops_per_token(model_without_memory(replace(SMALL, window=16)))
+    whole = flops_per_token(meta_model(SMALL))
+    windowed = flops_per_token(meta_model(replace(SMALL, window=16)))
     assert whole - windowed == 12 * 3 * 48 * (64 - 16)
-    grouped = flops_per_token(model_without_memory(replace(SMALL, kv_heads=1)))
+    grouped = flops_per_token(meta_model(replace(SMALL, kv_heads=1)))
     assert whole - grouped == 6 * 3 * 2 * 48 * (48 - 12)
     encoder = replace(SMALL, architecture="encoder")
-    both_ways = flops_per_token(model_without_memory(replace(encoder, window=16)))
-    assert flops_per_token(model_without_memory(encoder)) - both_ways == pytest.approx(12 * 3 * 48 * (64 - 31))
+    both_ways = flops_per_token(meta_model(replace(encoder, window=16)))
+    assert flops_per_token(meta_model(encoder)) - both_ways == pytest.approx(12 * 3 * 48 * (64 - 31))
 
 
 @given(target=st.integers(1, 64), source=st.integers(1, 64))
 def test_flops_of_an_encoder_decoder_are_the_mean_over_both_texts(target, source):
-    model = model_without_memory(BOTH)
+    model = meta_model(BOTH)
     mlp, projection = 2 * 48 * 192, 48 * 48
     encoder = source * 2 * (6 * (4 * projection + mlp) + 12 * 48 * source)
     decoder = target * 3 * (6 * (4 * projection + mlp) + 12 * 48 * target)
@@ -201,7 +199,7 @@ def test_forward_flops_are_those_that_torch_counts(options):
     from torch.utils.flop_counter import FlopCounterMode
 
     config = replace(SMALL, attention="reference", **options)
-    model = model_without_memory(config).eval()
+    model = meta_model(config).eval()
     rows = torch.arange(16, device="meta") if config.architecture == "encoder" else None
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.logits(model(torch.zeros(1, 64, dtype=torch.int64, device="meta"), rows=rows))
@@ -209,26 +207,26 @@ def test_forward_flops_are_those_that_torch_counts(options):
 
 
 def test_training_takes_sixteen_bytes_a_weight_with_adamw():
-    bytes_of = training_bytes(model_without_memory(preset("gpt2")))
+    bytes_of = training_bytes(meta_model(preset("gpt2")))
     assert bytes_of == {"weights": 497_759_232, "gradients": 497_759_232, "moments": 995_518_464}
 
 
 def test_muon_keeps_one_moment_of_the_matrices_in_blocks():
-    model = model_without_memory(SMALL)
+    model = meta_model(SMALL)
     in_blocks = sum(p.numel() for p in model.stack.blocks.parameters() if p.ndim == 2)
     assert training_bytes(model, "muon")["moments"] == training_bytes(model)["moments"] - 4 * in_blocks
 
 
 def test_a_cache_holds_keys_and_values_of_every_layer():
-    gpt2 = model_without_memory(preset("gpt2"))
+    gpt2 = meta_model(preset("gpt2"))
     assert cache_bytes_per_token(gpt2, torch.float32) == 2 * 12 * 768 * 4
     assert cache_bytes(gpt2, torch.bfloat16, 1024) == 2 * 12 * 768 * 2 * 1024
-    grouped = model_without_memory(preset("llama3-8b"))
+    grouped = meta_model(preset("llama3-8b"))
     assert cache_bytes_per_token(grouped, torch.bfloat16) == 2 * 32 * 8 * 128 * 2
-    windowed = model_without_memory(replace(SMALL, window=16))
+    windowed = meta_model(replace(SMALL, window=16))
     assert cache_bytes(windowed, torch.float32, 64) == cache_bytes(windowed, torch.float32, 16)
-    assert cache_bytes(model_without_memory(preset("bert-base")), torch.float32, 512) == 0
-    both = model_without_memory(BOTH)
+    assert cache_bytes(meta_model(preset("bert-base")), torch.float32, 512) == 0
+    both = meta_model(BOTH)
     assert cache_bytes(both, torch.float32, 10, source_length=20) == 2 * 3 * 48 * 4 * (10 + 20)
 
 
@@ -240,14 +238,14 @@ def test_a_cache_has_the_bytes_that_generation_allocates(config, options, dtype)
     model = build_model(replace(config, **options), seed=0)
     model.compute_dtype = dtype
     ready, both = prepare(model), config.architecture == "encoder-decoder"
-    memory = read_source(ready, torch.ones(1, 9, dtype=torch.int64) if both else None)
-    reader = Reader(ready, torch.ones(1, 60, dtype=torch.int64), room=100, memory=memory)
-    tensors = [*reader.cache.keys, *reader.cache.values]
-    tensors += [tensor for pair in memory.memories for tensor in pair] if both else []
+    cross_cache = encode_source(ready, torch.ones(1, 9, dtype=torch.int64) if both else None)
+    state = DecodeState(ready, torch.ones(1, 60, dtype=torch.int64), room=100, cross_cache=cross_cache)
+    tensors = [*state.cache.keys, *state.cache.values]
+    tensors += [tensor for pair in cross_cache.keys_values for tensor in pair] if both else []
     kept = storage_dtype(dtype, torch.device("cpu"))
     assert {tensor.dtype for tensor in tensors} == {kept}
     allocated = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-    assert cache_bytes(model_without_memory(model.config), kept, 64, source_length=9) == allocated
+    assert cache_bytes(meta_model(model.config), kept, 64, source_length=9) == allocated
 
 
 @pytest.mark.parametrize(
@@ -291,6 +289,6 @@ def _kept_for_backward(model, batch):
 
 def test_every_preset_can_be_counted():
     for name, config in PRESETS.items():
-        model = model_without_memory(config)
+        model = meta_model(config)
         assert non_embedding_parameters(model) < parameter_table(model)["total"], name
         assert flops_per_token(model) > 0

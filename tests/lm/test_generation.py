@@ -9,7 +9,7 @@ from lm.config import ModelConfig
 from lm.decoding.cache import KVCache
 from lm.decoding.generation import fill_masks, generate, stream
 from lm.decoding.packed import PackedLinear, SplitLinear, packing_works, prepare
-from lm.decoding.state import Reader, pad_left
+from lm.decoding.state import DecodeState, pad_left
 from lm.masks import Mask
 from lm.model import build_model
 
@@ -342,19 +342,19 @@ def test_a_window_that_is_full_gives_a_quarter_away_and_reads_the_rest_once():
     model = prepare(lively(ModelConfig(**SHAPE)))
     context = model.config.context_length
     for use_cache in (True, False):
-        reader = Reader(model, prompts()[:, :1], room=3 * context, use_cache=use_cache)
+        state = DecodeState(model, prompts()[:, :1], room=3 * context, use_cache=use_cache)
         lengths = []
         for step in range(3 * context):
-            reader.logits()
-            reader.append(torch.full((len(reader.window),), step % 7))
-            lengths.append(reader.window.shape[1])
+            state.logits()
+            state.append(torch.full((len(state.window),), step % 7))
+            lengths.append(state.window.shape[1])
         assert max(lengths) == context
         after = context + 1 - context // 4
         cycle = [*range(after, context + 1)]
         assert lengths[: context - 1] == [*range(2, context + 1)]
         rest = lengths[context - 1 :]
         assert rest == (cycle * len(rest))[: len(rest)]
-        assert reader.window[0, -5:].tolist() == [step % 7 for step in range(3 * context - 5, 3 * context)]
+        assert state.window[0, -5:].tolist() == [step % 7 for step in range(3 * context - 5, 3 * context)]
 
 
 def plain():

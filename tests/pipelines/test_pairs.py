@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from corpora import PairTexts, open_pairs
-from lm.analysis.size import flops_per_token, model_without_memory
+from lm.analysis.size import flops_per_token, meta_model
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset.pairs import Lists, PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset
@@ -279,7 +279,7 @@ def test_padding_changes_no_loss(run, data):
 def test_a_token_of_a_pair_costs_about_what_it_does_on_average_over_all_pairs(data, recipe):
     dataset, tok = PairDataset(data), Tokenizer.load(data)
     training = open_training_data(recipe, dataset, tok)
-    model = model_without_memory(replace(recipe.model, vocab_size=dataset.vocab_size))
+    model = meta_model(replace(recipe.model, vocab_size=dataset.vocab_size))
     costs = tokens = 0
     for source, target in zip(*SequencePairs.of(tok, 16).lengths(dataset.split("train")), strict=True):
         costs += flops_per_token(model, int(target), source_length=int(source)) * int(source + target)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.analysis.size import flops_per_token, model_without_memory
+from lm.analysis.size import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.training.data import ALIGNMENT, FULL_ROWS, open_training_data, packed, parts_predicted, sent, unpacked
 from pipelines.training.loader import Batch, Loader, NextToken, make_objective, validation_batch
@@ -54,7 +54,7 @@ def test_a_token_of_a_decoder_costs_one_position_and_one_of_an_encoder_a_little_
     for objective, architecture, positions in (("next-token", "decoder", 32), ("masked-token", "encoder", 34)):
         shape = {"architecture": architecture, "context_length": positions, "vocab_size": dataset.vocab_size}
         recipe = replace(small_recipe, objective=objective, model=replace(small_recipe.model, **shape))
-        model = model_without_memory(recipe.model)
+        model = meta_model(recipe.model)
         cost = open_training_data(recipe, dataset, tok).flops_per_token(model)
         assert cost == flops_per_token(model) * (positions / 32)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lm.analysis.size import model_without_memory
+from lm.analysis.size import meta_model
 from pipelines.cli import display
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset
@@ -31,7 +31,7 @@ def test_the_log_tells_how_the_machine_is_used(tmp_path, small_recipe, dataset_f
     assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
     recipe = fit_to_data(small_recipe, TokenDataset(dataset_folder))
     data = open_training_data(recipe, TokenDataset(dataset_folder), Tokenizer.load(dataset_folder))
-    flops = data.flops_per_token(model_without_memory(recipe.model))
+    flops = data.flops_per_token(meta_model(recipe.model))
     lines = [json.loads(line) for line in (tmp_path / "gpt" / "metrics.jsonl").read_text().splitlines()]
     for line in (line for line in lines if line["split"] == "train"):
         assert line["mfu"] == pytest.approx(line["tokens_per_s"] * flops / 1e9, rel=1e-3, abs=1e-4)
