@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from operator import index
@@ -302,6 +302,15 @@ class Tokenizer:
         if not allowed:
             return encode(data)
         return np.concatenate([encode(part, start) for start, part in self._special.parts(data, allowed)])
+
+    def encode_in_parts(self, text: Text) -> Iterator[np.ndarray]:
+        """Yield the ids of one text, as `encode_ordinary` gives them, in uint32 arrays that are never all in memory.
+
+        For a very long text without a place to cut it, such as a long run. Each array is overwritten by the next.
+        """
+        from tokenizer.documents import single_block
+
+        return self._texts.to_parts(single_block(text if isinstance(text, memoryview) else text_bytes(text)))
 
     def encode_file(self, path: str | os.PathLike, threads: int | None = None) -> np.ndarray:
         """The ids of a whole file as one text: uint32, on `threads` (default: one per core).

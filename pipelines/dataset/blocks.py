@@ -196,14 +196,12 @@ def write_blocks(
             writer.documents += len(lengths)
             writer.bytes += len(text)
             for pieces, begins in _pieces(batch.column(0), tokenizer):
-                encoded = tokenizer.encode_arrow(pieces, threads=threads)
-                offsets = encoded.offsets.to_numpy()
-                ids = encoded.values.to_numpy()[offsets[0] : offsets[-1]]
-                if separator_id is None:
-                    writer.add(ids)
-                else:
-                    for part in _with_separators(ids, (offsets[:-1] - offsets[0])[begins], separator_id):
-                        writer.add(part)
+                for ids, places in _encoded(pieces, begins, tokenizer, threads):
+                    if separator_id is None:
+                        writer.add(ids)
+                    else:
+                        for part in _with_separators(ids, places, separator_id):
+                            writer.add(part)
                 done += len(text_of(pieces)[0])
                 progress(done)
         summaries = {name: writers[name].finish() for name in corpus.split_names if name in writers}
@@ -240,12 +238,30 @@ def _pieces(column: pa.Array, tokenizer: Tokenizer) -> Iterator[tuple[pa.Array, 
         return
     data = pa.py_buffer(text)
     offsets = np.array([0, *tokenizer.cuts(text, PIECE_BYTES), len(text)], np.int64)
-    group = GROUP_BYTES // PIECE_BYTES
-    for first in range(0, len(offsets) - 1, group):
-        ends = np.ascontiguousarray(offsets[first : first + group + 1])
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + GROUP_BYTES, side="right")) - 1)
+        ends = np.ascontiguousarray(offsets[first : last + 1])
         begins = np.zeros(len(ends) - 1, bool)
         begins[0] = first == 0
         yield pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(begins), [None, pa.py_buffer(ends), data]), begins
+        first = last
+
+
+def _encoded(
+    pieces: pa.Array, begins: np.ndarray, tokenizer: Tokenizer, threads: int | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the ids of what `_pieces` yields, and the places among them where a document begins."""
+    text, lengths = text_of(pieces)
+    if len(lengths) == 1 and len(text) > GROUP_BYTES:  # nowhere to cut it
+        places = np.zeros(np.count_nonzero(begins), np.int64)
+        for ids in tokenizer.encode_in_parts(text):
+            yield ids, places
+            places = places[:0]
+        return
+    encoded = tokenizer.encode_arrow(pieces, threads=threads)
+    offsets = encoded.offsets.to_numpy()
+    yield encoded.values.to_numpy()[offsets[0] : offsets[-1]], (offsets[:-1] - offsets[0])[begins]
 
 
 def text_of(column: pa.Array) -> tuple[memoryview, np.ndarray]:

@@ -90,6 +90,21 @@ def test_a_long_document_is_encoded_in_pieces_to_the_same_bytes(tmp_path, text_f
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "pieces")
 
 
+def test_a_document_with_nowhere_to_cut_it_has_the_same_stream(tmp_path, text_folder, tokenizer_folder, monkeypatch):
+    texts = [path.read_bytes() for path in sorted(text_folder.iterdir())[:6]]
+    texts[3] += b"a" * 50_000 + b" " * 20_000
+    (tmp_path / "long.txt").write_bytes(b"".join(texts))
+    monkeypatch.setattr("pipelines.dataset.blocks.PIECE_BYTES", 1000)
+    monkeypatch.setattr("pipelines.dataset.blocks.GROUP_BYTES", 8000)
+    monkeypatch.setattr("tokenizer.encoding.cutting.SEARCHED_BYTES", 500)
+    data, corpus = tmp_path / "data", tmp_path / "long.txt"
+    build_dataset([str(corpus)], tokenizer=tokenizer_folder, context_length=32, out=data)
+    expected = expected_stream(corpus, Tokenizer.load(tokenizer_folder), "train")
+    stream = TokenDataset(data).split("train")
+    assert stream.read(0, stream.tokens).tolist() == expected[: stream.tokens]
+    assert len(expected) - stream.tokens < 32
+
+
 def test_no_token_is_lost_between_record_batches(tmp_path, text_folder, tokenizer_folder, dataset_folder, monkeypatch):
     monkeypatch.setattr("pipelines.dataset.blocks.BATCH_TOKENS", 100)
     build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data")

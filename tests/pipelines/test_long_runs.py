@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from pipelines.dataset.reader import DATA_FILE
 from tests.conftest import PEAK_MEMORY
 
 SIZE = 32_000_000
@@ -39,4 +40,11 @@ def texts(tmp_path_factory):
 def test_training_on_a_run_takes_three_times_its_text(texts, tmp_path):
     peaks = [peak_of("train-tokenizer", text, "--vocab-size", 512, "--out", tmp_path / text.stem) for text in texts]
     assert (tmp_path / "long" / "tokenizer.json").stat().st_size > 2 * SIZE
+    assert peaks[1] - peaks[0] < 3 * SIZE
+
+
+def test_a_dataset_of_a_run_takes_three_times_its_text(texts, tmp_path, tokenizer_folder):
+    options = ("--tokenizer", tokenizer_folder, "--context-length", 16)
+    peaks = [peak_of("build-dataset", text, *options, "--out", tmp_path / text.stem) for text in texts]
+    assert (tmp_path / "long" / "train" / DATA_FILE).stat().st_size > SIZE / 2
     assert peaks[1] - peaks[0] < 3 * SIZE

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
 
 from tokenizer import first_use
 from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
-from tokenizer.encoding.long_pretokens import encode_long
+from tokenizer.encoding.long_pretokens import encode_long, long_parts
 from tokenizer.kernels import encode as encode_kernel
 from tokenizer.kernels import long as long_kernel
 from tokenizer.kernels import merges as apply_kernel
@@ -23,6 +23,7 @@ from tokenizer.workers import share_out
 SMALL_CACHE = 1 << 19  # rows of 32 bytes
 LARGE_CACHE = 1 << 16  # rows of 128 bytes
 SMALL_TEXT = 1 << 16  # bytes up to which there is an id's room for every byte from the start
+PART_IDS = 1 << 20  # room for the ids of a part
 BYTE = np.dtype(np.uint8)
 BYTES_PER_STEP = 1 << 20  # of tokens that are looked at with NumPy
 CHUNKS_PER_CALL = 8  # of CHUNK pretokens, some milliseconds, between looks at Ctrl-C
@@ -228,6 +229,33 @@ class Encoder:
                 out = self._run(block, ends, out, id_offsets, state, check)
         return out[: state[encode_kernel.OUT]], id_offsets
 
+    def parts(self, block: Block) -> Iterator[np.ndarray]:
+        """Yield the ids of one document in parts, uint32. Each part is overwritten by the next."""
+        scanned = self.tables.automaton is None
+        chunks = iter([self.ends])
+        if scanned:
+            block, chunks = pretokenized(block, self.tables.pattern)
+        state, id_offsets = np.zeros(8, dtype=np.int64), np.zeros(2, dtype=np.int64)
+        state[encode_kernel.POSITION] = state[encode_kernel.START] = block.offsets[0]
+        out = np.empty(PART_IDS, dtype=np.uint32)
+        for ends in chunks:
+            if scanned:
+                state[encode_kernel.SCANNED], state[encode_kernel.FIRST], state[encode_kernel.LAST] = 1, 0, len(ends)
+            outcome = encode_kernel.MORE
+            while outcome != encode_kernel.DONE:
+                outcome = encode_kernel.encode(
+                    block.data, block.offsets, out, id_offsets, state, ends, self.batch, CHUNKS_PER_CALL, *self._tables
+                )
+                yield out[: state[encode_kernel.OUT]]
+                state[encode_kernel.OUT] = 0
+                if outcome == encode_kernel.GROW and state[encode_kernel.NEEDED] > len(out):
+                    out = np.empty(state[encode_kernel.NEEDED], dtype=np.uint32)
+                elif outcome == encode_kernel.LONG:
+                    first = state[encode_kernel.FIRST]
+                    start, end = int(state[encode_kernel.START]), int(ends[first])
+                    yield from long_parts(block.data, start, end, self.tables, lambda: None)
+                    state[encode_kernel.START], state[encode_kernel.FIRST] = end, first + 1
+
     def encode_to_list(self, text: bytes) -> list[int]:
         """The ids of one text."""
         if not 0 < len(text) <= SMALL_TEXT or self.tables.automaton is None:
@@ -300,6 +328,14 @@ class EncoderPool:
         encoder = self.take()
         try:
             return encoder.encode_to_list(text)
+        finally:
+            self.give_back(encoder)
+
+    def parts(self, block: Block) -> Iterator[np.ndarray]:
+        """As `Encoder.parts`."""
+        encoder = self.take()
+        try:
+            yield from encoder.parts(Block(as_readonly(block.data), block.offsets))
         finally:
             self.give_back(encoder)
 

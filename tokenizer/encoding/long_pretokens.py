@@ -8,7 +8,7 @@ each beginning where the one before has an id begin, and only the two ids that m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WINDOW = 1 << 16  # bytes
 MARGIN = 128  # bytes at the end of a window whose ids may depend on what follows
 WORK_PER_CALL = 1_000_000  # steps, about 0.2 s, between looks at Ctrl-C
+PART_IDS = 1 << 20  # of a run that are written out at once
 
 
 def encode_long(
@@ -75,6 +76,22 @@ def encode_long(
                 last -= 1
                 start -= int(tables.byte_lengths[out[last]])
             at = last
+
+
+def long_parts(
+    data: np.ndarray, start: int, end: int, tables: EncodingTables, check: Callable[[], None]
+) -> Iterator[np.ndarray]:
+    """Yield the ids of the pretoken data[start:end] in parts. Those of long runs are never all in memory."""
+    runs = None
+    if tables.made_by is not None and find_token(data, start, end, tables.tokens) < 0:
+        runs = long_runs(data[start:end])
+    if runs is None:
+        out = np.empty(end - start, dtype=np.uint32)
+        yield out[: encode_long(data, start, end, tables, out, 0, check)]
+        return
+    for symbol, repeat in merge_runs(runs, tables.merges):
+        for first in range(0, repeat, PART_IDS):
+            yield np.full(min(PART_IDS, repeat - first), symbol, dtype=np.uint32)
 
 
 def _merge_window(data, start: int, size: int, tables: EncodingTables, long, out, at: int, check) -> int:

@@ -79,6 +79,15 @@ class TextEncoder:
             raise MissingByteError(*self._first_missing(text, ids[id_offsets[document] : first + 1].tolist()), where)
         return ids, id_offsets
 
+    def to_parts(self, block: Block) -> Iterator[np.ndarray]:
+        """Yield the ids of one document in parts, uint32. Each part is overwritten by the next."""
+        if self._vocabulary.normalizer is not None:
+            block = nfc_block(block)
+        for ids in self._pool.parts(block):
+            if self._vocabulary.missing_bytes and ids.max(initial=0) >= self._vocabulary.size:
+                self.to_arrays(block, 1)  # raises the error, which needs the ids of the whole text
+            yield ids
+
     def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
         """Return the first byte of a text without a token, and its offset. `ids`: ids of the text, up to there."""
         size, tokens = self._vocabulary.size, self._vocabulary.tokens
