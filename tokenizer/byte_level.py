@@ -7,7 +7,8 @@ character from U+0100 on.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 # Printable characters first, the rest behind. Only ties in training depend on the order.
@@ -16,6 +17,7 @@ RAW_BYTE_ORDER = bytes(range(256))
 BYTE_ORDERS = {"gpt2": GPT2_BYTE_ORDER, "raw": RAW_BYTE_ORDER}
 
 _PRINTABLE = 188
+_BATCH_CHARACTERS = 1 << 22
 BYTE_TO_CHARACTER = {
     byte: chr(byte) if i < _PRINTABLE else chr(256 + i - _PRINTABLE) for i, byte in enumerate(GPT2_BYTE_ORDER)
 }
@@ -42,5 +44,18 @@ def unspell(spelling: str) -> bytes:
 
 def unspell_all(spellings: Sequence[str]) -> list[bytes]:
     """The same for many tokens at once."""
-    together = unspell("".join(spellings))
-    return [together[start:end] for start, end in pairwise(accumulate(map(len, spellings), initial=0))]
+    tokens: list[bytes] = []
+    for batch in batches(spellings):
+        together = unspell("".join(batch))
+        tokens += [together[start:end] for start, end in pairwise(accumulate(map(len, batch), initial=0))]
+    return tokens
+
+
+def batches(spellings: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield spellings in batches that are joined in little memory: tokens of a long run have megabytes."""
+    ends = list(accumulate(map(len, spellings), initial=0))
+    first = 0
+    while first < len(spellings):
+        last = max(first + 1, bisect_right(ends, ends[first] + _BATCH_CHARACTERS) - 1)
+        yield spellings[first:last]
+        first = last

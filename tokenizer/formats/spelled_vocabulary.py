@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import chain, islice
 from operator import eq, lt
 
-from tokenizer.byte_level import unspell
+from tokenizer.byte_level import batches, unspell
 from tokenizer.special import check_special_tokens
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.vocabulary import BY_MERGES, Vocabulary
@@ -108,7 +108,8 @@ def _name_unsound_id(vocab: dict[str, Any], special: dict[str, int], vocab_field
 def _check_spellings(ids: dict[str, int], vocab_field: str) -> None:
     expect("" not in ids, f"has an empty token in {vocab_field}")
     try:
-        unspell("".join(ids))
+        for batch in batches(list(ids)):
+            unspell("".join(batch))
     except KeyError as error:
         character = error.args[0]
         spelling = next(spelling for spelling in ids if character in spelling)

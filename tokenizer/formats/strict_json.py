@@ -23,10 +23,11 @@ def read_bytes(path: Path) -> bytes:
 
 def read_text(path: Path) -> str:
     """The same as text; ValueError where it is not UTF-8."""
-    return _decoded(read_bytes(path))
+    return decoded(read_bytes(path))
 
 
-def _decoded(content: bytes) -> str:
+def decoded(content: bytes) -> str:
+    """Return the text of a file's content; ValueError if it is not UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -40,12 +41,17 @@ def read_json(path: Path) -> Any:
 
 def parse_json(content: bytes) -> Any:
     """Return the value of JSON text in UTF-8. ValueError says what is wrong, as the end of a sentence."""
+    return parse_json_text(decoded(content))
+
+
+def parse_json_text(text: str) -> Any:
+    """Return the value of JSON text, as `parse_json`."""
 
     def constant(name: str):
         raise ValueError(f"has the number {name}, which is not JSON")
 
     try:
-        return json.loads(_decoded(content), object_pairs_hook=_distinct, parse_constant=constant)
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON ({error.msg} at line {error.lineno}); the file may be truncated") from None
     except RecursionError:

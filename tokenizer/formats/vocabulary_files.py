@@ -20,10 +20,14 @@ from tokenizer.formats.hugging_face import parse_added_tokens, parse_tokenizer_j
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, is_id, largest_size, most_merges
-from tokenizer.formats.strict_json import parse_json, read_bytes, read_json, read_text
+from tokenizer.formats.strict_json import decoded, parse_json_text, read_bytes, read_json, read_text
 from tokenizer.special import END_OF_TEXT, check_special_tokens
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
 from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Merges, and the file beside them that gives every token its id.
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
@@ -114,11 +118,14 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _load_tokenizer_json(path: Path) -> Vocabulary:
-    content = read_bytes(path)
+    content: Any = read_bytes(path)
     record = Record(content)
     vocabulary = record.read()
     if vocabulary is None:
-        vocabulary = parse_tokenizer_json(parse_json(content))
+        # Bytes, text and value take each other's place: each has hundreds of megabytes where a token has tens.
+        content = decoded(content)
+        content = parse_json_text(content)
+        vocabulary = parse_tokenizer_json(content)
         record.write(vocabulary)
     return vocabulary
 
