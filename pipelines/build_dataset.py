@@ -4,17 +4,16 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from corpora import open_corpus, open_pairs
-from pipelines.cli.arguments import (
+from pipelines.cli.arguments import DryRun, TokenizerPath, TokenizerPattern
+from pipelines.cli.corpus_arguments import (
     CorpusNames,
-    DryRun,
     PairColumns,
     ReadingOptions,
     SplitRule,
-    TokenizerPath,
-    TokenizerPattern,
     refuse_with_pairs,
+    say_left_out,
 )
-from pipelines.cli.display import Bar, messages, say, say_left_out, table
+from pipelines.cli.display import Bar, messages, say, table
 from pipelines.cli.dry_run import plan_dataset
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb

@@ -5,8 +5,8 @@ from typing import Unpack
 
 from corpora import list_cards, open_corpus
 from corpora.summary import CorpusSummary, summarize
-from pipelines.cli.arguments import CorpusNames, ReadingOptions, SplitRule
-from pipelines.cli.display import Bar, answer, quantity, results, say_left_out, table
+from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, say_left_out
+from pipelines.cli.display import Bar, answer, quantity, results, table
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
 from pipelines.cli.stdout import Stdout

@@ -43,9 +43,11 @@ def pretrain(
     FloatingPointError when the loss stops being finite, ConnectionError when another process is gone.
     """
     if dry_run:
-        from pipelines.cli.dry_run import plan_pretraining
+        from pipelines.training.data import open_dataset
+        from pipelines.training.plan import print_plan
 
-        plan_pretraining(recipe, data, out)
+        dataset = open_dataset(data, recipe.objective)
+        print_plan(fit_to_data(recipe, dataset), dataset, out)
         return 0
     # torch takes seconds to import: `--help` and a mistyped recipe should not wait for it.
     from pipelines.training.machine import cores_a_product, without_subnormals
@@ -122,9 +124,10 @@ def _announce(out: Path, trainer: "Trainer", recipe: Recipe, before: int) -> Non
     """Say what is about to be trained and how; `before` is the token budget of a resumed run so far."""
     from pipelines.cli.display import quantity, say
     from pipelines.training.machine import precision_line
+    from pipelines.training.plan import batch_words
 
     parameters = quantity(sum(p.numel() for p in trainer.model.parameters()), "")
-    tokens = f"{quantity(recipe.train.tokens, 'tok')} in batches of {batches(recipe)}"
+    tokens = f"{quantity(recipe.train.tokens, 'tok')} in batches of {batch_words(recipe)}"
     workers = f"; {trainer.parallel.workers}" if trainer.parallel.workers else ""
     say(f"{out.resolve().name}: {parameters} parameters, {tokens}{workers}")
     say(precision_line(trainer.machine, recipe.model, recipe.train))
@@ -197,15 +200,6 @@ def _machine(recipe: Recipe, out: Path, group: "OneProcess") -> "Machine":
         machine = replace(machine, why=machine.why.replace(" as asked", " as before"))
     group.tell([machine.device.type, machine.dtype_name])
     return machine
-
-
-def batches(recipe: Recipe) -> str:
-    """The size of a recipe's batches, in words."""
-    train = recipe.train
-    if train.batch_tokens_start:
-        grown = f"{train.batch_tokens:,} after {train.batch_warmup_tokens:,}"
-        return f"{train.batch_tokens_start:,} tokens, growing to {grown}"
-    return f"{'at most ' if recipe.objective == 'sequence-pairs' else ''}{train.batch_tokens:,} tokens"
 
 
 def fit_to_data(recipe: Recipe, dataset: Any) -> Recipe:

@@ -12,15 +12,16 @@ import tyro
 
 from corpora import Corpus, PairTexts, open_corpus, open_pairs
 from corpora.splits import parse_rule
-from pipelines.cli.arguments import (
+from pipelines.cli.arguments import DryRun
+from pipelines.cli.corpus_arguments import (
     CorpusNames,
-    DryRun,
     PairColumns,
     ReadingOptions,
     SplitRule,
     refuse_with_pairs,
+    say_left_out,
 )
-from pipelines.cli.display import Bar, say_left_out, write
+from pipelines.cli.display import Bar, write
 from pipelines.cli.dry_run import plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.memory import resident_memory

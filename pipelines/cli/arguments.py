@@ -2,66 +2,11 @@
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal
 
 import tyro
 
-CorpusNames = Annotated[
-    Sequence[str],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="CORPUS", help="Names of corpora, files, folders or globs."),
-]
-SplitRule = Annotated[
-    str | None,
-    tyro.conf.arg(
-        metavar="RULE",
-        help="How validation is cut off: own, hash:0.05 or tail:0.1; by default the first of these that the corpus "
-        "allows.",
-    ),
-]
-
-
-def _reading(help_text: str, default: str, **more: Any) -> Any:
-    return tyro.conf.arg(help=help_text, help_behavior_hint=f"(default: {default})", prefix_name=False, **more)
-
-
-class ReadingOptions(TypedDict, total=False):
-    """Which files of a corpus are read, and how."""
-
-    text_column: Annotated[
-        str | None,
-        _reading("Column of tables, JSON and CSV that holds the text.", "text, or the only column", metavar="NAME"),
-    ]
-    invalid: Annotated[
-        Literal["error", "replace", "skip", "bytes"],
-        _reading(
-            "Policy for documents that are not valid UTF-8: stop with an error, replace invalid bytes, skip the "
-            "document, or keep its bytes unchanged. skip also leaves out documents longer than --max-document.",
-            "error",
-        ),
-    ]
-    max_document: Annotated[int, _reading("Longest document in bytes; a longer one is an error.", "256M")]
-    suffix: Annotated[
-        tuple[str, ...],
-        _reading(
-            "Suffixes of the files to read in folders and globs, such as .md .rst .py .html .csv .json.",
-            ".txt .jsonl .parquet .arrow",
-        ),
-    ]
-    encoding: Annotated[
-        str | None, _reading("Encoding of text files, such as utf-16 or latin-1.", "utf-8", metavar="NAME")
-    ]
-
-
-PairColumns = Annotated[
-    tuple[str, str] | None,
-    tyro.conf.arg(
-        metavar="SOURCE TARGET",
-        help="Two columns of tables or JSON lines that hold pairs of texts, such as: --pairs en de.",
-    ),
-]
 TokenizerPath = Annotated[
     Path,
     tyro.conf.arg(metavar="PATH", help="Folder of the tokenizer, or its file in any published format."),
@@ -108,14 +53,6 @@ def parse_count(text: str) -> int:
         if numerator % denominator == 0:
             return numerator // denominator
     raise ValueError(f"{text!r} is not a whole number such as 4096, 300k, 2.5M or 2G")
-
-
-def refuse_with_pairs(reading: ReadingOptions) -> None:
-    """Raise ValueError for an option about single texts, where --pairs reads two columns."""
-    if reading.get("text_column") is not None:
-        raise ValueError("--text-column names one column and --pairs two: leave the first out")
-    if (invalid := reading.get("invalid", "error")) != "error":
-        raise ValueError(f"--invalid {invalid} is for single texts: with --pairs convert what is not UTF-8 beforehand")
 
 
 def check_beams(beams: int, zero: str) -> None:

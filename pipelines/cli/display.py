@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -11,7 +11,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from corpora.files import describe_skipped
 from pipelines.cli.escapes import safe
 from pipelines.cli.stdout import Stdout
 
@@ -95,20 +94,6 @@ def _print(console: Console, what: Any, **options: Any) -> None:
 def counted(count: int, unit: str) -> str:
     """Return a count and its unit, such as "1 token" or "2,000 tokens"."""
     return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
-
-
-def say_left_out(
-    dropped: Mapping[str, int], skipped_files: Mapping[str, int], say: Callable[[str], None] = say
-) -> None:
-    """Say how many documents and files of a corpus were left out, if any, and why.
-
-    `dropped` is what `corpora.Dropped.counts` returns, `skipped_files` the numbers of files by suffix.
-    """
-    counts = [counted(count, name.removesuffix("s").replace("_", " ")) for name, count in dropped.items() if count]
-    if counts:
-        say("left out: " + ", ".join(counts))
-    if skipped_files:
-        say(f"skipped: {describe_skipped(skipped_files)} (--suffix names the suffixes to read)")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = False, to: Console = results) -> None:

@@ -57,9 +57,9 @@ def _items(annotation: Any) -> Any:
 
 
 def _model(name: str) -> ModelConfig:
-    from pipelines.params import described
+    from pipelines.run.named_models import named_model
 
-    return described(name)[0]
+    return named_model(name)[0]
 
 
 _FROM_TEXT: dict[Any, Callable[[str], Any]] = {Path: Path, Recipe: load_recipe, ModelConfig: _model, str: str}

@@ -202,6 +202,11 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.sources)
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of both sides, without the ends that an objective adds."""
+        return int(self.sources.lengths.sum() + self.targets.lengths.sum())
+
 
 class PairDataset(DatasetFolder[Pairs]):
     """A dataset of pairs."""

@@ -46,7 +46,8 @@ def checkpoint_tokens(run):
 def test_verbs_called_from_python_print_nothing(text_folder, tmp_path, capsys):
     from pipelines.build_dataset import build_dataset
     from pipelines.corpus import list_corpora
-    from pipelines.params import described, params
+    from pipelines.params import params
+    from pipelines.run.named_models import named_model
     from pipelines.tokenize import tokenize
     from pipelines.train_tokenizer import train_tokenizer
 
@@ -54,7 +55,7 @@ def test_verbs_called_from_python_print_nothing(text_folder, tmp_path, capsys):
     build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
     tokenize("some text", tokenizer=tmp_path / "tok")
     tokenize("some text", tokenizer=tmp_path / "tok", as_json=True)
-    params(described("gpt2")[0])
+    params(named_model("gpt2")[0])
     list_corpora()
     assert capsys.readouterr().out == ""
 

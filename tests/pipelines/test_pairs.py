@@ -89,6 +89,13 @@ def run(tmp_path_factory, recipe, data):
     return folder
 
 
+def test_a_dry_run_counts_the_tokens_of_both_sides(recipe, data, tmp_path, printed):
+    pairs = PairDataset(data).split("train")
+    assert pretrain(recipe, data=data, out=tmp_path / "run", dry_run=True) == 0
+    tokens = sum(map(len, pairs.sources)) + sum(map(len, pairs.targets))
+    assert f"({recipe.train.tokens / tokens:.3g} epochs of" in printed.readouterr().out
+
+
 def lists_of(rows):
     import pyarrow as pa
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelines.cli.dispatch import main
-from pipelines.params import described
+from pipelines.run.named_models import named_model
 
 
 def costs_of(capsys, *arguments):
@@ -97,9 +97,9 @@ def test_a_recipe_needs_a_vocabulary(capsys, tmp_path):
 
 def test_a_name_that_nothing_has_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'gpt2-xl'"):
-        described("gpt2xl")
+        named_model("gpt2xl")
     with pytest.raises(ValueError, match="did you mean 'gpt-tiny'"):
-        described("gpt-tin")
+        named_model("gpt-tin")
 
 
 def test_without_a_name_it_says_what_to_name(capsys):

@@ -1,0 +1,30 @@
+"""Models by name: presets, recipes and runs."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from lm.config import ModelConfig
+from lm.presets import PRESETS
+from pipelines.run.folder import Run
+from pipelines.run.recipe import load_recipe, recipe_names
+from pipelines.training.config import OptimizerKind
+
+
+def named_model(name: str) -> tuple[ModelConfig, OptimizerKind]:
+    """Return the model and the optimizer that `name` stands for: a preset, a run's folder, or a recipe's name or file.
+
+    Presets have no optimizer of their own: AdamW. Raises ValueError, with the nearest name, if there is no such model,
+    and for the folder of a classifier.
+    """
+    if name in PRESETS:
+        return PRESETS[name], "adamw"
+    if (Path(name) / "config.toml").is_file():
+        recipe = Run(name).recipe
+        return recipe.model, recipe.train.optimizer
+    if name in recipe_names() or Path(name).is_file():
+        recipe = load_recipe(name)
+        return recipe.model, recipe.train.optimizer
+    known = [*PRESETS, *(recipe for recipe in recipe_names() if recipe not in PRESETS)]
+    nearest = get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    raise ValueError(f"there is no model {name!r}: {hint}give {', '.join(known)}, a .toml file or a run's folder")
