@@ -1,4 +1,4 @@
-"""Every command and every piece of Python in the README works as it stands there."""
+"""Every command and script in the README and the pages of docs/ works as printed."""
 
 import json
 import re
@@ -12,8 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^bytelm .*$", "\n".join(re.findall(r"```sh\n(.*?)```", README, re.S)), re.M)
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.S)
+DOCS = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("corpora.md", "models.md", "python.md")]
+TEXT = "\n".join([README, *DOCS])
+COMMANDS = re.findall(r"^bytelm .*$", "\n".join(re.findall(r"```sh\n(.*?)```", TEXT, re.S)), re.M)
+PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def test_every_command_and_script_works_in_order(newcomer):
 
 
 def test_the_first_own_run_takes_five_lines():
-    own = README.index("## Train on your own folder of text")
+    own = README.index("## Your own text")
     block = re.search(r"```sh\n(.*?)```", README[own:], re.S)[1]
     assert len(block.strip().splitlines()) == 5
 
@@ -63,3 +65,9 @@ def test_the_make_targets_are_there():
     targets = (ROOT / "Makefile").read_text()
     for name in re.findall(r"make ([a-z-]+)", README):
         assert re.search(rf"^{name}:", targets, re.M), name
+
+
+def test_every_relative_link_leads_to_a_file():
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -27,8 +27,8 @@ from pipelines.training.loader import Loader, NextToken, Share
 from pipelines.training.machine import Machine
 from tests.pipelines.training_cases import metrics_of, wait_for_checkpoint, weights_of, with_train
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-LAUNCH = shlex.split(re.search(r"^(torchrun .*) pretrain \S+ --data \S+ --out \S+ --parallel ddp$", README, re.M)[1])
+GUIDE = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
+LAUNCH = shlex.split(re.search(r"^(torchrun .*) pretrain \S+ --data \S+ --out \S+ --parallel ddp$", GUIDE, re.M)[1])
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def recipe(small_recipe):
 
 
 def launch(recipe, data, out, kind, *options, processes=2):
-    """The run, started as the README says; the process is torchrun's, which leads those of the run."""
+    """The run, started as the GUIDE says; the process is torchrun's, which leads those of the run."""
     path = out.with_suffix(".toml")
     save_config(path, recipe, {})
     here = Path(sys.executable).parent
