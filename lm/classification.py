@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from lm.config import ModelConfig
 from lm.heads import SequenceClassificationHead
-from lm.initialization import initialize
+from lm.initialization import Initializer
+from lm.layers import Component
 from lm.model import LanguageModel
 
 Pooling = Literal["first", "mean"]
 
 
-class Classifier(nn.Module):
+class Classifier(Component):
     """The body of a language model, with a classification head in the place of its own (Devlin et al. 2019)."""
 
     def __init__(self, config: ModelConfig, labels: int, pooling: Pooling = "mean") -> None:
@@ -36,7 +37,7 @@ def build_classifier(
     """A float32 classifier on the CPU: a function of (config, seed) alone, but for its body where that is
     `pretrained`, a model of the same shape."""
     model = Classifier(config, labels, pooling)
-    initialize(model, torch.Generator().manual_seed(seed))
+    model.initialize(Initializer(config, torch.Generator().manual_seed(seed)))
     if pretrained is not None:
         weights = pretrained.state_dict()
         model.body.load_state_dict({name: weights[name] for name in model.body.state_dict()})

@@ -1,52 +1,115 @@
-"""What stands on a stack: from hidden states to what is predicted.
-
-The two language heads give what the output matrix multiplies, so that a loss can apply it in chunks; the two
-classification heads give logits.
-"""
+"""Heads: hidden states to logits and loss, or to the logits of a classifier."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.config import ModelConfig
-from lm.layers import Linear, build_norm
+from lm.initialization import Initializer
+from lm.layers import Component, Embedding, Linear, build_norm
+from lm.losses import linear_cross_entropy
 
 
-class NextTokenHead(nn.Module):
-    """Hidden states (..., width) go to the output matrix as they are, or divided by the root of the width (T5)."""
+class LanguageHead(Component):
+    """The output matrix, soft cap and loss that both language heads share.
 
-    def __init__(self, config: ModelConfig) -> None:
+    Calling a head transforms hidden states (..., width) for the output matrix; shape and dtype stay.
+    """
+
+    component = "head"
+    selected_only: ClassVar[bool]
+    """Whether training predicts only the positions that the objective selects."""
+
+    def __init__(self, config: ModelConfig, embedding: Embedding, bias: bool) -> None:
+        """`embedding` holds the output matrix if `config.tied_head`; `bias`: whether each entry has one."""
         super().__init__()
-        self.scale = config.width**-0.5 if config.scaled_head else 1.0
+        self._embedding = (embedding,)  # a tuple hides the module: the matrix is counted and saved once
+        self.soft_cap = config.soft_cap
         self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.width))
-        self.bias = None
+        self.bias = nn.Parameter(torch.empty(config.vocab_size)) if bias else None
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The output matrix (V, width), float32."""
+        return self._embedding[0].weight if self.weight is None else self.weight
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden (..., width) to unnormalised log-probabilities (..., V), in the dtype of hidden."""
+        bias = None if self.bias is None else self.bias.to(hidden.dtype)
+        return self.cap(F.linear(self(hidden), self.output_weight.to(hidden.dtype), bias))
+
+    def cap(self, logits: Tensor) -> Tensor:
+        """Return soft_cap * tanh(logits / soft_cap); a cap of 0 changes nothing."""
+        return self.soft_cap * torch.tanh(logits / self.soft_cap) if self.soft_cap else logits
+
+    def loss(
+        self, rows: Tensor, targets: Tensor, weights: Tensor | None, label_smoothing: float, z_loss: float
+    ) -> Tensor:
+        """As `LanguageModel.loss`."""
+        return linear_cross_entropy(
+            self(rows),
+            self.output_weight,
+            targets,
+            self.bias,
+            weights,
+            soft_cap=self.soft_cap,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+        )
+
+    def reset_parameters(self, initializer: Initializer) -> None:
+        if self.weight is not None:
+            initializer.table(self.weight)
+        if self.bias is not None:
+            self.bias.zero_()
+
+    def flops(self, rows: float) -> float:
+        """Return the training FLOPs of predicting `rows` positions."""
+        return 6 * self.output_weight.numel() * rows
+
+
+class NextTokenHead(LanguageHead):
+    """Passes hidden states on unchanged, or divided by the root of the width (T5)."""
+
+    selected_only = False
+
+    def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
+        super().__init__(config, embedding, bias=False)
+        self.scale = config.width**-0.5 if config.scaled_head else 1.0
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden if self.scale == 1.0 else hidden * self.scale
 
 
-class MaskedTokenHead(nn.Module):
-    """BERT's transform of hidden states (..., width), which keeps their shape and dtype, before the output matrix:
-    dense, exact GELU, norm; and a bias for each entry (Devlin et al. 2019, released code)."""
+class MaskedTokenHead(LanguageHead):
+    """BERT's transform: dense, exact GELU and norm, then a bias per entry (Devlin et al. 2019, released code)."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
+    selected_only = True
+
+    def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
+        super().__init__(config, embedding, bias=config.bias)
         self.dense = Linear(config.width, config.width, config.bias)
         self.norm = build_norm(config)
-        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.width))
-        self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.bias else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.norm(F.gelu(self.dense(hidden)))
 
+    def flops(self, rows: float) -> float:
+        """Return the training FLOPs of predicting `rows` positions."""
+        return super().flops(rows) + self.dense.flops(rows)
 
-class SequenceClassificationHead(nn.Module):
-    """One label for a sequence, from its first position (BERT's <|cls|>) or the mean of all: dense, tanh, dropout,
-    output (Devlin et al. 2019)."""
+
+class SequenceClassificationHead(Component):
+    """Label logits of a sequence: dense, tanh, dropout, output (Devlin et al. 2019).
+
+    Reads the first position (BERT's <|cls|>) or the mean of all positions.
+    """
+
+    component = "head"
 
     def __init__(self, config: ModelConfig, labels: int, pooling: Literal["first", "mean"] = "first") -> None:
         super().__init__()
@@ -56,10 +119,10 @@ class SequenceClassificationHead(nn.Module):
         self.output = Linear(config.width, labels, bias=True)
 
     def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
-        """hidden (B, T, width), `present` (B, T) bool where positions are not padding, to logits (B, labels)."""
-        return self.output(self.dropout(torch.tanh(self.dense(self._pooled(hidden, present)))))
+        """hidden (B, T, width) to logits (B, labels); `present` (B, T) bool is False at padding."""
+        return self.output(self.dropout(torch.tanh(self.dense(self._pool(hidden, present)))))
 
-    def _pooled(self, hidden: Tensor, present: Tensor | None) -> Tensor:
+    def _pool(self, hidden: Tensor, present: Tensor | None) -> Tensor:
         if self.pooling == "first":
             return hidden[:, 0]
         if present is None:
@@ -68,8 +131,10 @@ class SequenceClassificationHead(nn.Module):
         return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
 
 
-class TokenClassificationHead(nn.Module):
-    """A label for every position: dropout and an output matrix (Devlin et al. 2019, named entities)."""
+class TokenClassificationHead(Component):
+    """Label logits of every position: dropout and an output matrix (Devlin et al. 2019, named entities)."""
+
+    component = "head"
 
     def __init__(self, config: ModelConfig, labels: int) -> None:
         super().__init__()

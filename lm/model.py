@@ -1,8 +1,6 @@
-"""Stacks of blocks, and the three ways to assemble them: decoder, encoder, encoder-decoder.
+"""Stacks of blocks, and the language model: decoder, encoder or encoder-decoder.
 
-Axes: B sequences, T positions, S positions of a source, H heads, D components a head, V vocabulary entries.
-Everything else that a model needs lives beside this file: blocks, heads, attention backends, losses,
-initialisation, the KV cache, metrics.
+Axes: B sequences, T positions, S source positions, H heads, D features a head, V vocabulary entries.
 """
 
 from __future__ import annotations
@@ -10,47 +8,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.attention.backends import BACKENDS, Backend
 from lm.blocks import Attend, Block, CrossAttend, KeysValues
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead
-from lm.initialization import initialize
-from lm.layers import Embedding, build_norm
-from lm.losses import linear_cross_entropy
+from lm.initialization import Initializer
+from lm.layers import Component, Embedding, build_norm
 from lm.masks import Mask
-from lm.positions import PositionalEmbedding, RelativeBias, RotaryTables, Rows
+from lm.positions import UNBOUNDED, PositionalEmbedding, Rows, rotary_tables, score_bias
 
 
-class Stack(nn.Module):
-    """Positions, blocks, and (pre-norm) the final norm: embedded tokens to hidden states."""
+class Stack(Component):
+    """Positions, blocks and, in pre-norm models, the final norm: embedded tokens to hidden states."""
+
+    own_component = "embedding"  # the scales of skips from the embedding
 
     def __init__(self, config: ModelConfig, layers: int, *, causal: bool, cross: bool) -> None:
-        """`cross`: whether every block also attends to the hidden states of an encoder."""
+        """`cross`: whether every block also attends to an encoder's output."""
         super().__init__()
         self.config = config
         self.causal = causal
         self.positional = PositionalEmbedding(config)
-        self.rotary = RotaryTables(config) if config.positions == "rotary" else None
-        self.relative = RelativeBias(config, causal) if config.positions == "relative" else None
+        self.rotary = rotary_tables(config)
+        self.relative = score_bias(config, causal)
         self.embedding_norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         kv_width = config.key_value_heads * config.head_width
         tables = range(config.value_embeddings)
         self.value_embeddings = nn.ModuleList(Embedding(config.vocab_size, kv_width) for _ in tables)
-        self.blocks = nn.ModuleList(
+        blocks = nn.ModuleList(
             Block(
                 config,
                 cross=cross,
+                residual_writes=layers * (1 + config.mlp + cross),
                 skip=config.stochastic_depth * (i + 1) / layers,
                 value_embedding=min(i, layers - 1 - i) in tables,
             )
             for i in range(layers)
         )
+        self.blocks = cast("Sequence[Block]", blocks)  # a ModuleList does not know its type
         if config.embedding_skips:
             self.residual_scales = nn.Parameter(torch.empty(layers))
             self.embedding_scales = nn.Parameter(torch.empty(layers))
@@ -68,30 +69,30 @@ class Stack(nn.Module):
         cross_attends: Sequence[CrossAttend] | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """x (B, T, width), the embedding of `ids` (B, T), to hidden states of `dtype`: (B, T, width), or with `rows`
-        (N,) int64, numbers of B x T positions, only theirs (N, width).
+        """Embedded tokens x (B, T, width) of `ids` (B, T) to hidden states (B, T, width) of `dtype`.
 
-        `mask` says which positions see which; `attends` (one a block) replaces attention under that mask, and with
-        other `positions` than 0 to T - 1 a KV cache reads on where it stopped. `cross_attends`: what each block's
-        cross-attention does.
+        `attends`, one a block, replaces attention under `mask`, as a KV cache does. `positions` default to 0 to T - 1.
+        `cross_attends`, one a block, attend to an encoder's output. With `rows` (N,) int64, indices of the B x T
+        positions, returns only those: (N, width).
         """
         positions = slice(0, x.shape[1]) if positions is None else positions
         self._check_length(positions)
         x = self.dropout(self.embedding_norm(self.positional(x, positions)).to(dtype))
         rotary = None if self.rotary is None else self.rotary(positions, dtype)
         attends = attends or [self._attend(x, mask)] * len(self.blocks)
-        cross_attends = cross_attends or [None] * len(self.blocks)
         embedded = x
         last = len(self.blocks) - 1
-        for i, (block, attend, cross_attend) in enumerate(zip(self.blocks, attends, cross_attends, strict=True)):
+        for i, (block, attend) in enumerate(zip(self.blocks, attends, strict=True)):
             if self.config.embedding_skips:
                 x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
+            cross_attend = None if cross_attends is None else cross_attends[i]
             value_embedding = self._value_embedding(i, ids, dtype)
             x = block(x, rotary, attend, cross_attend, value_embedding, rows if i == last else None)
-        return self.final_norm(x)
+        hidden: Tensor = self.final_norm(x)
+        return hidden
 
     def backend(self) -> Backend:
-        """Attention as configured: q, k, v and a mask to (B, H, T, D)."""
+        """Return the configured attention: q, k, v and a mask to (B, H, T, D)."""
         return partial(
             BACKENDS[self.config.attention],
             scale=None if self.config.scaled_attention else 1.0,
@@ -99,17 +100,36 @@ class Stack(nn.Module):
         )
 
     def bias(self, queries: slice, keys: int, dtype: torch.dtype) -> Tensor | None:
-        """T5's bias (1, H, T, S) on the scores of queries at those positions and keys at 0 to S - 1, if any."""
+        """Return the bias (1, H, T, S) on scores of queries at these positions and keys at 0 to S - 1, if any."""
         return None if self.relative is None else self.relative(queries, keys).to(dtype)
 
     def cross_keys_values(self, hidden: Tensor) -> list[KeysValues]:
-        """Keys and values of an encoder's hidden states (B, S, width) for each block's cross-attention."""
-        return [block.cross_attention.keys_values(hidden) for block in self.blocks]
+        """Return keys and values of an encoder's hidden states (B, S, width) for each block's cross-attention."""
+        return [block.cross_attention.keys_values(hidden) for block in self.blocks if block.cross_attention is not None]
 
     def cross_attends(self, keys_values: Sequence[KeysValues], mask: Mask) -> list[CrossAttend]:
-        """Cross-attention of each block over its keys and values; `mask` hides padding of the source."""
+        """Return each block's cross-attention to its keys and values under `mask`."""
         backend = self.backend()
         return [partial(_cross_attend, backend, pair, mask) for pair in keys_values]
+
+    def reset_parameters(self, initializer: Initializer) -> None:
+        if self.config.embedding_skips:
+            self.residual_scales.fill_(1.0)
+            self.embedding_scales.zero_()
+
+    def flops(self, length: float, outputs: float, source_length: float = 0) -> float:
+        """Return the training FLOPs of one sequence of `length` tokens.
+
+        Attention counts in full, masked or not, up to the window: 2 window - 1 positions if not causal. `outputs`:
+        positions that leave the last block; `source_length`: positions that cross-attention reads.
+        """
+        window = self.config.window or length
+        visible = min(length, window if self.causal else 2 * window - 1)
+        last = len(self.blocks) - 1
+        return sum(
+            block.flops(length, visible, source_length, outputs if i == last else length)
+            for i, block in enumerate(self.blocks)
+        )
 
     def _attend(self, x: Tensor, mask: Mask) -> Attend:
         length = x.shape[1]
@@ -118,11 +138,13 @@ class Stack(nn.Module):
 
     def _value_embedding(self, block: int, ids: Tensor, dtype: torch.dtype) -> Tensor | None:
         table = min(block, len(self.blocks) - 1 - block)
-        return self.value_embeddings[table](ids).to(dtype) if table < len(self.value_embeddings) else None
+        if table >= len(self.value_embeddings):
+            return None
+        values: Tensor = self.value_embeddings[table](ids)
+        return values.to(dtype)
 
     def _check_length(self, positions: Rows) -> None:
-        """Relative positions, and no positions, have no last one; a tensor of positions is its maker's business."""
-        if self.config.positions in ("relative", "none") or isinstance(positions, Tensor):
+        if self.config.positions in UNBOUNDED or isinstance(positions, Tensor):  # whoever makes a tensor checks it
             return
         if positions.stop > self.config.context_length:
             raise ValueError(
@@ -131,12 +153,11 @@ class Stack(nn.Module):
             )
 
 
-class LanguageModel(nn.Module):
-    """An embedding, one or two stacks, and a head. `model(ids)` gives hidden states; `logits` and `loss` take (some
-    of) them.
+class LanguageModel(Component):
+    """Embedding, one or two stacks, and a head. Calling it gives hidden states for `logits` and `loss`.
 
-    The caller may set `compute_dtype` (float32, bfloat16, float16; float64 after `model.double()`). Weights are
-    allocated but not filled: `build_model` does both.
+    The caller may set `compute_dtype`: float32, bfloat16, float16, or float64 after `model.double()`. The constructor
+    leaves the weights uninitialized; `build_model` fills them.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -153,12 +174,15 @@ class LanguageModel(nn.Module):
             self.encoder = Stack(config, config.layers, causal=False, cross=False)
         if config.architecture != "encoder":
             self.decoder = Stack(config, config.decoder_layers or config.layers, causal=True, cross=both)
-        self.head = MaskedTokenHead(config) if config.architecture == "encoder" else NextTokenHead(config)
+        head = MaskedTokenHead if config.architecture == "encoder" else NextTokenHead
+        self.head: MaskedTokenHead | NextTokenHead = head(config, self.embedding)
 
     @property
     def stack(self) -> Stack:
         """The stack whose hidden states the head reads."""
-        return self.encoder if self.decoder is None else self.decoder
+        stack = self.encoder if self.decoder is None else self.decoder
+        assert stack is not None
+        return stack
 
     def forward(
         self,
@@ -171,48 +195,42 @@ class LanguageModel(nn.Module):
         types: Tensor | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """ids (B, T) int64 to hidden states (B, T, width) of `compute_dtype`; with `rows` (N,) int64, numbers of
-        B x T positions, only theirs (N, width): of the others the last block computes no more than is attended to.
+        """ids (B, T) int64 to hidden states (B, T, width) of `compute_dtype`.
 
-        An encoder-decoder also reads `source` (B, S) ids. `segments` (B, T) numbers the documents of a block, which
-        do not see each other; `present` and `source_present`, bool, are False at padding; `types` (B, T) are the token
-        types where the model has them, 0 where left out. Raises ValueError past the context length.
+        With `rows` (N,) int64, indices of the B x T positions, returns only those, (N, width), and the last block skips
+        what the others do not need. An encoder-decoder also reads `source` (B, S) ids. `segments` (B, T) number the
+        documents of a block, which do not attend to each other. `present` and `source_present`, bool, are False at
+        padding. `types` (B, T) are token types, 0 by default. Raises ValueError past the context length.
         """
         self._check_source(source)
         cross_attends = None
         if source is not None:
-            keys_values = self.decoder.cross_keys_values(self.encode(source, source_present))
-            cross_attends = self.decoder.cross_attends(keys_values, Mask(present=source_present))
+            keys_values = self.stack.cross_keys_values(self.encode(source, source_present))
+            cross_attends = self.stack.cross_attends(keys_values, Mask(present=source_present))
         x = self.embed(ids, types)
         mask = self.mask(self.stack, segments, present)
         return self.stack(x, ids, dtype=self.compute_dtype, mask=mask, cross_attends=cross_attends, rows=rows)
 
     def encode(self, source: Tensor, present: Tensor | None = None) -> Tensor:
-        """What an encoder-decoder's encoder makes of `source` (B, S): (B, S, width) of `compute_dtype`."""
+        """Return an encoder-decoder's encoding of `source` (B, S): (B, S, width) of `compute_dtype`."""
+        assert self.encoder is not None
         mask = self.mask(self.encoder, None, present)
         return self.encoder(self.embed(source), source, dtype=self.compute_dtype, mask=mask)
 
     def embed(self, ids: Tensor, types: Tensor | None = None) -> Tensor:
-        """ids (B, T) to the rows of the embeddings (B, T, width) in the dtype of the weights."""
+        """ids (B, T) to embeddings (B, T, width) in the dtype of the weights."""
         x = self.embedding(ids)
         if self.token_types is None:
             return x
         return x + (self.token_types.weight[0] if types is None else self.token_types(types))
 
     def mask(self, stack: Stack, segments: Tensor | None = None, present: Tensor | None = None) -> Mask:
-        """What the positions of a stack see."""
+        """Return the mask of a stack's self-attention."""
         return Mask(causal=stack.causal, window=self.config.window, segments=segments, present=present)
-
-    def output_weight(self) -> Tensor:
-        """The output matrix (V, width), float32."""
-        return self.embedding.weight if self.head.weight is None else self.head.weight
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden (..., width) to unnormalised log-probabilities (..., V), in the dtype of hidden."""
-        bias = None if self.head.bias is None else self.head.bias.to(hidden.dtype)
-        logits = F.linear(self.head(hidden), self.output_weight().to(hidden.dtype), bias)
-        cap = self.config.soft_cap
-        return cap * torch.tanh(logits / cap) if cap else logits
+        return self.head.logits(hidden)
 
     def loss(
         self,
@@ -223,21 +241,12 @@ class LanguageModel(nn.Module):
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
     ) -> Tensor:
-        """Sum over rows of weight times -ln p(target): nats, a float32 scalar.
+        """Return the sum over rows of weight times -ln p(target): nats, a float32 scalar.
 
-        rows (N, width) hidden states, targets (N,) int64, weights (N,) float32, 1 where left out;
-        `label_smoothing` and `z_loss` as in `lm.losses`.
+        rows (N, width) hidden states, targets (N,) int64, weights (N,) float32, 1 by default; `label_smoothing` and
+        `z_loss` as in `lm.losses`.
         """
-        return linear_cross_entropy(
-            self.head(rows),
-            self.output_weight(),
-            targets,
-            self.head.bias,
-            weights,
-            soft_cap=self.config.soft_cap,
-            label_smoothing=label_smoothing,
-            z_loss=z_loss,
-        )
+        return self.head.loss(rows, targets, weights, label_smoothing, z_loss)
 
     def _check_source(self, source: Tensor | None) -> None:
         if (source is not None) != (self.config.architecture == "encoder-decoder"):
@@ -252,7 +261,7 @@ def _cross_attend(backend: Backend, keys_values: KeysValues, mask: Mask, q: Tens
 
 
 def build_model(config: ModelConfig, seed: int) -> LanguageModel:
-    """A float32 model on the CPU whose weights are a function of (config, seed) alone."""
+    """Return a float32 model on the CPU; its weights are a function of (config, seed)."""
     model = LanguageModel(config)
-    initialize(model, torch.Generator().manual_seed(seed))
+    model.initialize(Initializer(config, torch.Generator().manual_seed(seed)))
     return model

@@ -1,4 +1,8 @@
-"""How order gets into a transformer: added to embeddings, turning queries and keys, or added to scores."""
+"""Positions: added to embeddings, rotated into queries and keys, or added to scores as a bias.
+
+A kind is a value of `config.positions`. Each way has one class or function here that builds it: `PositionalEmbedding`,
+`rotary_tables` and `score_bias`.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,27 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.config import ModelConfig
-from lm.layers import Embedding
+from lm.initialization import Initializer
+from lm.layers import Component, Embedding
 
 Rows = slice | Tensor
-"""Positions: a slice where all sequences stand at the same ones, else (B, T) int64."""
+"""Positions: a slice if all sequences have the same, else (B, T) int64."""
 Rotary = tuple[Tensor, Tensor] | None
-"""Cosine and sine, (T, D) or (B, 1, T, D), of the positions read, where positions are rotary."""
+"""Cosine and sine of the positions, (T, D) or (B, 1, T, D); None if positions are not rotary."""
 
-YARN_FAST, YARN_SLOW = 32.0, 1.0  # turns within the original length: above, kept; below, interpolated
+UNBOUNDED = ("relative", "none")  # kinds without a table: any length works
+YARN_FAST, YARN_SLOW = 32.0, 1.0  # turns within the original length: faster frequencies stay, slower ones are divided
 LLAMA3_HIGH, LLAMA3_LOW = 4.0, 1.0
 
 
-class PositionalEmbedding(nn.Module):
-    """What is added to the token embedding x (B, T, width), in its dtype: learned rows, fixed sinusoids (to x times the
-    root of the width), or nothing."""
+class PositionalEmbedding(Component):
+    """Adds learned rows or fixed sinusoids to token embeddings x (B, T, width); other kinds return x.
+
+    With sinusoids, x is scaled by the root of the width first.
+    """
+
+    component = "positions"
+    table: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -30,7 +41,7 @@ class PositionalEmbedding(nn.Module):
         if self.kind == "learned":
             self.learned = Embedding(config.context_length, config.width)
         elif self.kind == "sinusoidal":
-            self.scale = math.sqrt(config.width)  # else the unit-sized sinusoids drown the embedding
+            self.scale = math.sqrt(config.width)  # sinusoids of size 1 would drown the embedding
             table = sinusoidal_table(config.context_length, config.width)
             self.register_buffer("table", table, persistent=False)
 
@@ -43,7 +54,7 @@ class PositionalEmbedding(nn.Module):
 
 
 def sinusoidal_table(length: int, width: int) -> Tensor:
-    """(length, width) float32: sin(t / 10000^(2i / width)) at component 2i, the cosine at 2i + 1.
+    """Return (length, width) float32: sin(t / 10000^(2i / width)) at column 2i, the cosine at 2i + 1.
 
     Vaswani et al. 2017, section 3.5.
     """
@@ -52,11 +63,13 @@ def sinusoidal_table(length: int, width: int) -> Tensor:
 
 
 class RotaryTables(nn.Module):
-    """Cosines and sines of all positions of the context, each (context, D) float32, that `rotate` multiplies by.
+    """Cosines and sines of all positions of the context, each (context, D) float32, for `rotate` (Su et al. 2021).
 
-    Su et al. 2021. Component i is paired with component i + D / 2, as in GPT-NeoX and Llama; the sign of the
-    rotation is in the sine.
+    Component i is paired with component i + D / 2, as in GPT-NeoX and Llama. The sine carries the sign of the rotation.
     """
+
+    cosine: Tensor
+    sine: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -67,43 +80,48 @@ class RotaryTables(nn.Module):
         self.register_buffer("sine", torch.cat((-sine, sine), dim=-1).float(), persistent=False)
 
     def forward(self, positions: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of those positions in `dtype`: (T, D) of a slice, (B, 1, T, D) of positions (B, T)."""
+        """Return cosine and sine in `dtype`: (T, D) for a slice, (B, 1, T, D) for positions (B, T)."""
         cosine, sine = self.cosine[positions].to(dtype), self.sine[positions].to(dtype)
         if isinstance(positions, Tensor):
             return cosine.unsqueeze(1), sine.unsqueeze(1)
         return cosine, sine
 
 
+def rotary_tables(config: ModelConfig) -> RotaryTables | None:
+    """Return the tables of rotary positions; None for other kinds."""
+    return RotaryTables(config) if config.positions == "rotary" else None
+
+
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """x (B, H, T, D), tables (T, D) or (B, 1, T, D) of its dtype: each pair turned by position x its frequency."""
+    """Rotate each pair of x (B, H, T, D) by position x frequency; tables (T, D) or (B, 1, T, D) of the same dtype."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((second, first), dim=-1) * sine
 
 
 def rotary_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """Radians a position, (D / 2,) float64, and the factor on cosine and sine, as `rotary_scaling` says.
+    """Return radians per position, (D / 2,) float64, and the factor on cosine and sine, by `rotary_scaling`.
 
-    linear divides all by the factor s (Chen et al. 2023). llama3 divides those of fewer than 1 turn within the
-    original length, keeps those of more than 4, and blends between (Llama 3.1). yarn blends by the component
-    between 32 turns and 1, and scales scores by (0.1 ln s + 1)^2 (Peng et al. 2024).
+    linear divides every frequency by `rotary_factor` s (Chen et al. 2023). llama3 divides frequencies of fewer than 1
+    turn within the original length, keeps those of more than 4, and interpolates between (Llama 3.1). yarn interpolates
+    from 32 turns to 1, and scales scores by (0.1 ln s + 1)^2 (Peng et al. 2024).
     """
     plain = _frequencies(config.head_width, config.rotary_base)
-    slow, factor = plain / config.rotary_factor, 1.0
+    divided, factor = plain / config.rotary_factor, 1.0
     if config.rotary_scaling == "linear":
-        return slow, factor
+        return divided, factor
     turns = config.rotary_original_length * plain / (2 * math.pi)
     if config.rotary_scaling == "llama3":
-        kept = ((turns - LLAMA3_LOW) / (LLAMA3_HIGH - LLAMA3_LOW)).clamp(0, 1)
+        share = ((turns - LLAMA3_LOW) / (LLAMA3_HIGH - LLAMA3_LOW)).clamp(0, 1)
     elif config.rotary_scaling == "yarn":
-        kept = 1 - _yarn_ramp(config)
+        share = 1 - _yarn_ramp(config)
         factor = 0.1 * math.log(config.rotary_factor) + 1.0
     else:
         return plain, factor
-    return kept * plain + (1 - kept) * slow, factor
+    return share * plain + (1 - share) * divided, factor
 
 
 def _yarn_ramp(config: ModelConfig) -> Tensor:
-    """(D / 2,): 0 for components of YARN_FAST turns and more, 1 from YARN_SLOW turns down, a line between."""
+    """Return (D / 2,): 0 from YARN_FAST turns up, 1 from YARN_SLOW turns down, linear between."""
 
     def component(turns: float) -> float:
         wavelengths = config.rotary_original_length / (turns * 2 * math.pi)
@@ -115,8 +133,10 @@ def _yarn_ramp(config: ModelConfig) -> Tensor:
     return (steps / max(last - first, 0.001)).clamp(0, 1)
 
 
-class RelativeBias(nn.Module):
-    """A learned number for each head and bucket of distances, added to the scores (Raffel et al. 2020, 2.1)."""
+class RelativeBias(Component):
+    """A learned number per head and bucket of offsets, added to the scores (Raffel et al. 2020, 2.1)."""
+
+    component = "positions"
 
     def __init__(self, config: ModelConfig, causal: bool) -> None:
         super().__init__()
@@ -125,19 +145,20 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.relative_buckets, config.heads))
 
     def forward(self, queries: slice, keys: int) -> Tensor:
-        """The bias (1, H, T, S) of the queries at those positions and the keys at positions 0 to S - 1."""
-        device = self.weight.device
-        rows = torch.arange(queries.start, queries.stop, device=device)
-        offsets = torch.arange(keys, device=device) - rows.unsqueeze(-1)
+        """Return the bias (1, H, T, S) of queries at these positions and keys at 0 to S - 1."""
+        offsets = _offsets(queries, keys, self.weight.device)
         buckets = relative_buckets(offsets, len(self.weight), self.farthest, self.causal)
         return F.embedding(buckets, self.weight).permute(2, 0, 1).unsqueeze(0)
 
+    def reset_parameters(self, initializer: Initializer) -> None:
+        initializer.table(self.weight)
+
 
 def relative_buckets(offsets: Tensor, buckets: int, farthest: int, causal: bool) -> Tensor:
-    """The bucket of each offset (key position - query position), int64 of the same shape.
+    """Return the bucket of each offset (key position - query position), int64 of the same shape.
 
-    Half of a direction's buckets hold one distance each, the others widen logarithmically up to `farthest`. Looking
-    both ways, each direction has half of the buckets; a causal stack has all of them for the past.
+    Half of a direction's buckets hold one distance each; the others widen logarithmically up to `farthest`. A causal
+    stack uses all buckets for the past; any other splits them between both directions.
     """
     future = torch.zeros_like(offsets)
     if causal:
@@ -152,6 +173,16 @@ def relative_buckets(offsets: Tensor, buckets: int, farthest: int, causal: bool)
     return future + torch.where(distances < exact, distances, wide)
 
 
+def score_bias(config: ModelConfig, causal: bool) -> RelativeBias | None:
+    """Return the module that maps positions of queries and keys to a bias on scores; None for other kinds."""
+    return RelativeBias(config, causal) if config.positions == "relative" else None
+
+
+def _offsets(queries: slice, keys: int, device: torch.device) -> Tensor:
+    """Return key position - query position, (T, S) int64."""
+    return torch.arange(keys, device=device) - torch.arange(queries.start, queries.stop, device=device).unsqueeze(-1)
+
+
 def _frequencies(width: int, base: float) -> Tensor:
-    """(width / 2,) float64: base^(-2i / width)."""
+    """Return (width / 2,) float64: base^(-2i / width)."""
     return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)

@@ -68,7 +68,7 @@ def decompose_logits(model: LanguageModel, ids: Tensor) -> Decomposition:
         bias = _bias_of(attention.output, stream)
         closing = model.decoder.final_norm if block.pre_norm else block.attention_norm
         scale = _scale_of(closing, stream + heads.sum(dim=0) + bias)
-        unembed = model.output_weight().to(stream.dtype).T
+        unembed = model.head.output_weight.to(stream.dtype).T
 
         def logits(part: Tensor) -> Tensor:
             return model.head(_linear_part(closing, part) / scale) @ unembed
@@ -127,7 +127,7 @@ def token_ov_circuit(model: LanguageModel, layer: int, head: int, sources: Tenso
     W_E, up to the two scales of the norms. Raises ValueError where the head before the logits is not linear."""
     _require_linear_head(model)
     closing = _matrix_of(model, model.stack.final_norm)
-    unembed = model.output_weight().double()[outputs] @ closing
+    unembed = model.head.output_weight.double()[outputs] @ closing
     return model.embedding.weight.double()[sources] @ ov_circuit(model, layer, head).T @ unembed.T
 
 
@@ -142,7 +142,7 @@ def copying_scores(model: LanguageModel) -> Tensor:
     _require_linear_head(model)
     config = model.config
     closing = _matrix_of(model, model.stack.final_norm)
-    around = model.embedding.weight.double().T @ model.output_weight().double() @ closing  # (width, width)
+    around = model.embedding.weight.double().T @ model.head.output_weight.double() @ closing  # (width, width)
     scores = torch.zeros(len(model.stack.blocks), config.heads, dtype=torch.float64)
     for layer, block in enumerate(model.stack.blocks):
         for head in range(config.heads):

@@ -27,7 +27,7 @@ class InferenceModel:
         self.config = model.config
         self.dtype = model.compute_dtype
         self.model = copy.deepcopy(model).to(self.dtype).eval().requires_grad_(False)
-        self.output = fastest_linear(self.model.output_weight(), self.model.head.bias, sequences)
+        self.output = fastest_linear(self.model.head.output_weight, self.model.head.bias, sequences)
         _replace_layers(self.model, sequences)
 
     @property
@@ -41,9 +41,7 @@ class InferenceModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden (..., width) to unnormalised log-probabilities (..., V), as `LanguageModel.logits`."""
-        logits = self.output(self.model.head(hidden))
-        cap = self.config.soft_cap
-        return cap * torch.tanh(logits / cap) if cap else logits
+        return self.model.head.cap(self.output(self.model.head(hidden)))
 
 
 def prepare(model: LanguageModel | InferenceModel, sequences: int = 2) -> InferenceModel:

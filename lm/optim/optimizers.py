@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from lm.blocks import Block
 from lm.layers import Linear
 from lm.optim.muon import Muon, Spread
 
@@ -165,8 +166,6 @@ def partition(model: nn.Module, muon: bool) -> tuple[list[Tensor], list[Tensor],
 
 def _hidden_matrices(model: nn.Module) -> list[Tensor]:
     """The weights of the linear layers inside blocks."""
-    return [
-        layer.weight
-        for name, layer in model.named_modules()
-        if isinstance(layer, Linear) and ".blocks." in f".{name}." and layer.weight.requires_grad
-    ]
+    blocks = [block for block in model.modules() if isinstance(block, Block)]
+    layers = [layer for block in blocks for layer in block.modules() if isinstance(layer, Linear)]
+    return [layer.weight for layer in layers if layer.weight.requires_grad]

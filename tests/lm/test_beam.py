@@ -213,7 +213,7 @@ def chain(probabilities):
     with torch.no_grad():
         model.embedding.weight.copy_(torch.eye(entries))
         # of length 1, which the norm makes sqrt(entries)
-        model.output_weight().copy_(torch.tensor(probabilities).log().T / entries**0.5)
+        model.head.output_weight.copy_(torch.tensor(probabilities).log().T / entries**0.5)
     return model
 
 

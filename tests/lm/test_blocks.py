@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lm.activations import ACTIVATIONS
 from lm.blocks import MLP, Attention, Block
 from lm.config import ModelConfig
+from lm.layers import ACTIVATIONS
 from lm.model import build_model
 from tests.lm.test_model import read, some_ids, tiny
 

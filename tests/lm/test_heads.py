@@ -17,9 +17,11 @@ from transformers.models.bert.modeling_bert import (
 from lm.classification import build_classifier
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead, SequenceClassificationHead, TokenClassificationHead
+from lm.layers import Embedding
 from lm.model import build_model
 
 ENCODER = ModelConfig(architecture="encoder", vocab_size=50, context_length=12, layers=2, width=16, heads=2)
+EMBEDDING = Embedding(50, 16)
 BERT = BertConfig(
     vocab_size=50,
     hidden_size=16,
@@ -41,7 +43,7 @@ def copied(ours: nn.Module, theirs: nn.Module) -> None:
 
 
 def test_the_masked_token_head_is_berts(hidden):
-    theirs, ours = BertLMPredictionHead(BERT).eval(), MaskedTokenHead(ENCODER)
+    theirs, ours = BertLMPredictionHead(BERT).eval(), MaskedTokenHead(ENCODER, EMBEDDING)
     copied(ours.dense, theirs.transform.dense)
     copied(ours.norm, theirs.transform.LayerNorm)
     torch.testing.assert_close(ours(hidden), theirs.transform(hidden))
@@ -64,8 +66,8 @@ def test_the_token_classification_head_is_berts(hidden):
 
 def test_a_scaled_head_divides_by_the_root_of_the_width(hidden):
     decoder = replace(ENCODER, architecture="decoder")
-    torch.testing.assert_close(NextTokenHead(replace(decoder, scaled_head=True))(hidden), hidden / 4)
-    assert NextTokenHead(decoder)(hidden) is hidden
+    torch.testing.assert_close(NextTokenHead(replace(decoder, scaled_head=True), EMBEDDING)(hidden), hidden / 4)
+    assert NextTokenHead(decoder, EMBEDDING)(hidden) is hidden
 
 
 def test_heads_drop_only_in_training(hidden):
