@@ -292,10 +292,10 @@ def count_pretokens(
 
     first = Counted.empty(0, 0)
     if memory is None and not compiled(count_kernel.count):
+        begin("merging")  # most counts are merged next
         first, pieces = _count_first(pieces, pattern, done)
         if pieces is None:
             return PretokenCounts(pattern, *first)
-        begin("merging")  # most counts are merged next
 
     with RunFile(spill_folder) if memory is not None else nullcontext() as spilled:
         counters = [_Counter(memory and memory // threads, spilled, forecast) for _ in range(threads)]
