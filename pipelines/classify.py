@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.cli.arguments import Device, Dtype
+from pipelines.cli.errors import complain
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
@@ -39,7 +40,7 @@ def classify(
     if top < 1:
         raise ValueError(f"--top is {top}, but must be at least 1")
     if not text and sys.stdin.isatty():
-        print("bytelm classify: reading texts, one a line; Ctrl-D ends them", file=sys.stderr)
+        complain("classify", "reading texts, one a line; Ctrl-D ends them")
     texts = list(text) or _lines_of_standard_input()
     if not texts:
         raise ValueError("there is no text: give one or several, or lines on standard input")

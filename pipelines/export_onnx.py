@@ -10,6 +10,7 @@ from typing import Any
 from pipelines.cli.arguments import RunFolder
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
+from pipelines.cli.waiting import doing
 from pipelines.files import write_whole
 
 LOADING = """import onnxruntime
@@ -62,10 +63,12 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: str = "newest", overwr
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
         written = Path(folder) / out.name
+        doing("exporting the model")
         _write(model, written)
         parameters = sum(p.numel() for p in model.parameters())
         card = model_card(this, this.tokenizer(), parameters, "onnx", LOADING.format(out=out.name))
         write_whole(Path(folder) / f"{out.name}.md", card)
+        doing("comparing the file with the model")
         difference = _largest_difference(model, written)
         if not difference <= TOLERANCE:
             raise ValueError(

@@ -15,6 +15,7 @@ from pipelines.cli.arguments import DryRun
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
+from pipelines.cli.waiting import doing
 from pipelines.run.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def _pretrain(recipe: Recipe, data: Path, out: Path, group: "OneProcess") -> int
     with locked(out) if group.is_main else nullcontext(), kernels(recipe.train):
         before = _trained_for(out) if group.is_main else 0
         run = open_or_create(out, recipe, facts, tok) if group.is_main else None
+        doing("measuring the machine")
         machine = with_peaks(machine) if group.is_main else machine
         trainer = Trainer(run, model, training_data, recipe.train, machine, group)
         _announce(out, trainer, recipe, before)

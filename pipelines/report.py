@@ -9,6 +9,7 @@ import tyro
 from pipelines.cli.escapes import safe
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
+from pipelines.cli.waiting import doing
 from pipelines.files import distinct_names, write_whole
 from pipelines.reporting.plots import plots
 from pipelines.reporting.subject import Subject
@@ -43,6 +44,7 @@ def report(
     names = distinct_names(folders)
     subjects = [subject(folder, samples, inside, name) for folder, name in zip(folders, names, strict=True)]
     path = Path(out) if out else named[0] / "report.html"
+    doing("drawing the figures")
     write_page(subjects, path)
     from pipelines.cli.display import say
 
@@ -62,6 +64,7 @@ def subject(folder: Path, samples: bool = True, inside: bool = True, name: str |
     # Reports damaged files before the model is loaded.
     metrics, evaluations = run.metrics(), evaluations_of(run.evaluation())
     model = load_trained(run).model
+    doing(f"looking at {run.name}")
     return Subject(
         run,
         name or run.name,

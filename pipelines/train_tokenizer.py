@@ -28,6 +28,7 @@ from pipelines.cli.memory import resident_memory
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.cli.vocabularies import load_compared
+from pipelines.cli.waiting import doing
 from pipelines.reporting.tokenizer_summary import PHASES, HeldOut, show, summarize
 from tokenizer import (
     DEFAULT_SPECIAL_TOKENS,
@@ -147,6 +148,7 @@ def train_tokenizer(
         )
         phases.end()
     tok.save(out)
+    doing("measuring the vocabulary")
     summary = {
         "tokenizer": str(out),
         "split_rule": source.split_rule if source else None,

@@ -29,9 +29,9 @@ VERBS = {
     "import-hf": "make a run of a folder that transformers wrote, or of a model of the hub",
     "export-onnx": "write a run's model as an ONNX file",
 }
-# Verbs that compute for long on all cores. OpenMP threads that spin while they wait waste CPU time when other processes
-# share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
-COMPUTING = ("demo", "pretrain", "finetune", "evaluate")
+# Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other
+# processes share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
+COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "report")
 
 
 def usage() -> str:

@@ -8,11 +8,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from pipelines.cli.escapes import safe
 from pipelines.cli.stdout import Stdout
+from pipelines.cli.waiting import doing, preparation
 
 # Seconds between two lines where there is no terminal to draw a bar on.
 PLAIN_INTERVAL = 10.0
@@ -122,6 +124,13 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+class _Preparation(ProgressColumn):
+    """What the work waits for: an import or a compilation."""
+
+    def render(self, task: Task) -> Text:
+        return Text(preparation() or "")
+
+
 class Bar:
     """Progress of one piece of work: amount done, rate, time left and a note (the loss, say).
 
@@ -137,6 +146,7 @@ class Bar:
         self._rich: Progress | None = None
 
     def __enter__(self) -> "Bar":
+        doing(self.label or "working")
         if messages.is_terminal and not messages.quiet:
             self._rich = Progress(
                 TextColumn("{task.description:<12}", markup=False),
@@ -145,6 +155,7 @@ class Bar:
                 TextColumn("{task.fields[rate]}", markup=False),
                 TimeRemainingColumn(elapsed_when_finished=True),
                 TextColumn("{task.fields[note]}", markup=False),
+                _Preparation(),
                 console=messages,
             )
             self._rich.start()
@@ -193,6 +204,7 @@ class Bar:
             elif self._rich is not None:
                 self._rich.remove_task(self._task)
             self.label, self.total, self.unit = label, total, self.unit if unit is None else unit
+            doing(label)
             self._started = self._printed = time.monotonic()
             self._done = 0.0
             if self._rich is not None:

@@ -3,6 +3,7 @@
 import sys
 from contextlib import suppress
 
+from pipelines.cli import waiting
 from pipelines.cli.escapes import safe
 
 
@@ -12,7 +13,7 @@ class UsageError(ValueError):
 
 def complain(command: str, text: str) -> None:
     """Print one line about the `bytelm` command `command` to standard error."""
-    with suppress(OSError):
+    with waiting.paused(), suppress(OSError):
         print(f"bytelm {command}: {safe(text)}" if command else f"bytelm: {safe(text)}", file=sys.stderr)
 
 

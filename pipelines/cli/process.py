@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from pipelines.cli import waiting
 from pipelines.cli.stdout import Stdout
 
 # Standard streams, in the order of their descriptors. A closed stream is opened in the opposite mode, so that its use
@@ -41,7 +42,8 @@ def prepare() -> list[int]:
 def read_standard_input() -> bytes:
     """Return all of standard input; an OSError names it."""
     try:
-        return sys.stdin.buffer.read()
+        with waiting.paused():
+            return sys.stdin.buffer.read()
     except OSError as error:
         raise OSError(error.errno, error.strerror, "standard input") from None
 

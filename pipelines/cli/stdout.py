@@ -5,6 +5,8 @@ import os
 import sys
 from typing import Any
 
+from pipelines.cli import waiting
+
 # The `filename` of an OSError about it.
 STDOUT = "standard output"
 
@@ -12,14 +14,12 @@ STDOUT = "standard output"
 class Stdout(io.TextIOBase):
     """The current sys.stdout; an OSError names it."""
 
-    used = False  # whether this process has written something
-
     @property
     def stream(self) -> Any:
         return sys.stdout
 
     def write(self, text: str) -> int:
-        Stdout.used = True
+        waiting.end()
         return self._do("write", text)
 
     def flush(self) -> None:

@@ -1,30 +1,123 @@
-"""A line on standard error while a command works and has printed nothing yet."""
+"""Lines on standard error that say what a command does until its first output.
 
+The first line comes after PATIENCE seconds, the next ones INTERVAL apart, and later further apart. On a terminal one
+line is updated in place.
+"""
+
+import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Timer
-
-from pipelines.cli.errors import complain
-from pipelines.cli.stdout import Stdout
 
 PATIENCE = 1.0  # seconds; less than two together with the imports before it
+INTERVAL = 2.0  # seconds, as long as the wait is below 20
+NAMES = {"torch": "PyTorch", "onnxruntime": "ONNX Runtime"}
+OURS = ("__main__", "bytelm", "pipelines", "lm", "tokenizer", "corpora")
+
+_step = "working"
+_lines: "_Lines | None" = None
+
+
+def doing(step: str) -> None:
+    """Name the step that the command is in, such as "drawing the figures"."""
+    global _step
+    _step = step
+
+
+def activity() -> str:
+    """Return what this process is doing: importing, compiling, or else the step last named."""
+    return preparation() or _step
+
+
+def preparation() -> str | None:
+    """Return what one of this process's threads is importing or compiling, if any."""
+    found = None
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            name = frame.f_globals.get("__name__") or ""
+            package = name.partition(".")[0]
+            if frame.f_code.co_name == "<module>" and package not in OURS:
+                found = f"importing {NAMES.get(package, package)}"  # in the end the outermost
+            elif found is None and (package == "numba" or name == "tokenizer.first_use"):
+                found = "compiling the tokenizer's kernels, once"
+            frame = frame.f_back
+    return found
 
 
 @contextmanager
 def explained(command: str, quiet: bool) -> Iterator[None]:
-    """Say on standard error that the command works, unless it prints within PATIENCE or `quiet` is set."""
+    """Say on standard error what the command is doing, until `end` or the end of the block; nothing if `quiet`.
 
-    def explain() -> None:
-        if not Stdout.used:
-            complain(command, "loading PyTorch ..." if "torch" in sys.modules else "working ...")
-
-    timer = Timer(PATIENCE, explain)
-    timer.daemon = True
-    if not quiet:
-        with suppress(RuntimeError):  # a process at its limit of memory or threads works without this line
-            timer.start()
+    Of the processes that torchrun starts, only the first says anything.
+    """
+    global _lines
+    doing("working")
+    if not quiet and os.environ.get("RANK", "0") == "0":
+        with suppress(RuntimeError):  # a process at its limit of memory or threads works without the lines
+            _lines = _Lines(command)
     try:
         yield
     finally:
-        timer.cancel()
+        end()
+
+
+def end() -> None:
+    """End the lines: the command prints something else."""
+    global _lines
+    lines, _lines = _lines, None
+    if lines is not None:
+        lines.end()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Erase the line on a terminal and write none, while somebody types or another line is printed."""
+    lines = _lines
+    if lines is None:
+        yield
+        return
+    with lines.lock:
+        lines.erase()
+        yield
+
+
+class _Lines:
+    """A thread that writes the lines."""
+
+    def __init__(self, command: str) -> None:
+        from threading import Event, RLock, Thread  # slow to import for --help
+
+        self._command = command
+        self._in_place = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = False
+        self.lock, self._ended = RLock(), Event()
+        Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        started, pause = time.monotonic(), PATIENCE
+        while not self._ended.wait(pause):
+            seconds = time.monotonic() - started
+            with suppress(MemoryError):
+                self._write(f"bytelm {self._command}: {activity()}, {seconds:.0f} s ...")
+            if not self._in_place:
+                pause = max(INTERVAL, seconds / 10)
+
+    def _write(self, line: str) -> None:
+        with self.lock, suppress(OSError):
+            if self._ended.is_set():
+                return
+            if self._in_place:
+                self._shown = True
+                line = "\r\x1b[K" + line[: (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1]
+            print(line, end="" if self._in_place else "\n", file=sys.stderr, flush=True)
+
+    def erase(self) -> None:
+        with self.lock, suppress(OSError):
+            if self._shown:
+                self._shown = False
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.erase()

@@ -7,6 +7,7 @@ from typing import Any
 
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
+from pipelines.cli.waiting import doing
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.compressors import compressed_bits_per_byte
@@ -58,6 +59,7 @@ class SplitScorer:
         self.model, self.other, self.dataset, self.windows, self.search = trained.model, other, dataset, windows, search
         self.tokenizer = run.tokenizer()
         self.objective = objective_of(run, windows.window, self.tokenizer)
+        doing("fitting the baselines")
         self.baselines = fit_baselines(dataset, self.objective)
         self.settings = vars(windows) | {
             "document_mask": run.recipe.model.document_mask,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lm.model import LanguageModel, build_model
+from pipelines.cli.waiting import doing
 from pipelines.run.folder import Run
 from pipelines.training.checkpoints import load_weights, put_weights
 from pipelines.training.machine import Machine, choose_machine
@@ -24,6 +25,7 @@ def load_trained(run: Run, device: str = "auto", dtype: str = "float32", checkpo
 
     Raises ValueError without such a checkpoint, and for a config.toml that does not match it.
     """
+    doing("loading the model")
     machine = choose_machine(device, dtype)
     folder, weights = load_weights(run.folder, run.settings, checkpoint)
     model = build_model(run.recipe.model, seed=0)

@@ -11,6 +11,7 @@ from lm.analysis.size import flops_per_token
 from lm.model import LanguageModel
 from lm.optim.schedules import batch_size
 from pipelines.cli.display import say
+from pipelines.cli.waiting import doing
 from pipelines.dataset.pairs import PairDataset
 from pipelines.dataset.reader import TokenDataset
 from pipelines.run.recipe import Recipe
@@ -122,6 +123,7 @@ class PairData:
 
 def open_dataset(folder: Path, objective: str) -> Dataset:
     """The dataset in `folder`; ValueError when it is not of the kind that the objective needs."""
+    doing("reading the dataset")
     return PairDataset(folder) if objective == "sequence-pairs" else TokenDataset(folder)
 
 

@@ -1,30 +1,181 @@
-"""A command that is silent for a while says that it works."""
+"""A command that has printed nothing yet says again and again what it is doing."""
 
+import os
+import re
 import subprocess
 import sys
 
-CODE = """
-import sys, time
-from pipelines.cli.parsing import parse
-from pipelines.cli.display import say
+import pytest
 
-def work(seconds: float = 0.0, first: bool = False) -> None:
-    if first:
-        say("begun")
-    time.sleep(seconds)
+from pipelines.cli import waiting
+
+# Every step of this verb waits for a line on standard input.
+STEPS = """
+import sys, time
+from pipelines.cli import waiting
+from pipelines.cli.parsing import parse
+from pipelines.cli.display import Bar
+from pipelines.cli.errors import complain
+
+waiting.PATIENCE = waiting.INTERVAL = 0.02
+
+def work() -> None:
+    waiting.doing("counting sheep")
+    sys.stdin.readline()
+    with Bar("shearing", 3, "sheep"):
+        sys.stdin.readline()
+        complain("work", "warning: a sheep is missing")
+        sys.stdin.readline()
+    print("the bar has printed a line", file=sys.stderr, flush=True)
+    time.sleep(0.2)
 
 parse(work, sys.argv[1:], "work")
 """
 
+# The import of MODULE waits for a line on standard input.
+SLOW_IMPORT = """
+import sys
 
-def run(*arguments):
-    return subprocess.run([sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, check=True)
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "MODULE":
+            sys.meta_path.remove(self)
+            sys.stdin.readline()
+
+sys.meta_path.insert(0, Slow())
+"""
+
+SLOW_COMPILATION = """
+import sys
+from numba.core import event
+
+class Slow(event.Listener):
+    def on_start(self, event):
+        sys.stdin.readline()
+    def on_end(self, event):
+        pass
+
+event.register("numba:compile", Slow())
+"""
+
+COMMAND = "from pipelines.cli.dispatch import main; sys.exit(main())"
 
 
-def test_a_command_that_prints_nothing_for_a_while_says_that_it_works():
-    assert run("--seconds", "3").stderr == "bytelm work: working ...\n"
+class Process:
+    """A Python process that waits for lines on standard input."""
+
+    def __init__(self, code, *arguments, stderr=subprocess.PIPE, **variables):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=os.environ | {"TERM": "xterm"} | variables,
+        )
+
+    def waits(self, what):
+        """Read two more lines of waiting for `what`; those of the step before may precede them."""
+        found = 0
+        while found < 2:
+            line = self.process.stderr.readline()
+            assert re.fullmatch(r"bytelm [a-z-]+: .*, \d+ s \.\.\.\n", line), line + self.process.stderr.read()
+            found += line.startswith(f"bytelm {self.verb}: {what}, ")
+
+    def goes_on(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    @property
+    def verb(self):
+        return self.process.args[3] if self.process.args[3:] else "work"
+
+    def ends(self):
+        """Return what comes on standard output and standard error until the end."""
+        output, errors = self.process.communicate()
+        assert self.process.returncode == 0, errors
+        return output, errors
 
 
-def test_a_command_that_prints_or_is_quick_or_quiet_is_not_explained():
-    for arguments in ((), ("--seconds", "3", "--first"), ("--seconds", "3", "--quiet")):
-        assert run(*arguments).stderr == ""
+@pytest.fixture
+def start():
+    processes = []
+
+    def run(*arguments, **options):
+        processes.append(Process(*arguments, **options))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.process.kill()
+        process.process.communicate()
+
+
+def test_nobody_waits_two_seconds_for_a_line():
+    assert waiting.PATIENCE <= waiting.INTERVAL <= 2
+
+
+def test_lines_name_the_step_until_the_first_output(start):
+    process = start(STEPS)
+    process.waits("counting sheep")
+    process.goes_on()
+    process.waits("shearing")
+    process.goes_on()
+    while (line := process.process.stderr.readline()).endswith(" ...\n"):
+        pass
+    assert line == "bytelm work: warning: a sheep is missing\n"
+    process.waits("shearing")
+    process.goes_on()
+    output, errors = process.ends()
+    assert output.startswith("shearing: 0 sheep in ")
+    assert errors.splitlines()[-1] == "the bar has printed a line"
+
+
+def test_no_line_in_quiet_and_in_other_processes_of_torchrun(start):
+    for process in (start(STEPS, "--quiet"), start(STEPS, RANK="1")):
+        _, errors = process.process.communicate("\n" * 3)
+        assert errors == "bytelm work: warning: a sheep is missing\nthe bar has printed a line\n"
+
+
+def test_a_terminal_shows_one_line_that_gives_way_to_others(start):
+    leader, follower = os.openpty()
+    process = start(STEPS, stderr=follower)
+    os.close(follower)
+    shown = b""
+    while shown.count(b"counting sheep") < 3:
+        shown += os.read(leader, 100)
+    process.process.communicate("\n" * 3)
+    while b"missing\r\n" not in shown:
+        shown += os.read(leader, 100)
+    os.close(leader)
+    assert b"\n" not in shown.partition(b"bytelm work: warning")[0]
+    assert b"\r\x1b[Kbytelm work: warning: a sheep is missing\r\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "arguments"),
+    [
+        ("torch.nn", "PyTorch", ["params", "gpt2", "--json"]),
+        ("torch.nn", "PyTorch", ["evaluate", "RUN", "--json"]),
+        ("torch.nn", "PyTorch", ["generate", "RUN", "--prompt", "import", "--tokens", "3", "--json"]),
+        ("matplotlib.rcsetup", "matplotlib", ["report", "RUN", "--no-samples", "--no-inside"]),
+    ],
+)
+def test_a_slow_import_is_named_and_the_result_is_whole(start, module, name, arguments, trained_gpt):
+    words = [str(trained_gpt) if word == "RUN" else word for word in arguments]
+    process = start(SLOW_IMPORT.replace("MODULE", module) + COMMAND, *words)
+    while not process.process.stderr.readline().startswith(f"bytelm {words[0]}: importing {name}, "):
+        pass
+    process.waits(f"importing {name}")
+    process.goes_on()
+    output, errors = process.ends()
+    assert output.splitlines()[-1][:1] in ("{", "/")
+    assert all(line.endswith(" ...") for line in errors.splitlines() if line.startswith("bytelm"))
+
+
+def test_a_slow_compilation_is_named(start, tmp_path, text_folder):
+    words = ["train-tokenizer", text_folder, "--vocab-size", 300, "--out", tmp_path / "tok"]
+    process = start(SLOW_COMPILATION + COMMAND, *words, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    while "compiling the tokenizer's kernels, once, " not in process.process.stderr.readline():
+        pass
+    process.waits("compiling the tokenizer's kernels, once")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -11,26 +10,9 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, event
+from numba.core import cgutils
 from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
-
-
-class _Announcement(event.Listener):
-    """Says once on standard error what the first use waits for."""
-
-    made = False
-
-    def on_start(self, event):
-        if not self.made and event.data["dispatcher"].__module__.startswith("tokenizer."):
-            self.made = True
-            print("bytelm: compiling the tokenizer's kernels, once, in 5 to 20 seconds", file=sys.stderr, flush=True)
-
-    def on_end(self, event):
-        pass
-
-
-event.register("numba:compile", _Announcement())
 
 # Odd constants with well-spread bits (from the golden ratio and the square roots of 2 and 3).
 HASH_1 = np.uint64(0x9E3779B97F4A7C15)
