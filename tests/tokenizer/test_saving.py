@@ -90,3 +90,14 @@ def test_a_special_token_that_is_spelled_as_an_ordinary_one_leaves_nothing(tmp_p
     with pytest.raises(ValueError, match=f"special token '{spelling}' is also the spelling of an ordinary token"):
         tok.save(tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_file_too_large_to_be_loaded_is_refused_and_leaves_the_one_before(tmp_path, monkeypatch):
+    Tokenizer.train(["some text"], 256, special_tokens=()).save(tmp_path)
+    before = (tmp_path / "tokenizer.json").read_bytes()
+    monkeypatch.setattr("tokenizer.formats.vocabulary_files.LARGEST_FILE", 100_000)
+    tok = Tokenizer.train(["x" * 65536], 300, special_tokens=())
+    with pytest.raises(ValueError, match="a token has 32,768 bytes, so train with a smaller max_token_length"):
+        tok.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+    assert (tmp_path / "tokenizer.json").read_bytes() == before

@@ -172,6 +172,8 @@ class EncodingTables:
 
     def _table_of(self, wanted: np.ndarray) -> kernel.Tokens:
         """Return the table of those tokens that are wanted, bool (tokens,)."""
+        if wanted.all():
+            return token_table(self.token_bytes)
         return token_table([token if keep else None for token, keep in zip(self.token_bytes, wanted, strict=True)])
 
     @classmethod

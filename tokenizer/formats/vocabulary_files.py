@@ -20,7 +20,7 @@ from tokenizer.formats.hugging_face import parse_added_tokens, parse_tokenizer_j
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, is_id, largest_size, most_merges
-from tokenizer.formats.strict_json import decoded, parse_json_text, read_bytes, read_json, read_text
+from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_json, read_text
 from tokenizer.special import END_OF_TEXT, check_special_tokens
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
 from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
@@ -98,6 +98,13 @@ def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike) -> No
             file.writelines(chain([first], parts))
             file.flush()
             os.fsync(file.fileno())
+        size = unfinished.stat().st_size
+        if size > LARGEST_FILE:
+            raise ValueError(
+                f"{folder / 'tokenizer.json'} would have {size:,} bytes, more than the limit of {LARGEST_FILE:,} for "
+                f"loading it: a token has {int(vocabulary.byte_lengths.max()):,} bytes, so train with a smaller "
+                "max_token_length (--max-token-length)"
+            )
         unfinished.replace(folder / "tokenizer.json")
     except OSError as error:
         # A full disk does not say which file did not fit.
