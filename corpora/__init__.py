@@ -3,7 +3,7 @@
 from corpora.cards import Card, list_cards, load_card
 from corpora.corpus import Corpus, open_corpus
 from corpora.documents import Dropped
-from corpora.pairs import PairCorpus, PairTexts, open_pairs
+from corpora.pair_corpus import PairCorpus, PairTexts, open_pairs
 from corpora.summary import CorpusSummary, summarize
 
 __all__ = [

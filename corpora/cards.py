@@ -1,18 +1,18 @@
-"""Corpus cards: TOML files that say what a corpus is, where it comes from and under which licence.
+"""Corpus cards: TOML files that describe a corpus, its origin and its licence.
 
 The keys of a card:
 
-    description, licence      what it is; under which terms it may be used
+    description, licence      text; terms of use
     reader                    "stdlib", "files", "hub" or "synthetic"
     paths                     files: files, folders or globs, relative to the card
     repository, config, revision    hub: owner/name on the Hugging Face hub, one of its configurations, a commit
-    text_column               files and hub: the column with the text, "text" if not given
-    splits                    files: a table of split = paths. hub: a table of split = the hub's name for it
-    source                    synthetic: a table as `corpora.synthetic.source_from_description` reads it, and
-    documents, length         synthetic: a table of split = number of documents; symbols in each
-    size                      a table with about how many documents and bytes there are
+    text_column               files and hub: the column with the text, default "text"
+    splits                    files: a table of split = paths; hub: a table of split = the hub's name for it
+    source                    synthetic: a table for `corpora.synthetic.source_from_description`
+    documents, length         synthetic: a table of split = number of documents; symbols in each document
+    size                      a table with the approximate numbers of documents and bytes
 
-A card's name is its file's name. A person's own card is used by its path.
+A card's name is its file name without the suffix. A card of your own is named by its path.
 """
 
 import difflib
@@ -33,7 +33,7 @@ _REQUIRED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One corpus card, as read."""
+    """The content of a corpus card."""
 
     name: str
     path: Path
@@ -53,17 +53,17 @@ class Card:
 
 
 def card_names() -> list[str]:
-    """The names of the built-in cards, sorted."""
+    """Return the names of the built-in cards, sorted."""
     return sorted(path.stem for path in CARD_FOLDER.glob("*.toml"))
 
 
 def list_cards() -> list[Card]:
-    """The built-in cards, by name."""
+    """Return the built-in cards, sorted by name."""
     return [load_card(CARD_FOLDER / f"{name}.toml") for name in card_names()]
 
 
 def load_card(path: Path) -> Card:
-    """Reads a card. Raises ValueError for one that is not TOML, or has unknown, missing or wrong keys."""
+    """Read a card. Raises ValueError for a file that is not TOML, or has unknown, missing or wrong keys."""
     try:
         content = tomllib.loads(path.read_bytes().decode())
     except RecursionError:
@@ -96,6 +96,6 @@ def load_card(path: Path) -> Card:
     if reader == "files" and not (content.get("paths") or content.get("splits")):
         missing = ["paths"]
     if missing:
-        raise ValueError(f'the corpus card {path} lacks "{missing[0]}", which its reader {reader} needs')
+        raise ValueError(f'the corpus card {path} lacks "{missing[0]}", which the reader {reader} needs')
     content["paths"] = tuple(content.get("paths", ()))
     return Card(name=path.stem, path=path, **content)

@@ -1,20 +1,14 @@
 """`open_corpus`: from what a person typed to documents in Arrow batches, divided into splits."""
 
-import difflib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.cards import CARD_FOLDER, Card, card_names, load_card
 from corpora.documents import Dropped, batch_documents, clean
-from corpora.files import Found, find_files, is_glob, without_repeats
-from corpora.readers import Files, Reader, Several, StandardLibrary
-from corpora.reading import Reading
+from corpora.read_options import ReadOptions
+from corpora.specs import Opened, open_specs
 from corpora.splits import (
     FEW_DOCUMENTS,
     HASH,
@@ -34,48 +28,37 @@ class Corpus:
 
     Attributes:
         name: a short name
-        description, licence: from the corpus card, "" where there is none
+        description, licence: from the corpus card, "" without one
         split_rule: how the splits were made: "own", "hash:0.05" or "tail:0.1"; `open_corpus` takes it as `split`
         split_names: the splits, "train" first
-        dropped: what the pass that began last has left out so far
+        dropped: what the newest pass has left out so far
         skipped_files: number of files in the folders and globs that are not read, by suffix
-        synthetic: None, or what `corpora.synthetic.source_from_description` makes the source from
-        text_bytes_estimate: about how many bytes of text, for progress; None where that is not cheaply known
+        synthetic: the description of a synthetic source (see `corpora.synthetic.source_from_description`), else None
+        text_bytes_estimate: about how many bytes of text there are, for progress; None if that takes long to find out
         mapped_bytes: size of the largest document that a pass maps into memory, 0 if it maps none
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        *,
-        name: str,
-        description: str = "",
-        licence: str = "",
-        split: str | None = None,
-        reading: Reading,
-        synthetic: dict[str, Any] | None = None,
-        skipped_files: Mapping[str, int] | None = None,
-    ):
-        self._reader = reader
-        self._reading = reading
-        self.name = name
-        self.description = description
-        self.licence = licence
-        self.synthetic = synthetic
+    def __init__(self, opened: Opened, options: ReadOptions, split: str | None = None):
+        self._reader = opened.reader
+        self._options = options
+        self.name = opened.name
+        self.description = opened.description
+        self.licence = opened.licence
+        self.synthetic = opened.synthetic
         self.dropped = Dropped()
-        self.skipped_files = dict(skipped_files or {})
-        self.text_bytes_estimate = reader.bytes_estimate
-        self.mapped_bytes = reader.mapped_bytes
+        self.skipped_files = dict(opened.skipped_files)
+        self.text_bytes_estimate = opened.reader.bytes_estimate
+        self.mapped_bytes = opened.reader.mapped_bytes
         self._total_bytes: int | None = None
         self._rule, self._cut = self._plan(parse_rule(split) if split else None)
         self.split_rule = str(self._rule)
-        names = [TRAIN, VALIDATION, *(reader.own_splits if self._rule == OWN else ())]
+        names = [TRAIN, VALIDATION, *(self._reader.own_splits if self._rule == OWN else ())]
         self.split_names = tuple(dict.fromkeys(names))
 
     @property
     def column_type(self) -> pa.DataType:
-        """large_string, or large_binary with `invalid="bytes"`."""
-        return pa.large_binary() if self._reading.invalid == "bytes" else pa.large_string()
+        """Type of the text column: large_string, or large_binary with `invalid="bytes"`."""
+        return pa.large_binary() if self._options.invalid == "bytes" else pa.large_string()
 
     @property
     def split_description(self) -> str:
@@ -91,15 +74,15 @@ class Corpus:
         return f"{own}; {cut} (taken from train)" if cut else own
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """One pass: (split, batch with the single column "text"), in corpus order within each split.
+        """Yield (split, batch) in one pass, in corpus order within each split.
 
-        A batch has at most 8 MiB of text, or a single document.
+        A batch has the single column "text", with at most 8 MiB of text or a single document.
         """
         self.dropped.reset()
         return batch_documents(self._routed(), self.column_type)
 
     def batches(self, split: str) -> Iterator[pa.RecordBatch]:
-        """The batches of one split."""
+        """Yield the batches of one split."""
         if split not in self.split_names:
             raise ValueError(f'{self.name} has no split "{split}": it has {", ".join(self.split_names)}')
         return (batch for name, batch in self.routed_batches() if name == split)
@@ -107,8 +90,9 @@ class Corpus:
     def _routed(self) -> Iterator[tuple[str, pa.Array]]:
         router = self._router()
         for chunk in self._reader.chunks():
-            documents = clean(chunk, self._reading, self.dropped)
-            if self._rule == OWN and (chunk.split != TRAIN or router is None):
+            documents = clean(chunk, self._options, self.dropped)
+            if router is None or (self._rule == OWN and chunk.split != TRAIN):
+                assert chunk.split is not None, "a chunk of a corpus with own splits names no split"
                 yield chunk.split, documents
             else:
                 yield from router.route(documents)
@@ -118,10 +102,11 @@ class Corpus:
             return None
         if self._cut.kind == "hash":
             return HashRouter(self._cut.fraction)
+        assert self._total_bytes is not None, "the plan of a tail split counts the bytes"
         return TailRouter(self._cut.fraction, self._total_bytes)
 
     def _plan(self, wanted: Rule | None) -> tuple[Rule, Rule | None]:
-        """(rule, rule that cuts validation off, if one does). Looks at as few documents as that takes."""
+        """Return the rule, and the rule that cuts off validation, if any. Reads no more documents than needed."""
         own = self._reader.own_splits
         if wanted == OWN and TRAIN not in own:
             raise ValueError(
@@ -144,7 +129,10 @@ class Corpus:
         return (OWN if wanted == OWN else cut), cut
 
     def _count(self, enough: int | None, only_train: bool) -> int:
-        """Counts documents until there are `enough`; counts all, and their bytes, with None. ValueError for none."""
+        """Count documents, and stop at `enough`. With None count all documents and their bytes.
+
+        Raises ValueError for a corpus without documents.
+        """
         if enough is not None and not only_train and self._reader.surely_many(enough):
             return enough
         documents = size = 0
@@ -152,7 +140,7 @@ class Corpus:
         for chunk in self._reader.chunks():
             if only_train and chunk.split != TRAIN:
                 continue
-            kept = clean(chunk, self._reading, dropped)
+            kept = clean(chunk, self._options, dropped)
             documents += len(kept)
             size += pc.sum(pc.binary_length(kept), min_count=0).as_py()
             if enough is not None and documents >= enough:
@@ -170,15 +158,6 @@ class Corpus:
         return documents
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Opened:
-    reader: Reader
-    name: str
-    card: Card | None = None
-    synthetic: dict[str, Any] | None = None
-    skipped: Mapping[str, int] = field(default_factory=dict)
-
-
 def open_corpus(
     specs: str | Sequence[str],
     split: str | None = None,
@@ -186,158 +165,39 @@ def open_corpus(
     text_column: str | None = None,
     **options: Any,
 ) -> Corpus:
-    """The corpus that `specs` name: one or several of
+    """Return the corpus that `specs` name: one or several of
 
     - the name of a built-in card (`stdlib`, ...), or the path of a card of your own (.toml);
-    - a file, a folder (with all below it) or a glob: .txt, .jsonl, .parquet, .arrow, and other text by `suffix`. All
-      but .parquet and .arrow may be followed by .gz, .xz or .zst. A .txt file is one document; in the others each row
-      or line is one;
+    - a file, a folder (with all folders below it) or a glob: .txt, .jsonl, .parquet, .arrow, and other text by
+      `suffix`. Files other than .parquet and .arrow may be compressed (.gz, .xz, .zst). A .txt file is one document;
+      in the other formats each row or line is one;
     - `hub:owner/name`, `hub:owner/name/config`, `hub:owner/name@revision`.
 
-    Files are in order of their relative path; a file that two specs name is read once. A card's name comes before a
-    file of the same name; write ./stdlib for the latter.
+    Files are in order of their relative path. A file that two specs name is read once. A card comes before a file of
+    the same name; write ./stdlib for the file.
 
     Args:
-        split: "own", "hash:FRACTION" or "tail:FRACTION". By default the corpus's own splits if it has "train" and at
-            least one more; else by hash, 5 % for validation; else, under 20 documents, the last tenth of the
-            bytes. Files have own splits if each is in a folder named train, validation (valid, val, dev) or test,
-            or has one of these as a word of its name. Own splits without validation have it cut from train.
-            Several specs use own splits if all have them. The other rules pool all documents.
+        split: "own", "hash:FRACTION" or "tail:FRACTION". Default: the corpus's own splits if they are "train" and at
+            least one more. Otherwise 5 % of the documents by their hash, or under 20 documents the last tenth of the
+            bytes. Files have own splits if each one is in a folder named train, validation (valid, val, dev) or test,
+            or has one of these words in its name. Own splits without validation have it cut from train. Several specs
+            use own splits if all of them have some. The other rules pool all documents.
         invalid: what to do with a document that is not UTF-8: "error"; "replace" its bad bytes by U+FFFD; "skip" it;
-            "bytes": take all documents as bytes (the column is then large_binary). Documents above
-            `max_document` are left out with "skip", and an error otherwise.
-        text_column: the column of tables, JSONL, CSV and JSON; by default "text", or the only one there is
-        options: other fields of `corpora.reading.Reading`, by name:
+            "bytes": return all documents as bytes, in a large_binary column. A document above `max_document` is left
+            out with "skip", and an error otherwise.
+        text_column: the column of tables, JSONL, CSV and JSON; default: "text", or the only column
+        options: other fields of `corpora.read_options.ReadOptions`, by name:
             max_document: the longest document in bytes, 256,000,000 by default. Reading and decompression stop there.
-            suffix: the suffixes of files to read in folders and globs instead of the four above: ".md", or a list.
-                A .csv or .tsv file has a document per row, in the column `text_column`; a .json file must be an array
-                of texts or objects. Every other file is one document.
+            suffix: suffixes to read in folders and globs instead of the four above: ".md", or a list. A .csv or .tsv
+                file has a document per row, in the column `text_column`. A .json file must be an array of texts or
+                objects. Every other file is one document.
             encoding: the encoding of text files, such as "utf-16" or "latin-1"; UTF-8 by default.
 
     A byte-order mark at the start of a text file is not part of its text, unless `invalid` is "bytes".
 
     Raises:
-        FileNotFoundError: nothing there; the sentence names the nearest cards
+        FileNotFoundError: no such corpus; the message names the nearest cards
         ValueError: empty, no text column, unknown format, not UTF-8, too long (also raised later, during a pass)
     """
-    reading = Reading(invalid=invalid, text_column=text_column, **options)
-    opened = _open_all(specs, reading)
-    cards = [one.card for one in opened if one.card]
-    return Corpus(
-        _joined(opened),
-        name=_joined_name(opened),
-        description="; ".join(card.description for card in cards if card.description),
-        licence="; ".join(dict.fromkeys(card.licence for card in cards if card.licence)),
-        split=split,
-        reading=reading,
-        synthetic=opened[0].synthetic if len(opened) == 1 else None,
-        skipped_files=_skipped(opened),
-    )
-
-
-def open_reader(specs: str | Sequence[str], reading: Reading) -> tuple[Reader, str, dict[str, int]]:
-    """Return a reader of one column of the corpus that `specs` name, the corpus's name and its skipped files."""
-    opened = _open_all(specs, reading)
-    return _joined(opened), _joined_name(opened), _skipped(opened)
-
-
-def _skipped(opened: Sequence[_Opened]) -> dict[str, int]:
-    return dict(sum((Counter(one.skipped) for one in opened), Counter()))
-
-
-def _joined(opened: Sequence[_Opened]) -> Reader:
-    return opened[0].reader if len(opened) == 1 else Several(one.reader for one in opened)
-
-
-def _joined_name(opened: Sequence[_Opened]) -> str:
-    name = "+".join(one.name for one in opened)
-    return name if len(name) <= 60 else name[:57] + "..."
-
-
-def _open_all(specs: str | Sequence[str], reading: Reading) -> list[_Opened]:
-    specs = [specs] if isinstance(specs, str) else [str(spec) for spec in specs]
-    if not specs:
-        raise ValueError("no corpus was given: name a card, a file, a folder, a glob or hub:owner/name")
-    opened, paths = [], []
-    for spec in specs:
-        one = _open_named(spec, reading)
-        if one is not None:
-            opened.append(one)
-            continue
-        # All paths make one reader, so that train.txt and valid.txt are two splits of one corpus.
-        if not paths:
-            opened.append(None)
-        paths.append(spec)
-    if paths:
-        found = [_find(spec, reading) for spec in paths]
-        files = without_repeats([file for one in found for file in one.files])
-        skipped = sum((one.skipped for one in found), Counter())
-        name = "+".join(Path(spec).name or spec for spec in paths)
-        opened[opened.index(None)] = _Opened(reader=Files(files, reading), name=name, skipped=skipped)
-    return opened
-
-
-def _open_named(spec: str, reading: Reading) -> _Opened | None:
-    """What a card's name, a card's path or a hub name stands for; None for a path."""
-    if spec.startswith("hub:"):
-        from corpora.hub import Hub, parse_hub_spec
-
-        return _Opened(
-            reader=Hub(**parse_hub_spec(spec), text_column=reading.text_column), name=spec.removeprefix("hub:")
-        )
-    if spec in card_names():
-        return _open_card(load_card(CARD_FOLDER / f"{spec}.toml"), reading)
-    path = Path(spec).expanduser()
-    if path.suffix == ".toml" and path.is_file():
-        return _open_card(load_card(path), reading)
-    return None
-
-
-def _open_card(card: Card, reading: Reading) -> _Opened:
-    reading = replace(reading, text_column=reading.text_column or card.text_column)
-    match card.reader:
-        case "stdlib":
-            return _Opened(reader=StandardLibrary(), name=card.name, card=card)
-        case "files":
-            return _Opened(reader=_card_files(card, reading), name=card.name, card=card)
-        case "hub":
-            from corpora.hub import Hub
-
-            reader = Hub(
-                card.repository,
-                config=card.config,
-                revision=card.revision,
-                text_column=reading.text_column,
-                splits=card.splits,
-                bytes_estimate=card.size.get("bytes"),
-            )
-            return _Opened(reader=reader, name=card.name, card=card)
-    from corpora.synthetic import SyntheticDocuments, source_from_description
-
-    source = source_from_description(card.source)
-    reader = SyntheticDocuments(source, card.documents, card.length)
-    return _Opened(reader=reader, name=card.name, card=card, synthetic=source.describe())
-
-
-def _card_files(card: Card, reading: Reading) -> Files:
-    """Return the files of a card, whose paths are relative to it."""
-
-    def find(paths: str | Sequence[str]):
-        for path in [paths] if isinstance(paths, str) else paths:
-            yield from _find(str(card.path.parent / path), reading).files
-
-    files = list(find(card.paths))
-    for split, paths in card.splits.items():
-        files += [replace(file, split=split) for file in find(paths)]
-    return Files(without_repeats(files), reading)
-
-
-def _find(spec: str, reading: Reading) -> Found:
-    try:
-        return find_files(spec, reading.suffix)
-    except FileNotFoundError:
-        if is_glob(spec):
-            raise
-        near = difflib.get_close_matches(spec, card_names(), 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else '"bytelm corpus list" names the built-in ones'
-        raise FileNotFoundError(f'there is no corpus card, file or folder "{spec}"; {hint}') from None
+    read_options = ReadOptions(invalid=invalid, text_column=text_column, **options)
+    return Corpus(open_specs(specs, read_options), read_options, split)

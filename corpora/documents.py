@@ -1,8 +1,7 @@
-"""Documents on their way through the package: what a reader yields, and what leaves as clean Arrow batches.
+"""Documents, from the chunks of a reader to clean Arrow batches.
 
-A reader yields `Chunk`s of raw documents; `clean` drops the empty ones and settles what is not UTF-8;
-`batch_documents` packs what is left into record batches whose limits depend on the documents alone, not on
-how a reader happened to cut its file.
+A reader yields `Chunk`s of raw documents. `clean` drops empty documents and handles documents that are not UTF-8.
+`batch_documents` packs the rest into record batches, whose limits depend only on the documents, not on the chunks.
 """
 
 import codecs
@@ -13,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.reading import Reading
+from corpora.read_options import ReadOptions
 
 TEXT_COLUMN = "text"
 BATCH_BYTES = 8 << 20
 
-# A batch of very short documents is cut by their number, so that its offsets weigh no more than its text.
+# Limits a batch of very short documents, so that its offsets take no more memory than its text.
 BATCH_DOCUMENTS = 1 << 17
 
 
@@ -31,33 +30,33 @@ class DocumentError(ValueError):
         self.kind = kind
 
 
-def too_long(origin: object, what: str, reading: Reading) -> DocumentError:
+def too_long(origin: object, what: str, options: ReadOptions) -> DocumentError:
     """Return the error for a document above the limit. `what` says how long the document is: "has 3 bytes"."""
     return DocumentError(
         "long",
-        f"{origin} {what}, above the limit of {reading.max_document:,} bytes a document: raise it with "
+        f"{origin} {what}, above the limit of {options.max_document:,} bytes a document: raise it with "
         "--max-document, or leave such documents out with --invalid skip",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Some consecutive documents of one file or one hub split, as they were read."""
+    """Some consecutive raw documents of one file or one hub split."""
 
     documents: pa.Array
     """string, large_string, binary or large_binary; nulls stand for empty documents"""
 
     origin: str
-    """the file, or the hub name and split, as an error names it"""
+    """the file, or the hub name and split, for error messages"""
 
     split: str | None = None
-    """the corpus's own split that they belong to, where it has any"""
+    """their split, if the corpus has own splits"""
 
     first_row: int | None = None
-    """row number (line number for JSONL), from 1, of the first document; None where the file is one document"""
+    """row number (line number for JSONL), from 1, of the first document; None if the file is one document"""
 
     skip_invalid: bool = False
-    """the corpus is defined without its files that are not UTF-8, whatever the caller's policy"""
+    """leave out documents that are not UTF-8, whatever the caller's policy"""
 
     bad: DocumentError | None = None
     """error of a document that could not be read and is missing from `documents`"""
@@ -71,7 +70,7 @@ class Dropped:
     """of 0 bytes, or null"""
 
     invalid_documents: int = 0
-    """not UTF-8 and left out (`invalid="skip"`, or the corpus is defined so)"""
+    """not UTF-8 and left out (`invalid="skip"`, or `Chunk.skip_invalid`)"""
 
     long_documents: int = 0
     """longer than `max_document` and left out (`invalid="skip"`)"""
@@ -86,41 +85,41 @@ class Dropped:
 
 
 def single_document(buffer: pa.Buffer) -> pa.Array:
-    """An array of one large_binary document on `buffer`, without copying it."""
+    """Return `buffer` as an array of one large_binary document, without copying it."""
     offsets = pa.py_buffer(np.array([0, buffer.size], dtype=np.int64))
     return pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, buffer])
 
 
 def text_buffer(documents: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets, data) of a large_binary array: int64 (n + 1,) into uint8 data, both without copying."""
+    """Return the offsets, int64 (n + 1,), and the data, uint8, of a large_binary array, without copying."""
     _, offsets, data = documents.buffers()
     view = np.frombuffer(offsets, dtype=np.int64)[documents.offset : documents.offset + len(documents) + 1]
     return view, np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
 
 
-def invalid_utf8_offset(data: memoryview | bytes | np.ndarray) -> int | None:
-    """The offset of the first byte that is not UTF-8, or None. Needs little memory, however long the data."""
-    view, step, start, rest = memoryview(data), 1 << 20, 0, b""
-    while start < len(view):
-        piece = rest + bytes(view[start : start + step])
+def invalid_utf8_offset(data: memoryview) -> int | None:
+    """Return the offset of the first byte that is not UTF-8, or None. Needs little memory for any length."""
+    step, start, rest = 1 << 20, 0, b""
+    while start < len(data):
+        piece = rest + bytes(data[start : start + step])
         before = start - len(rest)
         start += step
         try:
-            _, used = codecs.utf_8_decode(piece, "strict", start >= len(view))
+            _, used = codecs.utf_8_decode(piece, "strict", start >= len(data))
         except UnicodeDecodeError as error:
             return before + error.start
         rest = piece[used:]
     return None
 
 
-def clean(chunk: Chunk, reading: Reading, dropped: Dropped) -> pa.Array:
-    """Return the kept documents of the chunk, as a large_binary array without nulls, and count the others.
+def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
+    """Return the documents of a chunk, as a large_binary array without nulls; count the ones left out in `dropped`.
 
-    Unless `reading.invalid` is "bytes", every kept document is UTF-8. With "error", the first document that is not
+    Unless `options.invalid` is "bytes", the documents returned are UTF-8. With "error", the first document that is not
     UTF-8 raises ValueError. A document above the limit raises ValueError unless the policy is "skip".
     """
     if chunk.bad is not None:
-        if reading.invalid != "skip":
+        if options.invalid != "skip":
             raise chunk.bad
         dropped.long_documents += chunk.bad.kind == "long"
         dropped.invalid_documents += chunk.bad.kind == "invalid"
@@ -128,37 +127,40 @@ def clean(chunk: Chunk, reading: Reading, dropped: Dropped) -> pa.Array:
     lengths = pc.fill_null(pc.binary_length(documents), 0)
     kept = pc.greater(lengths, 0)
     dropped.empty_documents += len(documents) - pc.sum(kept, min_count=0).as_py()
-    if (pc.max(lengths).as_py() or 0) > reading.max_document:
-        kept = pc.and_(kept, _short_enough(chunk, lengths, reading, dropped))
+    if (pc.max(lengths).as_py() or 0) > options.max_document:
+        kept = pc.and_(kept, _short_enough(chunk, lengths, options, dropped))
     rows = None
     if not pc.all(kept).as_py():
         rows = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
         documents = documents.filter(kept)
-    policy = "skip" if chunk.skip_invalid else reading.invalid
+    policy = "skip" if chunk.skip_invalid else options.invalid
     if policy == "bytes" or not len(documents):
         return documents
     try:
         documents.cast(pa.large_string())
     except pa.ArrowInvalid:
-        return _settle_invalid(chunk, documents, rows, policy, dropped)
+        return _without_invalid(chunk, documents, rows, policy, dropped)
     return documents
 
 
-def _short_enough(chunk: Chunk, lengths: pa.Array, reading: Reading, dropped: Dropped) -> pa.Array:
+def _short_enough(chunk: Chunk, lengths: pa.Array, options: ReadOptions, dropped: Dropped) -> pa.Array:
     """Return which documents are within the limit. Raises ValueError for a longer one, unless the policy is "skip"."""
-    long = pc.greater(lengths, reading.max_document)
-    if reading.invalid != "skip":
+    long = pc.greater(lengths, options.max_document)
+    if options.invalid != "skip":
         place = pc.index(long, True).as_py()
         row = "" if chunk.first_row is None else f" in row {chunk.first_row + place}"
-        raise too_long(f"{chunk.origin}{row}", f"has {lengths[place].as_py():,} bytes of text", reading)
+        raise too_long(f"{chunk.origin}{row}", f"has {lengths[place].as_py():,} bytes of text", options)
     dropped.long_documents += pc.sum(long).as_py()
     return pc.invert(long)
 
 
-def _settle_invalid(
+def _without_invalid(
     chunk: Chunk, documents: pa.Array, rows: np.ndarray | None, policy: str, dropped: Dropped
 ) -> pa.Array:
-    """Replaces or leaves out the documents that are not UTF-8, or raises; `rows` are their places in the chunk."""
+    """Return the documents with those that are not UTF-8 replaced or left out; ValueError if the policy is "error".
+
+    `rows` are the places of `documents` in the chunk, None if they are all of it.
+    """
     kept = []
     for i in range(len(documents)):
         document = documents[i : i + 1]
@@ -183,7 +185,7 @@ def _settle_invalid(
 
 
 class Batcher:
-    """Packs documents in order into record batches of at most `BATCH_BYTES` of text; a longer document is alone."""
+    """Packs documents in order into record batches of at most `BATCH_BYTES` of text. A longer document is a batch."""
 
     def __init__(self, column_type: pa.DataType):
         self.schema = pa.schema([(TEXT_COLUMN, column_type)])
@@ -191,7 +193,7 @@ class Batcher:
         self._bytes = self._documents = 0
 
     def add(self, documents: pa.Array) -> Iterator[pa.RecordBatch]:
-        """Yields the batches that `documents` (large_binary, no nulls) complete."""
+        """Yield the batches that `documents` (large_binary, no nulls) complete."""
         offsets, _ = text_buffer(documents)
         first = 0
         while first < len(documents):
@@ -212,7 +214,7 @@ class Batcher:
             first = last
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yields the last batch, if there is one."""
+        """Yield the last batch, if any documents are left."""
         if self._waiting:
             yield self._take()
 
@@ -223,8 +225,10 @@ class Batcher:
         return pa.RecordBatch.from_arrays([documents.view(self.schema.field(0).type)], schema=self.schema)
 
 
-def batch_documents(routed: Iterable[tuple[str, pa.Array]], column_type: pa.DataType) -> Iterator:
-    """(split, large_binary array)s in, (split, record batch)es out; in order within each split."""
+def batch_documents(
+    routed: Iterable[tuple[str, pa.Array]], column_type: pa.DataType
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Pack (split, large_binary array) into (split, record batch), in order within each split."""
     batchers: dict[str, Batcher] = {}
     for split, documents in routed:
         batcher = batchers.setdefault(split, Batcher(column_type))

@@ -1,50 +1,57 @@
-"""Data sets on the Hugging Face hub, streamed: nothing is downloaded ahead of need or kept."""
+"""Datasets on the Hugging Face hub, streamed: nothing is downloaded ahead of need or kept."""
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from corpora.documents import Chunk
-from corpora.files import SPLIT_NAMES
-from corpora.jsonl import choose_column
-from corpora.readers import column_chunks, one_line, quiet_datasets, stream_tables
+from corpora.formats.tables import TABLE_ROWS, column_chunks, one_line
+from corpora.input_files import SPLIT_NAMES
+from corpora.read_options import choose_column
 
 _SPEC = re.compile(r"hub:(?P<repository>[^/@\s]+/[^/@\s]+)(?:/(?P<config>[^/@\s]+))?(?:@(?P<revision>\S+))?")
 _TIMEOUT_SECONDS = 30
 
 
-def parse_hub_spec(spec: str) -> dict[str, str | None]:
-    """repository, config and revision of `hub:owner/name[/config][@revision]`."""
+class HubName(NamedTuple):
+    """A dataset on the hub, one of its configurations, and a commit, tag or branch of it."""
+
+    repository: str
+    config: str | None = None
+    revision: str | None = None
+
+
+def parse_hub_spec(spec: str) -> HubName:
+    """Return the parts of `hub:owner/name[/config][@revision]`; ValueError for any other form."""
     match = _SPEC.fullmatch(spec)
     if not match:
         raise ValueError(
             f'"{spec}" is not a hub name: write hub:owner/name, hub:owner/name/config or hub:owner/name@revision'
         )
-    return match.groupdict()
+    return HubName(**match.groupdict())
 
 
 class Hub:
-    """All splits of one configuration of a hub data set, at one commit: the newest, if no revision is given."""
+    """All splits of one configuration of a hub dataset, at one commit: the newest, if no revision is given."""
 
     def __init__(
         self,
-        repository: str,
-        config: str | None = None,
-        revision: str | None = None,
+        name: HubName,
         text_column: str | None = None,
         splits: Mapping[str, str] | None = None,
         bytes_estimate: int | None = None,
     ):
-        self._repository = repository
-        self._name = "hub:" + repository + (f"/{config}" if config else "")
+        self._repository = name.repository
+        self._name = "hub:" + name.repository + (f"/{name.config}" if name.config else "")
         self._text_column = text_column
         self.bytes_estimate = bytes_estimate
         self.mapped_bytes = 0
-        self._tables = self._load(config, revision)
-        named = dict(splits or {SPLIT_NAMES.get(name.lower(), name): name for name in self._tables})
-        if missing := [name for name in named.values() if name not in self._tables]:
+        self._tables = self._load(name.config, name.revision)
+        named = dict(splits or {SPLIT_NAMES.get(split.lower(), split): split for split in self._tables})
+        if missing := [split for split in named.values() if split not in self._tables]:
             raise ValueError(f'{self._name} has no split "{missing[0]}": it has {", ".join(self._tables)}')
         self._splits = named
-        # One split alone divides nothing.
+        # A single split separates nothing.
         self.own_splits = tuple(named) if len(named) > 1 else ()
 
     def surely_many(self, documents: int) -> bool:
@@ -60,26 +67,29 @@ class Hub:
                 raise self._failure(error) from error
             column = choose_column(columns, self._name, self._text_column)
             own = split if self.own_splits else None
-            tables = stream_tables(table, column)
+            tables = iter(table.select_columns([column]).with_format("arrow").iter(batch_size=TABLE_ROWS))
             yield from column_chunks(tables, column, origin, own, self._failure)
 
-    def _load(self, config: str | None, revision: str | None):
-        datasets = quiet_datasets()
+    def _load(self, config: str | None, revision: str | None) -> dict[str, Any]:
+        """Return the splits as iterable datasets of `datasets`, which is slow to import."""
+        import datasets
         import huggingface_hub
 
+        datasets.disable_progress_bars()
+        datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
         huggingface_hub.utils.logging.set_verbosity_error()
         try:
-            # One question first: it fails at once where `datasets` would try again for half a minute, and its commit
-            # makes every pass read the same data.
+            # Ask for the commit first: that fails at once, while `datasets` would retry for half a minute. With the
+            # commit every pass reads the same data.
             commit = (
                 huggingface_hub.HfApi().dataset_info(self._repository, revision=revision, timeout=_TIMEOUT_SECONDS).sha
             )
-            return datasets.load_dataset(self._repository, config, revision=commit, streaming=True)
+            return dict(datasets.load_dataset(self._repository, config, revision=commit, streaming=True))
         except Exception as error:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> Exception:
-        """One sentence for what the client libraries raise: they have no common kinds of errors."""
+        """Return an error of the client libraries, which have no common base class, as one sentence."""
         from huggingface_hub import errors
 
         message = one_line(error)
@@ -88,7 +98,7 @@ class Hub:
                 return ValueError(f"{self._name} is gated: ask for access on its page, then `hf auth login`")
             case errors.RepositoryNotFoundError() | errors.HFValidationError():
                 return FileNotFoundError(
-                    f"{self._name}: there is no such data set on the hub, or it is private: check the name, or "
+                    f"{self._name}: there is no such dataset on the hub, or it is private: check the name, or "
                     "`hf auth login`"
                 )
             case errors.RevisionNotFoundError():
@@ -98,13 +108,13 @@ class Hub:
                 f"{self._name} is made by a script, which `datasets` no longer runs: try its converted form, "
                 f"hub:{self._repository}@refs/convert/parquet"
             )
-        if _is_of_the_network(error):
+        if _is_network_error(error):
             return ConnectionError(f"{self._name} cannot be fetched from the hub ({message}): check the connection")
         return ValueError(f"{self._name} cannot be read: {message}")
 
 
-def _is_of_the_network(error: BaseException | None) -> bool:
-    """Whether a failed connection is behind an error, whichever HTTP client of the day raised it."""
+def _is_network_error(error: BaseException | None) -> bool:
+    """Whether a failed connection caused an error, whichever HTTP client raised it."""
     while error is not None:
         if isinstance(error, FileNotFoundError):
             return False

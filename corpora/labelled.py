@@ -1,4 +1,4 @@
-"""Texts that each have a label, from JSON lines or a Parquet table."""
+"""Labelled texts, from JSON lines or a Parquet table."""
 
 import json
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from corpora.compression import stream_pieces
-from corpora.files import check_regular, file_format
-from corpora.reading import MAX_DOCUMENT
+from corpora.formats.compression import stream_pieces
+from corpora.input_files import check_regular, file_format
+from corpora.read_options import MAX_DOCUMENT
 from corpora.splits import HashRouter
 
 Label = str | int
@@ -19,24 +19,24 @@ Label = str | int
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts and, in the same order, the label of each."""
+    """Texts and their labels, in the same order."""
 
     texts: list[str]
     labels: list[Label]
     empty: int = 0
-    """Rows that were left out since their text is empty or null."""
+    """Rows left out because their text is empty or null."""
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def distinct_labels(self) -> list[Label]:
-        """Every label once: numbers in their order, then words in theirs."""
+        """Return each label once: numbers in numerical order, then words in alphabetical order."""
         return sorted(set(self.labels), key=lambda label: (isinstance(label, str), label))
 
     def hold_out(self, fraction: float) -> tuple["LabelledTexts", "LabelledTexts"]:
-        """(training, held-out) rows, by the hash of the text as corpora are split, so that duplicates fall together.
+        """Return (training, held-out) rows, split by the hash of the text, so that duplicates stay together.
 
-        Texts of a label that would have none left to train on are not held out.
+        A label keeps its held-out texts in training if it would have no training text otherwise.
         """
         held_out = HashRouter(fraction).chosen(pa.array([text.encode() for text in self.texts], pa.large_binary()))
         trained = {label for label, chosen in zip(self.labels, held_out, strict=True) if not chosen}
@@ -50,10 +50,10 @@ class LabelledTexts:
 
 
 def read_labelled(path: Path, text_field: str = "text", label_field: str = "label") -> LabelledTexts:
-    """The texts and labels (strings or whole numbers) of a .jsonl, also .gz, .xz or .zst, or a .parquet file.
+    """Read the texts and labels (strings or whole numbers) of a .jsonl file, also compressed, or a .parquet file.
 
-    Raises ValueError, naming file and row, for a field that is missing or of another type, and for a file of another
-    kind or without any text.
+    Raises ValueError with file and row for a field that is missing or of another type. Raises ValueError for another
+    format, and for a file without any text.
     """
     kind = file_format(path)
     if kind:
@@ -63,7 +63,7 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
     elif kind == ".parquet":
         rows = _parquet_rows(path, {text_field, label_field})
     else:
-        raise ValueError(f"{path} is no file of labelled texts: give a .jsonl (also .gz, .xz, .zst) or a .parquet")
+        raise ValueError(f"{path} is not a file of labelled texts: give a .jsonl (also .gz, .xz, .zst) or a .parquet")
     texts, labels, empty = [], [], 0
     for place, row in rows:
         text = _field(row, text_field, place, (str, type(None)), "a text", "--text-field")
@@ -79,7 +79,7 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, object) of each line that is not blank."""
+    """Yield (place, object) of each line that is not blank."""
     for number, line in enumerate(_lines(path), 1):
         place = f"line {number} of {path}"
         try:
@@ -87,7 +87,9 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{place} is not JSON ({str(error).split(': line ')[0].lower()}): mend it") from None
         if not isinstance(row, dict):
-            raise ValueError(f'{place} is no JSON object: each line should be like {{"text": "...", "label": "..."}}')
+            raise ValueError(
+                f'{place} is not a JSON object: each line should be like {{"text": "...", "label": "..."}}'
+            )
         if line.strip():
             yield place, row
 
@@ -116,7 +118,7 @@ def _parquet_rows(path: Path, wanted: set[str]) -> Iterator[tuple[str, dict[str,
     except pa.ArrowException as error:
         raise ValueError(f"{path} is not a readable parquet file ({error}): fetch or write it again") from None
     with file:
-        # A column that is not there is missed in the first row, and by then the others' names are of use.
+        # If a wanted column is missing, read all columns: the error for the first row lists their names.
         columns = file.schema_arrow.names
         batches = file.iter_batches(columns=columns if wanted - set(columns) else sorted(wanted))
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
@@ -136,5 +138,5 @@ def _encodable(text: str, field: str, place: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f'"{field}" in {place} has a lone surrogate, which UTF-8 has no bytes for: mend it') from None
+        raise ValueError(f'"{field}" in {place} has a lone surrogate, which UTF-8 cannot encode: mend it') from None
     return text

@@ -1,7 +1,7 @@
-"""Which documents are for training and which for validation.
+"""Rules that divide documents into training and validation.
 
-A rule is written "own", "hash:0.05" or "tail:0.1". Where a corpus has own splits but none for validation, a
-second rule cuts it from "train".
+A rule is written "own", "hash:0.05" or "tail:0.1". If a corpus has own splits but no validation, a second rule cuts
+validation from "train".
 """
 
 import hashlib
@@ -22,13 +22,13 @@ _SEARCHED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Rule:
-    """How documents are divided."""
+    """A rule that divides documents into splits."""
 
     kind: str
     """"own", "hash" or "tail" """
 
     fraction: float = 0.0
-    """of the documents (hash) or bytes (tail) that is for validation"""
+    """share of the documents (hash) or bytes (tail) for validation"""
 
     def __str__(self) -> str:
         return self.kind if self.kind == "own" else f"{self.kind}:{self.fraction:g}"
@@ -40,7 +40,7 @@ TAIL = Rule("tail", 0.1)
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule that `text` writes; "hash" and "tail" alone take their usual fraction."""
+    """Return the rule written as `text`. "hash" and "tail" alone have their usual fraction."""
     if text == "own":
         return OWN
     match = re.fullmatch(r"(hash|tail)(?::([0-9.eE+-]+))?", text)
@@ -52,18 +52,20 @@ def parse_rule(text: str) -> Rule:
             fraction = 0.0
         if 0 < fraction < 1:
             return Rule(match[1], fraction)
-    raise ValueError(f'the split "{text}" is none of own, hash:FRACTION and tail:FRACTION, with 0 < FRACTION < 1')
+    raise ValueError(f'the split "{text}" is not one of own, hash:FRACTION and tail:FRACTION, with 0 < FRACTION < 1')
 
 
 class HashRouter:
-    """Each document by its own bytes, so that duplicates fall together: for validation if its 8-byte BLAKE2b, as a
-    big-endian number, lies in the first `fraction` of all numbers."""
+    """Routes each document by a hash of its bytes, so that duplicates are in the same split.
+
+    A document is for validation if its 8-byte BLAKE2b digest, as a big-endian number, is below `fraction` * 2**64.
+    """
 
     def __init__(self, fraction: float):
         self._limit = int(fraction * 2**64)
 
     def route(self, documents: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-        """`documents`, large_binary without nulls, as (split, documents)."""
+        """Yield (split, documents) from `documents`, large_binary without nulls."""
         if not len(documents):
             return
         chosen = self.chosen(documents)
@@ -74,29 +76,29 @@ class HashRouter:
                 yield split, documents.filter(pa.array(mask))
 
     def chosen(self, documents: pa.Array) -> np.ndarray:
-        """bool (N,): which of the documents, large_binary without nulls, are for validation."""
+        """Return bool (N,): which documents (large_binary, no nulls) are for validation."""
         offsets, data = text_buffer(documents)
-        view, ends, blake2b = memoryview(data), offsets.tolist(), hashlib.blake2b
+        view, ends, blake2b = data.data, offsets.tolist(), hashlib.blake2b
         digests = b"".join(blake2b(view[start:end], digest_size=8).digest() for start, end in pairwise(ends))
         return np.frombuffer(digests, dtype=">u8") < self._limit
 
 
 class TailRouter:
-    """What is before a cut in the sequence of all documents is for training, the rest for validation.
+    """Routes the documents before a cut to training, and the documents after it to validation.
 
-    The tail would begin at byte `total_bytes - fraction * total_bytes`; the cut is at the first line end at or after
-    it: a line feed, or the end of a document. Where only the end of everything follows, it is at the last
-    character boundary at or before that byte. The document that holds the cut becomes two.
+    The target is byte `total_bytes - fraction * total_bytes`. The cut is at the first line feed or document end from
+    there on. If that is the end of the last document, the cut is at the last character boundary up to the target.
+    The document that holds the cut becomes two.
     """
 
     def __init__(self, fraction: float, total_bytes: int):
         self._total = total_bytes
-        # Neither side may be empty, if that can be.
+        # Both sides get at least one byte, if there are two.
         self._target = max(total_bytes - max(int(total_bytes * fraction), 1), 1)
         self._seen = 0
 
     def route(self, documents: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-        """`documents`, large_binary without nulls, as (split, documents)."""
+        """Yield (split, documents) from `documents`, large_binary without nulls."""
         if not len(documents):
             return
         offsets, data = text_buffer(documents)
@@ -122,7 +124,7 @@ class TailRouter:
             yield VALIDATION, documents[holder + 1 :]
 
     def _cut(self, text: np.ndarray, target: int, first: bool, last: bool) -> int:
-        """Where to cut a document whose byte `target` (1 to its length) begins the tail."""
+        """Return where to cut a document whose target is byte `target` (1 to its length)."""
         feed = _find_line_feed(text, target - 1)
         if feed is not None and feed + 1 < len(text):
             return feed + 1

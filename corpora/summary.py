@@ -1,8 +1,9 @@
-"""What there is to tell about a corpus, from one pass over it."""
+"""The summary of a corpus, from one pass over it."""
 
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from corpora.documents import Dropped
 
 @dataclass(kw_only=True)
 class SplitSummary:
-    """One split: how many documents, and how many bytes of text they have together."""
+    """Documents of one split, and their bytes of text."""
 
     documents: int = 0
     bytes: int = 0
@@ -22,7 +23,7 @@ class SplitSummary:
 
 @dataclass(kw_only=True)
 class CorpusSummary:
-    """A corpus in numbers, with a few beginnings of documents."""
+    """A corpus in numbers, with the beginnings of a few documents."""
 
     name: str
     description: str
@@ -32,7 +33,7 @@ class CorpusSummary:
     splits: dict[str, SplitSummary]
     dropped: Dropped
     skipped_files: dict[str, int]
-    synthetic: dict | None = None
+    synthetic: dict[str, Any] | None = None
     excerpts: list[str] = field(default_factory=list)
 
     @property
@@ -50,9 +51,9 @@ def summarize(
     excerpt_bytes: int = 300,
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> CorpusSummary:
-    """Counts documents and bytes per split, and takes the beginnings of `excerpts` documents drawn at random.
+    """Count documents and bytes per split, and take the beginnings of `excerpts` random documents.
 
-    The draw is seeded, so the same corpus shows the same excerpts. `progress` is called with
+    The seed is fixed, so the same corpus gives the same excerpts. `progress` is called with
     ("reading", bytes so far, `corpus.text_bytes_estimate`).
     """
     splits = {name: SplitSummary() for name in corpus.split_names}
@@ -63,7 +64,7 @@ def summarize(
         documents = batch.column(0)
         size = pc.sum(pc.binary_length(documents)).as_py()
         keys = generator.random(len(documents))
-        # The documents with the largest keys of all are a uniform sample, found in one pass.
+        # The documents with the largest random keys are a uniform sample, found in one pass.
         for i in np.argsort(keys)[::-1][:excerpts]:
             if len(chosen) < excerpts or keys[i] > chosen[0][0]:
                 push = heapq.heappush if len(chosen) < excerpts else heapq.heapreplace
@@ -89,7 +90,7 @@ def summarize(
 
 
 def _beginning(document: pa.Scalar, length: int) -> str:
-    # Cut within a character, its first bytes are left away.
+    # Leave out the first bytes of a character that the cut splits.
     data = document.as_buffer()
     cut = bytes(data[:length]).decode(errors="replace").rstrip("\ufffd")
     return cut + ("…" if data.size > length else "")

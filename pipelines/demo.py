@@ -112,7 +112,7 @@ def _sized(recipe: Recipe, data: Path, seconds: float) -> Recipe:
 
 def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
     """The run's evaluation on the demo's terms: the one that is there, if it was made on these."""
-    from pipelines.evaluate import measure
+    from pipelines.evaluation.measure import EvaluationOptions, measure, plan
     from pipelines.run.folder import Run
     from pipelines.run.retention import latest_checkpoint
 
@@ -125,7 +125,7 @@ def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
         same = same and numbers.get("window") == numbers.get("stride") == CONTEXT_LENGTH
         if same and numbers["min_context"] == 1 and ("compressors" in numbers) >= compressors:
             return there
-    return measure(folder, dtype="auto", compressors=compressors)
+    return measure(plan(folder, EvaluationOptions(dtype="auto", compressors=compressors)))
 
 
 def _show(out: Path, evaluations: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import tyro
 
-from corpora.files import describe_skipped
+from corpora.input_files import describe_skipped
 from pipelines.cli.display import counted, say
 
 PairColumns = Annotated[

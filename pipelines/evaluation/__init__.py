@@ -1,1 +1,1 @@
-"""Evaluation: scored positions, metrics, compressors and BLEU."""
+"""Evaluation: windows, scores, baselines, compressors and BLEU."""

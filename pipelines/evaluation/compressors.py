@@ -1,4 +1,4 @@
-"""What general-purpose compressors need for a split: the baselines that know nothing of tokens."""
+"""General-purpose compressors as baselines, which need no tokenizer."""
 
 import lzma
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from tokenizer import Tokenizer
 
 
 def xz(text: bytes) -> int:
-    """Bytes of `xz -9`."""
+    """Return the size after `xz -9` in bytes."""
     return len(lzma.compress(text, preset=9))
 
 
 def zstd(text: bytes) -> int:
-    """Bytes of `zstd -19`."""
+    """Return the size after `zstd -19` in bytes."""
     return len(zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text))
 
 
@@ -29,13 +29,13 @@ def compressed_bits_per_byte(
     split: str = "validation",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, dict[str, float]]:
-    """For each compressor the bits per byte of the split's text: "alone", and "given_train", which is
-    (C(train + split) - C(train)) * 8 / bytes of the split. Runs one compressor a core; memory is that of the text."""
-    validation, train = (
-        stream_text(dataset.split(split), tokenizer),
-        stream_text(dataset.split("train"), tokenizer),
-    )
-    texts = (train + validation, train, validation)
+    """Return the bits per byte of a split's text for each compressor: "alone" and "given_train".
+
+    "given_train" is (C(train + split) - C(train)) * 8 / bytes of the split, with C the compressed size in bytes. Runs
+    one compressor per core, with both texts in memory.
+    """
+    held_out, train = (stream_text(dataset.split(name), tokenizer) for name in (split, "train"))
+    texts = (train + held_out, train, held_out)
     sizes: dict[str, list[int]] = {}
     done = 0
     with ThreadPoolExecutor() as pool:
@@ -48,14 +48,14 @@ def compressed_bits_per_byte(
             progress(done, len(COMPRESSORS) * sum(map(len, texts)))
     return {
         name: {
-            "alone": alone * 8 / max(1, len(validation)),
-            "given_train": (both - given) * 8 / max(1, len(validation)),
+            "alone": alone * 8 / max(1, len(held_out)),
+            "given_train": (both - given) * 8 / max(1, len(held_out)),
         }
         for name, (both, given, alone) in sizes.items()
     }
 
 
 def stream_text(stream: TokenStream, tokenizer: Tokenizer) -> bytes:
-    """The text of a stream, without its special tokens."""
+    """Return the text of a stream, without its special tokens."""
     lengths = tokenizer.token_byte_lengths
     return b"".join(tokenizer.decode_bytes(chunk[lengths[chunk] > 0]) for chunk in stream.chunks())

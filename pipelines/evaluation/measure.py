@@ -1,6 +1,8 @@
-"""What a run is measured on, and the numbers of each split (`pipelines.evaluate` says which there are)."""
+"""The evaluation of a run: it is planned, scored split by split, and added to evaluation.json."""
 
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,200 +11,167 @@ from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
 from pipelines.dataset.pairs import Pairs
-from pipelines.dataset.reader import TokenStream
+from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.compressors import compressed_bits_per_byte
-from pipelines.evaluation.scoring import (
-    PSEUDO_POSITIONS,
-    Truth,
-    Windows,
-    decoder_windows,
-    encoder_windows,
-    fit_baselines,
-    pair_windows,
-    pseudo_perplexity,
-    score,
-    span_windows,
-)
+from pipelines.evaluation.inputs import comparable, dataset_of, objective_of, windows_of
+from pipelines.evaluation.ngrams import Baselines
+from pipelines.evaluation.scoring import PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
 from pipelines.evaluation.translation import translation_numbers
+from pipelines.evaluation.windows import Stream, WindowSettings, windows_over
+from pipelines.files import write_json
+from pipelines.run.evaluation_file import Evaluation, with_evaluations
 from pipelines.run.folder import Run
-from pipelines.run.loading import Trained
-from pipelines.run.text_ids import special_ids, text_ids
-from pipelines.training.data import Dataset, make_any_objective, open_dataset
-from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption, StreamObjective
+from pipelines.run.loading import Trained, load_trained
+from pipelines.run.manifest import manifest_sha256
+from pipelines.run.provenance import provenance
+from pipelines.training.data import Dataset
+from pipelines.training.loader import MaskedToken, SpanCorruption
 from pipelines.training.pair_loader import SequencePairs
-from tokenizer import PAD, Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """The options of `bytelm evaluate` that apply to every run (see `pipelines.evaluate`)."""
+
+    splits: tuple[str, ...] = ("validation",)
+    stride: int | None = None
+    min_context: int = 1
+    beams: int = 4
+    length_penalty: float = 1.0
+    compressors: bool = False
+    checkpoint: str = "newest"
+    device: str = "auto"
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
-class WindowSettings:
-    """How a stream is cut into what the model reads at once, in tokens."""
+class Plan:
+    """A run, the splits of a dataset to measure it on, and the run to compare it with."""
 
-    window: int
-    stride: int
-    min_context: int
+    run: Run
+    dataset: Dataset
+    windows: WindowSettings
+    splits: Mapping[str, Stream]
+    other: Run | None
+    options: EvaluationOptions
+
+
+def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, against: Path | None = None) -> Plan:
+    """Return the plan of one evaluation; ValueError for options that do not fit the run in `folder`."""
+    run = Run(folder)
+    if options.compressors and run.recipe.objective == "sequence-pairs":
+        raise ValueError(f"{folder} was trained on pairs, and --compressors needs a text: leave it out")
+    dataset = dataset_of(run, data)
+    windows = windows_of(run, dataset, options.stride, options.min_context)
+    splits = {split: dataset.split(split) for split in options.splits}
+    return Plan(run, dataset, windows, splits, comparable(Run(against), run) if against else None, options)
+
+
+def measure(plan: Plan) -> dict[str, Any]:
+    """Score the splits of a plan, add them to evaluation.json, and return its contents."""
+    run, dataset, options = plan.run, plan.dataset, plan.options
+    trained = load_trained(run, options.device, options.dtype, options.checkpoint)
+    other = load_trained(plan.other, options.device, options.dtype).model if plan.other else None
+    scorer = SplitScorer(plan, trained, other)
+    sources = {
+        "checkpoint": trained.checkpoint.name,
+        "checkpoint_sha256": manifest_sha256(trained.checkpoint),
+        "data": str(dataset.folder.resolve()),
+        "dataset_fingerprint": dataset.fingerprint,
+        "tokenizer_fingerprint": dataset.tokenizer_fingerprint,
+        "against": str(plan.other.folder) if plan.other else None,
+    }
+    added = []
+    for split, stream in plan.splits.items():
+        started = time.perf_counter()
+        numbers = scorer.score(split, stream)
+        seconds = round(time.perf_counter() - started, 3)
+        if options.compressors:
+            numbers["compressors"] = scorer.compressed(split)
+        measured = sources | provenance(trained.machine.device) | {"seconds": seconds}
+        added.append(Evaluation(split, numbers, measured))
+    result = with_evaluations(_earlier(run), run.name, added)
+    write_json(run.folder / "evaluation.json", result)
+    return result
+
+
+def _earlier(run: Run) -> dict[str, Any] | None:
+    """Return the contents of the run's evaluation.json; rename a damaged file and return None."""
+    try:
+        return run.evaluation()
+    except ValueError:
+        path = run.folder / "evaluation.json"
+        aside = path.rename(path.with_name("evaluation.json.damaged"))
+        warnings.warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun", stacklevel=2)
+        return None
 
 
 class SplitScorer:
-    """Makes the entry of evaluation.json for a split after the other."""
+    """Scores splits with one model; each score is an entry of evaluation.json."""
 
-    def __init__(
-        self,
-        run: Run,
-        trained: Trained,
-        dataset: Dataset,
-        windows: WindowSettings,
-        *,
-        search: dict[str, Any],
-        other: LanguageModel | None = None,
-    ) -> None:
-        """`search`: the options of `translation_numbers`. `other`: a model to measure the divergence from."""
-        self.model, self.other, self.dataset, self.windows, self.search = trained.model, other, dataset, windows, search
-        self.tokenizer = run.tokenizer()
-        self.objective = objective_of(run, windows.window, self.tokenizer)
+    def __init__(self, plan: Plan, trained: Trained, other: LanguageModel | None) -> None:
+        """`other` is a model to measure the divergence from."""
+        self._plan, self._model, self._other = plan, trained.model, other
+        self._tokenizer = plan.run.tokenizer()
+        self._objective = objective_of(plan.run, plan.windows.window, self._tokenizer)
         doing("fitting the baselines")
-        self.baselines = fit_baselines(dataset, self.objective)
-        self.settings = vars(windows) | {
-            "document_mask": run.recipe.model.document_mask,
+        self._baselines = Baselines.fit(plan.dataset, self._objective)
+        self._settings = vars(plan.windows) | {
+            "document_mask": plan.run.recipe.model.document_mask,
             "dtype": trained.machine.dtype_name,
         }
 
-    def score(self, stream: TokenStream | Pairs, name: str) -> dict[str, Any]:
-        """The entry for the split `name`, whose tokens or pairs are `stream`."""
-        windows, total = windows_over(stream, self.objective, self.windows)
-        synthetic = self.dataset.info["corpus"].get("synthetic")
-        truth = Truth(synthetic, stream, self.tokenizer) if synthetic else None
-        with Bar(f"scoring {name}", total, "tok") as bar:
+    def score(self, split: str, stream: Stream) -> dict[str, Any]:
+        """Return the entry of a split."""
+        windows, total = windows_over(stream, self._objective, self._plan.windows)
+        synthetic = self._plan.dataset.info["corpus"].get("synthetic")
+        source = None
+        if synthetic and isinstance(stream, TokenStream):
+            source = SourceDivergence(synthetic, stream, self._tokenizer)
+        with Bar(f"scoring {split}", total, "tok") as bar:
             numbers = score(
-                self.model,
+                self._model,
                 windows,
-                self.tokenizer,
-                self.baselines,
-                window=self.objective.positions,
-                other=self.other,
-                truth=truth,
+                self._tokenizer,
+                self._baselines,
+                window=self._objective.positions,
+                other=self._other,
+                source=source,
                 bar=bar,
             )
-        return numbers | self._more(stream, name) | self.settings
+        return numbers | self._of_objective(split, stream) | self._settings
 
     def compressed(self, split: str) -> dict[str, dict[str, float]]:
-        """What compressors need for the same text."""
+        """Return the bits per byte of compressors on the text of a split."""
+        assert isinstance(self._plan.dataset, TokenDataset), "only a dataset of blocks has a text to compress"
         with Bar("compressing", None, "B") as bar:
-            return compressed_bits_per_byte(self.dataset, self.tokenizer, split, progress=bar.update)
+            return compressed_bits_per_byte(self._plan.dataset, self._tokenizer, split, progress=bar.update)
 
-    def _more(self, stream: TokenStream | Pairs, name: str) -> dict[str, Any]:
-        """The numbers that only this kind of model has."""
-        match self.objective:
-            case NextToken():
-                return {}
-            case SpanCorruption():
+    def _of_objective(self, split: str, stream: Stream) -> dict[str, Any]:
+        """Return the numbers that only models of this objective have."""
+        match self._objective, stream:
+            case SpanCorruption(), _:
                 return {"bits_per_byte": None}
-            case MaskedToken():
+            case MaskedToken(), TokenStream():
                 with Bar("masking one by one", PSEUDO_POSITIONS, "tok") as bar:
-                    unigram = self.baselines[0]
-                    found = pseudo_perplexity(self.model, stream, self.objective, self.tokenizer, unigram, bar)
-                return found | {"bits_per_byte": None}
-        cut = {"cut": self.objective.cut(stream)}
-        if not self.search["beams"]:
-            return cut
-        with Bar(f"searching {name}", len(stream), "pairs") as bar:
-            return cut | translation_numbers(self.model, stream, self.objective, self.tokenizer, **self.search, bar=bar)
+                    unigram = self._baselines.unigram
+                    numbers = pseudo_perplexity(self._model, stream, self._objective, self._tokenizer, unigram, bar)
+                return {**numbers, "bits_per_byte": None}
+            case SequencePairs(), Pairs():
+                return {"cut": self._objective.cut(stream)} | self._translation(split, stream, self._objective)
+        return {}
 
-
-def windows_over(
-    stream: TokenStream | Pairs, objective: StreamObjective | SequencePairs, settings: WindowSettings
-) -> tuple[Iterator[Windows], int | None]:
-    """Return the windows that are scored of a split, and the number of their tokens where it is known beforehand."""
-    match objective:
-        case NextToken():
-            return decoder_windows(stream, objective, settings.stride, settings.min_context), stream.tokens
-        case MaskedToken():
-            return encoder_windows(stream, objective), None
-        case SpanCorruption():
-            return span_windows(stream, objective), stream.blocks * objective.positions
-    return pair_windows(stream, objective), int(sum(objective.lengths(stream)[1]))
-
-
-def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> StreamObjective | SequencePairs:
-    """What the run's model predicts, which of an imported one begins, ends and is masked with its own ids."""
-    ids, objective = text_ids(run, tokenizer), run.recipe.objective
-    if objective == "next-token" or "imported_from" not in run.facts:
-        return make_any_objective(run.recipe, length, tokenizer)
-    if objective == "masked-token":
-        return MaskedToken(length, ids.special, tokenizer.vocab_size)
-    if ids.start is None or not ids.stops:
-        missing = "decoder_start_token_id" if ids.start is None else "eos_token_id"
-        raise ValueError(f"{run.folder} was imported, and its config.json named no {missing}: name it and import again")
-    ends = {"start_id": ids.start, "end_id": ids.stops[0]}
-    if objective == "span-corruption":
-        return SpanCorruption(length, ids.special, **ends)
-    pad = special_ids(run, tokenizer)["pad_token_id"]
-    pad = ids.special.get(PAD, ids.stops[0]) if pad is None else pad  # any would do: it is not seen
-    return SequencePairs(length, pad_id=pad, **ends, before=ids.before, after=ids.after)
-
-
-def dataset_of(run: Run, data: Path | None) -> Dataset:
-    """The dataset in `data`, or else the one that the run was trained on.
-
-    Raises ValueError where there is none, since the run was imported or its dataset is gone, and for one that was built
-    with another tokenizer.
-    """
-    dataset = open_dataset(data or _own_dataset(run), run.recipe.objective)
-    fingerprint = run.tokenizer().fingerprint
-    if dataset.tokenizer_fingerprint != fingerprint:
-        raise ValueError(
-            f"{dataset.folder} was built with another tokenizer than that of {run.folder} "
-            f"({dataset.tokenizer_fingerprint[:16]} and {fingerprint[:16]}): build a dataset with the run's"
-        )
-    return dataset
-
-
-def _own_dataset(run: Run) -> Path:
-    if not run.facts["data"]:
-        raise ValueError(f"{run.folder} was imported and has no dataset: say which one to measure it on with --data")
-    if not run.data.exists():
-        raise ValueError(f"the dataset of the run, {run.data}, is not there any more: say where one is with --data")
-    return run.data
-
-
-def windows_of(run: Run, dataset: Dataset, stride: int | None, min_context: int) -> WindowSettings:
-    """The windows of a run; ValueError for settings that mean nothing to it or to the dataset."""
-    positions, objective = run.recipe.model.context_length, run.recipe.objective
-    window = positions - 2 if objective == "masked-token" else positions
-    if objective != "next-token" and (stride is not None or min_context != 1):
-        raise ValueError(
-            f"{run.folder} was trained on {objective}: it reads whole blocks or pairs, so --stride and --min-context "
-            "mean nothing to it"
-        )
-    if objective in ("masked-token", "span-corruption") and dataset.context_length != window:
-        raise ValueError(
-            f"{run.folder} reads blocks of {window} tokens, but {dataset.folder} has blocks of "
-            f"{dataset.context_length}: build a dataset with --context-length {window}"
-        )
-    stride = window if stride is None else stride
-    for name, value in (("--stride", stride), ("--min-context", min_context)):
-        if not 1 <= value <= window:
-            raise ValueError(f"{name} is {value}, but must be from 1 to the window of {window} tokens")
-    return WindowSettings(window, stride, min_context)
-
-
-def comparable(other: Run, this: Run) -> Run:
-    """`other`, if it predicts the same positions over the same tokens from the same context; else ValueError."""
-    if other.facts["tokenizer_fingerprint"] != this.tokenizer().fingerprint:
-        raise ValueError(
-            f"{other.folder} and {this.folder} have different tokenizers: their predictions are over different "
-            "tokens and have no divergence"
-        )
-    theirs, ours = ((r.recipe.objective, r.recipe.model.context_length) for r in (other, this))
-    if theirs != ours:
-        raise ValueError(
-            f"{other.folder} and {this.folder} do not predict the same positions: "
-            f"{theirs[0]} with a context of {theirs[1]}, and {ours[0]} with {ours[1]}"
-        )
-    masks = [r.recipe.model.document_mask for r in (other, this)]
-    if masks[0] != masks[1]:
-        with_mask, without = (other, this) if masks[0] else (this, other)
-        raise ValueError(
-            f"{with_mask.folder} has model.document_mask and {without.folder} has not: they do not "
-            "predict from the same context; evaluate each by itself"
-        )
-    return other
+    def _translation(self, split: str, pairs: Pairs, objective: SequencePairs) -> dict[str, Any]:
+        options = self._plan.options
+        if not options.beams:
+            return {}
+        with Bar(f"searching {split}", len(pairs), "pairs") as bar:
+            return translation_numbers(
+                self._model,
+                pairs,
+                objective,
+                self._tokenizer,
+                beams=options.beams,
+                length_penalty=options.length_penalty,
+                bar=bar,
+            )

@@ -1,4 +1,4 @@
-"""How good the targets are that an encoder-decoder finds by itself: beam search, and BLEU against the references."""
+"""Translations of a split by beam search, and their BLEU against the references."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ from pipelines.run.text_ids import known_ids
 from pipelines.training.pair_loader import SequencePairs
 from tokenizer import Tokenizer
 
-SOURCES, TARGETS = 64, 256  # that go through the model at once: memory does not grow with the number of beams
+SOURCES, TARGETS = 64, 256  # limits of a batch, so that memory does not grow with the number of beams
 EXAMPLES = 12
 
 
@@ -30,17 +30,16 @@ def translation_numbers(
     length_penalty: float,
     bar: Bar,
 ) -> dict[str, Any]:
-    """What evaluation.json says of the targets that beam search finds for all sources of a split.
+    """Translate all sources of a split by beam search; return the numbers of evaluation.json about the translations.
 
-    `bleu` (0 to 100, cased, tokenised by sacrebleu's 13a; None without sacrebleu) and `bleu_signature` (Papineni et al.
-    2002; Post 2018), `exact_match` (the share that is the reference to the byte), `beams`, `length_penalty`, and
-    `examples`: source, reference and hypothesis of some pairs evenly spread over the split.
+    They are the numbers of `bleu`, `exact_match` (share of hypotheses that equal the reference byte for byte), `beams`,
+    `length_penalty`, and `examples`: source, reference and hypothesis of some pairs evenly spread over the split.
     """
     found: list[list[int]] = [[]] * len(pairs)
     done = 0
     allowed = known_ids(tokenizer, model)
-    for rows, hypotheses in _translated(model, pairs, objective, beams, length_penalty, allowed):
-        for row, ids in zip(rows.tolist(), hypotheses, strict=True):
+    for rows, targets in _translated(model, pairs, objective, beams, length_penalty, allowed):
+        for row, ids in zip(rows.tolist(), targets, strict=True):
             found[row] = ids
         done += len(rows)
         bar.update(done)
@@ -49,7 +48,7 @@ def translation_numbers(
     same = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     shown = np.unique(np.linspace(0, len(pairs) - 1, EXAMPLES).astype(int)).tolist()
     return {
-        **_bleu(hypotheses, references),
+        **bleu(hypotheses, references),
         "exact_match": same / len(pairs),
         "beams": beams,
         "length_penalty": length_penalty,
@@ -72,7 +71,7 @@ def _translated(
     length_penalty: float,
     allowed: torch.Tensor | None,
 ) -> Iterator[tuple[np.ndarray, list[list[int]]]]:
-    """(numbers of some pairs, the ids found for each, without their end), sources of similar lengths together."""
+    """Yield (rows, target ids found for each row, without the end id). Sources of similar lengths are in one batch."""
     prepared = prepare(model)
     order = np.argsort(pairs.sources.lengths, kind="stable")
     at_once = sources_at_once(beams)
@@ -95,13 +94,17 @@ def _translated(
 
 
 def sources_at_once(beams: int) -> int:
-    """How many sources go through the model together."""
+    """Return how many sources are searched at once."""
     return max(1, min(SOURCES, TARGETS // beams))
 
 
-def _bleu(hypotheses: list[str], references: list[str]) -> dict[str, Any]:
+def bleu(hypotheses: list[str], references: list[str]) -> dict[str, Any]:
+    """Return `bleu` and `bleu_signature` (Papineni et al. 2002; Post 2018); None for both without sacrebleu.
+
+    BLEU is from 0 to 100, of the whole corpus, cased, with sacrebleu's tokenization 13a.
+    """
     if find_spec("sacrebleu") is None:
-        say("BLEU is left out, since it needs the package sacrebleu: pip install 'bytelm[translation]'")
+        say("BLEU is left out: it needs the package sacrebleu (pip install 'bytelm[translation]')")
         return {"bleu": None, "bleu_signature": None}
     from sacrebleu.metrics import BLEU
 

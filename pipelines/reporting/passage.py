@@ -8,8 +8,8 @@ import torch
 
 from lm.analysis.metrics import NATS_PER_BIT, token_nats
 from lm.model import LanguageModel
-from pipelines.evaluation.measure import dataset_of, objective_of, windows_of, windows_over
-from pipelines.evaluation.scoring import Windows
+from pipelines.evaluation.inputs import dataset_of, objective_of, windows_of
+from pipelines.evaluation.windows import Windows, windows_over
 from pipelines.run.folder import Run
 from pipelines.training.data import hidden_states
 from tokenizer import END_OF_TEXT, PAD, Tokenizer

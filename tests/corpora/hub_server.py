@@ -1,6 +1,6 @@
-"""A small HTTP server that speaks as much of the Hugging Face hub's API as streaming a data set needs.
+"""A small HTTP server that speaks as much of the Hugging Face hub's API as streaming a dataset needs.
 
-Run as `python hub_server.py FOLDER`: FOLDER/owner/name holds the files of a data set. The first line that it prints
+Run as `python hub_server.py FOLDER`: FOLDER/owner/name holds the files of a dataset. The first line that it prints
 is its address; every request is logged to stderr.
 """
 

@@ -70,7 +70,7 @@ def test_a_card_of_ones_own_is_a_corpus(tmp_path):
         ('reader = "files"\npaths = "a.txt"', '"paths" .* should be a list'),
         (
             'reader = "synthetic"\nlength = 9\nsource = {kind = "markof"}\ndocuments = {train = 1}',
-            'is "iid" or "markov"',
+            'must be "iid" or "markov"',
         ),
         ('reader = "synthetic"\nlength = 9\nsource = {kind = "iid"}\ndocuments = {train = "1"}', "whole numbers"),
     ],

@@ -128,7 +128,7 @@ def test_jsonl_lone_surrogates_are_text_that_is_not_utf8(tmp_path):
     [
         (b'{"text": "cut sh', r"line 12345 of .*a\.jsonl is not JSON"),
         (b"garbage", r"line 12345 of .*a\.jsonl is not JSON"),
-        (b'["text"]', r"line 12345 of .*a\.jsonl is no JSON object"),
+        (b'["text"]', r"line 12345 of .*a\.jsonl is not a JSON object"),
         (b'{"text": 12}', r'"text" in line 12345 of .*a\.jsonl is a number'),
         (b'{"text": ["x"]}', r'"text" in line 12345 of .*a\.jsonl is a list'),
     ],
@@ -152,7 +152,7 @@ def test_a_field_may_come_late(tmp_path):
 def test_the_only_column_is_not_read_in_place_of_a_text_that_comes_late(tmp_path):
     """Rather than leaving out all that is in the other."""
     titles = jsonl(["a"] * 1500).replace(b'"text"', b'"title"')
-    refused = r'has "title" alone in its first lines, and "text" in later ones: choose one with --text-column'
+    refused = r'the first lines of .* have only "title", and later lines have "text": choose one with --text-column'
     (tmp_path / "a.jsonl").write_bytes(titles)
     assert all_documents(tmp_path) == ["a"] * 1500
     for late in (jsonl(["b"], title="a"), b'{"title": "a", "text": "\\ud83d"}\n'):  # Arrow refuses a lone surrogate
@@ -329,7 +329,7 @@ def test_invalid_bytes_are_replaced_skipped_or_kept(tmp_path):
         next(open_corpus(str(tmp_path), invalid="bytes").batches("train")).schema.field("text").type
         == pa.large_binary()
     )
-    with pytest.raises(ValueError, match="is none of error, replace, skip, bytes"):
+    with pytest.raises(ValueError, match="is not one of error, replace, skip, bytes"):
         open_corpus(str(tmp_path), invalid="ignore")
 
 

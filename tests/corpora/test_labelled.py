@@ -60,7 +60,7 @@ def test_parquet_has_the_same_texts_and_any_kind_of_whole_number(tmp_path):
         ('{"text": "a", "label": "x\\ud83d"}\n', '"label" in line 1 of .* has a lone surrogate'),
         ('{"text": ' + 5000 * "[" + 5000 * "]" + "}", "line 1 of .* is not JSON"),
         ('{"text": "a", "label": 1}\n{"text"\n', "line 2 of .* is not JSON"),
-        ("[1]\n", "line 1 of .* is no JSON object"),
+        ("[1]\n", "line 1 of .* is not a JSON object"),
         ("", r"holds no text \(0 empty rows\)"),
         ('{"text": "", "label": 1}\n', r"holds no text \(1 empty rows\)"),
     ],
@@ -73,7 +73,7 @@ def test_what_cannot_be_read_is_named(tmp_path, contents, message):
 
 
 def test_files_of_other_kinds_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"a.csv is no file of labelled texts: give a .jsonl"):
+    with pytest.raises(ValueError, match=r"a.csv is not a file of labelled texts: give a .jsonl"):
         read_labelled(tmp_path / "a.csv")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match=r"a.parquet is not a readable parquet file"):

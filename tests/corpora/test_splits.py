@@ -185,7 +185,7 @@ def test_several_corpora_use_own_splits_only_if_all_have_them(tmp_path):
 @pytest.mark.parametrize("rule", ["", "half", "hash:0", "hash:1", "tail:-0.1", "tail:x", "own:0.1"])
 def test_a_rule_that_does_not_exist_is_refused(tmp_path, rule):
     if rule:
-        with pytest.raises(ValueError, match="none of own, hash:FRACTION and tail:FRACTION"):
+        with pytest.raises(ValueError, match="not one of own, hash:FRACTION and tail:FRACTION"):
             open_corpus("stdlib", split=rule)
 
 

@@ -161,7 +161,7 @@ def test_sampling_four_megabytes_takes_seconds():
         (lambda: IIDSource([0.5, 0.6]), "sum to 1"),
         (lambda: MarkovSource(2, 4).conditional(np.zeros((5, 1), dtype=int)), r"should be \(N, 2\)"),
         (lambda: MarkovSource(1, 4).conditional(np.full((5, 1), 4)), "from 0 to 3"),
-        (lambda: MarkovSource(1, 4).from_text(b"abcx"), "other bytes"),
+        (lambda: MarkovSource(1, 4).from_text(b"abcx"), "bytes that are not among"),
     ],
 )
 def test_what_cannot_be_a_source_or_a_context_is_refused(make, complaint):

@@ -436,4 +436,4 @@ def test_the_options_of_reading_work_from_the_command_line(bytelm, tmp_path):
     assert json.loads((tmp_path / "data" / "dataset.json").read_text())["corpus"]["dropped"]["long_documents"] == 1
     refused = bytelm("corpus", "show", "text", *options[:-2])
     assert refused.returncode == 1
-    assert "long.md is longer when it is read, above the limit of 2,000 bytes a document" in refused.stderr
+    assert "long.md is longer when decompressed or decoded, above the limit of 2,000 bytes a document" in refused.stderr

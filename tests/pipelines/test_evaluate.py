@@ -16,7 +16,7 @@ from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluate import evaluate
 from pipelines.evaluation.compressors import compressed_bits_per_byte, stream_text
-from pipelines.evaluation.scoring import decoder_windows
+from pipelines.evaluation.windows import decoder_windows
 from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained

@@ -10,7 +10,7 @@ import torch
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluate import evaluate
-from pipelines.evaluation.measure import objective_of
+from pipelines.evaluation.inputs import objective_of
 from pipelines.export_hf import export_hf
 from pipelines.finetune import finetune
 from pipelines.generate import generate

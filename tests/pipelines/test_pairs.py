@@ -1,6 +1,7 @@
 """Pairs of texts: from two columns to a dataset, to batches, to a trained encoder-decoder and its BLEU."""
 
 import json
+import math
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -19,6 +20,7 @@ from pipelines.build_dataset import build_dataset
 from pipelines.dataset.pairs import Lists, PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluate import evaluate
+from pipelines.evaluation.translation import bleu
 from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
@@ -358,3 +360,13 @@ def test_cropping_pairs_is_refused(recipe):
 def test_growing_batches_of_pairs_are_refused(recipe):
     with pytest.raises(ValueError, match=r"train\.batch_tokens_start is 100, but pairs are sorted into batches"):
         replace(recipe, train=replace(recipe.train, batch_tokens_start=100, batch_warmup_tokens=1000))
+
+
+def test_bleu_is_the_geometric_mean_of_precisions_times_the_brevity_penalty():
+    hypothesis, reference = "The quick brown fox jumps over the dog", "The quick brown fox jumps over the lazy dog"
+    precisions = 8 / 8, 6 / 7, 5 / 6, 4 / 5  # of 1 to 4 words
+    brevity = math.exp(1 - 9 / 8)
+    found = bleu([hypothesis], [reference])
+    assert found["bleu"] == pytest.approx(100 * brevity * math.prod(precisions) ** (1 / 4))
+    assert found["bleu"] == pytest.approx(76.73, abs=0.005)
+    assert "case:mixed" in found["bleu_signature"] and "tok:13a" in found["bleu_signature"]

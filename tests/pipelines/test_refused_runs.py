@@ -185,7 +185,7 @@ def test_a_moved_dataset_is_remembered(tmp_path, small_recipe, dataset_folder, t
     out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
     text = (out / "config.toml").read_text().replace(str(dataset_folder), str(tmp_path / "gone"))
     (out / "config.toml").write_text(text)
-    with pytest.raises(ValueError, match="is not there any more: say where one is with --data"):
+    with pytest.raises(ValueError, match="does not exist any more: name another with --data"):
         evaluate(out)
     assert pretrain(small_recipe, data=data, out=out) == 0
     assert evaluate(out)["data"] == str(data)

@@ -1,40 +1,43 @@
-"""Files as streams of bytes, compressed or not."""
+"""Files as streams of bytes, decompressed by their suffix."""
 
 import gzip
 import io
 import lzma
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 
+if TYPE_CHECKING:
+    pass
+
 SUFFIXES = (".gz", ".xz", ".zst")
 
-# Up to here a file is read into memory; a longer one is mapped, so that one huge text costs no memory of its own.
+# A longer uncompressed file is mapped instead of read, so that a huge text takes no memory.
 MAP_ABOVE_BYTES = 16 << 20
 
 _PIECE_BYTES = 1 << 18
-# Four bytes of .zst may expand to 128 KiB, so one step decompresses to 64 MiB at most.
+# Four bytes of .zst can expand to 128 KiB, so one step decompresses to at most 64 MiB.
 _ZSTD_STEP = 1 << 11
 
 
 class ZstdStream(io.RawIOBase):
-    """Reads all frames of a .zst file, and knows when the last one is cut short (zstandard's reader does not say)."""
+    """Reads all frames of a .zst file. Unlike zstandard's reader it raises EOFError if the last frame is cut short."""
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: BinaryIO) -> None:
         import zstandard
 
         # Files made with --long ask for windows of up to 2 GiB.
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
         self._file = file
-        self._frame = None
+        self._frame: zstandard.ZstdDecompressionObj | None = None
         self._rest, self._ready = b"", memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, target) -> int:
+    def readinto(self, target: memoryview) -> int:  # type: ignore[override] # BufferedReader passes a memoryview
         while not self._ready:
             piece, self._rest = self._rest or self._file.read(_ZSTD_STEP), b""
             if not piece:
@@ -48,11 +51,12 @@ class ZstdStream(io.RawIOBase):
         return size
 
     def _decompress(self, piece: bytes) -> bytes:
-        if self._frame is None:
-            self._frame = self._decompressor.decompressobj()
-        text = self._frame.decompress(piece)
-        if self._frame.eof:
-            self._rest, self._frame = self._frame.unused_data, None
+        frame = self._frame or self._decompressor.decompressobj()
+        text: bytes = frame.decompress(piece)
+        if frame.eof:
+            self._rest, self._frame = frame.unused_data, None
+        else:
+            self._frame = frame
         return text
 
     def close(self) -> None:
@@ -62,17 +66,19 @@ class ZstdStream(io.RawIOBase):
 
 
 class XzStream(io.RawIOBase):
-    """Reads all streams of an .xz file and the padding between them, and what follows them is an error that the
-    standard library's reader passes over."""
+    """Reads all streams of an .xz file and the padding between them.
 
-    def __init__(self, file: BinaryIO):
+    Unlike the standard library's reader it raises an error for other bytes after the last stream.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, target) -> int:
+    def readinto(self, target: memoryview) -> int:  # type: ignore[override] # BufferedReader passes a memoryview
         while True:
             if self._stream.eof:
                 piece = self._after_padding(self._stream.unused_data)
@@ -89,7 +95,7 @@ class XzStream(io.RawIOBase):
                 return len(text)
 
     def _after_padding(self, piece: bytes) -> bytes:
-        """What comes after the NULs that `piece` and what follows it in the file begin with."""
+        """Return the first bytes that are not NUL, from `piece` or from the rest of the file; b"" at its end."""
         rest = piece.lstrip(b"\0")
         while not rest and (piece := self._file.read(_PIECE_BYTES)):
             rest = piece.lstrip(b"\0")
@@ -101,8 +107,8 @@ class XzStream(io.RawIOBase):
         super().close()
 
 
-def open_stream(path: Path) -> BinaryIO:
-    """The file's content from its beginning, decompressed by what its name ends in."""
+def open_stream(path: Path) -> io.BufferedIOBase:
+    """Open a file at its beginning, decompressed by its suffix."""
     match path.suffix.lower():
         case ".gz":
             return gzip.open(path, "rb")
@@ -114,7 +120,7 @@ def open_stream(path: Path) -> BinaryIO:
 
 
 def decompression_errors() -> tuple[type[Exception], ...]:
-    """What reading a damaged or truncated file raises."""
+    """Return the types of errors that reading a damaged or truncated file raises."""
     import zlib
 
     import zstandard
@@ -123,7 +129,7 @@ def decompression_errors() -> tuple[type[Exception], ...]:
 
 
 def stream_pieces(path: Path) -> Iterator[bytes]:
-    """The decompressed content in pieces. A damaged file is a ValueError that names it."""
+    """Yield the decompressed content in pieces. A damaged file is a ValueError that names it."""
     try:
         with open_stream(path) as stream:
             while piece := stream.read(_PIECE_BYTES):
@@ -137,7 +143,7 @@ def stream_pieces(path: Path) -> Iterator[bytes]:
 
 
 def damaged(path: Path, error: Exception) -> str:
-    """The sentence for a compressed file that cannot be read to its end."""
+    """Return the message for a compressed file that cannot be read to its end."""
     return f"{path} is damaged or cut short ({str(error).rstrip('.').lower()}): fetch or write it again"
 
 
@@ -148,7 +154,7 @@ def mapped_size(path: Path) -> int:
 
 
 def read_whole(path: Path) -> pa.Buffer:
-    """The whole decompressed content of one file."""
+    """Return the whole decompressed content of one file."""
     if path.suffix.lower() not in SUFFIXES:
         if path.stat().st_size > MAP_ABOVE_BYTES:
             with pa.memory_map(str(path)) as file:

@@ -4,14 +4,14 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from corpora.compression import SUFFIXES as COMPRESSIONS
+from corpora.formats.compression import SUFFIXES
 
 INVALID_POLICIES = ("error", "replace", "skip", "bytes")
 MAX_DOCUMENT = 256_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadOptions:
     """How documents are read. Raises ValueError for an invalid option."""
 
     text_column: str | None = None
@@ -24,21 +24,21 @@ class Reading:
     """longest document in bytes"""
 
     suffix: Sequence[str] = ()
-    """suffixes of the files to read in folders and globs; default: `corpora.files.FORMATS`"""
+    """suffixes of the files to read in folders and globs; default: `corpora.input_files.FORMATS`"""
 
     encoding: str | None = None
     """encoding of text files; by default UTF-8"""
 
     def __post_init__(self) -> None:
         if self.invalid not in INVALID_POLICIES:
-            raise ValueError(f'invalid="{self.invalid}" is none of {", ".join(INVALID_POLICIES)}')
+            raise ValueError(f'invalid="{self.invalid}" is not one of {", ".join(INVALID_POLICIES)}')
         if isinstance(self.max_document, bool) or not isinstance(self.max_document, int) or self.max_document < 1:
             raise ValueError(f"max_document is a number of bytes, at least 1, not {self.max_document!r}")
         object.__setattr__(self, "suffix", _suffixes(self.suffix))
         if self.encoding is not None:
             object.__setattr__(self, "encoding", _encoding(self.encoding))
             if self.invalid == "bytes":
-                raise ValueError("--invalid bytes takes bytes as they are, and --encoding decodes them: leave one out")
+                raise ValueError("--invalid bytes keeps bytes unchanged, and --encoding decodes them: leave one out")
 
 
 def _suffixes(suffixes: str | Sequence[str]) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def _suffixes(suffixes: str | Sequence[str]) -> tuple[str, ...]:
     for suffix in found:
         if suffix == "." or "/" in suffix or suffix.count(".") > 1:
             raise ValueError(f'the suffix "{suffix}" is not one such as .md')
-        if suffix in COMPRESSIONS:
+        if suffix in SUFFIXES:
             raise ValueError(f"{suffix} files are compressed: name the suffix before it, and .md{suffix} is read too")
     return found
 
@@ -63,3 +63,14 @@ def _encoding(name: str) -> str:
             f'"{name}" is not a text encoding that Python knows: try utf-8, utf-16, latin-1 or cp1252'
         ) from None
     return codec.name
+
+
+def choose_column(columns: list[str], origin: object, wanted: str | None) -> str:
+    """Return the column to read: `wanted`, else "text", else the only one. ValueError lists the columns."""
+    column = wanted or ("text" if "text" in columns or len(columns) != 1 else columns[0])
+    if column in columns:
+        return column
+    raise ValueError(
+        f'{origin} has no column "{column}": choose one of its columns ({", ".join(columns) or "none"}) with '
+        "--text-column or --pairs"
+    )

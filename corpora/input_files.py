@@ -1,4 +1,4 @@
-"""Which files a person means: a file, a folder, a glob, or this Python's own standard library."""
+"""The files of a corpus: from a file, a folder, a glob, or this Python's standard library."""
 
 import glob
 import os
@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from corpora.compression import SUFFIXES
+from corpora.formats.compression import SUFFIXES
 
-# Read by default, without `--suffix`.
+# Suffixes that are read without `--suffix`.
 FORMATS = (".txt", ".jsonl", ".parquet", ".arrow")
-# How suffixes are read that do not stand for one text.
+# Formats by suffix. A file with any other suffix is one text.
 _READERS = {
     ".jsonl": ".jsonl",
     ".ndjson": ".jsonl",
@@ -24,7 +24,7 @@ _READERS = {
     ".parquet": ".parquet",
     ".arrow": ".arrow",
 }
-# Binary tables have their own compression, so .gz, .xz or .zst after them is not read.
+# Binary tables have their own compression, so .gz, .xz or .zst after these suffixes is not read.
 _TABLES = (".parquet", ".arrow")
 
 SPLIT_NAMES = {
@@ -47,12 +47,12 @@ class InputFile:
 
     path: Path
     split: str | None
-    """the own split that its name or folder says, if any"""
+    """the split in its name or folder, if any"""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The files that a name stands for, and the number of other files in its folder or glob, by suffix."""
+    """The files of a path, folder or glob, and the number of skipped files there, by suffix."""
 
     files: list[InputFile]
     skipped: Counter[str]
@@ -88,17 +88,17 @@ def check_regular(path: Path) -> None:
 
 
 def split_of(relative: Path) -> str | None:
-    """The split that a path says: by a folder named so, else by one word of the file's name.
+    """Return the split in a path: the name of a folder, else a word of the file name.
 
-    `train/a.txt`, `data/valid/b.jsonl`, `wiki.test.txt.xz`, `train-00000-of-00002.parquet`. A name that says two
-    different splits says none.
+    Examples: `train/a.txt`, `data/valid/b.jsonl`, `wiki.test.txt.xz`, `train-00000-of-00002.parquet`. None for a file
+    name with two different splits.
     """
     for folder in relative.parts[:-1]:
         if folder.lower() in SPLIT_NAMES:
             return SPLIT_NAMES[folder.lower()]
     words = re.split(r"[^a-z0-9]+", relative.name.lower())
-    said = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
-    return said.pop() if len(said) == 1 else None
+    splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def is_glob(spec: str) -> bool:
@@ -193,7 +193,7 @@ def _formats(wanted: Sequence[str]) -> str:
 
 
 def _instead(skipped: Counter[str]) -> str:
-    """Return the end of an error message: the files that are there instead, and the remedy."""
+    """Return the end of an error message: the files found instead, and the remedy."""
     if not skipped:
         return ""
     suffix = next((suffix for suffix, _ in skipped.most_common() if suffix), None)
@@ -208,7 +208,7 @@ def describe_skipped(skipped: Mapping[str, int]) -> str:
 
 
 def without_repeats(files: Sequence[InputFile]) -> list[InputFile]:
-    """Each file once, where it first stands: overlapping specs do not read a document twice."""
+    """Return each file once, at its first place, so that overlapping specs read no document twice."""
     unique: dict[str, InputFile] = {}
     for file in files:
         unique.setdefault(os.path.realpath(file.path), file)
@@ -220,10 +220,10 @@ def standard_library_folder() -> Path:
 
 
 def standard_library_files() -> Iterator[Path]:
-    """The .py files of the running interpreter's standard library, by code point of their relative POSIX path.
+    """Yield the .py files of the running interpreter's standard library, sorted by their relative POSIX path.
 
-    Left out are folders named test, tests or idle_test, site-packages and dist-packages. Links to folders are
-    not followed.
+    Folders named test, tests or idle_test, site-packages and dist-packages are left out. Links to folders are not
+    followed.
     """
     root = standard_library_folder()
     found = []

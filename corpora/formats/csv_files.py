@@ -8,23 +8,22 @@ from pathlib import Path
 import pyarrow as pa
 
 from corpora.documents import Chunk
-from corpora.jsonl import choose_column
-from corpora.reading import Reading
-from corpora.text_files import text_pieces
+from corpora.formats.text_files import text_pieces
+from corpora.read_options import ReadOptions, choose_column
 
 _ROWS = 256
 _CHUNK_BYTES = 8 << 20
 
 
-def read_csv(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]:
+def read_csv(path: Path, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
     """Yield the text column of a file whose first row names the columns.
 
     Cells are separated by commas, tabs or semicolons: the most frequent of the three in the first row. Raises
     ValueError with the file and row number for a row without the text column. A cell above the limit is a ValueError
     under every policy, because the rows after such a cell cannot be found.
     """
-    csv.field_size_limit(max(csv.field_size_limit(), reading.max_document))
-    lines = _lines(path, reading)
+    csv.field_size_limit(max(csv.field_size_limit(), options.max_document))
+    lines = _lines(path, options)
     header = next(lines, None)
     if header is None:
         return
@@ -34,7 +33,7 @@ def read_csv(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]
     size = number = 0
     try:
         columns = next(rows)
-        column = columns.index(choose_column(columns, path, reading.text_column))
+        column = columns.index(choose_column(columns, path, options.text_column))
         for number, row in enumerate(filter(None, rows), 1):
             if len(row) <= column:
                 raise ValueError(
@@ -47,7 +46,7 @@ def read_csv(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]
                 documents, size = [], 0
     except csv.Error as error:
         if "field limit" in str(error):
-            raise _too_long(f"row {number + 1} of {path} has a cell", reading) from error
+            raise _too_long(f"row {number + 1} of {path} has a cell", options) from error
         raise ValueError(f"row {number + 1} of {path} is not CSV ({error}): mend it") from error
     if documents:
         yield _chunk(documents, path, split, number)
@@ -58,9 +57,9 @@ def _chunk(documents: list[bytes], path: Path, split: str | None, last: int) -> 
     return Chunk(documents=array, origin=str(path), split=split, first_row=last - len(documents) + 1)
 
 
-def _too_long(what: str, reading: Reading) -> ValueError:
+def _too_long(what: str, options: ReadOptions) -> ValueError:
     return ValueError(
-        f"{what} above the limit of {reading.max_document:,} bytes a document, so the rows after it cannot be found: "
+        f"{what} above the limit of {options.max_document:,} bytes a document, so the rows after it cannot be found: "
         "raise the limit with --max-document, or look for a missing quotation mark"
     )
 
@@ -70,19 +69,19 @@ def _after(header: str, lines: Iterator[str]) -> Iterator[str]:
     yield from lines
 
 
-def _lines(path: Path, reading: Reading) -> Iterator[str]:
+def _lines(path: Path, options: ReadOptions) -> Iterator[str]:
     """Yield the lines of a file; bytes that are not UTF-8 become lone surrogates."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     rest: list[str] = []
     size = 0
-    for piece in text_pieces(path, reading):
-        *whole, last = decoder.decode(piece).split("\n")
-        for line in whole:
+    for piece in text_pieces(path, options):
+        *lines, last = decoder.decode(piece).split("\n")
+        for line in lines:
             yield "".join([*rest, line, "\n"])
             rest, size = [], 0
         rest.append(last)
         size += len(last)
-        if size > max(reading.max_document, _CHUNK_BYTES):
-            raise _too_long(f"{path} has a line", reading)
+        if size > max(options.max_document, _CHUNK_BYTES):
+            raise _too_long(f"{path} has a line", options)
     if text := "".join([*rest, decoder.decode(b"", final=True)]):
         yield text

@@ -1,4 +1,4 @@
-"""Reading text files as UTF-8: from any encoding, without a byte-order mark, up to a size limit."""
+"""ReadOptions text files as UTF-8: from any encoding, without a byte-order mark, up to a size limit."""
 
 import codecs
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from corpora.compression import SUFFIXES, read_whole, stream_pieces
 from corpora.documents import Chunk, DocumentError, single_document, too_long
-from corpora.reading import Reading
+from corpora.formats.compression import SUFFIXES, read_whole, stream_pieces
+from corpora.read_options import ReadOptions
 
 _SAMPLE_BYTES = 4096
 _BYTE_ORDER_MARKS = {
@@ -17,7 +17,7 @@ _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# Which of four bytes are NUL if the text is mostly Latin letters.
+# Which of four bytes are NUL in text that is mostly Latin letters.
 _NULS = {
     "utf-16-le": (False, True, False, True),
     "utf-16-be": (True, False, True, False),
@@ -26,48 +26,48 @@ _NULS = {
 }
 
 
-def read_text(path: Path, split: str | None, reading: Reading) -> Chunk:
+def read_text(path: Path, split: str | None, options: ReadOptions) -> Chunk:
     """Return a text file as one document: its bytes unchanged, without a leading byte-order mark."""
     try:
-        document = single_document(_whole(path, reading))
+        document = single_document(_whole(path, options))
     except DocumentError as bad:
         return Chunk(documents=pa.array([], pa.large_binary()), origin=str(path), split=split, bad=bad)
     return Chunk(documents=document, origin=str(path), split=split)
 
 
-def _whole(path: Path, reading: Reading) -> pa.Buffer:
-    if path.suffix.lower() not in SUFFIXES and not reading.encoding:
+def _whole(path: Path, options: ReadOptions) -> pa.Buffer:
+    if path.suffix.lower() not in SUFFIXES and not options.encoding:
         size = path.stat().st_size
-        if size > reading.max_document:
-            raise too_long(path, f"has {size:,} bytes", reading)
+        if size > options.max_document:
+            raise too_long(path, f"has {size:,} bytes", options)
         buffer = read_whole(path)
-        return buffer.slice(_start(buffer[:_SAMPLE_BYTES].to_pybytes(), path, reading))
+        return buffer.slice(_start(buffer[:_SAMPLE_BYTES].to_pybytes(), path, options))
     sink, size = pa.BufferOutputStream(), 0
-    for piece in text_pieces(path, reading):
+    for piece in text_pieces(path, options):
         size += len(piece)
-        if size > reading.max_document:
-            raise too_long(path, "is longer when it is read", reading)
+        if size > options.max_document:
+            raise too_long(path, "is longer when decompressed or decoded", options)
         sink.write(piece)
     return sink.getvalue()
 
 
-def text_pieces(path: Path, reading: Reading) -> Iterator[bytes]:
+def text_pieces(path: Path, options: ReadOptions) -> Iterator[bytes]:
     """Yield a text file as UTF-8 in pieces, without a byte-order mark.
 
-    Raises DocumentError if the file is not in the encoding of `reading`.
+    Raises DocumentError if the file is not in the encoding of `options`.
     """
     pieces = stream_pieces(path)
-    if reading.encoding:
-        yield from _decoded(pieces, path, reading)
+    if options.encoding:
+        yield from _decoded(pieces, path, options.encoding, options.invalid)
         return
     first = next(pieces, b"")
-    yield first[_start(first[:_SAMPLE_BYTES], path, reading) :]
+    yield first[_start(first[:_SAMPLE_BYTES], path, options) :]
     yield from pieces
 
 
-def _start(sample: bytes, path: Path, reading: Reading) -> int:
+def _start(sample: bytes, path: Path, options: ReadOptions) -> int:
     """Return the offset at which the text of a file begins, after a byte-order mark. `sample`: the first bytes."""
-    if reading.invalid == "bytes":
+    if options.invalid == "bytes":
         return 0
     if encoding := _other_unicode(sample):
         raise DocumentError("invalid", f"{path} is not UTF-8, but looks like {encoding}: add --encoding {encoding}")
@@ -88,9 +88,8 @@ def _other_unicode(sample: bytes) -> str | None:
     return None
 
 
-def _decoded(pieces: Iterator[bytes], path: Path, reading: Reading) -> Iterator[bytes]:
-    errors = "replace" if reading.invalid == "replace" else "strict"
-    decoder = codecs.getincrementaldecoder(reading.encoding)(errors)
+def _decoded(pieces: Iterator[bytes], path: Path, encoding: str, invalid: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)("replace" if invalid == "replace" else "strict")
     done, at_start = 0, True
     for piece in _with_end(pieces):
         try:
@@ -99,7 +98,7 @@ def _decoded(pieces: Iterator[bytes], path: Path, reading: Reading) -> Iterator[
         except UnicodeError as error:
             raise DocumentError(
                 "invalid",
-                f"{path} is not {reading.encoding} after byte {done:,} ({getattr(error, 'reason', error)}): name "
+                f"{path} is not {encoding} after byte {done:,} ({getattr(error, 'reason', error)}): name "
                 "another --encoding, or say what to do with such documents (--invalid replace or skip)",
             ) from error
         done += len(piece or b"")

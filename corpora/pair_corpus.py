@@ -1,16 +1,15 @@
-"""Pairs of texts, a source and its target, from two columns of tables or JSON lines: translations, questions and
-answers, anything that turns one text into another."""
+"""Pairs of texts, a source and its target, from two columns: translations, or questions and answers."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.corpus import open_reader
 from corpora.documents import Dropped, batch_documents, clean
+from corpora.read_options import ReadOptions
 from corpora.readers import Reader
-from corpora.reading import Reading
+from corpora.specs import open_specs
 from corpora.splits import HASH, OWN, TRAIN, VALIDATION, HashRouter, parse_rule
 
 SOURCE, TARGET = "source", "target"
@@ -23,11 +22,13 @@ class PairCorpus:
     Attributes:
         name: a short name
         columns: the two columns, source and target
-        split_rule: "own" or "hash:0.05", by the source's bytes, so that one source is never in two splits; own splits
-            without validation have it cut from train in that way
+        split_rule: "own" or "hash:0.05". The hash is of the source's bytes, so no source is in two splits. Own splits
+            without validation have it cut from train by hash.
         split_names: the splits, "train" first
-        dropped: what the pass that began last has left out so far; a pair with an empty side is an empty document
-        text_bytes_estimate: about how many bytes of text, for progress; None where that is not cheaply known
+        dropped: what the newest pass has left out so far; a pair with an empty side is an empty document
+        skipped_files: number of files in the folders and globs that are not read, by suffix
+        text_bytes_estimate: about how many bytes of text there are, for progress; None if that takes long to find out
+        mapped_bytes: size of the largest document that a pass maps into memory, 0 if it maps none
     """
 
     def __init__(
@@ -36,10 +37,10 @@ class PairCorpus:
         name: str,
         columns: tuple[str, str],
         split: str | None,
-        reading: Reading,
+        options: ReadOptions,
         skipped_files: dict[str, int],
     ) -> None:
-        self._readers, self._reading = readers, reading
+        self._readers, self._options = readers, options
         self.name, self.columns = name, columns
         self.dropped = Dropped()
         self.skipped_files = skipped_files
@@ -48,7 +49,7 @@ class PairCorpus:
         own = readers[0].own_splits
         rule = parse_rule(split) if split else OWN if TRAIN in own and len(own) > 1 else HASH
         if rule.kind == "tail":
-            raise ValueError(f'the split "{rule}" cuts a text, and {name} has pairs: use own or hash:0.05')
+            raise ValueError(f'the split "{rule}" cuts a text, but {name} has pairs: use own or hash:0.05')
         if rule == OWN and TRAIN not in own:
             raise ValueError(
                 f"{name} has no own splits ({', '.join(own) or 'nothing in it is named train'}): "
@@ -62,7 +63,7 @@ class PairCorpus:
         self._router = None if rule == OWN and VALIDATION in own else HashRouter(cut.fraction)
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """One pass: (split, batch of `PAIR_SCHEMA`), in corpus order within each split."""
+        """Yield (split, batch of `PAIR_SCHEMA`) in one pass, in corpus order within each split."""
         self.dropped.reset()
         for split, sources, targets in self._aligned():
             kept = pc.and_(pc.greater(pc.binary_length(sources), 0), pc.greater(pc.binary_length(targets), 0))
@@ -71,32 +72,27 @@ class PairCorpus:
                 [side.filter(kept).cast(pa.large_string()) for side in (sources, targets)], schema=PAIR_SCHEMA
             )
             if self._router is None or not (self._cut_all or split == TRAIN):
+                assert split is not None, "a chunk of a corpus with own splits names no split"
                 yield split, pairs
-            else:
-                yield from self._by_source(pairs)
-
-    def _by_source(self, pairs: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        chosen = self._router.chosen(pairs.column(SOURCE).cast(pa.large_binary()))
-        for split, mask in ((TRAIN, ~chosen), (VALIDATION, chosen)):
-            if mask.any():
-                yield split, pairs.filter(pa.array(mask))
+                continue
+            chosen = self._router.chosen(pairs.column(SOURCE).cast(pa.large_binary()))
+            for side, mask in ((TRAIN, ~chosen), (VALIDATION, chosen)):
+                if mask.any():
+                    yield side, pairs.filter(pa.array(mask))
 
     def _aligned(self) -> Iterator[tuple[str | None, pa.Array, pa.Array]]:
-        """(split, sources, targets) of equal lengths, large_binary, nulls as empty: the two columns side by side."""
-        sides = [_rows(reader, self._reading) for reader in self._readers]
-        waiting = [next(side, None) for side in sides]
-        while all(waiting):
-            (split, sources), (_, targets) = waiting
-            length = min(len(sources), len(targets))
-            yield split, sources[:length], targets[:length]
-            for i, (_, documents) in enumerate(waiting):
-                rest = documents[length:]
-                waiting[i] = (waiting[i][0], rest) if len(rest) else next(sides[i], None)
-        assert waiting == [None, None], "two columns of one file have different lengths"
+        """Yield (split, sources, targets): as many sources as targets, large_binary, nulls as empty texts."""
+        sources, targets = (_column(reader, self._options) for reader in self._readers)
+        source, target = next(sources, None), next(targets, None)
+        while source is not None and target is not None:
+            length = min(len(source.texts), len(target.texts))
+            yield source.split, source.texts[:length], target.texts[:length]
+            source, target = source.after(length) or next(sources, None), target.after(length) or next(targets, None)
+        assert source is target is None, "two columns of one file have different lengths"
 
 
 class PairTexts:
-    """Both sides of every pair as documents of their own, for a vocabulary that they share."""
+    """Both sides of every pair as separate documents, for training a shared vocabulary."""
 
     def __init__(self, pairs: PairCorpus) -> None:
         self._pairs = pairs
@@ -105,7 +101,7 @@ class PairTexts:
         self.dropped = pairs.dropped
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """One pass: (split, batch with the single column "text")."""
+        """Yield (split, batch with the single column "text") in one pass."""
         routed = (
             (split, side.cast(pa.large_binary()))
             for split, batch in self._pairs.routed_batches()
@@ -114,7 +110,7 @@ class PairTexts:
         return batch_documents(routed, pa.large_string())
 
     def batches(self, split: str) -> Iterator[pa.RecordBatch]:
-        """The batches of one split."""
+        """Yield the batches of one split."""
         return (batch for name, batch in self.routed_batches() if name == split)
 
 
@@ -129,17 +125,29 @@ def open_pairs(
     """
     if columns[0] == columns[1]:
         raise ValueError(f'source and target are both the column "{columns[0]}": name two, such as --pairs en de')
-    reading = [Reading(text_column=column, **options) for column in columns]
-    (sources, name, skipped), (targets, *_) = (open_reader(specs, each) for each in reading)
-    return PairCorpus((sources, targets), name, columns, split, reading[0], skipped)
+    source_options, target_options = (ReadOptions(text_column=column, **options) for column in columns)
+    sources, targets = open_specs(specs, source_options), open_specs(specs, target_options)
+    readers = sources.reader, targets.reader
+    return PairCorpus(readers, sources.name, columns, split, source_options, dict(sources.skipped_files))
 
 
-def _rows(reader: Reader, reading: Reading) -> Iterator[tuple[str | None, pa.Array]]:
-    """(split, documents) of a column, one for every row, those that are missing empty."""
+class _Rows(NamedTuple):
+    """Consecutive rows of a column: their split, and a text for each row."""
+
+    split: str | None
+    texts: pa.Array
+
+    def after(self, count: int) -> "_Rows | None":
+        """Return the rows after the first `count`; None if there are none."""
+        return self._replace(texts=self.texts[count:]) if count < len(self.texts) else None
+
+
+def _column(reader: Reader, options: ReadOptions) -> Iterator[_Rows]:
+    """Yield the rows of a column. A missing text is empty."""
     for chunk in reader.chunks():
         if chunk.first_row is None:
             raise ValueError(f"{chunk.origin} has no columns to make pairs of: give JSON lines or a table")
-        clean(chunk, reading, Dropped())
+        clean(chunk, options, Dropped())
         documents = chunk.documents.cast(pa.large_binary())
         if len(documents):
-            yield chunk.split, pc.fill_null(documents, b"")
+            yield _Rows(chunk.split, pc.fill_null(documents, b""))

@@ -1,8 +1,8 @@
-"""The reader of .jsonl files, exact and in bounded memory.
+"""Readers of .jsonl and .json files.
 
-It parses with Arrow like the reader in `datasets`, but tells Arrow the type of the one column that it needs.
-The reader in `datasets` infers all columns from the first lines, which rewrites texts that look like dates,
-and gives up at a field that a later line has and the first ones had not.
+The .jsonl reader is exact and needs bounded memory. Like the one in `datasets` it parses with Arrow, but it gives Arrow
+the type of the one column that it needs. The reader in `datasets` infers all columns from the first lines. It therefore
+rewrites texts that look like dates, and fails if a later line has a new field.
 """
 
 import io
@@ -10,33 +10,35 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.json
 
-from corpora.documents import Chunk, too_long
-from corpora.reading import Reading
-from corpora.text_files import text_pieces
+from corpora.documents import Chunk, DocumentError, too_long
+from corpora.formats.text_files import text_pieces
+from corpora.read_options import ReadOptions, choose_column
 
 _CHUNK_BYTES = 8 << 20
 _SAMPLED_LINES = 1000
+_REMEDY = "make it an array of texts or of objects, or JSON lines (.jsonl)"
 
 
-def read_jsonl(path: Path, split: str | None, reading: Reading) -> Iterator[Chunk]:
+def read_jsonl(path: Path, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
     """Yield one document per line. Raises ValueError naming the file and line of what is not a JSON object."""
-    chunks = _whole_lines(path, reading)
+    chunks = _whole_lines(path, options)
     head: list[bytes | None] = []
     for lines in chunks:
         head.append(lines)
         if lines is not None:
             break
-    column = _text_column(head[-1] or b"", path, reading) if head else "text"
-    # Where a column was taken as the only one, the first lines may not have told all.
-    unexpected = None if reading.text_column or column == "text" else "text"
+    column = _text_column(head[-1] or b"", path, options) if head else "text"
+    # If the column is merely the only one in the first lines, a later line with "text" makes the choice ambiguous.
+    unexpected = None if options.text_column or column == "text" else "text"
     line = 1
     for lines in itertools.chain(head, chunks):
         if lines is None:
-            bad = too_long(f"line {line} of {path}", f"is longer than {_line_limit(reading):,} bytes", reading)
+            bad = too_long(f"line {line} of {path}", f"is longer than {_line_limit(options):,} bytes", options)
             yield Chunk(documents=pa.array([], pa.large_binary()), origin=str(path), split=split, bad=bad)
             line += 1
             continue
@@ -45,15 +47,15 @@ def read_jsonl(path: Path, split: str | None, reading: Reading) -> Iterator[Chun
         line += lines.count(b"\n")
 
 
-def _line_limit(reading: Reading) -> int:
-    return max(reading.max_document, _CHUNK_BYTES)
+def _line_limit(options: ReadOptions) -> int:
+    return max(options.max_document, _CHUNK_BYTES)
 
 
-def _whole_lines(path: Path, reading: Reading) -> Iterator[bytes | None]:
+def _whole_lines(path: Path, options: ReadOptions) -> Iterator[bytes | None]:
     """Yield the file's content cut after line feeds, about 8 MB at a time; None for a line above the limit."""
     pieces: list[bytes] = []
-    size, limit, within_long = 0, _line_limit(reading), False
-    for piece in text_pieces(path, reading):
+    size, limit, within_long = 0, _line_limit(options), False
+    for piece in text_pieces(path, options):
         if within_long:
             end = piece.find(b"\n") + 1
             within_long, piece = not end, piece[end:] if end else b""
@@ -64,10 +66,10 @@ def _whole_lines(path: Path, reading: Reading) -> Iterator[bytes | None]:
             yield b"".join(pieces)
             pieces, size = [piece[end:]], len(piece) - end
         elif size > limit:
-            whole = b"".join(pieces)
-            if end := whole.rfind(b"\n") + 1:
-                yield whole[:end]
-            pieces, size = [whole[end:]], len(whole) - end
+            content = b"".join(pieces)
+            if end := content.rfind(b"\n") + 1:
+                yield content[:end]
+            pieces, size = [content[end:]], len(content) - end
             if size > limit:
                 yield None
                 pieces, size, within_long = [], 0, True
@@ -75,16 +77,16 @@ def _whole_lines(path: Path, reading: Reading) -> Iterator[bytes | None]:
         yield b"".join(pieces)
 
 
-def _text_column(lines: bytes, path: Path, reading: Reading) -> str:
-    wanted = reading.text_column
+def _text_column(lines: bytes, path: Path, options: ReadOptions) -> str:
+    wanted = options.text_column
     columns = _columns(itertools.islice(io.BytesIO(lines), _SAMPLED_LINES))
     if wanted and wanted not in columns:  # later lines may have it
-        columns |= _columns(line for chunk in _whole_lines(path, reading) for line in (chunk or b"").split(b"\n"))
+        columns |= _columns(line for chunk in _whole_lines(path, options) for line in (chunk or b"").split(b"\n"))
     return choose_column(list(columns), path, wanted) if columns else wanted or "text"
 
 
 def _columns(lines: Iterable[bytes]) -> dict[str, None]:
-    """The fields of what are JSON objects, in order."""
+    """Return the fields of the lines that are JSON objects, in order."""
     columns: dict[str, None] = {}
     for line in lines:
         try:
@@ -96,25 +98,13 @@ def _columns(lines: Iterable[bytes]) -> dict[str, None]:
     return columns
 
 
-def choose_column(columns: list[str], origin: object, wanted: str | None) -> str:
-    """The column to read: `wanted`, else "text", else the only one there is. ValueError names what there is."""
-    column = wanted or ("text" if "text" in columns or len(columns) != 1 else columns[0])
-    if column in columns:
-        return column
-    there = ", ".join(columns) or "none"
-    raise ValueError(
-        f'{origin} has no column "{column}": choose one of its columns ({there}) with --text-column or --pairs'
-    )
-
-
 def _parse(
     lines: bytes, number: int, path: Path, column: str, unexpected: str | None
 ) -> Iterator[tuple[int, pa.Array]]:
-    """(line number, documents) of `lines`, of which the first is line `number` of the file. ValueError where one has
-    the field `unexpected`.
+    """Yield (line number, documents) of `lines`, whose first is line `number` of the file.
 
-    What Arrow refuses is halved until the line is found that it stumbles on: that one may still hold a document
-    (a lone surrogate, a field given twice), or is the caller's mistake.
+    Raises ValueError if a line has the field `unexpected`. A block that Arrow refuses is halved until the bad line is
+    found. That line may still hold a document (a lone surrogate, a repeated field), or it is an error in the file.
     """
     schema = pa.schema([(name, pa.large_binary()) for name in (column, unexpected) if name])
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -122,7 +112,7 @@ def _parse(
     body = lines.lstrip(b" \t\r\n")
     if not body:
         return
-    # Arrow (26) crashes on a block that begins with null, so only objects are let in.
+    # Arrow (26) crashes on a block that begins with null, so it gets only blocks that begin with an object.
     if body.startswith(b"{"):
         try:
             table = pa.json.read_json(pa.BufferReader(lines), read_options=read, parse_options=options)
@@ -145,13 +135,13 @@ def _parse(
 
 def _late(path: Path, column: str, unexpected: str) -> str:
     return (
-        f'{path} has "{column}" alone in its first lines, and "{unexpected}" in later ones: choose one with '
+        f'the first lines of {path} have only "{column}", and later lines have "{unexpected}": choose one with '
         "--text-column"
     )
 
 
 def _parse_line(line: bytes, number: int, path: Path, column: str, unexpected: str | None) -> pa.Array:
-    """The document of one line that Arrow does not take; a lone surrogate becomes its three bytes, not UTF-8."""
+    """Return the document of one line that Arrow refuses. A lone surrogate becomes its three bytes, not UTF-8."""
     try:
         row = json.loads(line.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
@@ -160,19 +150,64 @@ def _parse_line(line: bytes, number: int, path: Path, column: str, unexpected: s
     if row is None:
         return pa.array([None], pa.large_binary())
     if not isinstance(row, dict):
-        raise ValueError(f'line {number} of {path} is no JSON object: each line should be like {{"{column}": "..."}}')
+        raise ValueError(
+            f'line {number} of {path} is not a JSON object: each line should be like {{"{column}": "..."}}'
+        )
     if unexpected and row.get(unexpected) is not None:
         raise ValueError(_late(path, column, unexpected))
     text = row.get(column)
     if text is not None and not isinstance(text, str):
         raise ValueError(
-            f'"{column}" in line {number} of {path} is {json_type(text)}, not a string: '
+            f'"{column}" in line {number} of {path} is {_json_type(text)}, not a string: '
             "mend the line, or choose another column with --text-column or --pairs"
         )
-    return pa.array([None if text is None else encode_text(text)], pa.large_binary())
+    return pa.array([None if text is None else _encode(text)], pa.large_binary())
 
 
-def encode_text(text: str) -> bytes:
+def read_json(path: Path, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
+    """Yield the texts of an array, or one column of its objects; null is an empty document.
+
+    The whole file is read at once, so its size is limited to `options.max_document`. Raises ValueError for any other
+    JSON value.
+    """
+    texts = _texts(_elements(path, options), path, options)
+    encoded = [None if text is None else _encode(text) for text in texts]
+    yield Chunk(documents=pa.array(encoded, pa.large_binary()), origin=str(path), split=split, first_row=1)
+
+
+def _elements(path: Path, options: ReadOptions) -> list[Any]:
+    pieces, size = [], 0
+    for piece in text_pieces(path, options):
+        pieces.append(piece)
+        size += len(piece)
+        if size > options.max_document:
+            raise DocumentError(
+                "long",
+                f"{path} is longer than {options.max_document:,} bytes, and a .json file is read as a whole: convert "
+                "it to JSON lines (.jsonl), or raise --max-document",
+            )
+    try:
+        content = json.loads(b"".join(pieces).decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}): mend it, or leave it out") from error
+    if not isinstance(content, list):
+        raise ValueError(f"{path} holds {_json_type(content)}, not an array of documents: {_REMEDY}")
+    return content
+
+
+def _texts(elements: list[Any], path: Path, options: ReadOptions) -> list[str | None]:
+    """Return the text of each element, None for null."""
+    if any(isinstance(element, dict) for element in elements):
+        columns = dict.fromkeys(name for element in elements if isinstance(element, dict) for name in element)
+        column = choose_column(list(columns), path, options.text_column)
+        elements = [element.get(column) if isinstance(element, dict) else element for element in elements]
+    for number, text in enumerate(elements, 1):
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"element {number} of {path} holds {_json_type(text)} where a text should be: {_REMEDY}")
+    return elements
+
+
+def _encode(text: str) -> bytes:
     """Return text as UTF-8. Escaped bytes that were not UTF-8 are restored, other surrogates become three bytes."""
     try:
         return text.encode()
@@ -183,7 +218,7 @@ def encode_text(text: str) -> bytes:
     )
 
 
-def json_type(value: object) -> str:
+def _json_type(value: object) -> str:
     """Return the JSON type of a value, with its article."""
     match value:
         case bool():

@@ -1,0 +1,1 @@
+"""Readers of the file formats, compressed or not."""

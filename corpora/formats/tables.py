@@ -1,0 +1,151 @@
+"""Readers of .parquet and .arrow files: one document per row, from one column.
+
+They use pyarrow, because `datasets` takes a path with brackets for a glob.
+"""
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from corpora.documents import Chunk
+from corpora.read_options import choose_column
+
+TABLE_ROWS = 256  # read at a time
+_ARROW_FILE = b"ARROW1"
+
+
+def read_parquet(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
+    """Yield the text column of a .parquet file.
+
+    The Arrow scanner in `datasets` would read up to a gigabyte of decoded text ahead of a slow consumer.
+    """
+    import pyarrow.parquet
+
+    def failure(error: Exception) -> Exception:
+        return _unreadable(path, "parquet", error)
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        columns = file.schema_arrow.names
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise failure(error) from error
+    with file:
+        column = choose_column(columns, path, text_column)
+        batches = file.iter_batches(batch_size=TABLE_ROWS, columns=[column], use_threads=False)
+        yield from column_chunks(batches, column, str(path), split, failure)
+
+
+def read_arrow(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
+    """Yield the text column of a memory-mapped .arrow file: Arrow's stream format or its file format."""
+
+    def failure(error: Exception) -> Exception:
+        return _unreadable(path, "arrow", error)
+
+    try:
+        schema, batches = _arrow_batches(path)
+        columns = schema.names
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise failure(error) from error
+    column = choose_column(columns, path, text_column)
+    yield from column_chunks(batches, column, str(path), split, failure)
+
+
+def _unreadable(path: Path, kind: str, error: Exception) -> Exception:
+    if isinstance(error, MemoryError):
+        return MemoryError(f"{path} asks for more memory than there is ({one_line(error)}): it may be damaged")
+    return ValueError(f"{path} is not a readable {kind} file ({one_line(error)}): fetch or write it again")
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of a library's error on one line of at most 300 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _arrow_batches(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the schema and the batches of a file in Arrow's file format or stream format."""
+    with path.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    source = pa.py_buffer(mapped)
+    if mapped[: len(_ARROW_FILE)] != _ARROW_FILE:
+        stream = pa.ipc.open_stream(source)
+        return stream.schema, _releasing(stream, mapped)
+    file = pa.ipc.open_file(source)
+    return file.schema, _releasing(map(file.get_batch, range(file.num_record_batches)), mapped)
+
+
+def _releasing(batches: Iterable[pa.RecordBatch], mapped: mmap.mmap) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, and release the file's pages after each one, so that a large file does not fill memory."""
+    for batch in batches:
+        yield batch
+        if hasattr(mapped, "madvise"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def column_chunks(
+    tables: Iterator[pa.Table | pa.RecordBatch],
+    column: str,
+    origin: str,
+    split: str | None,
+    failure: Callable[[Exception], Exception],
+) -> Iterator[Chunk]:
+    """Yield one column of a table that arrives in pieces.
+
+    Every piece is validated first, because Arrow reads the offsets of a damaged file unchecked and crashes.
+    `failure` turns an error of the reader into one sentence.
+    """
+    row = 1
+    while True:
+        try:
+            rows = next(tables, None)
+            cells = rows.column(column) if rows is not None else None
+        except Exception as error:
+            raise failure(error) from error
+        if cells is None:
+            return
+        for documents in cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells]:
+            if not _holds_text(documents.type):
+                raise ValueError(
+                    f'column "{column}" of {origin} holds {documents.type}, not text: choose another with '
+                    "--text-column or --pairs"
+                )
+            try:
+                documents = _validated(documents)
+            except Exception as error:
+                raise failure(error) from error
+            yield Chunk(documents=documents, origin=origin, split=split, first_row=row)
+            row += len(documents)
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    return pa.types.is_null(kind) or kind in _BYTES_OF
+
+
+def _validated(documents: pa.Array) -> pa.Array:
+    """Return the array as bytes after checking its offsets and indices. Raises ArrowException for a damaged array.
+
+    Strings are checked as bytes, because Arrow would also check UTF-8, which `corpora.documents.clean` handles.
+    """
+    kind = documents.type
+    if pa.types.is_dictionary(kind):
+        # `take` checks that the indices are within the dictionary.
+        return _validated(documents.dictionary).take(documents.indices)
+    if pa.types.is_null(kind):
+        return documents.cast(pa.large_binary())
+    documents = documents.view(_BYTES_OF[kind])
+    documents.validate(full=True)
+    return documents.cast(pa.large_binary())
+
+
+_BYTES_OF = {
+    pa.string(): pa.binary(),
+    pa.binary(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.large_binary(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+    pa.binary_view(): pa.binary_view(),
+}

@@ -1,0 +1,127 @@
+"""From what a person typed (a card's name, paths, a hub name) to a reader of its documents."""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from corpora.cards import CARD_FOLDER, Card, card_names, load_card
+from corpora.input_files import Found, InputFile, find_files, is_glob, without_repeats
+from corpora.read_options import ReadOptions
+from corpora.readers import Files, Reader, Several, StandardLibrary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A reader, and what is known about its documents (see `corpora.Corpus`)."""
+
+    reader: Reader
+    name: str
+    description: str = ""
+    licence: str = ""
+    synthetic: dict[str, Any] | None = None
+    skipped_files: Mapping[str, int] = field(default_factory=dict)
+
+
+def open_specs(specs: str | Sequence[str], options: ReadOptions) -> Opened:
+    """Return the documents that `specs` name (see `corpora.open_corpus`), one spec after the other."""
+    specs = [specs] if isinstance(specs, str) else [str(spec) for spec in specs]
+    if not specs:
+        raise ValueError("no corpus was given: name a card, a file, a folder, a glob or hub:owner/name")
+    named = [_open_named(spec, options) for spec in specs]
+    opened = [one for one in named if one is not None]
+    if paths := [spec for spec, one in zip(specs, named, strict=True) if one is None]:
+        # All paths make one reader, so that train.txt and valid.txt are two splits of one corpus.
+        opened.insert(named.index(None), _open_paths(paths, options))
+    joined = opened[0] if len(opened) == 1 else _joined(opened)
+    return replace(joined, name=joined.name if len(joined.name) <= 60 else joined.name[:57] + "...")
+
+
+def _joined(opened: Sequence[Opened]) -> Opened:
+    return Opened(
+        reader=Several(one.reader for one in opened),
+        name="+".join(one.name for one in opened),
+        description="; ".join(one.description for one in opened if one.description),
+        licence="; ".join(dict.fromkeys(one.licence for one in opened if one.licence)),
+        skipped_files=sum((Counter(one.skipped_files) for one in opened), Counter()),
+    )
+
+
+def _open_paths(paths: Sequence[str], options: ReadOptions) -> Opened:
+    found = [_find(path, options) for path in paths]
+    files = without_repeats([file for one in found for file in one.files])
+    name = "+".join(Path(path).name or path for path in paths)
+    skipped = sum((one.skipped for one in found), Counter[str]())
+    return Opened(reader=Files(files, options), name=name, skipped_files=skipped)
+
+
+def _open_named(spec: str, options: ReadOptions) -> Opened | None:
+    """Return the corpus of a card's name, a card's path or a hub name; None for any other path."""
+    if spec.startswith("hub:"):
+        from corpora.hub import Hub, parse_hub_spec
+
+        reader = Hub(parse_hub_spec(spec), text_column=options.text_column)
+        return Opened(reader=reader, name=spec.removeprefix("hub:"))
+    if spec in card_names():
+        return _open_card(load_card(CARD_FOLDER / f"{spec}.toml"), options)
+    path = Path(spec).expanduser()
+    if path.suffix == ".toml" and path.is_file():
+        return _open_card(load_card(path), options)
+    return None
+
+
+def _open_card(card: Card, options: ReadOptions) -> Opened:
+    options = replace(options, text_column=options.text_column or card.text_column)
+    reader, synthetic = _card_reader(card, options)
+    return Opened(
+        reader=reader,
+        name=card.name,
+        description=card.description,
+        licence=card.licence,
+        synthetic=synthetic,
+    )
+
+
+def _card_reader(card: Card, options: ReadOptions) -> tuple[Reader, dict[str, Any] | None]:
+    """Return the reader of a card, and the description of its source if it is synthetic."""
+    match card.reader:
+        case "stdlib":
+            return StandardLibrary(), None
+        case "files":
+            return _card_files(card, options), None
+        case "hub":
+            from corpora.hub import Hub, HubName
+
+            name = HubName(card.repository, card.config, card.revision)
+            size = card.size.get("bytes")
+            return Hub(name, text_column=options.text_column, splits=card.splits, bytes_estimate=size), None
+    from corpora.synthetic import SyntheticDocuments, source_from_description
+
+    source = source_from_description(card.source)
+    return SyntheticDocuments(source, card.documents, card.length), source.describe()
+
+
+def _card_files(card: Card, options: ReadOptions) -> Files:
+    """Return the files of a card, whose paths are relative to it."""
+
+    def find(paths: str | Sequence[str]) -> Iterator[InputFile]:
+        for path in [paths] if isinstance(paths, str) else paths:
+            yield from _find(str(card.path.parent / path), options).files
+
+    files = list(find(card.paths))
+    for split, paths in card.splits.items():
+        files += [replace(file, split=split) for file in find(paths)]
+    return Files(without_repeats(files), options)
+
+
+def _find(spec: str, options: ReadOptions) -> Found:
+    try:
+        return find_files(spec, options.suffix)
+    except FileNotFoundError:
+        if is_glob(spec):
+            raise
+        near = difflib.get_close_matches(spec, card_names(), 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else '"bytelm corpus list" names the built-in ones'
+        raise FileNotFoundError(f'there is no corpus card, file or folder "{spec}"; {hint}') from None

@@ -1,0 +1,99 @@
+"""The inputs of an evaluation: the dataset, objective and windows of a run, and the run to compare it with."""
+
+from pathlib import Path
+
+from pipelines.dataset.reader import TokenDataset
+from pipelines.evaluation.windows import Objective, WindowSettings
+from pipelines.run.folder import Run
+from pipelines.run.text_ids import special_ids, text_ids
+from pipelines.training.data import Dataset, make_any_objective, open_dataset
+from pipelines.training.loader import MaskedToken, SpanCorruption
+from pipelines.training.pair_loader import SequencePairs
+from tokenizer import PAD, Tokenizer
+
+
+def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> Objective:
+    """Return the objective of a run. An imported run keeps the start, end and mask ids of its files."""
+    ids, objective = text_ids(run, tokenizer), run.recipe.objective
+    if objective == "next-token" or "imported_from" not in run.facts:
+        return make_any_objective(run.recipe, length, tokenizer)
+    if objective == "masked-token":
+        return MaskedToken(length, ids.special, tokenizer.vocab_size)
+    if ids.start is None or not ids.stops:
+        missing = "decoder_start_token_id" if ids.start is None else "eos_token_id"
+        raise ValueError(f"{run.folder} was imported, and its config.json has no {missing}: add it and import again")
+    start, end = ids.start, ids.stops[0]
+    if objective == "span-corruption":
+        return SpanCorruption(length, ids.special, start_id=start, end_id=end)
+    pad = special_ids(run, tokenizer)["pad_token_id"]
+    if not isinstance(pad, int):
+        pad = ids.special.get(PAD, end)  # any id: padding is masked
+    return SequencePairs(length, start_id=start, end_id=end, pad_id=pad, before=ids.before, after=ids.after)
+
+
+def dataset_of(run: Run, data: Path | None) -> Dataset:
+    """Return the dataset in `data`; by default the dataset that the run was trained on.
+
+    Raises ValueError if the run has no dataset any more, or if the dataset was built with another tokenizer.
+    """
+    dataset = open_dataset(data or _own_dataset(run), run.recipe.objective)
+    fingerprint = run.tokenizer().fingerprint
+    if dataset.tokenizer_fingerprint != fingerprint:
+        raise ValueError(
+            f"{dataset.folder} was built with another tokenizer than {run.folder} "
+            f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with the run's tokenizer"
+        )
+    return dataset
+
+
+def _own_dataset(run: Run) -> Path:
+    if not run.facts["data"]:
+        raise ValueError(f"{run.folder} was imported and has no dataset: name one to measure it on with --data")
+    if not run.data.exists():
+        raise ValueError(f"the dataset of the run, {run.data}, does not exist any more: name another with --data")
+    return run.data
+
+
+def windows_of(run: Run, dataset: Dataset, stride: int | None, min_context: int) -> WindowSettings:
+    """Return the windows of a run; ValueError for settings that do not fit the run or the dataset."""
+    positions, objective = run.recipe.model.context_length, run.recipe.objective
+    window = positions - 2 if objective == "masked-token" else positions
+    if objective != "next-token" and (stride is not None or min_context != 1):
+        raise ValueError(
+            f"{run.folder} was trained on {objective}: it reads whole blocks or pairs, so --stride and --min-context "
+            "do not apply"
+        )
+    blocks = dataset.context_length if isinstance(dataset, TokenDataset) else None
+    if objective in ("masked-token", "span-corruption") and blocks != window:
+        raise ValueError(
+            f"{run.folder} reads blocks of {window} tokens, but {dataset.folder} has blocks of {blocks}: build a "
+            f"dataset with --context-length {window}"
+        )
+    stride = window if stride is None else stride
+    for name, value in (("--stride", stride), ("--min-context", min_context)):
+        if not 1 <= value <= window:
+            raise ValueError(f"{name} is {value}, but must be from 1 to the window of {window} tokens")
+    return WindowSettings(window, stride, min_context)
+
+
+def comparable(other: Run, this: Run) -> Run:
+    """Return `other`; ValueError unless both runs predict the same positions and tokens from the same context."""
+    if other.facts["tokenizer_fingerprint"] != this.tokenizer().fingerprint:
+        raise ValueError(
+            f"{other.folder} and {this.folder} have different tokenizers: their predictions are over different "
+            "tokens and have no divergence"
+        )
+    theirs, ours = ((r.recipe.objective, r.recipe.model.context_length) for r in (other, this))
+    if theirs != ours:
+        raise ValueError(
+            f"{other.folder} and {this.folder} do not predict the same positions: "
+            f"{theirs[0]} with a context of {theirs[1]}, and {ours[0]} with {ours[1]}"
+        )
+    masks = [r.recipe.model.document_mask for r in (other, this)]
+    if masks[0] != masks[1]:
+        with_mask, without = (other, this) if masks[0] else (this, other)
+        raise ValueError(
+            f"{with_mask.folder} has model.document_mask and {without.folder} has not: they do not "
+            "predict from the same context; evaluate them separately"
+        )
+    return other

@@ -1,0 +1,115 @@
+"""The windows of a split: the positions that a model is scored on, and what it reads there.
+
+A decoder reads the stream in windows of its context length, `stride` tokens apart. Each token is scored once, in the
+first window that predicts it: chunked if the stride is the window, sliding if it is shorter. An encoder reads blocks
+with the masks of seed 0 and epoch 0, an encoder-decoder blocks with the spans of that seed and epoch, or pairs.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelines.dataset.pairs import Pairs
+from pipelines.dataset.reader import TokenStream
+from pipelines.training.loader import Batch, MaskedToken, NextToken, SpanCorruption, StreamObjective, validation_batch
+from pipelines.training.pair_loader import SequencePairs
+
+# Limits of a batch, so that long windows do not fill memory.
+BATCH_WINDOWS, BATCH_POSITIONS = 16, 16_384
+
+Stream = TokenStream | Pairs
+"""The examples of a split."""
+Objective = StreamObjective | SequencePairs
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """How a stream is cut into windows, in tokens."""
+
+    window: int
+    stride: int
+    min_context: int
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A batch of B windows with P positions each."""
+
+    batch: Batch
+    """inputs and targets (B, P)"""
+    scored: np.ndarray
+    """bool (B, P)"""
+    previous: np.ndarray
+    """int64 (B, P): the token before each target, -1 if there is none"""
+    indices: np.ndarray | None = None
+    """int64 (B, P): the place of each target in the stream; None if the targets are not a part of a stream"""
+
+
+def windows_over(
+    stream: Stream, objective: Objective, settings: WindowSettings
+) -> tuple[Iterator[Windows], int | None]:
+    """Return the windows of a split, and the number of their positions if it is known in advance."""
+    match objective, stream:
+        case NextToken(), TokenStream():
+            return decoder_windows(stream, objective, settings.stride, settings.min_context), stream.tokens
+        case MaskedToken(), TokenStream():
+            return encoder_windows(stream, objective), None
+        case SpanCorruption(), TokenStream():
+            return span_windows(stream, objective), stream.blocks * objective.positions
+        case SequencePairs(), Pairs():
+            return pair_windows(stream, objective), int(sum(objective.lengths(stream)[1]))
+    raise AssertionError(f"{type(objective).__name__} has no windows over {type(stream).__name__}")
+
+
+def decoder_windows(stream: TokenStream, objective: NextToken, stride: int, min_context: int = 1) -> Iterator[Windows]:
+    """Yield the windows of a decoder.
+
+    Positions with fewer than `min_context` tokens before them in their window are not scored. With `min_context` 1,
+    only the first token of the stream is not scored, because nothing precedes it.
+    """
+    window = objective.length
+    # The last window is the first one whose targets reach the end of the stream.
+    count = 1 + max(0, math.ceil((stream.tokens - 1 - window) / stride))
+    columns = np.arange(max(1, min(window, stream.tokens - 1)))  # a stream can be shorter than a window
+    rows = windows_per_batch(window)
+    for first in range(0, count, rows):
+        starts = np.arange(first, min(first + rows, count)) * stride
+        batch = objective.batch(stream, starts, []).columns(len(columns))
+        indices = starts[:, None] + 1 + columns
+        already = np.where(starts > 0, starts - stride + window, 0)
+        scored = (batch.weights > 0) & (indices > already[:, None]) & (columns + 1 >= min_context)
+        yield Windows(batch, scored, batch.inputs, indices)
+
+
+def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Windows]:
+    """Yield the blocks of an encoder, scored at the positions selected for masking."""
+    columns = np.arange(objective.positions) - 1
+    rows = windows_per_batch(objective.positions)
+    for first in range(0, stream.blocks, rows):
+        batch = validation_batch(stream, objective, first, rows)
+        starts = np.arange(first, first + len(batch.inputs)) * objective.length
+        previous = np.roll(batch.targets, 1, axis=1)
+        previous[:, 1] = [int(stream.read(start - 1, 1)[0]) if start else -1 for start in starts.tolist()]
+        yield Windows(batch, batch.weights > 0, previous, starts[:, None] + columns)
+
+
+def span_windows(stream: TokenStream, objective: SpanCorruption) -> Iterator[Windows]:
+    """Yield the blocks of an encoder-decoder, scored at the tokens of the removed spans and at their sentinels."""
+    rows = windows_per_batch(objective.positions + objective.source_positions)
+    for first in range(0, stream.blocks, rows):
+        batch = validation_batch(stream, objective, first, rows)
+        yield Windows(batch, batch.weights > 0, batch.inputs)
+
+
+def pair_windows(pairs: Pairs, objective: SequencePairs) -> Iterator[Windows]:
+    """Yield all pairs, scored at every token of the target and at its end token."""
+    for first in range(0, len(pairs), BATCH_WINDOWS):
+        batch = objective.batch(pairs, np.arange(first, min(first + BATCH_WINDOWS, len(pairs))))
+        yield Windows(batch, batch.weights > 0, batch.inputs)
+
+
+def windows_per_batch(positions: int) -> int:
+    """Return how many windows of that many positions fit in a batch."""
+    return max(1, min(BATCH_WINDOWS, BATCH_POSITIONS // positions))
