@@ -132,9 +132,10 @@ def _show(out: Path, evaluations: dict[str, Any]) -> None:
     from pipelines.cli.display import answer, results, table
     from pipelines.cli.escapes import safe
     from pipelines.dataset.reader import TokenDataset
-    from pipelines.report import subject, write_page
+    from pipelines.reporting.page import write_page
+    from pipelines.reporting.subject import subject_of
 
-    subjects = {name: subject(out / name) for name in evaluations}
+    subjects = {name: subject_of(out / name) for name in evaluations}
     write_page(list(subjects.values()), out / "report.html")
     gpt, bert = (evaluations[name]["splits"]["validation"] for name in ("gpt", "bert"))
     per_byte = gpt["tokens"] / gpt["bytes"]

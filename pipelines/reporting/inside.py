@@ -1,4 +1,4 @@
-"""What a report shows of the inside of a model: attention, circuits of heads, and the geometry of the embedding."""
+"""The inside of a model for a report: attention maps, circuits of heads, and the geometry of the embedding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,25 +12,23 @@ from lm.analysis.attention_maps import attention_maps, head_scores
 from lm.analysis.circuits import copying_scores, decompose_logits, has_paths, token_ov_circuit, token_qk_circuit
 from lm.analysis.geometry import nearest_tokens, principal_components
 from lm.model import LanguageModel
-from pipelines.dataset.reader import TokenStream
-from pipelines.reporting.samples import corrupted, validation_excerpt, validation_pairs, validation_stream
-from pipelines.reporting.token_labels import Vocabulary
+from pipelines.reporting.excerpts import Excerpts
+from pipelines.reporting.token_labels import TokenLabels
 from pipelines.run.folder import Run
-from pipelines.run.text_ids import TextIds, text_ids
-from tokenizer import CLS, SEP, Tokenizer
+from tokenizer import CLS, SEP
 
 EXCERPT_TOKENS = 20
 COUNTED_TOKENS = 2**20  # of the validation split, to find frequent words
-SCORE_TOKENS = 32  # of a random sequence, which is then repeated
-WORDS = 12  # that tables have a row for
-LABELLED = 40  # tokens with a label in the picture of the embedding
+SCORE_TOKENS = 32  # length of the random sequence that is repeated
+WORDS = 12  # rows of a table
+LABELLED = 40  # words with a label in the plot of the embedding
 NEIGHBOURS = 6
-EFFECTS = 4  # tokens named for each word in the table of circuits
+EFFECTS = 4  # tokens for each word in the table of circuits
 
 
 @dataclass(frozen=True)
 class Attention:
-    """`weights` (L, H, T, S) from tokens with the labels `queries` (T) to those with the labels `keys` (S)."""
+    """Attention `weights` (L, H, T, S) from the tokens labelled `queries` (T) to the tokens labelled `keys` (S)."""
 
     title: str
     queries: list[str]
@@ -40,19 +38,26 @@ class Attention:
 
 @dataclass(frozen=True)
 class Embedding:
-    """`coordinates` (N, 2) of the tokens along two principal components, which explain `shares` (2,) of the variance;
-    their `kinds` (N), as indices into KINDS; `labels` of some; and `neighbours`: (token, [(token, cosine), ...])."""
+    """N tokens along the first two principal components of the embedding."""
 
     coordinates: np.ndarray
+    """(N, 2)"""
     shares: np.ndarray
+    """(2,): the components' shares of the variance"""
     kinds: np.ndarray
+    """(N,): indices into KINDS"""
     labels: dict[int, str]
+    """labels of some tokens, by their row"""
     neighbours: list[tuple[str, list[tuple[str, float]]]]
+    """for some words (label, [(label of a near token, cosine), ...])"""
 
 
 class WordCircuits(NamedTuple):
-    """One word in a head: the tokens that it attends to most one position back, and those whose logits it raises most
-    where it is attended to."""
+    """What one head does with a word.
+
+    `attended` are the tokens that it attends to most one position back, `raised` the tokens whose logits rise most if
+    the word is attended to.
+    """
 
     word: str
     attended: list[str]
@@ -61,137 +66,141 @@ class WordCircuits(NamedTuple):
 
 @dataclass(frozen=True)
 class Circuits:
-    """What one head does with words: `words` (N), and between them, from row to column, the QK circuit `qk` (N, N) one
-    position back, less what a row gives to the mean of all tokens, and the OV circuit `ov` (N, N)."""
+    """What one head does with N words; circuits are from row to column."""
 
     layer: int
     head: int
     words: list[WordCircuits]
     qk: np.ndarray
+    """(N, N): QK circuit one position back, less the row's mean over all tokens"""
     ov: np.ndarray
+    """(N, N): OV circuit"""
 
 
 @dataclass(frozen=True)
 class Paths:
-    """How far each path of a one-layer model raises the logit of the token that comes next over the mean logit:
-    `terms` (P, T) of the paths with those `names` (P), at each of `tokens` (T), which `following` (T) come after."""
+    """How far each path of a one-layer model raises the logit of the next token over the mean logit."""
 
     names: list[str]
+    """(P) paths"""
     tokens: list[str]
+    """(T) tokens"""
     following: list[str]
+    """(T) next tokens"""
     terms: np.ndarray
+    """(P, T)"""
 
 
 @dataclass(frozen=True)
 class Inside:
-    """All of it; `attention` is of models that read two tokens or more, `scores` (L, H) of every head by name are of
-    decoders and encoders, circuits of decoders without qk_norm, paths of one-layer attention-only decoders."""
+    """The inside of one model. Not every architecture has every part."""
 
     embedding: Embedding
     attention: Sequence[Attention] = ()
+    """of models that read two tokens or more"""
     scores: dict[str, np.ndarray] | None = None
+    """(L, H) of every head, by the name of the score; of decoders and encoders"""
     circuits: Circuits | None = None
+    """of decoders without qk_norm"""
     paths: Paths | None = None
+    """of one-layer attention-only decoders"""
 
 
 def look_inside(run: Run, model: LanguageModel, seed: int = 0) -> Inside:
-    """The inside of a run's model. The excerpt is from the validation split; without one it is random tokens."""
-    tok = run.tokenizer()
-    around, stream = text_ids(run, tok), validation_stream(run, tok)
-    seen = np.empty(0, np.int64) if stream is None else stream.read(0, COUNTED_TOKENS)
-    vocabulary = Vocabulary(tok)
-    words = vocabulary.words(np.bincount(seen, minlength=tok.vocab_size), LABELLED)
-    embedding = _embedding(model, vocabulary, words)
+    """Return the inside of a run's model.
+
+    The attention maps are of an excerpt of the validation split; without a dataset, of random tokens.
+    """
+    excerpts = Excerpts(run)
+    tok, stream = excerpts.tokenizer, excerpts.stream
+    labels = TokenLabels(tok)
+    counted = np.empty(0, np.int64) if stream is None else stream.read(0, COUNTED_TOKENS)
+    words = labels.words(np.bincount(counted, minlength=tok.vocab_size), LABELLED)
+    embedding = _embedding(model, labels, words)
     if model.config.context_length < 2:
         return Inside(embedding)
-    special = np.array(vocabulary.special)
-    ordinary = np.array(vocabulary.ids)[~special]
+    ordinary = np.array(labels.ids)[~np.array(labels.special)]
     if model.config.architecture == "encoder-decoder":
-        source, ids = _pair(run, stream, model, tok, around, ordinary, seed)
-        return Inside(embedding, _maps(model, vocabulary, ids, source))
-    ids = _excerpt(stream, model, tok, around, ordinary, seed)
-    attention, scores = _maps(model, vocabulary, ids), _scores(model, ordinary, seed)
+        source, target = _pair(excerpts, model, run.recipe.objective, ordinary, seed)
+        return Inside(embedding, _maps(model, labels, target, source))
+    ids = _excerpt(excerpts, model, ordinary, seed)
+    attention, scores = _maps(model, labels, ids), _scores(model, ordinary, seed)
     circuits = None
     if model.config.architecture == "decoder" and not model.config.qk_norm:
-        circuits = _circuits(model, vocabulary, words[:WORDS], scores["copying"])
-    return Inside(embedding, attention, scores, circuits, _paths(model, vocabulary, ids) if has_paths(model) else None)
+        circuits = _circuits(model, labels, words[:WORDS], scores["copying"])
+    return Inside(embedding, attention, scores, circuits, _paths(model, labels, ids) if has_paths(model) else None)
 
 
-def _embedding(model: LanguageModel, vocabulary: Vocabulary, labelled: list[int]) -> Embedding:
-    rows = model.embedding.weight[vocabulary.ids]
+def _embedding(model: LanguageModel, labels: TokenLabels, labelled: list[int]) -> Embedding:
+    rows = model.embedding.weight[labels.ids]
     found = principal_components(rows)
     words = labelled[:WORDS]
     near = nearest_tokens(rows, torch.tensor(words, dtype=torch.int64), min(NEIGHBOURS, len(rows) - 1))
     neighbours = [
-        list(zip(vocabulary.labels(places), cosines, strict=True))
+        list(zip(labels.at(places), cosines, strict=True))
         for places, cosines in zip(near.ids.tolist(), near.cosines.tolist(), strict=True)
     ]
     return Embedding(
         found.coordinates.cpu().numpy(),
         found.shares.cpu().numpy(),
-        np.array(vocabulary.kinds()),
-        dict(zip(labelled, vocabulary.labels(labelled), strict=True)),
-        list(zip(vocabulary.labels(words), neighbours, strict=True)),
+        np.array(labels.kinds()),
+        dict(zip(labelled, labels.at(labelled), strict=True)),
+        list(zip(labels.at(words), neighbours, strict=True)),
     )
 
 
-def _excerpt(
-    stream: TokenStream | None, model: LanguageModel, tok: Tokenizer, around: TextIds, ordinary: np.ndarray, seed: int
-) -> np.ndarray:
-    """Ids (T,) as the model reads them: of an encoder between its two special tokens, if its tokenizer has them."""
+def _excerpt(excerpts: Excerpts, model: LanguageModel, ordinary: np.ndarray, seed: int) -> np.ndarray:
+    """Return ids (T,) as the model reads them: with the special tokens of an encoder, if its tokenizer has them."""
+    special = excerpts.text_ids.special
     encoder = model.config.architecture == "encoder"
-    ids = _text(stream, tok, min(EXCERPT_TOKENS, model.config.context_length) - 2 * encoder, ordinary, seed)
-    special = around.special
-    edged = encoder and CLS in special and SEP in special
-    return np.concatenate(([special[CLS]], ids, [special[SEP]])) if edged else ids
+    ids = _text(excerpts, min(EXCERPT_TOKENS, model.config.context_length) - 2 * encoder, ordinary, seed)
+    return np.concatenate(([special[CLS]], ids, [special[SEP]])) if encoder and {CLS, SEP} <= special.keys() else ids
 
 
-def _text(stream: TokenStream | None, tok: Tokenizer, length: int, ordinary: np.ndarray, seed: int) -> np.ndarray:
-    """Ids of the stream, or random ones."""
-    ids = validation_excerpt(stream, tok, max(1, length), seed)
+def _text(excerpts: Excerpts, length: int, ordinary: np.ndarray, seed: int) -> np.ndarray:
+    """Return ids of the validation split; without one, random ids among `ordinary`."""
+    ids = excerpts.text(max(1, length), seed)
     return ids if len(ids) else np.random.default_rng(seed).choice(ordinary, max(1, length))
 
 
 def _pair(
-    run: Run,
-    stream: TokenStream | None,
-    model: LanguageModel,
-    tok: Tokenizer,
-    around: TextIds,
-    ordinary: np.ndarray,
-    seed: int,
+    excerpts: Excerpts, model: LanguageModel, objective: str, ordinary: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the encoder and the decoder of a model read, (S,) and (T,): of a pair of the validation split, or of a text
-    with spans taken out; without a dataset random tokens."""
-    most = min(EXCERPT_TOKENS, model.config.context_length)
-    if run.recipe.objective == "span-corruption" and stream is not None:
-        return corrupted(_text(stream, tok, max(2, most - 1), ordinary, seed), around, seed)[:2]
-    source = target = _text(None, tok, most, ordinary, seed)
-    if pairs := validation_pairs(run, tok):
-        row = int(np.random.default_rng(seed).integers(len(pairs)))
-        source, target = pairs.sources[row], pairs.targets[row]
-    room = max(1, most - len(around.before) - len(around.after))
-    start = () if around.start is None else (around.start,)
-    return np.array([*around.before, *source[:room], *around.after]), np.array([*start, *target[: most - 1]])
+    """Return what the encoder reads (S,) and what the decoder reads (T,).
+
+    They are from a pair of the validation split, or from a text with removed spans; without a dataset, random tokens.
+    """
+    ids, most = excerpts.text_ids, min(EXCERPT_TOKENS, model.config.context_length)
+    if objective == "span-corruption" and excerpts.stream is not None:
+        return excerpts.corrupted(_text(excerpts, max(2, most - 1), ordinary, seed), seed)[:2]
+    if excerpts.pairs is None:
+        source = target = np.random.default_rng(seed).choice(ordinary, most)
+    else:
+        row = int(np.random.default_rng(seed).integers(len(excerpts.pairs)))
+        source, target = excerpts.pairs.sources[row], excerpts.pairs.targets[row]
+    room = max(1, most - len(ids.before) - len(ids.after))
+    start = () if ids.start is None else (ids.start,)
+    return np.array([*ids.before, *source[:room], *ids.after]), np.array([*start, *target[: most - 1]])
 
 
 def _maps(
-    model: LanguageModel, vocabulary: Vocabulary, ids: np.ndarray, source: np.ndarray | None = None
+    model: LanguageModel, labels: TokenLabels, ids: np.ndarray, source: np.ndarray | None = None
 ) -> list[Attention]:
     device = model.embedding.weight.device
-    labels = vocabulary.labels_of
+    of_ids = labels.of_ids
 
     def weights(maps: Tensor) -> np.ndarray:
         return maps[:, 0].float().cpu().numpy()
 
     read = torch.from_numpy(ids)[None].to(device)
     if source is None:
-        return [Attention("Attention", labels(ids), labels(ids), weights(attention_maps(model, read).own))]
+        return [Attention("Attention", of_ids(ids), of_ids(ids), weights(attention_maps(model, read).own))]
     maps = attention_maps(model, read, torch.from_numpy(source)[None].to(device))
+    assert maps.encoder is not None and maps.cross is not None, "an encoder-decoder has three kinds of attention maps"
     return [
-        Attention("Attention of the encoder", labels(source), labels(source), weights(maps.encoder)),
-        Attention("Attention of the decoder", labels(ids), labels(ids), weights(maps.own)),
-        Attention("Attention from the decoder to the encoder", labels(ids), labels(source), weights(maps.cross)),
+        Attention("Attention of the encoder", of_ids(source), of_ids(source), weights(maps.encoder)),
+        Attention("Attention of the decoder", of_ids(ids), of_ids(ids), weights(maps.own)),
+        Attention("Attention from the decoder to the encoder", of_ids(ids), of_ids(source), weights(maps.cross)),
     ]
 
 
@@ -204,34 +213,34 @@ def _scores(model: LanguageModel, ordinary: np.ndarray, seed: int) -> dict[str, 
     return {name: score.cpu().numpy() for name, score in scores.items()}
 
 
-def _circuits(model: LanguageModel, vocabulary: Vocabulary, words: list[int], copying: np.ndarray) -> Circuits:
-    """Of the head that copies most."""
+def _circuits(model: LanguageModel, labels: TokenLabels, words: list[int], copying: np.ndarray) -> Circuits:
+    """Return the circuits of the head that copies most."""
     layer, head = (int(index) for index in np.unravel_index(np.argmax(copying), copying.shape))
-    everything = torch.tensor(vocabulary.ids, device=model.embedding.weight.device)
+    everything = torch.tensor(labels.ids, device=model.embedding.weight.device)
     attended = token_qk_circuit(model, layer, head, everything[words], everything, distance=1)
-    if model.config.norm_position == "pre":  # then keys are read through a norm, which divides by about this
+    if model.config.norm_position == "pre":  # keys are read through a norm, which divides by about this
         rows = model.embedding.weight[everything].double()
         attended = attended / (rows.square().mean(dim=-1) + model.config.norm_eps).sqrt()
-    attended = attended - attended.mean(dim=-1, keepdim=True)  # what all keys share changes no softmax
+    attended = attended - attended.mean(dim=-1, keepdim=True)  # softmax ignores a constant shared by all keys
     raised = token_ov_circuit(model, layer, head, everything[words], everything)
 
     def largest(values: Tensor) -> list[list[str]]:
-        return [vocabulary.labels(row) for row in values.topk(min(EFFECTS, len(everything)), dim=-1).indices.tolist()]
+        return [labels.at(row) for row in values.topk(min(EFFECTS, len(everything)), dim=-1).indices.tolist()]
 
-    rows = zip(vocabulary.labels(words), largest(attended), largest(raised), strict=True)
+    effects = zip(labels.at(words), largest(attended), largest(raised), strict=True)
     between = (circuit[:, words].numpy(force=True) for circuit in (attended, raised))
-    return Circuits(layer, head, [WordCircuits(*row) for row in rows], *between)
+    return Circuits(layer, head, [WordCircuits(*each) for each in effects], *between)
 
 
-def _paths(model: LanguageModel, vocabulary: Vocabulary, ids: np.ndarray) -> Paths:
-    """Of an excerpt (T,): at all positions but the last."""
+def _paths(model: LanguageModel, labels: TokenLabels, ids: np.ndarray) -> Paths:
+    """Return the paths at all positions of an excerpt (T,) except the last."""
     read = torch.from_numpy(ids)[None].to(model.embedding.weight.device)
     found = decompose_logits(model, read)
     parts = torch.cat([found.direct, found.heads[:, 0], found.constant])[:, :-1]  # (P, T - 1, V)
     following = read[:, 1:, None].expand(len(parts), -1, -1)
-    terms = parts.gather(-1, following)[..., 0] - parts[..., vocabulary.ids].mean(dim=-1)
-    labels = vocabulary.labels_of(ids)
+    terms = parts.gather(-1, following)[..., 0] - parts[..., labels.ids].mean(dim=-1)
+    tokens = labels.of_ids(ids)
     names = ["direct", *(f"head {head}" for head in range(len(found.heads)))]
     if found.constant.any():
         names.append("biases")
-    return Paths(names, labels[:-1], labels[1:], terms[: len(names)].numpy(force=True))
+    return Paths(names, tokens[:-1], tokens[1:], terms[: len(names)].numpy(force=True))

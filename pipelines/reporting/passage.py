@@ -1,4 +1,4 @@
-"""A passage of held-out text with the bits that a model needed for each of its tokens."""
+"""A passage of held-out text, with the bits that a model needs for each token."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,7 +21,7 @@ LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits; the shade of a token is the number 
 
 
 class Piece(NamedTuple):
-    """A piece of text and the bits of its tokens; None if the model does not predict it."""
+    """A piece of text and the bits of its tokens; None if the model did not predict it."""
 
     text: str
     bits: float | None
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Passage:
-    """A text in pieces, and `given`, the source that an encoder-decoder reads first."""
+    """A text in pieces; `given` is the source that an encoder-decoder reads."""
 
     split: str
     given: str
@@ -44,14 +44,14 @@ class Passage:
     @property
     def mean_bits(self) -> float:
         """Mean bits of the scored tokens."""
-        scored = [piece for piece in self.pieces if piece.bits is not None]
-        return sum(piece.bits for piece in scored) / max(1, sum(piece.tokens for piece in scored))
+        scored = [(piece.bits, piece.tokens) for piece in self.pieces if piece.bits is not None]
+        return sum(bits for bits, _ in scored) / max(1, sum(tokens for _, tokens in scored))
 
 
 def passage_of(run: Run, model: LanguageModel) -> Passage | None:
     """Return the start of the validation split of the run's dataset, scored as `bytelm evaluate` does.
 
-    None where the dataset is gone, does not fit the run, or has no such split.
+    None if the dataset is gone, does not fit the run, or has no such split.
     """
     tok = run.tokenizer()
     try:
@@ -75,7 +75,7 @@ def passage_of(run: Run, model: LanguageModel) -> Passage | None:
 
 @torch.no_grad()
 def _bits(model: LanguageModel, windows: Windows) -> list[float | None]:
-    """Return the bits of the targets of the first window, at most MOST_TOKENS; None where nothing is scored."""
+    """Return the bits of the first MOST_TOKENS targets of the first window; None for positions that are not scored."""
     scored = np.zeros_like(windows.scored)
     scored[0, :MOST_TOKENS] = windows.scored[0, :MOST_TOKENS]
     device = next(model.parameters()).device
@@ -88,7 +88,7 @@ def _bits(model: LanguageModel, windows: Windows) -> list[float | None]:
 
 
 def _pieces(tok: Tokenizer, ids: list[int], bits: list[float | None]) -> list[Piece]:
-    """Return tokens as pieces of text; tokens that are parts of one character make one piece."""
+    """Return tokens as pieces of text. Tokens that are parts of one character are one piece."""
     special = {token: name for name, token in tok.special_tokens.items()}
     pieces: list[Piece] = []
     waiting, total, count = b"", 0.0, 0

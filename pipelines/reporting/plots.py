@@ -3,25 +3,20 @@
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipelines.cli.display import quantity
 from pipelines.reporting.subject import Subject, Text, scored_texts
-from pipelines.reporting.svg import PALE, PALER, SERIES, draw_svg, new_figure, style
+from pipelines.reporting.svg import PALE, PALER, SERIES, Plot, draw_svg, new_figure, style
 
 SIZE = (5.6, 3.9)  # inches
 LINE_STYLES = ("-", "--", "-.", ":")  # distinguish runs without colour
 WARM_UP = 0.05  # share of the training that the loss axis ignores
 BINS = 24  # of the loss by position
-BAND = 2.0  # standard errors
-
-
-class Plot(NamedTuple):
-    """A figure of the page, with its title and explanation."""
-
-    name: str
-    title: str
-    text: str
-    svg: str
+BAND = 2.0  # half-width of the error band in standard errors
 
 
 def plots(subjects: Sequence[Subject]) -> list[Plot]:
@@ -41,11 +36,11 @@ def plots(subjects: Sequence[Subject]) -> list[Plot]:
         return [plot for plot in drawn if plot is not None]
 
 
-def _plot(name: str, title: str, text: str, figure: Any) -> Plot | None:
+def _plot(name: str, title: str, text: str, figure: Figure | None) -> Plot | None:
     return None if figure is None else Plot(name, title, text, draw_svg(figure, name, title))
 
 
-def _axes(height: float = SIZE[1]) -> tuple[Any, Any]:
+def _axes(height: float = SIZE[1]) -> tuple[Figure, Axes]:
     figure = new_figure(SIZE[0], height)
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
@@ -61,17 +56,19 @@ def _styled(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
         yield each, SERIES[number % len(SERIES)], LINE_STYLES[number % len(LINE_STYLES)]
 
 
-def _draw_loss(subjects: Sequence[Subject]) -> Any:
+def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = _axes()
     shown: list[float] = []
     for each, colour, line in _styled(subjects):
-        for split, look in (
-            ("train", {"alpha": 0.55, "linewidth": 1.2, "linestyle": line}),
-            ("validation", {"marker": "o", "markersize": 5, "linewidth": 1.6, "linestyle": line}),
-        ):
+        looks: dict[str, dict[str, Any]] = {
+            "train": {"alpha": 0.55, "linewidth": 1.2},
+            "validation": {"marker": "o", "markersize": 5, "linewidth": 1.6},
+        }
+        for split, look in looks.items():
             points = [(m["tokens"], m["loss"] / math.log(2)) for m in each.metrics if m["split"] == split]
             if points:
-                axes.plot(*zip(*points, strict=True), color=colour, label=_label(f"{each.name}, {split}"), **look)
+                label = _label(f"{each.name}, {split}")
+                axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=label, **look)
                 after = [bits for tokens, bits in points if tokens >= WARM_UP * points[-1][0]]
                 shown += after if len(after) > 1 else [bits for _, bits in points]
     if not shown:
@@ -81,7 +78,7 @@ def _draw_loss(subjects: Sequence[Subject]) -> Any:
     return _labelled(figure, axes, "training tokens", "bits per target")
 
 
-def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Any:
+def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Figure | None:
     figure, axes = _axes()
     for each, colour, line in _styled(subjects):
         points = [(m["tokens"], m[key]) for m in each.metrics if key in m]
@@ -91,8 +88,8 @@ def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Any:
     return _labelled(figure, axes, "training tokens", label)
 
 
-def _draw_positions(subjects: Sequence[Subject]) -> Any:
-    """Return the loss by position, averaged in bins that widen, with a band of its error; None without data."""
+def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
+    """Return the loss by position, averaged in widening bins, with an error band; None without data."""
     figure, axes = _axes()
     first, last = math.inf, 0.0
     for each, colour, line in _styled(subjects):
@@ -113,7 +110,8 @@ def loss_by_position(numbers: dict[str, Any]) -> list[tuple[float, float, float]
     """Return (position from 1, mean bits, standard error of the mean in bits) for each bin of an entry of
     evaluation.json.
 
-    A stride below the window scores the positions before `window - stride` in the first window only: they are left out.
+    With a stride below the window, only the first window scores the positions up to `window - stride`. They are left
+    out.
     """
     curves = numbers.get("curves", {})
     losses = curves.get("loss_by_position", [])
@@ -128,18 +126,18 @@ def loss_by_position(numbers: dict[str, Any]) -> list[tuple[float, float, float]
         return []
     first, last = scored[0][0], scored[-1][0]
     edges = [*sorted({round(first * (last / first) ** (step / BINS)) for step in range(BINS)}), last + 1]
-    bins = []
+    bins: list[tuple[float, float, float]] = []
     for low, high in itertools.pairwise(edges):
         inside = [each for each in scored if low <= each[0] < high]
         if inside:
             positions, bits, deviations = zip(*inside, strict=True)
             error = math.sqrt(sum(each**2 for each in deviations))
-            bins.append(tuple(value / len(inside) for value in (sum(positions), sum(bits), error)))
+            bins.append((sum(positions) / len(inside), sum(bits) / len(inside), error / len(inside)))
     return bins
 
 
-def _draw_bits_per_byte(text: Text) -> Any:
-    """Return a bar chart of all evaluations on one text and the baselines on it."""
+def _draw_bits_per_byte(text: Text) -> Figure:
+    """Return a bar chart of all evaluations on one text, and of the baselines."""
     first = text.scores[0].numbers
     per_byte = first["tokens"] / first["bytes"]
     bars = [
@@ -165,7 +163,7 @@ def _draw_bits_per_byte(text: Text) -> Any:
     return figure
 
 
-def _draw_reliability(subjects: Sequence[Subject]) -> Any:
+def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = _axes()
     axes.plot([0, 1], [0, 1], color=PALE, linestyle="--", linewidth=1.2)
     for each, colour, line in _styled(subjects):
@@ -184,15 +182,13 @@ def _with_split(subject: Subject) -> str:
 
 
 def _label(name: str) -> str:
-    """A run's name as matplotlib shows it: "$" begins a formula there, and what begins with "_" is left out."""
+    """Escape a run's name for matplotlib, where "$" begins a formula and a label that begins with "_" is hidden."""
     name = name.replace("$", r"\$")
     return f" {name}" if name.startswith("_") else name
 
 
-def _labelled(figure: Any, axes: Any, x: str, y: str) -> Any:
+def _labelled(figure: Figure, axes: Axes, x: str, y: str) -> Figure | None:
     """Label the axes, abbreviate their numbers (k, M) and add a legend; return the figure, or None if it is empty."""
-    from pipelines.cli.display import quantity
-
     handles, _ = axes.get_legend_handles_labels()
     if not handles:
         return None

@@ -1,26 +1,33 @@
-"""The facts of a report about a run: its training, its evaluations and its samples."""
+"""The subjects of a report: runs with their training, evaluations, samples and insides."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelines.run.evaluation_file import Evaluation
+from pipelines.cli.waiting import doing
+from pipelines.reporting.inside import Inside, look_inside
+from pipelines.reporting.passage import Passage, passage_of
+from pipelines.reporting.samples import Sample, samples_of
+from pipelines.reporting.tokenizer_facts import TokenizerFacts, tokenizer_facts
+from pipelines.run.evaluation_file import Evaluation, evaluations_of
 from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A run as the page shows it, under a `name` that no other run of the page has."""
+    """A run of the page, under a `name` that is unique on the page."""
 
     run: Run
     name: str
     metrics: list[dict[str, Any]]
     evaluations: list[Evaluation]
     parameters: int
-    samples: list[dict[str, str]] = field(default_factory=list)
-    passage: Any = None  # a `pipelines.reporting.passage.Passage`
-    tokenizer: Any = None  # a `pipelines.reporting.vocabulary_facts.VocabularyFacts`
-    inside: Any = None  # a `pipelines.reporting.inside.Inside`
+    tokenizer: TokenizerFacts
+    samples: list[Sample]
+    passage: Passage | None
+    inside: Inside | None
 
     @property
     def imported(self) -> bool:
@@ -43,7 +50,7 @@ class Subject:
 
     @property
     def main(self) -> Evaluation | None:
-        """The evaluation that the page opens with: the newest on the validation split, or else on any."""
+        """The evaluation that the page opens with: the newest one of the validation split, or else the newest one."""
         return next(
             (each for each in self.evaluations if each.split == "validation"), next(iter(self.evaluations), None)
         )
@@ -63,13 +70,36 @@ class Subject:
 
     @property
     def compressors(self) -> dict[str, dict[str, float]]:
-        """Bits per byte of compressors on the text of `main`, from any evaluation of it."""
+        """Bits per byte of compressors on the text of `main`, from any evaluation of that text."""
         same = [each for each in self.evaluations if self.main and each.text == self.main.text]
         return {name: bits for each in same for name, bits in each.numbers.get("compressors", {}).items()}
 
 
+def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: str | None = None) -> Subject:
+    """Return the subject of the run in `folder`, under the run's name or `name`.
+
+    `samples` and `inside` choose whether it has samples and a passage, and whether it has an inside.
+    """
+    run = Run(folder)
+    # Read the files first, so that a damaged one is reported before the model is loaded.
+    metrics, evaluations = run.metrics(), evaluations_of(run.evaluation())
+    model = load_trained(run).model
+    doing(f"looking at {run.name}")
+    return Subject(
+        run,
+        name or run.name,
+        metrics,
+        evaluations,
+        sum(p.numel() for p in model.parameters()),
+        tokenizer_facts(run),
+        samples_of(run, model) if samples else [],
+        passage_of(run, model) if samples else None,
+        look_inside(run, model) if inside else None,
+    )
+
+
 class Score(NamedTuple):
-    """One evaluation of a run in bits per byte; `number` is the place of the run on the page."""
+    """One evaluation of a run in bits per byte. `number` is the position of the run on the page."""
 
     number: int
     label: str
@@ -77,7 +107,7 @@ class Score(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text that models were scored on: a split of a dataset."""
+    """A text that runs were scored on: a split of a dataset."""
 
     split: str
     scores: list[Score]
@@ -97,7 +127,7 @@ def scored_texts(subjects: Sequence[Subject]) -> list[Text]:
 
 
 def label_of(subject: Subject, evaluation: Evaluation) -> str:
-    """Return the run's name, with the settings in which its evaluations on the same text differ."""
+    """Return the run's name, and the settings in which its evaluations of the same text differ."""
     siblings = [each for each in subject.evaluations if each.text == evaluation.text]
     settings = [
         f"{name.replace('_', ' ')} {value}"

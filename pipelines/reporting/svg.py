@@ -4,8 +4,12 @@ import io
 import re
 import warnings
 from collections import Counter
+from contextlib import AbstractContextManager
 from html import escape
-from typing import Any
+from typing import NamedTuple
+
+import matplotlib
+from matplotlib.figure import Figure
 
 # Figures are drawn in these colours, which `draw_svg` replaces with the page's variables for light and dark mode.
 SERIES = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#0f7f86")
@@ -35,29 +39,33 @@ STYLE = {
 }
 
 
-def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of that size in inches, with a transparent background."""
-    import matplotlib
-    from matplotlib.figure import Figure
+class Plot(NamedTuple):
+    """A plot of the page, with its title and explanation. `name` is unique on the page."""
 
+    name: str
+    title: str
+    text: str
+    svg: str
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of that size in inches, with a transparent background."""
     matplotlib.use("Agg")
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_alpha(0.0)
     return figure
 
 
-def style() -> Any:
-    """Return a context manager that draws figures in the style of the page."""
-    import matplotlib
-
+def style() -> AbstractContextManager[None]:
+    """Return a context in which matplotlib draws in the style of the page."""
     return matplotlib.rc_context(STYLE)
 
 
-def draw_svg(figure: Any, name: str, title: str) -> str:
+def draw_svg(figure: Figure, name: str, title: str) -> str:
     """Return `figure` as an <svg> whose ids begin with `name`, which must be unique on the page."""
     out = io.StringIO()
     with style(), warnings.catch_warnings():
-        # The reader's own fonts have more letters than the one that comes with matplotlib.
+        # The page uses the reader's fonts, which have more letters than matplotlib's font.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     svg = out.getvalue()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from pipelines.cli.display import duration
 from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, rows_of
 from pipelines.reporting.subject import Subject, label_of
 from pipelines.run.evaluation_file import Evaluation
@@ -187,6 +188,4 @@ def _date(recorded: Any) -> str:
 
 
 def _duration(seconds: float) -> str:
-    from pipelines.cli.display import duration
-
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)

@@ -1,4 +1,4 @@
-"""The tokens of a vocabulary as pictures and tables of a model's inside show them."""
+"""Labels and kinds of the tokens of a vocabulary, for plots and tables."""
 
 from collections.abc import Iterable
 
@@ -10,9 +10,11 @@ from tokenizer import Tokenizer
 KINDS = ("word, after a space", "letters", "digits", "punctuation", "white space", "part of a character", "special")
 
 
-class Vocabulary:
-    """The tokens that are used, each by its place among them: its id, and how it is shown. (Ids of a tokenizer can be
-    unused, and a model's embedding can have more rows than there are tokens.)"""
+class TokenLabels:
+    """The used tokens of a tokenizer, in the order of their ids; the place of a token is its index there.
+
+    Ids of a tokenizer can be unused, and a model's embedding can have more rows than its tokenizer has ids.
+    """
 
     def __init__(self, tok: Tokenizer) -> None:
         special = {token: spelling.encode() for spelling, token in tok.special_tokens.items()}
@@ -21,18 +23,20 @@ class Vocabulary:
         self.pieces = [special.get(token) or tok.token_bytes(token) for token in self.ids]
         self.special = [token in special for token in self.ids]
 
-    def labels(self, places: Iterable[int]) -> list[str]:
-        """Tokens on one line, white space visible."""
+    def at(self, places: Iterable[int]) -> list[str]:
+        """Return labels of tokens, on one line, with visible white space."""
         return [visible(self.pieces[place]) for place in places]
 
-    def labels_of(self, ids: np.ndarray) -> list[str]:
-        """The labels of ids (T,) that stand for something."""
+    def of_ids(self, ids: np.ndarray) -> list[str]:
+        """Return the labels of used ids (T,)."""
         places = {token: place for place, token in enumerate(self.ids)}
-        return self.labels(places[token] for token in ids.tolist())
+        return self.at(places[token] for token in ids.tolist())
 
     def words(self, counts: np.ndarray, most: int) -> list[int]:
-        """The places of at most so many whole words of three letters or more, by their `counts` (ids); where these say
-        nothing, by the order of the merges, which is that of frequency too."""
+        """Return the places of at most `most` whole words of three letters or more, the most frequent first.
+
+        `counts` are by id. Words of equal count are in the order of their ids, which merges make roughly by frequency.
+        """
         found = (
             place
             for place, piece in enumerate(self.pieces)
@@ -41,7 +45,7 @@ class Vocabulary:
         return sorted(found, key=lambda place: -counts[self.ids[place]])[:most]
 
     def kinds(self) -> list[int]:
-        """Which of KINDS each token is."""
+        """Return the kind of each token, as an index into KINDS."""
         return [6 if special else _kind(piece) for piece, special in zip(self.pieces, self.special, strict=True)]
 
 

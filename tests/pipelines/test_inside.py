@@ -13,8 +13,8 @@ from lm.analysis.circuits import token_ov_circuit, token_qk_circuit
 from lm.model import build_model
 from pipelines.report import report
 from pipelines.reporting.inside import look_inside
-from pipelines.reporting.pictures import draw_attention, draw_circuits, draw_embedding, draw_paths, draw_scores
-from pipelines.reporting.token_labels import KINDS, Vocabulary
+from pipelines.reporting.inside_plots import draw_attention, draw_circuits, draw_embedding, draw_paths, draw_scores
+from pipelines.reporting.token_labels import KINDS, TokenLabels
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 
@@ -88,9 +88,9 @@ def test_logits_of_a_one_layer_attention_only_model_are_shown_path_by_path(gpt):
 
 def excerpt_ids(run, paths):
     """The ids that the labels of `paths` stand for."""
-    vocabulary = Vocabulary(run.tokenizer())
-    places = {label: place for place, label in enumerate(vocabulary.labels(range(len(vocabulary.ids))))}
-    return [vocabulary.ids[places[label]] for label in [*paths.tokens, paths.following[-1]]]
+    labels = TokenLabels(run.tokenizer())
+    places = {label: place for place, label in enumerate(labels.at(range(len(labels.ids))))}
+    return [labels.ids[places[label]] for label in [*paths.tokens, paths.following[-1]]]
 
 
 def test_the_excerpt_is_validation_text(gpt, trained_gpt):
@@ -165,10 +165,10 @@ def test_tokens_are_sorted_by_kind(tmp_path):
     from tokenizer import Tokenizer
 
     tok = Tokenizer.train([" word word words 2024 2024 ?? ??\n\n\n\n"] * 5, vocab_size=300)
-    vocabulary = Vocabulary(tok)
-    shown = {KINDS[kind] for kind in vocabulary.kinds()}
+    labels = TokenLabels(tok)
+    shown = {KINDS[kind] for kind in labels.kinds()}
     assert shown == set(KINDS)
-    kinds = dict(zip(vocabulary.pieces, (KINDS[kind] for kind in vocabulary.kinds()), strict=True))
+    kinds = dict(zip(labels.pieces, (KINDS[kind] for kind in labels.kinds()), strict=True))
     assert kinds[b" word"] == "word, after a space"
     assert kinds[b"or"] == "letters"
     assert kinds[b"7"] == "digits"
@@ -177,7 +177,7 @@ def test_tokens_are_sorted_by_kind(tmp_path):
     assert kinds[b"\xff"] == "part of a character"
     assert kinds[b"<|endoftext|>"] == "special"
     counts = np.bincount(tok.encode(" words words word"), minlength=tok.vocab_size)
-    assert vocabulary.labels(vocabulary.words(counts, 5))[:2] == ["·words", "·word"]
+    assert labels.at(labels.words(counts, 5))[:2] == ["·words", "·word"]
 
 
 def test_labels_cannot_break_a_picture(gpt):

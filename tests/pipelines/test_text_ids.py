@@ -66,8 +66,8 @@ def test_a_llama_begins_and_ends_texts_as_in_transformers(llama_3, tmp_path):
     assert written["import "] == ""
     assert any(written.values())
     (sample,) = samples_of(Run(run), our_model(run))
-    assert sample["title"] == "from nothing"
-    assert "<|" not in sample["text"]
+    assert sample.title == "from nothing"
+    assert "<|" not in sample.text
 
 
 def test_a_prompt_for_gpt2_is_read_without_a_beginning_unless_it_is_empty(peers):

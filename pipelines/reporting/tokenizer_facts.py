@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.dataset.pairs import PairDataset
 from pipelines.dataset.reader import TokenDataset
-from pipelines.reporting.token_labels import KINDS, Vocabulary
+from pipelines.reporting.token_labels import KINDS, TokenLabels
 from pipelines.run.folder import Run
+from pipelines.training.data import open_dataset
 
 EXAMPLES = 12
 
 
 @dataclass(frozen=True)
-class VocabularyFacts:
+class TokenizerFacts:
     """Facts about a tokenizer.
 
     `rows` are labels with a value, `kinds` are kinds of tokens with their number, and `examples` are titles with the
@@ -27,12 +27,12 @@ class VocabularyFacts:
     examples: list[tuple[str, list[str]]]
 
 
-def vocabulary_facts(run: Run) -> VocabularyFacts:
+def tokenizer_facts(run: Run) -> TokenizerFacts:
     """Return facts about the tokenizer of `run`, with its bytes per token on the run's dataset."""
     tok = run.tokenizer()
-    vocabulary = Vocabulary(tok)
-    counts = Counter(vocabulary.kinds())
-    lengths = tok.token_byte_lengths[vocabulary.ids]  # 0 for special tokens
+    labels = TokenLabels(tok)
+    counts = Counter(labels.kinds())
+    lengths = tok.token_byte_lengths[labels.ids]  # 0 for special tokens
     merged = [place for place, length in enumerate(lengths.tolist()) if length > 1]
     facts = [
         ("entries", f"{tok.vocab_size:,}"),
@@ -47,21 +47,20 @@ def vocabulary_facts(run: Run) -> VocabularyFacts:
         "First merged tokens": merged[:EXAMPLES],
         "Last merged tokens": merged[-EXAMPLES:],
     }
-    return VocabularyFacts(
+    return TokenizerFacts(
         tok.fingerprint,
         [(label, [value]) for label, value in facts],
         [(name, [f"{counts[kind]:,}"]) for kind, name in enumerate(KINDS) if counts[kind]],
-        [(title, vocabulary.labels(places)) for title, places in examples.items() if places],
+        [(title, labels.at(places)) for title, places in examples.items() if places],
     )
 
 
 def _bytes_per_token(run: Run, fingerprint: str) -> list[tuple[str, str]]:
-    """Return a row for each split of the run's dataset; none if it is gone or has another tokenizer."""
-    kind = PairDataset if run.recipe.objective == "sequence-pairs" else TokenDataset
+    """Return a row for each split of the run's dataset; none for pairs, another tokenizer, or a lost dataset."""
     try:
-        dataset = kind(run.data)
+        dataset = open_dataset(run.data, run.recipe.objective)
     except ValueError:
         return []
-    if isinstance(dataset, PairDataset) or dataset.tokenizer_fingerprint != fingerprint:
+    if not isinstance(dataset, TokenDataset) or dataset.tokenizer_fingerprint != fingerprint:
         return []
     return [(f"bytes per token, {split}", f"{dataset.bytes_per_token(split):.3f}") for split in dataset.splits]
