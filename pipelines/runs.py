@@ -1,4 +1,4 @@
-"""`bytelm runs`: the runs under a folder, how far each got and what came of it."""
+"""`bytelm runs`: the runs under a folder, with the progress and loss of each."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ from pipelines.cli.verbs import verb
 from pipelines.run.folder import Run, is_classifier
 from pipelines.run.retention import checkpoint_folders, readable_state
 
-DEPTH = 4  # folders below those that are named
+DEPTH = 4  # levels of folders to search
 
 
 @verb
@@ -23,14 +23,14 @@ def runs(
     *,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> list[dict[str, Any]]:
-    """List the runs in these folders and below: objective, progress, loss, and whether one is training right now.
+    """List the runs in folders and below: state, objective, progress and loss.
 
     `state` is training, finished, stopped (bytelm pretrain --out RUN resumes it), imported, or damaged (`why` gives the
-    reason). Unless a run is training, its tokens and losses are those of its newest checkpoint. Losses are in nats per
-    target. Classifiers of bytelm finetune are not listed.
+    reason). Tokens and losses are as of the newest checkpoint, or as of now if the run is training. Losses are in nats
+    per target. Classifiers of bytelm finetune are not listed.
 
     Args:
-        folders: Where to look; by default here.
+        folders: Folders to search; default: the working folder.
         as_json: Whether to print JSON instead of a table.
     """
     found = [describe(folder) for root in folders for folder in run_folders(root)]
@@ -42,12 +42,12 @@ def runs(
     elif found:
         _show(found)
     else:
-        answer(f"there are no runs in {', '.join(map(str, folders))}: bytelm pretrain makes one")
+        answer(f"no runs in {', '.join(map(str, folders))}: bytelm pretrain makes one")
     return found
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """What `bytelm runs` tells of one run."""
+    """Return the facts about one run that `bytelm runs` lists."""
     facts: dict[str, Any] = {"run": str(folder), "changed": (folder / "config.toml").stat().st_mtime}
     try:
         run = Run(folder)
@@ -56,7 +56,7 @@ def describe(folder: Path) -> dict[str, Any]:
         return facts | {"state": "damaged", "why": str(error)}
     training = _is_locked(folder / ".lock")
     tokens = max((line["tokens"] for line in metrics), default=0)
-    if not training:  # training after the newest checkpoint is lost
+    if not training:  # progress after the newest checkpoint is lost
         tokens = _saved(run)
     last = {line["split"]: line for line in metrics if line["tokens"] <= tokens}
     log = folder / "metrics.jsonl"
@@ -80,14 +80,14 @@ def _state(run: Run) -> str:
 
 
 def _saved(run: Run) -> int:
-    """Return the tokens of the newest checkpoint; 0 without one."""
+    """Return the training tokens of the newest checkpoint; 0 without one."""
     return max((readable_state(folder).get("tokens", 0) for folder in checkpoint_folders(run.folder)), default=0)
 
 
 def run_folders(root: Path) -> list[Path]:
-    """Folders with a config.toml, `root` itself included, at most DEPTH below it."""
+    """Return the folders of runs, sorted: `root` and folders up to DEPTH levels below it."""
     if not root.is_dir():
-        raise ValueError(f"{root} is not a folder: name one that has runs in it")
+        raise ValueError(f"{root} is not a folder: name a folder that contains runs")
     patterns = ["/".join(["*"] * depth + ["config.toml"]) for depth in range(DEPTH + 1)]
     folders = {path.parent for pattern in patterns for path in root.glob(pattern)}
     return sorted(f for f in folders if (f / "tokenizer.json").exists() and not is_classifier(f))

@@ -1,10 +1,10 @@
-"""The numbers of evaluation.json: the name, unit and definition of each."""
+"""The numbers of evaluation.json: names, units and definitions."""
 
 from typing import Any, NamedTuple
 
 
 class Number(NamedTuple):
-    """A number as people read it: its name with the unit, digits after the point, and its definition."""
+    """A number as people read it: name with unit, definition, and digits after the decimal point."""
 
     name: str
     definition: str
@@ -22,7 +22,7 @@ NUMBERS = {
     "cross_entropy_bits": Number("cross-entropy, bits per token", "The cross-entropy in nats, divided by ln 2.", 4),
     "perplexity": Number(
         "perplexity",
-        "exp of the cross-entropy in nats: a choice among that many equally likely tokens is as hard to predict.",
+        "exp of the cross-entropy in nats. A uniform prediction over V tokens has a perplexity of V.",
         2,
     ),
     "bits_per_byte": Number(
@@ -75,7 +75,7 @@ NUMBERS = {
         "divergence from the source, bits", "Mean D_KL(source ∥ run) of the conditional distributions.", 4
     ),
     "kl_true_tokens": Number(
-        "tokens compared with the source", "Positions with a known distribution of the source.", 0
+        "tokens compared with the source", "Positions at which the distribution of the source is known.", 0
     ),
     "pseudo_perplexity": Number(
         "pseudo-perplexity",
@@ -85,30 +85,34 @@ NUMBERS = {
     "unigram_pseudo_perplexity": Number(
         "unigram baseline, pseudo-perplexity", "The unigram baseline at the positions of the pseudo-perplexity.", 2
     ),
-    "pseudo_tokens": Number("positions masked alone", "Positions that the pseudo-perplexity averages.", 0),
+    "pseudo_tokens": Number("positions masked alone", "Positions in the mean of the pseudo-perplexity.", 0),
     "cut": Number("pairs cut", "Pairs longer than the context of the model, cut to its length.", 0),
-    "bleu": Number("BLEU", "Cased corpus BLEU (0 to 100) of the targets that beam search finds, by sacrebleu.", 1),
-    "exact_match": Number("exact match", "Share of the targets found that equal the reference byte for byte.", 4),
+    "bleu": Number("BLEU", "Cased corpus BLEU (0 to 100) of the targets from beam search, by sacrebleu.", 1),
+    "exact_match": Number(
+        "exact match", "Share of targets from beam search that equal the reference byte for byte.", 4
+    ),
     "beams": Number("beams", "Hypotheses that beam search keeps.", 0),
     "length_penalty": Number(
         "length penalty", "Beam search divides the log-probability of a target by its length to this power.", 2
     ),
-    "window": Number("window, tokens", "Tokens that the model reads at once.", 0),
+    "window": Number("window, tokens", "Tokens in one input of the model.", 0),
     "stride": Number(
         "stride, tokens",
-        "Tokens between two windows. A stride below the window gives more context to each token, and costs more time.",
+        "Tokens from one window to the next. A stride below the window gives tokens more context, and takes longer.",
         0,
     ),
-    "min_context": Number("least context, tokens", "Positions with fewer tokens before them are not scored.", 0),
-    "document_mask": Number("document mask", "Whether a token sees only its own document."),
+    "min_context": Number(
+        "least context, tokens", "Positions with fewer tokens before them in a window are not scored.", 0
+    ),
+    "document_mask": Number("document mask", "Whether attention is limited to the document of the token."),
     "dtype": Number("dtype", "Number format of activations and matrix products."),
 }
 # Entries of a split that are not a single number.
 NOT_NUMBERS = ("curves", "compressors", "examples", "bleu_signature")
 COMPRESSED = Number(
     "compressor, bits per byte",
-    'Compressed size of the same text. "Given the training text" is the growth of the compressed training text when '
-    "this text is appended to it.",
+    'Compressed size of the same text. "Given the training text" is the growth of the compressed training text after '
+    "this text is appended.",
 )
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report: how each run was trained, how it was evaluated, and the numbers."""
+"""The tables of a report: the training of each run, its evaluations, and all numbers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ OBJECTIVES = {
     "span-corruption": "Spans removed from a text",
     "sequence-pairs": "Targets of pairs",
 }
-# The numbers of the first table of the page, in this order.
+# Numbers of the results at the top of the page, in this order.
 HEADLINES = (
     "cross_entropy_bits",
     "perplexity",
@@ -35,7 +35,7 @@ HEADLINES = (
 
 
 class Table(NamedTuple):
-    """A table with a title, a column for each of `heads`, and rows of a label and a cell for each column."""
+    """A table with a title, the heads of its columns, and rows of a label and a cell for each column."""
 
     title: str
     heads: list[str]
@@ -43,7 +43,7 @@ class Table(NamedTuple):
 
 
 def training_table(subjects: Sequence[Subject]) -> Table:
-    """Return the table of runs and how they were trained, without empty rows."""
+    """Return the table with the training of each run, without empty rows."""
 
     def facts(name: str) -> Callable[[Subject], str]:
         return lambda each: str(each.run.facts.get(name) or UNRECORDED)
@@ -71,7 +71,7 @@ def training_table(subjects: Sequence[Subject]) -> Table:
 
 
 def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
-    """Return a table for each objective: the numbers that people quote, and how each was measured."""
+    """Return a table for each objective: the numbers that people quote, and the settings of each evaluation."""
     return [
         Table(
             OBJECTIVES[objective],
@@ -106,7 +106,7 @@ def definitions_of(subjects: Sequence[Subject]) -> list[Number]:
 
 
 def validation_losses(subjects: Sequence[Subject]) -> list[str]:
-    """Return a line for each run that explains how its last logged validation loss differs from its evaluation's."""
+    """Return a line for each run that compares its last logged validation loss with its evaluation."""
     lines = []
     for each in subjects:
         last = [line for line in each.metrics if line["split"] == "validation"][-1:]
@@ -128,7 +128,7 @@ Column = tuple[Subject, Evaluation]
 
 
 def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
-    """Return the evaluations of each objective: numbers of different objectives are not comparable."""
+    """Return the evaluations by objective, because numbers of different objectives are not comparable."""
     columns: dict[str, list[Column]] = {}
     for each in subjects:
         for evaluation in each.evaluations:

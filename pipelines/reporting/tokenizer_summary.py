@@ -1,4 +1,4 @@
-"""What training a vocabulary came to: what it was trained on, its entries, and how well it fits held-out text."""
+"""The summary of a trained tokenizer: its training text, its entries, and its fit to held-out text."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,25 +12,24 @@ from pipelines.cli.display import duration, messages, quantity, say, table
 from pipelines.cli.escapes import visible
 from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
 
-# Held-out text that the summary is measured on.
-SAMPLE_BYTES = 4_000_000
+SAMPLE_BYTES = 4_000_000  # of held-out text
 PRETOKENS_AT_ONCE = 1 << 18
 EXAMPLES = 4
 LONGEST_EXAMPLE = 1000  # bytes
 OURS = "this one"
-# What the phases are called, and what they count.
+# Names of the phases, and the units that they count.
 PHASES = {"count": ("counting", "B"), "combine": ("combining", ""), "merge": ("merging", "")}
 
 
 class HeldOut:
-    """The first `SAMPLE_BYTES` or so of a corpus's validation split: whole documents, but no more of a longer one."""
+    """About the first `SAMPLE_BYTES` of a corpus's validation split. Longer documents are cut to that length."""
 
     def __init__(self) -> None:
         self.texts: list[pa.Array] = []
         self.bytes = 0
 
     def apart_from_training(self, corpus: Corpus | PairTexts) -> Iterator[pa.RecordBatch]:
-        """The training split, in one pass that also finds the held-out text."""
+        """Yield the training split, and take the held-out text in the same pass."""
         for split, batch in corpus.routed_batches():
             if split == "train":
                 yield batch
@@ -38,14 +37,14 @@ class HeldOut:
                 self._add(batch)
 
     def take(self, corpus: Corpus | PairTexts) -> None:
-        """Only the held-out text."""
+        """Take the held-out text in a pass that stops early."""
         for batch in corpus.batches("validation"):
             self._add(batch)
             if self.bytes >= SAMPLE_BYTES:
                 break
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        """Keep copies of as many of the documents as it takes. A view would keep a whole mapped file in memory."""
+        """Add copies of documents until there is enough text. A view would keep a whole mapped file in memory."""
         texts = batch.column(0)
         ends = np.cumsum(pc.binary_length(texts).to_numpy()) + self.bytes
         wanted = min(len(ends), int(np.searchsorted(ends, SAMPLE_BYTES)) + 1)
@@ -57,37 +56,39 @@ class HeldOut:
 
 def summarize(
     tok: Tokenizer,
-    whole: PretokenCounts,
-    kept: PretokenCounts,
+    counts: PretokenCounts,
+    frequent: PretokenCounts,
     held_out: HeldOut,
     others: Mapping[str, Tokenizer],
 ) -> dict[str, Any]:
-    """The numbers of `tok`, trained on `kept`, what `--min-count` left of the counts `whole`, and beside it those of
-    other tokenizers on the same held-out text."""
+    """Return the numbers of the tokenizer `tok`, and the fit of `others` to the same held-out text.
+
+    `counts` are all pretokens of the training text. `frequent` are the pretokens that `--min-count` left for training.
+    """
     return {
-        **_trained_on(whole, kept),
-        **_vocabulary(tok, kept),
+        **_trained_on(counts, frequent),
+        **_entries(tok, frequent),
         "held_out_bytes": held_out.bytes,
         "held_out": {name: _measured(each, held_out) for name, each in {OURS: tok, **others}.items()},
     }
 
 
-def _trained_on(whole: PretokenCounts, kept: PretokenCounts) -> dict[str, Any]:
+def _trained_on(counts: PretokenCounts, frequent: PretokenCounts) -> dict[str, Any]:
     facts = {
-        "trained_on_bytes": kept.total_bytes,
-        "pretokens": kept.total,
-        "distinct_pretokens": len(kept),
-        "spilled_runs": whole.spilled_runs,
-        "spilled_bytes": whole.spilled_bytes,
+        "trained_on_bytes": frequent.total_bytes,
+        "pretokens": frequent.total,
+        "distinct_pretokens": len(frequent),
+        "spilled_runs": counts.spilled_runs,
+        "spilled_bytes": counts.spilled_bytes,
     }
-    if kept is not whole:
-        facts["left_out_pretokens"] = len(whole) - len(kept)
-        facts["left_out_bytes"] = whole.total_bytes - kept.total_bytes
+    if frequent is not counts:
+        facts["left_out_pretokens"] = len(counts) - len(frequent)
+        facts["left_out_bytes"] = counts.total_bytes - frequent.total_bytes
     return facts
 
 
-def _vocabulary(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
-    """What the entries are, and which of them the training text ends up without."""
+def _entries(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
+    """Return facts about the entries, and about dead merges, which are no tokens of the training text."""
     lengths = tok.token_byte_lengths
     longest = np.argsort(-lengths, kind="stable")[:EXAMPLES]
     facts = {
@@ -113,9 +114,9 @@ def _example(tok: Tokenizer, token: int) -> str:
 
 
 def tokens_of_counts(tok: Tokenizer, counts: PretokenCounts) -> tuple[int, np.ndarray]:
-    """(tokens of the text that was counted, whether each id is among them: bool (vocab_size,)).
+    """Return the number of tokens of the counted text, and bool (vocab_size,): which ids occur in it.
 
-    Exact for named patterns: by these, a pretoken that stands alone is one pretoken again.
+    Exact for named patterns, which split a single pretoken no further.
     """
     tokens, used = 0, np.zeros(tok.vocab_size, dtype=bool)
     for first in range(0, len(counts), PRETOKENS_AT_ONCE):
@@ -130,7 +131,7 @@ def tokens_of_counts(tok: Tokenizer, counts: PretokenCounts) -> tuple[int, np.nd
 
 
 def _measured(tok: Tokenizer, held_out: HeldOut) -> dict[str, int]:
-    """Tokens of the held-out text, and how many of the entries occur among them."""
+    """Return the tokens of the held-out text, and the number of entries that occur in it."""
     tokens, used = 0, np.zeros(tok.vocab_size, dtype=bool)
     for texts in held_out.texts:
         ids = tok.encode_arrow(texts).values.to_numpy()
@@ -140,13 +141,13 @@ def _measured(tok: Tokenizer, held_out: HeldOut) -> dict[str, int]:
 
 
 def show(summary: dict[str, Any]) -> None:
-    """Print a summary, with `tokenizer`, `split_rule` and `seconds` of each phase beside these numbers."""
+    """Print a summary, to which the caller has added `tokenizer`, `split_rule` and the `seconds` of each phase."""
     say("")
     table(("tokenizer", summary["tokenizer"]), list(_rows(summary)), text=True, to=messages)
     size = summary["held_out_bytes"]
     say("")
     if not size:
-        say("there is no held-out text to measure it on")
+        say("no held-out text to measure the tokenizer on")
         return
     rows = []
     for name, numbers in summary["held_out"].items():

@@ -48,7 +48,7 @@ def _baselines(numbers: dict[str, Any], per: float) -> dict[str, float]:
 
 
 def _compared(found: float, opponents: dict[str, float]) -> str:
-    """Return ": it beats a (1.0), and loses to b (0.5)", or an empty string without opponents."""
+    """Return a text such as ": it beats a (1.0), and loses to b (0.5)"; empty without opponents."""
     ranked = sorted(opponents.items(), key=lambda item: item[1])
     groups = {
         "beats": [f"{name} ({bits:.3f})" for name, bits in ranked if bits > found],
