@@ -27,10 +27,7 @@ def plots(subjects: Sequence[Subject]) -> list[Plot]:
             _plot("learning-rate", "Learning rate", _LR, _draw_series(subjects, "lr", "learning rate")),
             _plot("speed", "Speed", _SPEED, _draw_series(subjects, "tokens_per_s", "tokens per second")),
             _plot("position", "Loss by position", _POSITION, _draw_positions(subjects)),
-            *(
-                _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", _BYTES, _draw_bits_per_byte(text))
-                for number, text in enumerate(scored_texts(subjects), 1)
-            ),
+            *(_plot_bits_per_byte(number, text) for number, text in enumerate(scored_texts(subjects), 1)),
             _plot("reliability", "Reliability", _RELIABILITY, _draw_reliability(subjects)),
         ]
         return [plot for plot in drawn if plot is not None]
@@ -38,6 +35,11 @@ def plots(subjects: Sequence[Subject]) -> list[Plot]:
 
 def _plot(name: str, title: str, text: str, figure: Figure | None) -> Plot | None:
     return None if figure is None else Plot(name, title, text, draw_svg(figure, name, title))
+
+
+def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
+    explanation = _BYTES + (_HATCHED if text.compressors else "")
+    return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
 
 
 def _axes(height: float = SIZE[1]) -> tuple[Figure, Axes]:
@@ -210,7 +212,8 @@ _POSITION = (
     "Cross-entropy by position in the window: how much a longer context helps. Points are means of bins; the band is "
     "two standard errors, where these were recorded. Positions that only the first window scores are left out."
 )
-_BYTES = "All bars are of the same text; shorter is better. Hatched: a compressor that has seen the training text."
+_BYTES = "All bars are of the same text; shorter is better."
+_HATCHED = " Hatched: a compressor that has seen the training text."
 _RELIABILITY = (
     "Accuracy of the first-ranked token against its probability. A calibrated model is on the dashed diagonal. "
     "The area of a circle is the share of tokens in its bin."

@@ -27,7 +27,7 @@ SEARCH_SETTINGS = f"beam search, {BEAMS} beams"
 
 
 class Sample(NamedTuple):
-    """A text given to a model (`before`), and the text that the model wrote."""
+    """The text that a model wrote, and the text before it: the model's input, and the reference if there is one."""
 
     title: str
     settings: str
@@ -110,8 +110,8 @@ def _restored(excerpts: Excerpts, model: LanguageModel, text: np.ndarray, seed: 
     return Sample(
         "validation text with removed spans (hidden spans, then guesses)",
         SEARCH_SETTINGS,
-        tok.decode(source[:-1].tolist()),
-        f"\n\n{tok.decode(target[:-1].tolist())}\n{tok.decode(found)}",
+        f"{tok.decode(source[:-1].tolist())}\n\n{tok.decode(target[:-1].tolist())}\n",
+        tok.decode(found),
     )
 
 
@@ -127,8 +127,8 @@ def _answered(excerpts: Excerpts, model: LanguageModel, seed: int) -> list[Sampl
         Sample(
             "a source of the validation split (reference, then target found)",
             SEARCH_SETTINGS,
-            tok.decode(pairs.sources[row].tolist()),
-            f"\n\n{tok.decode(pairs.targets[row].tolist())}\n{tok.decode(found)}",
+            f"{tok.decode(pairs.sources[row].tolist())}\n\n{tok.decode(pairs.targets[row].tolist())}\n",
+            tok.decode(found),
         )
         for row, found in zip(rows, _search(excerpts, model, sources), strict=True)
     ]

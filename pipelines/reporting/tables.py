@@ -62,7 +62,7 @@ def training_table(subjects: Sequence[Subject]) -> Table:
         "tokens per second": trained(lambda each: f"{each.speed:,.0f}"),
         "dtype": trained(lambda each: each.run.recipe.train.dtype),
         "hardware": trained(facts("hardware")),
-        "begun": lambda each: _date(each.run.facts.get("date")),
+        "date": lambda each: _date(each.run.facts.get("date")),
         "bytelm": facts("version"),
         "PyTorch": facts("torch"),
         "tokenizer": lambda each: each.run.facts["tokenizer_fingerprint"][:16],
@@ -114,7 +114,7 @@ def validation_losses(subjects: Sequence[Subject]) -> list[str]:
             continue
         train, numbers = each.run.recipe.train, each.numbers
         lines.append(
-            f"{each.name}: the curve ends at {last[0]['loss'] / math.log(2):.3f} bits (step {last[0]['step']:,}; about "
+            f"{each.name}: the curve ends at {last[0]['loss'] / math.log(2):.3f} bits (step {last[0]['step']:,}; up to "
             f"{train.validation_tokens:,} tokens of the validation split, {train.dtype}), and the evaluation has "
             f"{numbers['cross_entropy_bits']:.3f} bits ({each.main.measured.get('checkpoint') or 'newest checkpoint'}; "
             f"{numbers['tokens']:,} tokens, {numbers['dtype']}"

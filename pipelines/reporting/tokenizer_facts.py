@@ -1,4 +1,4 @@
-"""The facts of a report about a tokenizer."""
+"""Facts about a tokenizer, for a report."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.reporting.token_labels import KINDS, TokenLabels
 from pipelines.run.folder import Run
 from pipelines.training.data import open_dataset
+from tokenizer import Tokenizer, sentinels
 
 EXAMPLES = 12
 
@@ -38,7 +39,7 @@ def tokenizer_facts(run: Run) -> TokenizerFacts:
         ("entries", f"{tok.vocab_size:,}"),
         ("merges", f"{len(tok.merges):,}"),
         ("split pattern", str(tok.pattern)),
-        ("special tokens", " ".join(tok.special_tokens) or "none"),
+        ("special tokens", _special_tokens(tok)),
         *_bytes_per_token(run, tok.fingerprint),
         ("fingerprint", tok.fingerprint[:16]),
     ]
@@ -53,6 +54,15 @@ def tokenizer_facts(run: Run) -> TokenizerFacts:
         [(name, [f"{counts[kind]:,}"]) for kind, name in enumerate(KINDS) if counts[kind]],
         [(title, labels.at(places)) for title, places in examples.items() if places],
     )
+
+
+def _special_tokens(tok: Tokenizer) -> str:
+    """Return the names of the special tokens, with sentinels as a range."""
+    numbered = [name for name in sentinels(len(tok.special_tokens)) if name in tok.special_tokens]
+    names = [name for name in tok.special_tokens if name not in numbered]
+    if len(numbered) > 2:
+        numbered = [numbered[0], "to", numbered[-1]]
+    return " ".join([*names, *numbered]) or "none"
 
 
 def _bytes_per_token(run: Run, fingerprint: str) -> list[tuple[str, str]]:

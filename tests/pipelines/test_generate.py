@@ -91,8 +91,8 @@ def test_an_encoder_decoder_answers_sources_with_their_sentinels(trained_t5, pri
 def test_samples_of_an_encoder_decoder_show_what_was_hidden_and_what_was_guessed(trained_t5):
     run = Run(trained_t5)
     (sample,) = samples_of(run, load_trained(run).model)
-    assert "<|sentinel_0|>" in sample.before
-    hidden = sample.text.strip().splitlines()[0]
+    source, hidden = sample.before.strip().split("\n\n")
+    assert "<|sentinel_0|>" in source
     assert hidden.startswith("<|sentinel_0|>")
 
 
@@ -101,8 +101,8 @@ def test_samples_of_a_model_of_pairs_show_source_target_and_answer(trained_trans
     samples = samples_of(run, load_trained(run).model)
     assert len(samples) == 4
     for sample in samples:
-        target = sample.text.strip().splitlines()[0]
-        assert target == sample.before.replace("the number", "die Zahl")
+        source, target = sample.before.strip().split("\n\n")
+        assert target == source.replace("the number", "die Zahl")
 
 
 def test_a_source_longer_than_the_model_reads_is_cut_and_it_is_said_where(trained_translator, printed):
