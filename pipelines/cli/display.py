@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -124,11 +124,13 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class _Preparation(ProgressColumn):
-    """What the work waits for: an import or a compilation."""
+class _Progress(Progress):
+    """Bars, and below them the import or compilation that the work waits for."""
 
-    def render(self, task: Task) -> Text:
-        return Text(preparation() or "")
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if what := preparation():
+            yield Text(f"{what} ...")
 
 
 class Bar:
@@ -148,14 +150,13 @@ class Bar:
     def __enter__(self) -> "Bar":
         doing(self.label or "working")
         if messages.is_terminal and not messages.quiet:
-            self._rich = Progress(
+            self._rich = _Progress(
                 TextColumn("{task.description:<12}", markup=False),
                 BarColumn(),
                 TaskProgressColumn(),
                 TextColumn("{task.fields[rate]}", markup=False),
                 TimeRemainingColumn(elapsed_when_finished=True),
                 TextColumn("{task.fields[note]}", markup=False),
-                _Preparation(),
                 console=messages,
             )
             self._rich.start()
