@@ -51,11 +51,12 @@ def pretrain(
         print_plan(fit_to_data(recipe, dataset), dataset, out)
         return 0
     # torch takes seconds to import: `--help` and a mistyped recipe should not wait for it.
+    from pipelines.training.allocator import freed_memory_returned
     from pipelines.training.machine import cores_a_product, without_subnormals
     from pipelines.training.parallel import processes
 
     threads, group = recipe.train.threads, processes(parallel, recipe.train.device)
-    with without_subnormals(), cores_a_product(threads), group as group:
+    with freed_memory_returned(), without_subnormals(), cores_a_product(threads), group as group:
         return _pretrain(recipe, data, out, group)
 
 

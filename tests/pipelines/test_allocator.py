@@ -33,3 +33,23 @@ def test_memory_that_a_step_freed_serves_the_next_one():
     kept, faults = page_faults("kept")
     assert kept and faults < 1_000
     assert page_faults("returned")[1] > 10_000
+
+
+RESIDENT = """
+import torch
+from pipelines.cli.memory import resident_memory
+from pipelines.training.allocator import freed_memory_returned, keep_freed_memory
+
+with freed_memory_returned():
+    keep_freed_memory()
+    blocks = [torch.ones(10_000_000) for _ in range(4)]
+    del blocks
+    kept = resident_memory()
+print(kept - resident_memory())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_memory_goes_back_to_the_system_after_training():
+    said = subprocess.run([sys.executable, "-c", RESIDENT], capture_output=True, text=True, check=True)
+    assert int(said.stdout) > 100_000_000  # of 160 MB
