@@ -21,10 +21,10 @@ setup: .venv/.ready
 demo: .venv/.ready
 	$(BIN)/bytelm demo
 
-# A process a core, each with whole files, as the tests of one share what its fixtures make.
+# A process a core, each with whole files, since the tests of a file share its fixtures, in the order of tests/conftest.py.
 test: .venv/.ready-test lint
 	@echo "== tests"
-	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --durations=15
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder --durations=15
 
 test-slow: .venv/.ready-test
 	@echo "== slow tests"

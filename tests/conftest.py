@@ -34,8 +34,16 @@ def peak_memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 """
 
+# Files that take longest come first, so that no worker of `make test` is left with one of them at the end.
+LONGEST = ("test_readme.py", "test_demo.py", "test_parallel.py", "test_cli.py", "test_output.py")
+
 BYTELM = Path(sys.executable).with_name("bytelm")
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_modifyitems(items):
+    """Move the tests of LONGEST to the front."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="session")
