@@ -144,11 +144,11 @@ def test_synthetic_corpora_are_deterministic_and_their_splits_differ():
     assert {name: len(texts) for name, texts in everything(corpus).items()} == {"train": 2048, "validation": 128}
 
 
-def test_sampling_four_megabytes_takes_seconds():
+def test_sampling_four_megabytes_takes_seconds_of_cpu_time():
     source = MarkovSource(2, 16)
-    start = time.perf_counter()
+    start = time.process_time()
     source.sample_documents(256, 1 << 14, np.random.default_rng(0))
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize(
