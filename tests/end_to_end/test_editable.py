@@ -18,12 +18,12 @@ def python(tmp_path_factory):
     sources.mkdir()
     for name in ("tokenizer", "lm", "corpora", "pipelines", "bytelm.py", "pyproject.toml", "README.md", "LICENSE"):
         (sources / name).symlink_to(ROOT / name)
-    venv.create(folder / "venv", with_pip=True)
+    venv.create(folder / "venv")
     here = Path(sysconfig.get_paths()["purelib"])
     # A .pth file would also add this environment's own editable installation.
     python = next((folder / "venv").glob("bin/python"))
     options = ["--no-deps", "--no-build-isolation", "--ignore-installed", "-q", "--editable", sources]
-    environment = {"PYTHONPATH": str(here), "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": str(here), "PATH": "/usr/bin:/bin"}  # with pip and setuptools
     done = subprocess.run([python, "-m", "pip", "install", *options], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return python, here, sources
