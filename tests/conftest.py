@@ -1,5 +1,7 @@
 """Small real data that the tests of the pipelines share: documents from the standard library's own sources."""
 
+import contextlib
+import io
 import os
 import resource
 import signal
@@ -7,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -162,6 +165,37 @@ def bytelm(tmp_path):
         done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, **options)
         done.stderr = without_waiting(done.stderr)
         return done
+
+    return run
+
+
+@pytest.fixture
+def in_process(tmp_path, monkeypatch):
+    """Run a verb as the command does, with the same output and status, but in this process, which has PyTorch loaded.
+
+    For the many tests of what the command says. `bytelm` starts the installed command.
+    """
+    from pipelines.cli.dispatch import main
+
+    def run(*arguments):
+        out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        with (
+            monkeypatch.context() as patch,
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(errors),
+        ):
+            patch.chdir(tmp_path)
+            patch.setattr(os, "environ", os.environ.copy())
+            patch.setenv("COLUMNS", "80")
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("default", UserWarning)
+            try:
+                status = main([*map(str, arguments)])
+            except SystemExit as leaving:
+                status = leaving.code or 0
+        output, said = (stream.buffer.getvalue().decode() for stream in (out, errors))
+        return subprocess.CompletedProcess(arguments, status, output, without_waiting(said))
 
     return run
 

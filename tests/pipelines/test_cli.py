@@ -33,8 +33,8 @@ def assert_refused(done, *words, status=1):
         assert word in message
 
 
-def test_help_lists_the_verbs(bytelm):
-    done = bytelm("--help")
+def test_help_lists_the_verbs(in_process):
+    done = in_process("--help")
     assert done.returncode == 0
     for verb in ("demo", "corpus", "train-tokenizer", "build-dataset", "pretrain", "evaluate", "generate", "report"):
         assert verb in done.stdout
@@ -169,21 +169,21 @@ def test_an_error_of_unknown_layout_is_printed_on_one_line():
     assert one_line("no box") == "no box"
 
 
-def test_a_misspelt_pattern_is_not_taken_for_a_regex(bytelm, tmp_path):
+def test_a_misspelt_pattern_is_not_taken_for_a_regex(in_process, tmp_path):
     (tmp_path / "a.txt").write_text("text\n" * 100)
-    done = bytelm("train-tokenizer", "a.txt", "--vocab-size", "300", "--out", "tok", "--pattern", "cl100K")
+    done = in_process("train-tokenizer", "a.txt", "--vocab-size", "300", "--out", "tok", "--pattern", "cl100K")
     assert_refused(done, "--pattern cl100K is no known name", "gpt2", "cl100k")
 
 
 @pytest.mark.parametrize("length", ["1", "0", "-5", "3G"])
-def test_a_context_length_that_cannot_be(bytelm, text_folder, tokenizer_folder, tmp_path, length):
+def test_a_context_length_that_cannot_be(in_process, text_folder, tokenizer_folder, tmp_path, length):
     command = ("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--out", "d")
-    assert_refused(bytelm(*command, f"--context-length={length}"), "--context-length is", "must be from 2")
+    assert_refused(in_process(*command, f"--context-length={length}"), "--context-length is", "must be from 2")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_that_does_not_fit_the_memory(bytelm, dataset_folder, tmp_path):
-    done = bytelm(
+def test_a_model_that_does_not_fit_the_memory(in_process, dataset_folder, tmp_path):
+    done = in_process(
         "pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "r",
         "--model.context-length", "32", "--model.width", "20000000", "--model.heads", "2",
     )  # fmt: skip
@@ -219,9 +219,9 @@ def test_a_fault_that_speaks_of_memory_is_not_called_a_lack_of_it(monkeypatch):
         main(["runs"])
 
 
-def test_names_with_brackets_are_names(bytelm, tmp_path):
+def test_names_with_brackets_are_names(in_process, tmp_path):
     (tmp_path / "a.txt").write_text("some text\n" * 100)
-    done = bytelm("train-tokenizer", "a.txt", "--vocab-size", "265", "--out", "k[/b]")
+    done = in_process("train-tokenizer", "a.txt", "--vocab-size", "265", "--out", "k[/b]")
     assert done.returncode == 0, done.stderr
     assert "k[/b]" in done.stdout
 
@@ -234,63 +234,65 @@ def test_help_into_a_closed_pipe_is_no_error():
     assert process.stderr.read() == ""
 
 
-def test_a_warning_is_one_line(bytelm, tmp_path):
+def test_a_warning_is_one_line(in_process, tmp_path):
     (tmp_path / "a.txt").write_text("some text\n" * 100)
-    done = bytelm("train-tokenizer", "a.txt", "--vocab-size", "5000", "--out", "tok")
+    done = in_process("train-tokenizer", "a.txt", "--vocab-size", "5000", "--out", "tok")
     assert done.returncode == 0
     assert done.stderr.startswith("bytelm train-tokenizer: warning: the corpus ran out of pairs")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_unknown_verb_gets_the_nearest(bytelm):
-    assert_refused(bytelm("evalute", "x"), "no verb 'evalute'", "did you mean 'evaluate'", status=2)
+def test_an_unknown_verb_gets_the_nearest(in_process):
+    assert_refused(in_process("evalute", "x"), "no verb 'evalute'", "did you mean 'evaluate'", status=2)
 
 
 @pytest.mark.parametrize("verb", [["train-tokenizer", "--vocab-size", "300"], ["corpus", "show"]])
-def test_a_corpus_that_does_not_exist(bytelm, tmp_path, verb):
+def test_a_corpus_that_does_not_exist(in_process, tmp_path, verb):
     out = ["--out", "tok"] if verb[0] == "train-tokenizer" else []
-    assert_refused(bytelm(*verb, "stdlibs", *out), "stdlibs", "did you mean stdlib?")
+    assert_refused(in_process(*verb, "stdlibs", *out), "stdlibs", "did you mean stdlib?")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_corpus(bytelm, tmp_path):
+def test_an_empty_corpus(in_process, tmp_path):
     (tmp_path / "a.txt").write_text("")
-    assert_refused(bytelm("train-tokenizer", "a.txt", "--vocab-size", "300", "--out", "tok"), "a.txt is empty")
+    assert_refused(in_process("train-tokenizer", "a.txt", "--vocab-size", "300", "--out", "tok"), "a.txt is empty")
     assert not (tmp_path / "tok").exists()
 
 
-def test_a_corpus_without_a_text_column(bytelm, tmp_path):
+def test_a_corpus_without_a_text_column(in_process, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"title": "x", "body": "y"}\n')
-    done = bytelm("train-tokenizer", "a.jsonl", "--vocab-size", "300", "--out", "tok")
+    done = in_process("train-tokenizer", "a.jsonl", "--vocab-size", "300", "--out", "tok")
     assert_refused(done, "a.jsonl", "title", "body", "--text-column")
     assert not (tmp_path / "tok").exists()
 
 
-def test_a_file_that_is_not_utf8(bytelm, tmp_path):
+def test_a_file_that_is_not_utf8(in_process, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"good\n" * 200 + b"bad \xff byte\n" + b"good\n" * 200)
     command = ("train-tokenizer", "a.txt", "--vocab-size", "270", "--out", "tok")
-    assert_refused(bytelm(*command), "a.txt", "1004", "--invalid")
+    assert_refused(in_process(*command), "a.txt", "1004", "--invalid")
     assert not (tmp_path / "tok").exists()
     for policy in ("replace", "bytes"):
-        done = bytelm(*command, "--invalid", policy, "--overwrite")
+        done = in_process(*command, "--invalid", policy, "--overwrite")
         assert done.returncode == 0, done.stderr
 
 
-def test_a_vocabulary_smaller_than_the_bytes_and_special_tokens(bytelm, tmp_path):
+def test_a_vocabulary_smaller_than_the_bytes_and_special_tokens(in_process, tmp_path):
     (tmp_path / "a.txt").write_text("text\n" * 100)
-    done = bytelm("train-tokenizer", "a.txt", "--vocab-size", "260", "--out", "tok")
+    done = in_process("train-tokenizer", "a.txt", "--vocab-size", "260", "--out", "tok")
     assert_refused(done, "--vocab-size is 260", "256 bytes and 5 special tokens need 261")
     assert not (tmp_path / "tok").exists()
 
 
-def test_a_context_longer_than_a_split(bytelm, tmp_path, text_folder, tokenizer_folder):
-    done = bytelm("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", "1M", "--out", "d")
+def test_a_context_longer_than_a_split(in_process, tmp_path, text_folder, tokenizer_folder):
+    done = in_process(
+        "build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", "1M", "--out", "d"
+    )
     assert_refused(done, "context of 1000000 tokens is longer than the split", "--context-length")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
-def test_a_damaged_tokenizer(bytelm, tmp_path, text_folder, tokenizer_folder, damage):
+def test_a_damaged_tokenizer(in_process, tmp_path, text_folder, tokenizer_folder, damage):
     folder = tmp_path / "tok"
     folder.mkdir()
     text = (tokenizer_folder / "tokenizer.json").read_text()
@@ -300,45 +302,45 @@ def test_a_damaged_tokenizer(bytelm, tmp_path, text_folder, tokenizer_folder, da
         content = json.loads(text)
         content["model"]["merges"][3] = ["not", "there"]
         (folder / "tokenizer.json").write_text(json.dumps(content))
-    done = bytelm("build-dataset", text_folder, "--tokenizer", folder, "--context-length", "32", "--out", "d")
+    done = in_process("build-dataset", text_folder, "--tokenizer", folder, "--context-length", "32", "--out", "d")
     assert_refused(done, "tok")
     assert not (tmp_path / "d").exists()
 
 
-def test_a_recipe_field_that_does_not_exist(bytelm, tmp_path, dataset_folder):
+def test_a_recipe_field_that_does_not_exist(in_process, tmp_path, dataset_folder):
     (tmp_path / "mine.toml").write_text("[train]\nlearning_rates = 1e-3\n")
-    assert_refused(bytelm("pretrain", "mine.toml", "--data", dataset_folder, "--out", "r"), "train.learning_rates")
-    done = bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "r", "--train.token", "5k")
+    assert_refused(in_process("pretrain", "mine.toml", "--data", dataset_folder, "--out", "r"), "train.learning_rates")
+    done = in_process("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "r", "--train.token", "5k")
     assert done.returncode == 2
     assert "--train.tokens" in done.stderr + done.stdout
     assert not (tmp_path / "r").exists()
 
 
-def test_a_dataset_that_is_none(bytelm, tmp_path):
-    assert_refused(bytelm("pretrain", "gpt-tiny", "--data", "nowhere", "--out", "r"), "nowhere is not a dataset")
+def test_a_dataset_that_is_none(in_process, tmp_path):
+    assert_refused(in_process("pretrain", "gpt-tiny", "--data", "nowhere", "--out", "r"), "nowhere is not a dataset")
     assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "generate", "report"])
-def test_a_run_that_is_none(bytelm, tmp_path, verb):
-    assert_refused(bytelm(verb, "nowhere"), "nowhere is not a run", "bytelm pretrain")
+def test_a_run_that_is_none(in_process, tmp_path, verb):
+    assert_refused(in_process(verb, "nowhere"), "nowhere is not a run", "bytelm pretrain")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tokenize_prints_ids_for_programs(bytelm, tokenizer_folder):
-    done = bytelm("tokenize", "import os <|mask|>", "--tokenizer", tokenizer_folder, "--json")
+def test_tokenize_prints_ids_for_programs(in_process, tokenizer_folder):
+    done = in_process("tokenize", "import os <|mask|>", "--tokenizer", tokenizer_folder, "--json")
     from tokenizer import Tokenizer
 
     tok = Tokenizer.load(tokenizer_folder)
     assert json.loads(done.stdout) == tok.encode_ordinary("import os <|mask|>")
-    special = bytelm("tokenize", "import os <|mask|>", "--tokenizer", tokenizer_folder, "--json", "--special")
+    special = in_process("tokenize", "import os <|mask|>", "--tokenizer", tokenizer_folder, "--json", "--special")
     assert json.loads(special.stdout)[-1] == tok.special_tokens["<|mask|>"]
 
 
-def test_corpus_list_and_show(bytelm, text_folder):
-    listed = bytelm("corpus", "list")
+def test_corpus_list_and_show(in_process, text_folder):
+    listed = in_process("corpus", "list")
     assert "stdlib" in listed.stdout
-    shown = bytelm("corpus", "show", text_folder)
+    shown = in_process("corpus", "show", text_folder)
     assert shown.returncode == 0, shown.stderr
     size = sum(path.stat().st_size for path in text_folder.iterdir())
     assert f"{size:,}" in shown.stdout
@@ -416,24 +418,26 @@ def test_a_document_that_does_not_fit_in_memory_is_not_called_invalid(tmp_path):
     assert "there is not enough memory: lower --max-document" in done.stderr
 
 
-def test_the_options_of_reading_work_from_the_command_line(bytelm, tmp_path):
+def test_the_options_of_reading_work_from_the_command_line(in_process, tmp_path):
     (tmp_path / "text").mkdir()
     for i in range(30):
         (tmp_path / "text" / f"{i}.md").write_text(f"été {i}\n" * 50, encoding="utf-16")
     (tmp_path / "text" / "long.md").write_text("x" * 5000, encoding="utf-16")
     (tmp_path / "text" / "picture.png").write_bytes(b"\x89PNG")
     options = ("--suffix", ".md", "--encoding", "utf-16", "--max-document", "2k", "--invalid", "skip")
-    shown = bytelm("corpus", "show", "text", *options)
+    shown = in_process("corpus", "show", "text", *options)
     assert shown.returncode == 0, shown.stderr
     assert "left out: 1 long document\n" in shown.stdout
     assert "skipped: 1 .png (--suffix names the suffixes to read)\n" in shown.stdout
-    trained = bytelm("train-tokenizer", "text", "--vocab-size", "270", "--out", "tok", *options)
+    trained = in_process("train-tokenizer", "text", "--vocab-size", "270", "--out", "tok", *options)
     assert trained.returncode == 0, trained.stderr
     assert "skipped: 1 .png" in trained.stdout
-    built = bytelm("build-dataset", "text", "--tokenizer", "tok", "--context-length", "8", "--out", "data", *options)
+    built = in_process(
+        "build-dataset", "text", "--tokenizer", "tok", "--context-length", "8", "--out", "data", *options
+    )
     assert built.returncode == 0, built.stderr
     assert "skipped: 1 .png" in built.stdout
     assert json.loads((tmp_path / "data" / "dataset.json").read_text())["corpus"]["dropped"]["long_documents"] == 1
-    refused = bytelm("corpus", "show", "text", *options[:-2])
+    refused = in_process("corpus", "show", "text", *options[:-2])
     assert refused.returncode == 1
     assert "long.md is longer when decompressed or decoded, above the limit of 2,000 bytes a document" in refused.stderr

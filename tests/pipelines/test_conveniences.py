@@ -29,21 +29,21 @@ from pipelines.run.recipe import load_recipe
     ],
 )
 def test_a_dry_run_prints_the_plan_and_does_nothing(
-    bytelm, tmp_path, text_folder, tokenizer_folder, dataset_folder, verb, said
+    in_process, tmp_path, text_folder, tokenizer_folder, dataset_folder, verb, said
 ):
     arguments = {
         "train-tokenizer": (text_folder, "--vocab-size", "300"),
         "build-dataset": (text_folder, "--tokenizer", tokenizer_folder, "--context-length", "32"),
         "pretrain": ("gpt-tiny", "--data", dataset_folder, "--model.context-length", "32"),
     }[verb]
-    done = bytelm(verb, *arguments, "--out", "out", "--dry-run")
+    done = in_process(verb, *arguments, "--out", "out", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert all(words in done.stdout for words in said), done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_refuses_what_the_work_would_refuse(bytelm, dataset_folder, tmp_path):
-    done = bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "out", "--dry-run")
+def test_a_dry_run_refuses_what_the_work_would_refuse(in_process, dataset_folder, tmp_path):
+    done = in_process("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "out", "--dry-run")
     assert done.returncode == 1
     assert "model.context_length is 256, but the dataset has blocks of 32 tokens" in done.stderr
 
@@ -83,9 +83,9 @@ def test_only_an_export_or_an_imported_run_is_replaced(trained_gpt, tmp_path):
 
 
 def test_the_published_shape_of_bert_can_be_exported_and_other_encoders_are_pointed_to_it(
-    bytelm, trained_bert, dataset_folder, tmp_path
+    in_process, trained_bert, dataset_folder, tmp_path
 ):
-    done = bytelm("export-hf", trained_bert, "--out", "out")
+    done = in_process("export-hf", trained_bert, "--out", "out")
     assert done.returncode == 1
     assert "the recipe bert-tiny-published" in done.stderr
     recipe = load_recipe("bert-tiny-published")

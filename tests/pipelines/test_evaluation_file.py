@@ -98,23 +98,23 @@ def test_several_runs_are_evaluated_only_if_all_of_them_can_be(tmp_path, run, tr
     assert evaluate([run, bert]) == [saved(run), saved(bert)]
 
 
-def test_the_command_prints_names_definitions_and_the_file(bytelm, run):
-    done = bytelm("evaluate", run, "--explain")
+def test_the_command_prints_names_definitions_and_the_file(in_process, run):
+    done = in_process("evaluate", run, "--explain")
     assert done.returncode == 0, done.stderr
     assert "cross-entropy, bits per token" in done.stdout
     assert "Total bits of the scored tokens, divided by their bytes." in done.stdout
     assert f"saved in {run / 'evaluation.json'}" in done.stdout
 
 
-def test_the_command_prints_json_and_nothing_else(bytelm, tmp_path, run):
+def test_the_command_prints_json_and_nothing_else(in_process, tmp_path, run):
     second = shutil.copytree(run, tmp_path / "second" / "gpt")
-    done = bytelm("evaluate", run, second, "--json")
+    done = in_process("evaluate", run, second, "--json")
     assert done.returncode == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines()] == [saved(run), saved(second)]
 
 
-def test_runs_with_the_same_name_have_different_column_heads(bytelm, tmp_path, run):
+def test_runs_with_the_same_name_have_different_column_heads(in_process, tmp_path, run):
     second = shutil.copytree(run, tmp_path / "second" / "gpt")
-    done = bytelm("evaluate", run, second)
+    done = in_process("evaluate", run, second)
     assert "second/gpt, validation" in done.stdout
     assert f"{tmp_path.name}/gpt, validation" in done.stdout

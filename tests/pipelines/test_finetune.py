@@ -281,8 +281,8 @@ def test_settings_that_make_no_sense_are_named(options):
         FinetuneConfig(**options)
 
 
-def test_the_command_prints_a_table_for_people(bytelm, tmp_path, trained_bert, passages):
-    done = bytelm(
+def test_the_command_prints_a_table_for_people(in_process, tmp_path, trained_bert, passages):
+    done = in_process(
         "finetune", trained_bert, "--data", passages[0], "--test", passages[1], "--out", tmp_path / "out",
         "--epochs", "1", "--dtype", "float32", "--pooling", "first",
     )  # fmt: skip

@@ -63,8 +63,8 @@ def many_words(tmp_path_factory):
     return path
 
 
-def test_training_ends_with_numbers_that_are_true(bytelm, text_folder, tokenizer_folder, tmp_path):
-    done = bytelm(
+def test_training_ends_with_numbers_that_are_true(in_process, text_folder, tokenizer_folder, tmp_path):
+    done = in_process(
         "train-tokenizer", text_folder, "--vocab-size", "3000", "--out", "tok", "--compare", f"old={tokenizer_folder}",
         "--json",
     )  # fmt: skip
@@ -91,8 +91,10 @@ def test_training_ends_with_numbers_that_are_true(bytelm, text_folder, tokenizer
     assert summary["fingerprint"] == tok.fingerprint
 
 
-def test_the_summary_fits_80_columns(bytelm, text_folder, tokenizer_folder):
-    done = bytelm("train-tokenizer", text_folder, "--vocab-size", "3000", "--out", "tok", "--compare", tokenizer_folder)
+def test_the_summary_fits_80_columns(in_process, text_folder, tokenizer_folder):
+    done = in_process(
+        "train-tokenizer", text_folder, "--vocab-size", "3000", "--out", "tok", "--compare", tokenizer_folder
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -183,14 +185,16 @@ def test_ctrl_c_leaves_nothing_behind(bytelm, many_words, tmp_path, interrupt):
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
-def test_saved_counts_spare_reading_the_corpus(bytelm, text_folder, tmp_path):
-    first = bytelm("train-tokenizer", text_folder, "--vocab-size", "600", "--out", "a", "--save-counts", "counts")
+def test_saved_counts_spare_reading_the_corpus(in_process, text_folder, tmp_path):
+    first = in_process("train-tokenizer", text_folder, "--vocab-size", "600", "--out", "a", "--save-counts", "counts")
     assert first.returncode == 0, first.stderr
-    again = bytelm("train-tokenizer", "--counts", "counts", "--vocab-size", "600", "--out", "b")
+    again = in_process("train-tokenizer", "--counts", "counts", "--vocab-size", "600", "--out", "b")
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
     assert "no held-out text" in again.stdout
-    two = bytelm("train-tokenizer", text_folder, "--counts", "counts", "counts", "--vocab-size", "600", "--out", "c")
+    two = in_process(
+        "train-tokenizer", text_folder, "--counts", "counts", "counts", "--vocab-size", "600", "--out", "c"
+    )
     assert two.returncode == 0, two.stderr
     assert "held out: " in two.stdout  # of the corpus, which is given for that
 
@@ -216,7 +220,9 @@ def test_saved_counts_spare_reading_the_corpus(bytelm, text_folder, tmp_path):
         (["text", "--out", "tok.json"], "tok.json is a file, and the tokenizer needs a folder"),
     ],
 )
-def test_impossible_requests_are_refused_in_a_sentence(bytelm, text_folder, tokenizer_folder, tmp_path, options, said):
+def test_impossible_requests_are_refused_in_a_sentence(
+    in_process, text_folder, tokenizer_folder, tmp_path, options, said
+):
     from tokenizer import count_pretokens
 
     (tmp_path / "tok.json").write_bytes((tokenizer_folder / "tokenizer.json").read_bytes())
@@ -224,7 +230,7 @@ def test_impossible_requests_are_refused_in_a_sentence(bytelm, text_folder, toke
     count_pretokens(["some text"]).save(tmp_path / "counts")
     (tmp_path / "ranks.tiktoken").write_text("")
     options = [text_folder if option == "text" else option for option in options]
-    done = bytelm("train-tokenizer", "--vocab-size", "300", "--out", "tok", *options)
+    done = in_process("train-tokenizer", "--vocab-size", "300", "--out", "tok", *options)
     assert done.returncode == 1, done.stdout
     assert said in done.stderr.splitlines()[-1]  # a slow machine says more before
     assert "Traceback" not in done.stderr
@@ -253,8 +259,8 @@ def pieces_and_ids(lines):
     return pieces, ids
 
 
-def test_tokenize_shows_every_piece_above_its_id(bytelm, tokenizer_folder):
-    done = bytelm("tokenize", TEXT, "--tokenizer", tokenizer_folder)
+def test_tokenize_shows_every_piece_above_its_id(in_process, tokenizer_folder):
+    done = in_process("tokenize", TEXT, "--tokenizer", tokenizer_folder)
     assert done.returncode == 0, done.stderr
     pieces, ids = pieces_and_ids(done.stdout.splitlines())
     tok = Tokenizer.load(tokenizer_folder)
@@ -273,48 +279,48 @@ def test_tokenize_reads_what_is_piped_to_it(bytelm, tokenizer_folder):
     assert json.loads(done.stdout) == Tokenizer.load(tokenizer_folder).encode(TEXT)
 
 
-def test_published_ranks_are_shown_with_the_pattern_that_their_name_or_the_option_says(bytelm, shared, tmp_path):
+def test_published_ranks_are_shown_with_the_pattern_that_their_name_or_the_option_says(in_process, shared, tmp_path):
     ranks = shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"
     expected = Tokenizer.load(ranks, pattern="cl100k").encode(TEXT)
     (tmp_path / "any-name.tiktoken").symlink_to(ranks)
     (tmp_path / "mine.tiktoken").write_bytes(ranks.read_bytes().removesuffix(b"\n"))
     for options in ([ranks], ["any-name.tiktoken"], ["mine.tiktoken", "--pattern", "cl100k"]):
-        done = bytelm("tokenize", TEXT, "--json", "--tokenizer", *options)
+        done = in_process("tokenize", TEXT, "--json", "--tokenizer", *options)
         assert json.loads(done.stdout) == expected, done.stderr
-    refused = bytelm("tokenize", TEXT, "--tokenizer", "mine.tiktoken")
+    refused = in_process("tokenize", TEXT, "--tokenizer", "mine.tiktoken")
     assert refused.returncode == 1
     assert refused.stderr.startswith("bytelm tokenize: mine.tiktoken does not say how text is split: add --pattern")
-    special = bytelm("tokenize", "a<|endofprompt|>", "--json", "--special", "--tokenizer", ranks)
+    special = in_process("tokenize", "a<|endofprompt|>", "--json", "--special", "--tokenizer", ranks)
     assert json.loads(special.stdout) == [64, 100276], special.stderr
     options = ("--tokenizer", "mine.tiktoken", "--pattern", "cl100k", "--special")
-    refused = bytelm("tokenize", TEXT, *options)
+    refused = in_process("tokenize", TEXT, *options)
     assert refused.stderr == "bytelm tokenize: mine.tiktoken has no special tokens: leave out --special\n"
 
 
-def test_a_dataset_is_built_with_published_ranks_and_with_a_named_pattern(bytelm, shared, text_folder, tmp_path):
+def test_a_dataset_is_built_with_published_ranks_and_with_a_named_pattern(in_process, shared, text_folder, tmp_path):
     ranks = shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"
     (tmp_path / "mine.tiktoken").write_bytes(ranks.read_bytes().removesuffix(b"\n"))
     build = ("build-dataset", text_folder, "--context-length", "32", "--tokenizer")
-    refused = bytelm(*build, "mine.tiktoken", "--out", "mine")
+    refused = in_process(*build, "mine.tiktoken", "--out", "mine")
     assert refused.returncode == 1
     assert "mine.tiktoken does not say how text is split: add --pattern with one of gpt2" in refused.stderr
-    done = bytelm(*build, "mine.tiktoken", "--pattern", "cl100k", "--no-separator", "--out", "mine")
+    done = in_process(*build, "mine.tiktoken", "--pattern", "cl100k", "--no-separator", "--out", "mine")
     assert done.returncode == 0, done.stderr
-    done = bytelm(*build, ranks, "--out", "published")
+    done = in_process(*build, ranks, "--out", "published")
     assert done.returncode == 0, done.stderr
     published = Tokenizer.load(tmp_path / "published")
     assert published.fingerprint == Tokenizer.load(ranks).fingerprint
     assert Tokenizer.load(tmp_path / "mine").fingerprint == Tokenizer.load(ranks, special_tokens={}).fingerprint
 
 
-def test_a_dataset_is_built_with_ranks_of_tokens_that_merging_never_makes(bytelm, text_folder, tmp_path):
+def test_a_dataset_is_built_with_ranks_of_tokens_that_merging_never_makes(in_process, text_folder, tmp_path):
     ranks = {bytes([byte]): byte for byte in range(256)}
     for token in (b"in", b"re", b"turn", b"self", b"  ", b"    ", b"ret", b"return", b"im", b"imp", b"ort", b"import"):
         ranks[token] = len(ranks)
     lines = (b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
     (tmp_path / "tokenizer.model").write_bytes(b"".join(lines))
     options = ("--tokenizer", "tokenizer.model", "--pattern", "llama3", "--no-separator", "--context-length", "32")
-    done = bytelm("build-dataset", text_folder, *options, "--out", "data")
+    done = in_process("build-dataset", text_folder, *options, "--out", "data")
     assert done.returncode == 0, done.stderr
     tok = Tokenizer.load(tmp_path / "tokenizer.model", pattern="llama3")
     assert Tokenizer.load(tmp_path / "data").fingerprint == tok.fingerprint
@@ -322,9 +328,9 @@ def test_a_dataset_is_built_with_ranks_of_tokens_that_merging_never_makes(bytelm
     assert info["tokenizer"]["fingerprint"] == tok.fingerprint
 
 
-def test_what_is_invisible_is_shown(bytelm, tokenizer_folder, tmp_path):
+def test_what_is_invisible_is_shown(in_process, tokenizer_folder, tmp_path):
     (tmp_path / "bytes").write_bytes(b"a \t\r\n\x00\xff\xe2\x82 \xe2\x80\x8b\xcc\x81")
-    done = bytelm("tokenize", "--file", "bytes", "--tokenizer", tokenizer_folder)
+    done = in_process("tokenize", "--file", "bytes", "--tokenizer", tokenizer_folder)
     shown = "".join(pieces_and_ids(done.stdout.splitlines())[0])
     assert shown == "a·→␍⏎␀\\xff\\xe2\\x82·\\xe2\\x80\\x8b\\xcc\\x81"
     assert visible(" \u200b".encode()) == "·\\u200b"
@@ -341,13 +347,13 @@ def test_special_tokens_are_shown_apart(tokenizer_folder):
     assert "\x1b[1;37;41m" not in raw
 
 
-def test_a_large_file_does_not_flood_the_terminal(bytelm, tokenizer_folder, tmp_path):
+def test_a_large_file_does_not_flood_the_terminal(in_process, tokenizer_folder, tmp_path):
     (tmp_path / "large.txt").write_text(TEXT * 20_000)
-    done = bytelm("tokenize", "--file", "large.txt", "--tokenizer", tokenizer_folder)
+    done = in_process("tokenize", "--file", "large.txt", "--tokenizer", tokenizer_folder)
     tok = Tokenizer.load(tokenizer_folder)
     total = len(tok.encode(TEXT * 20_000))
     assert len(done.stdout.splitlines()) < 200
     assert f"... and {total - 200:,} more tokens; --limit 0 shows all" in done.stdout
     assert f"{total:,} tokens, {len(TEXT.encode()) * 20_000:,} bytes" in done.stdout
-    done = bytelm("tokenize", TEXT * 20, "--tokenizer", tokenizer_folder, "--limit", "0")
+    done = in_process("tokenize", TEXT * 20, "--tokenizer", tokenizer_folder, "--limit", "0")
     assert pieces_and_ids(done.stdout.splitlines())[1] == tok.encode(TEXT * 20)
