@@ -2,6 +2,7 @@
 
 import os
 import re
+import reprlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,7 +53,7 @@ def parse_count(text: str) -> int:
         numerator, denominator = int(whole + fraction) * unit, 10 ** len(fraction)
         if numerator % denominator == 0:
             return numerator // denominator
-    raise ValueError(f"{text!r} is not a whole number such as 4096, 300k, 2.5M or 2G")
+    raise ValueError(f"{reprlib.repr(text)} is not a whole number such as 4096, 300k, 2.5M or 2G")
 
 
 def check_beams(beams: int, zero: str) -> None:

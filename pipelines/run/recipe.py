@@ -4,6 +4,7 @@ A recipe is named (a file of `recipes/`) or a path. The run's config.toml is a r
 `[run]` table of facts about the run beside it.
 """
 
+import reprlib
 import types
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
@@ -98,7 +99,7 @@ def _build(cls: type, table: dict[str, Any], source: str, prefix: str, ignore: t
         if key not in names:
             nearest = get_close_matches(key, names, n=1, cutoff=0.5)
             hint = f"; did you mean {prefix}{nearest[0]}?" if nearest else f"; there are {', '.join(names)}"
-            raise ValueError(f"{source}: there is no field {prefix}{key}{hint}")
+            raise ValueError(f"{source}: there is no field {prefix}{key[:100]}{hint}")
         hint = hints[key]
         if is_dataclass(hint):
             if not isinstance(value, dict):
@@ -118,7 +119,7 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
         if value in get_args(hint):
             return value
         choices = ", ".join(map(repr, get_args(hint)))
-        raise ValueError(f"{source}: {name} is {value!r}, but must be one of {choices}")
+        raise ValueError(f"{source}: {name} is {reprlib.repr(value)}, but must be one of {choices}")
     if hint is int and isinstance(value, str):
         from pipelines.cli.arguments import parse_count
 
@@ -132,7 +133,7 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
         accepted = (int, float) if hint is float else (hint,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
         kinds = "float" if hint is float else " or ".join(t.__name__ for t in accepted)
-        raise ValueError(f"{source}: {name} is {value!r}, but must be of type {kinds}")
+        raise ValueError(f"{source}: {name} is {reprlib.repr(value)}, but must be of type {kinds}")
     bits = 128 if hint is float else 63  # the ranges of float32 and int64; NaN is refused too
     if isinstance(value, int | float) and not abs(value) < 2**bits:
         raise ValueError(f"{source}: {name} is out of range: its magnitude must be below 2^{bits}")

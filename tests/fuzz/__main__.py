@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import hashlib
 import platform
 import random
 import subprocess
@@ -73,9 +74,17 @@ def fuzz(name: str, runs: int, found: Path) -> None:
             return chance.choice((mutated, mutated_json))(data or reader.seed, chance)[:most]
 
         limits = ["-timeout=10", "-rss_limit_mb=2048", f"-max_len={2 * len(reader.seed) + 8192}"]
+
+        def check(data: bytes) -> None:
+            try:
+                reader.check_quietly(data)
+            except BaseException:  # libFuzzer saves inputs that crash or hang, but not those of exceptions
+                (found / f"{name}-exception-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
+                raise
+
         atheris.Setup(
             [sys.argv[0], f"-runs={runs}", "-seed=1", *limits, f"-artifact_prefix={found}/{name}-", str(seeds)],
-            reader.check_quietly,
+            check,
             custom_mutator=mutate,
         )
         atheris.Fuzz()

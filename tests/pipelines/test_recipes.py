@@ -48,6 +48,15 @@ def test_a_wrong_field_is_named_with_the_file(tmp_path, change, message):
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("line", ["objective = '{}'", "{} = 1", "[train]\ntokens = '{}'", "[train]\nlr = '{}'"])
+def test_the_message_about_a_very_long_value_is_short(tmp_path, line):
+    path = tmp_path / "mine.toml"
+    path.write_text(line.format("a" * 5000))
+    with pytest.raises(ValueError) as error:
+        load_recipe(path)
+    assert len(str(error.value)) < 500
+
+
 def test_a_recipe_that_does_not_exist_gets_the_nearest_name():
     with pytest.raises(ValueError, match="did you mean 'gpt-tiny'"):
         load_recipe("gpt-tny")
