@@ -71,6 +71,7 @@ def measure_all(folder: Path, size: int) -> list[dict]:
         text = folder / f"long-{number}.txt"
         text.write_text(unit * (size // len(unit.encode())), encoding="utf-8")
         for command, row in rows_of(text).items():
+            row["error"] = row["error"] and row["error"].replace(f"{folder}/", "")
             more = row["peak"] - least[command]["peak"]
             rows.append({"command": command, "text": name, "bytes": size, "peak_more": more, **row})
             print(" | ".join(cells(rows[-1])), flush=True)
