@@ -6,7 +6,7 @@ import re
 import stat
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,10 +116,10 @@ def find_files(spec: str, wanted: Sequence[str] = ()) -> Found:
         return _glob_files(str(path), wanted)
     if path.is_dir():
         split = SPLIT_NAMES.get(path.resolve().name.lower())
-        relatives, skipped = _walk(path, wanted)
-        if not relatives:
+        found, skipped = _to_read(_paths_below(path), path, wanted)
+        if not found:
             raise ValueError(f"the folder {spec} holds no {_formats(wanted)} file{_instead(skipped)}")
-        return Found([InputFile(path / relative, split_of(relative) or split) for relative in relatives], skipped)
+        return Found([InputFile(path / relative, split_of(relative) or split) for relative in found], skipped)
     if not path.exists():
         raise FileNotFoundError(f"{spec} does not exist")
     if file_format(path, wanted) is None:
@@ -135,43 +135,34 @@ def _glob_files(pattern: str, wanted: Sequence[str]) -> Found:
     if not matches:
         raise FileNotFoundError(f"nothing matches {pattern}")
     fixed = Path(re.split(r"[*?\[]", pattern, maxsplit=1)[0] + "x").parent
-    found: dict[Path, Path] = {}
-    skipped: dict[Path, str] = {}
+    paths: list[Path] = []
     for match in matches:
         if not match.is_dir():
-            _sort_in(match, match.relative_to(fixed), wanted, found, skipped)
+            paths.append(match)
         elif Path(pattern).name != "**":  # "**" also matches the files in the folder
-            for path in _paths_below(match):
-                _sort_in(match / path, (match / path).relative_to(fixed), wanted, found, skipped)
-    counts = Counter(skipped.values())
+            paths += _paths_below(match)
+    found, skipped = _to_read(paths, fixed, wanted)
     if not found:
-        raise ValueError(f"nothing that matches {pattern} is a {_formats(wanted)} file{_instead(counts)}")
-    return Found([InputFile(found[r], split_of(r)) for r in sorted(found, key=Path.as_posix)], counts)
+        raise ValueError(f"nothing that matches {pattern} is a {_formats(wanted)} file{_instead(skipped)}")
+    return Found([InputFile(fixed / relative, split_of(relative)) for relative in found], skipped)
 
 
-def _walk(root: Path, wanted: Sequence[str]) -> tuple[list[Path], Counter[str]]:
-    """Return the relative paths of the files to read under `root`, sorted, and the number of others by suffix."""
-    found: dict[Path, Path] = {}
+def _to_read(paths: Iterable[Path], root: Path, wanted: Sequence[str]) -> tuple[list[Path], Counter[str]]:
+    """Return the paths to read, relative to `root` and sorted, and the number of other files by suffix."""
+    found: set[Path] = set()
     skipped: dict[Path, str] = {}
-    for relative in _paths_below(root):
-        _sort_in(root / relative, relative, wanted, found, skipped)
+    for path in paths:
+        suffix = _own_suffix(path)
+        if file_format(path, wanted) and suffix in (wanted or FORMATS):
+            check_regular(path)
+            found.add(path.relative_to(root))
+        else:
+            skipped[path] = suffix
     return sorted(found, key=Path.as_posix), Counter(skipped.values())
 
 
-def _sort_in(
-    path: Path, relative: Path, wanted: Sequence[str], found: dict[Path, Path], skipped: dict[Path, str]
-) -> None:
-    """Add a file to `found` or to `skipped`."""
-    suffix = _own_suffix(path)
-    if file_format(path, wanted) and suffix in (wanted or FORMATS):
-        check_regular(path)
-        found[relative] = path
-    else:
-        skipped[relative] = suffix
-
-
 def _paths_below(root: Path) -> Iterator[Path]:
-    """Yield the relative paths of all files under `root`; hidden files and folders are left out."""
+    """Yield the paths of all files under `root`; hidden files and folders are left out."""
     seen = set()
     for folder, folders, names in os.walk(root, followlinks=True):
         real = os.path.realpath(folder)
@@ -184,7 +175,7 @@ def _paths_below(root: Path) -> Iterator[Path]:
         saved = "state.json" in names
         for name in names:
             if not name.startswith(".") and not (saved and name.startswith("cache-")):
-                yield (Path(folder) / name).relative_to(root)
+                yield Path(folder) / name
 
 
 def _formats(wanted: Sequence[str]) -> str:

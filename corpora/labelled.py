@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpora.formats.compression import stream_pieces
+from corpora.formats.text_files import whole_lines
 from corpora.input_files import check_regular, file_format
 from corpora.read_options import MAX_DOCUMENT
 from corpora.splits import HashRouter
@@ -80,7 +81,8 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, object) of each line that is not blank."""
-    for number, line in enumerate(_lines(path), 1):
+    too_long = ValueError(f"{path} has a line of more than {MAX_DOCUMENT:,} bytes: shorten or remove it")
+    for number, line in enumerate(whole_lines(stream_pieces(path), MAX_DOCUMENT, too_long), 1):
         place = f"line {number} of {path}"
         try:
             row = json.loads(line) if line.strip() else {}
@@ -92,22 +94,6 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             )
         if line.strip():
             yield place, row
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    rest: list[bytes] = []
-    size = 0
-    for piece in stream_pieces(path):
-        *whole, last = piece.split(b"\n")
-        for line in whole:
-            yield b"".join([*rest, line])
-            rest, size = [], 0
-        rest.append(last)
-        size += len(last)
-        if size > MAX_DOCUMENT:
-            raise ValueError(f"{path} has a line of more than {MAX_DOCUMENT:,} bytes: shorten or remove it")
-    if size:
-        yield b"".join(rest)
 
 
 def _parquet_rows(path: Path, wanted: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -22,20 +22,32 @@ _PIECE_BYTES = 1 << 18
 _ZSTD_STEP = 1 << 11
 
 
-class ZstdStream(io.RawIOBase):
+class _Stream(io.RawIOBase):
+    """A readable stream over a file, which it closes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+class ZstdStream(_Stream):
     """Reads all frames of a .zst file. Unlike zstandard's reader it raises EOFError if the last frame is cut short."""
 
     def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file)
         import zstandard
 
         # Files made with --long ask for windows of up to 2 GiB.
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-        self._file = file
         self._frame: zstandard.ZstdDecompressionObj | None = None
         self._rest, self._ready = b"", memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, target: memoryview) -> int:  # type: ignore[override] # BufferedReader passes a memoryview
         while not self._ready:
@@ -59,24 +71,16 @@ class ZstdStream(io.RawIOBase):
             self._frame = frame
         return text
 
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
 
-
-class XzStream(io.RawIOBase):
+class XzStream(_Stream):
     """Reads all streams of an .xz file and the padding between them.
 
     Unlike the standard library's reader it raises an error for other bytes after the last stream.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+        super().__init__(file)
         self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, target: memoryview) -> int:  # type: ignore[override] # BufferedReader passes a memoryview
         while True:
@@ -100,11 +104,6 @@ class XzStream(io.RawIOBase):
         while not rest and (piece := self._file.read(_PIECE_BYTES)):
             rest = piece.lstrip(b"\0")
         return rest
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
 
 
 def open_stream(path: Path) -> io.BufferedIOBase:

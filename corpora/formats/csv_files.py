@@ -1,14 +1,14 @@
 """The reader of .csv and .tsv files: one document per row, from one column."""
 
-import codecs
 import csv
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
 from corpora.documents import Chunk
-from corpora.formats.text_files import text_pieces
+from corpora.formats.text_files import text_pieces, whole_lines
 from corpora.read_options import ReadOptions, choose_column
 
 _ROWS = 256
@@ -28,7 +28,7 @@ def read_csv(path: Path, split: str | None, options: ReadOptions) -> Iterator[Ch
     if header is None:
         return
     delimiter = max(",\t;", key=header.count)
-    rows = csv.reader(_after(header, lines), delimiter=delimiter, strict=True)
+    rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
     documents: list[bytes] = []
     size = number = 0
     try:
@@ -64,24 +64,8 @@ def _too_long(what: str, options: ReadOptions) -> ValueError:
     )
 
 
-def _after(header: str, lines: Iterator[str]) -> Iterator[str]:
-    yield header
-    yield from lines
-
-
 def _lines(path: Path, options: ReadOptions) -> Iterator[str]:
-    """Yield the lines of a file; bytes that are not UTF-8 become lone surrogates."""
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    rest: list[str] = []
-    size = 0
-    for piece in text_pieces(path, options):
-        *lines, last = decoder.decode(piece).split("\n")
-        for line in lines:
-            yield "".join([*rest, line, "\n"])
-            rest, size = [], 0
-        rest.append(last)
-        size += len(last)
-        if size > max(options.max_document, _CHUNK_BYTES):
-            raise _too_long(f"{path} has a line", options)
-    if text := "".join([*rest, decoder.decode(b"", final=True)]):
-        yield text
+    """Yield the lines of a file, with line feeds. Bytes that are not UTF-8 become lone surrogates."""
+    limit = max(options.max_document, _CHUNK_BYTES)
+    for line in whole_lines(text_pieces(path, options), limit, _too_long(f"{path} has a line", options)):
+        yield line.decode("utf-8", "surrogateescape") + "\n"

@@ -1,7 +1,7 @@
 """ReadOptions text files as UTF-8: from any encoding, without a byte-order mark, up to a size limit."""
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,6 +63,23 @@ def text_pieces(path: Path, options: ReadOptions) -> Iterator[bytes]:
     first = next(pieces, b"")
     yield first[_start(first[:_SAMPLE_BYTES], path, options) :]
     yield from pieces
+
+
+def whole_lines(pieces: Iterable[bytes], limit: int, too_long: ValueError) -> Iterator[bytes]:
+    """Yield the lines of a text in pieces, without line feeds. Raises `too_long` for a line above the limit."""
+    rest: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        *lines, last = piece.split(b"\n")
+        for line in lines:
+            yield b"".join([*rest, line])
+            rest, size = [], 0
+        rest.append(last)
+        size += len(last)
+        if size > limit:
+            raise too_long
+    if size:
+        yield b"".join(rest)
 
 
 def _start(sample: bytes, path: Path, options: ReadOptions) -> int:

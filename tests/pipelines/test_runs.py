@@ -42,7 +42,7 @@ def test_runs_speak_json_and_say_when_there_are_none(tmp_path, trained_gpt, prin
     runs([trained_gpt], as_json=True)
     assert json.loads(printed.readouterr().out)[0]["state"] == "finished"
     assert runs([tmp_path]) == []
-    assert "there are no runs" in printed.readouterr().out
+    assert "no runs in" in printed.readouterr().out
 
 
 def test_a_classifier_is_no_run_and_an_imported_model_is_not_stopped(tmp_path, trained_gpt, printed):
