@@ -187,14 +187,19 @@ def mutated_json(seed: bytes, chance: random.Random) -> bytes:
         if (kind := chance.randrange(4)) == 0:
             del parent[key]
         elif kind == 1 and isinstance(parent, list):
-            parent.insert(key, parent[chance.randrange(len(parent))])
+            parent.insert(key, _copied(parent[chance.randrange(len(parent))]))
         else:
-            parent[key] = chance.choice([*VALUES, parent[chance.choice(list(_keys(parent)))]])
+            parent[key] = _copied(chance.choice([*VALUES, parent[chance.choice(list(_keys(parent)))]]))
     changed = json.dumps(content).encode()
     if number is None:
         return changed
     lines[number] = changed
     return b"\n".join(lines)
+
+
+def _copied(value: object) -> object:
+    """Return a copy, as a value that stood in two places could later be put into itself."""
+    return json.loads(json.dumps(value))
 
 
 def _keys(parent: dict | list) -> Iterable:
