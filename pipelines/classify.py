@@ -1,19 +1,42 @@
-"""`bytelm classify`: the labels that a fine-tuned classifier gives to texts."""
+"""`bytelm classify`: labels of texts by a fine-tuned classifier."""
 
 import io
 import json
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import tyro
 
-from pipelines.cli.arguments import Device, Dtype
+from pipelines.cli.arguments import AsJson, Device, Dtype
+from pipelines.cli.display import answer, write
 from pipelines.cli.errors import complain
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from corpora.labelled import Label
+
+
+class RankedLabel(TypedDict):
+    """A label and its probability."""
+
+    label: "Label"
+    probability: float
+
+
+class Classified(TypedDict):
+    """The classification of one text."""
+
+    label: "Label"
+    """The likeliest"""
+    probability: float
+    labels: list[RankedLabel]
+    """The likeliest first"""
+    cut: bool
+    """Whether the text is longer than the classifier reads"""
 
 
 @verb
@@ -24,42 +47,41 @@ def classify(
     top: int = 3,
     device: Device = "auto",
     dtype: Dtype = "float32",
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> list[dict[str, Any]]:
-    """Say which labels texts most likely have: for each a `label`, its `probability`, the likeliest `labels`, and
-    whether the text was `cut`, being longer than the classifier reads.
+    as_json: AsJson = False,
+) -> list[Classified]:
+    """Print the likeliest labels of texts, and return them.
 
     Args:
         classifier: Folder that bytelm finetune wrote.
-        text: The texts; without any, each line of standard input is one.
-        top: How many labels to show of each.
-        device: Where to compute.
-        dtype: Of activations and matrix products.
-        as_json: Whether to print a JSON object a text, one a line.
+        text: Texts to classify; by default the lines of standard input.
+        top: Number of labels to show for each text.
+        as_json: Print one JSON object per text, each on its own line.
     """
     if top < 1:
         raise ValueError(f"--top is {top}, but must be at least 1")
     if not text and sys.stdin.isatty():
-        complain("classify", "reading texts, one a line; Ctrl-D ends them")
+        complain("classify", "reading texts, one per line; Ctrl-D ends the input")
     texts = list(text) or _lines_of_standard_input()
     if not texts:
-        raise ValueError("there is no text: give one or several, or lines on standard input")
+        raise ValueError("there are no texts: give one or several, or lines on standard input")
     from pipelines.run.classifier import load_classifier
 
     model = load_classifier(classifier, device, dtype)
     cut = model.cut(texts)
-    if times := sum(cut):
+    if count := sum(cut):
         warnings.warn(
-            f"{times:,} of {len(texts):,} texts {'is' if times == 1 else 'are'} longer than the {model.room:,} tokens "
-            "that the classifier reads: what follows them was cut off",
+            f"{count:,} of {len(texts):,} texts {'is' if count == 1 else 'are'} longer than the {model.room:,} tokens "
+            "that the classifier reads: the rest was cut off",
             stacklevel=2,
         )
-    results = []
+    results: list[Classified] = []
     for label, probabilities, is_cut in zip(*model.predict(texts), cut, strict=True):
-        likeliest = (-probabilities).argsort(kind="stable")[:top].tolist()  # of equals the first, as in predict
-        ranked = [{"label": model.labels[i], "probability": float(probabilities[i])} for i in likeliest]
+        likeliest = (-probabilities).argsort(kind="stable")[:top].tolist()  # stable: ties in the order of `predict`
+        ranked: list[RankedLabel] = [
+            {"label": model.labels[i], "probability": float(probabilities[i])} for i in likeliest
+        ]
         results.append({"label": label, "probability": float(probabilities.max()), "labels": ranked, "cut": is_cut})
-    _show(texts, results, as_json)
+    _print(texts, results, as_json)
     return results
 
 
@@ -73,9 +95,7 @@ def _lines_of_standard_input() -> list[str]:
     return lines
 
 
-def _show(texts: list[str], results: list[dict[str, Any]], as_json: bool) -> None:
-    from pipelines.cli.display import answer, write
-
+def _print(texts: list[str], results: list[Classified], as_json: bool) -> None:
     for text, result in zip(texts, results, strict=True):
         if as_json:
             write(json.dumps(result, ensure_ascii=False))

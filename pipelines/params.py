@@ -7,6 +7,7 @@ import tyro
 
 from lm.config import ModelConfig
 from lm.presets import PRESETS
+from pipelines.cli.arguments import AsJson
 from pipelines.cli.display import answer, quantity, table, write
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
@@ -26,7 +27,6 @@ ActivationDtype = Annotated[
         help="Dtype of activations, and in generation of weights and cache; weights in training are float32."
     ),
 ]
-AsJson = Annotated[bool, tyro.conf.arg(name="json", help="Print JSON.")]
 
 
 @verb
@@ -120,6 +120,7 @@ def main(arguments: list[str]) -> None:
 
         Args:
             optimizer: Optimizer of the training; by default that of the recipe or run, AdamW for a preset.
+            as_json: Print JSON.
         """
         params(model, dtype=dtype, optimizer=optimizer, as_json=as_json)
 

@@ -26,11 +26,18 @@ DryRun = Annotated[
     tyro.conf.arg(help="Print the planned work, its size and its output path, then exit."),
 ]
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
-Device = Annotated[Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="Where to compute.")]
+Checkpoint = Annotated[
+    str,
+    tyro.conf.arg(
+        metavar="NAME", help="Checkpoint of the run: newest, best (lowest validation loss), or the number of a step."
+    ),
+]
+Device = Annotated[Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="Device to compute on.")]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
-    tyro.conf.arg(help="Of activations and matrix products; auto is what the machine is fastest at."),
+    tyro.conf.arg(help="Dtype of activations and matrix products; auto is the fastest of this machine."),
 ]
+AsJson = Annotated[bool, tyro.conf.arg(name="json")]
 Quiet = Annotated[
     bool,
     tyro.conf.FlagCreatePairsOff,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -108,7 +108,7 @@ def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool
     # Before the other options: --help lists it beside -h.
     parameters = sorted([option, *own.parameters.values()], key=lambda parameter: parameter.kind)
     bind.__signature__ = own.replace(parameters=parameters)
-    hints = {**get_type_hints(target, include_extras=True), "quiet": Quiet}
+    hints = {**_parameter_annotations(target), "quiet": Quiet}
     for parameter in own.parameters.values():
         hint = _default_hint(parameter)
         if hint is not None:
@@ -116,6 +116,11 @@ def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool
     bind.__annotations__ = hints
     bind.__doc__ = target.__doc__
     return bind
+
+
+def _parameter_annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of the parameters; that of the result may name a type that only type checkers import."""
+    return {name: hint for name, hint in inspect.get_annotations(function).items() if name != "return"}
 
 
 def _default_hint(parameter: inspect.Parameter) -> str | None:
@@ -130,7 +135,7 @@ def _default_hint(parameter: inspect.Parameter) -> str | None:
 def _check_positionals(call: partial[Any], prog: str) -> None:
     """Raise UsageError for a required sequence that is empty, which tyro lets pass."""
     given = inspect.signature(call.func).bind(*call.args, **call.keywords).arguments
-    hints = get_type_hints(call.func, include_extras=True)
+    hints = _parameter_annotations(call.func)
     for name, parameter in inspect.signature(call.func).parameters.items():
         if parameter.default is parameter.empty and given.get(name) in ((), []):
             metavar = next(each.metavar for each in get_args(hints[name]) if getattr(each, "metavar", None))

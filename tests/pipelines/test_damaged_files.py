@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from pipelines.dataset.reader import TokenDataset, write_info
-from pipelines.import_hf import import_hf, read_weights
+from pipelines.exchange.transformers_import import read_weights
+from pipelines.import_hf import import_hf
 from pipelines.report import report
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained

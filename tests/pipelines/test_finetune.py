@@ -221,7 +221,7 @@ def test_a_classifier_that_is_there_is_replaced_only_when_asked_to(made, tmp_pat
 
 
 def test_what_classify_cuts_is_said(made, printed):
-    words = "1 of 2 texts is longer than the 32 tokens that the classifier reads: what follows them was cut off"
+    words = "1 of 2 texts is longer than the 32 tokens that the classifier reads: the rest was cut off"
     with pytest.warns(UserWarning, match=words):
         classify(made[0], ("a b c " * 100, "short"), as_json=True)
     assert [json.loads(line)["cut"] for line in printed.readouterr().out.splitlines()] == [True, False]

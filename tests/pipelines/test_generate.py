@@ -181,7 +181,7 @@ def test_a_search_prefers_the_lengths_that_the_penalty_says(trained_translator):
         assert generate(trained_translator, prompt="the number 7", **options) == found[penalty]
     assert len(set(found.values())) > 1
     assert generate(trained_translator, prompt="the number 7", tokens=12, repetition_penalty=1.0) == found[1.0]
-    with pytest.raises(ValueError, match="--length-penalty is of beam search"):
+    with pytest.raises(ValueError, match="--length-penalty is for beam search"):
         generate(trained_translator, prompt="the number 7", length_penalty=0.6, greedy=True)
 
 
@@ -191,12 +191,12 @@ def test_a_search_prefers_the_lengths_that_the_penalty_says(trained_translator):
         ({"min_p": 0.0}, "--min-p is 0.0"),
         ({"repetition_penalty": 0.0}, "--repetition-penalty is 0.0"),
         ({"beams": -1}, "--beams is -1"),
-        ({"beams": 10**9}, "--beams is 1,000,000,000, but must be from 1 to 100, or 0 to draw"),
+        ({"beams": 10**9}, "--beams is 1,000,000,000, but must be from 1 to 100, or 0 to sample"),
         ({"seed": 2**63}, f"--seed is {2**63}"),
-        ({"beams": 3, "top_k": 5}, "--beams looks for the likeliest text, and --top-k chooses otherwise"),
-        ({"beams": 3, "temperature": 0.8}, "--beams looks for the likeliest text, and --temperature chooses otherwise"),
-        ({"greedy": True, "temperature": 0.8}, "--greedy takes the likeliest token, and --temperature says how"),
-        ({"greedy": True, "top_p": 0.8}, "--greedy takes the likeliest token, and --top-p says among which to draw"),
+        ({"beams": 3, "top_k": 5}, "--beams searches for the likeliest text, without --top-k"),
+        ({"beams": 3, "temperature": 0.8}, "--beams searches for the likeliest text, without --temp"),
+        ({"greedy": True, "temperature": 0.8}, "--greedy always takes the likeliest token, without --temp"),
+        ({"greedy": True, "top_p": 0.8}, "--greedy always takes the likeliest token, without --top-p"),
         ({"beams": 3}, "--beams is for an encoder-decoder, and this run's model is of architecture decoder"),
         ({"length_penalty": 0.6}, "--length-penalty is for an encoder-decoder"),
         ({"length_penalty": 36.0}, "--length-penalty is 36.0, but must be from -35 to 35"),
@@ -211,9 +211,9 @@ def test_settings_that_make_no_sense_are_named(trained_gpt, options, words):
 def test_an_encoder_takes_one_text(trained_bert):
     with pytest.raises(ValueError, match="given 2 times"):
         generate(trained_bert, prompt=["<|mask|>", "a <|mask|>"])
-    with pytest.raises(ValueError, match="--greedy is for a model that writes"):
+    with pytest.raises(ValueError, match="--greedy does not apply to an encoder"):
         generate(trained_bert, prompt="<|mask|>", greedy=True)
-    with pytest.raises(ValueError, match="--tokens is for a model that writes"):
+    with pytest.raises(ValueError, match="--tokens does not apply to an encoder"):
         generate(trained_bert, prompt="<|mask|>", tokens=5)
 
 

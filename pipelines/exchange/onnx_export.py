@@ -1,0 +1,143 @@
+"""A run's model as an ONNX file, compared with the model in onnxruntime."""
+
+import logging
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from lm.config import ModelConfig
+from lm.model import LanguageModel
+from pipelines.cli.waiting import doing
+from pipelines.files import write_whole
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+from pipelines.run.model_card import model_card
+
+LOADING = """import onnxruntime
+
+session = onnxruntime.InferenceSession("{out}")
+(logits,) = session.run(["logits"], {{"input_ids": ids}})  # int64, (batch, length)"""
+TOLERANCE = 1e-4
+SHAPES = ((1, 1), (3, 5))
+"""Batches and lengths that are compared, besides one sequence of the full context"""
+
+
+def write_onnx(folder: Path, checkpoint: str, out: Path) -> float:
+    """Write the model of the run in `folder` to `out` with a model card, and return its largest relative error.
+
+    Raises ValueError, and writes nothing, if the error is above TOLERANCE.
+    """
+    run = Run(folder)
+    _check(run.recipe.model)
+    # Not every runtime has counterparts of fused attention kernels.
+    model = LanguageModel(replace(run.recipe.model, attention="reference"))
+    model.load_state_dict(load_trained(run, device="cpu", checkpoint=checkpoint).model.state_dict())
+    model.eval()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as partial:
+        written = Path(partial) / out.name
+        doing("exporting the model")
+        _write(model, written)
+        parameters = sum(p.numel() for p in model.parameters())
+        card = model_card(run, run.tokenizer(), parameters, "onnx", LOADING.format(out=out.name))
+        write_whole(Path(partial) / f"{out.name}.md", card)
+        doing("comparing the file with the model")
+        error = _largest_error(model, written)
+        if not error <= TOLERANCE:
+            raise ValueError(
+                f"{out} was not written: its logits in onnxruntime differ by {error:.2g} of the largest from the "
+                "model's: try another version of torch or onnxscript"
+            )
+        # Reversed, a separate file of weights moves before the file that names it.
+        for path in sorted(Path(partial).iterdir(), reverse=True):
+            path.replace(out.parent / path.name)
+    return error
+
+
+def _check(config: ModelConfig) -> None:
+    """Raise ValueError for a model that the exporter would specialise to one length."""
+    if config.context_length < 4 or config.window == config.context_length - 1:
+        raise ValueError(
+            f"model.context_length is {config.context_length} and model.window {config.window}: export-onnx needs a "
+            "context of at least 4, and a window other than the context minus 1"
+        )
+
+
+class _NamedInputs(nn.Module):
+    """The model as a function from the inputs of the ONNX file to logits."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+    ) -> Tensor:
+        present = None if attention_mask is None else attention_mask.bool()
+        if decoder_input_ids is None:
+            hidden = self.model(input_ids, present=present, types=token_type_ids)
+        else:
+            hidden = self.model(decoder_input_ids, input_ids, source_present=present)
+        return self.model.logits(hidden)
+
+
+def _write(model: LanguageModel, path: Path) -> None:
+    # With shorter inputs, windows would mask nothing, and the exporter would leave the masks out.
+    inputs = _random_inputs(model.config, 2, model.config.context_length)
+    axes = {name: {0: "batch", 1: "target_length" if name == "decoder_input_ids" else "length"} for name in inputs}
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of deprecations within the exporter
+        program = torch.onnx.export(
+            _NamedInputs(model).eval(),
+            kwargs=inputs,
+            input_names=list(inputs),
+            output_names=["logits"],
+            dynamic_shapes=axes,
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None  # with dynamo
+        program.save(path)
+
+
+def _random_inputs(config: ModelConfig, batch: int, length: int) -> dict[str, Tensor]:
+    """Return random inputs of the model; the last row ends in padding if the model takes a mask."""
+    generator = torch.Generator().manual_seed(batch)
+    inputs = {"input_ids": torch.randint(config.vocab_size, (batch, length), generator=generator)}
+    if config.architecture != "decoder":
+        inputs["attention_mask"] = torch.ones(batch, length, dtype=torch.int64)
+        inputs["attention_mask"][-1, length // 2 + 1 :] = 0
+    if config.architecture == "encoder" and config.token_types:
+        inputs["token_type_ids"] = torch.randint(config.token_types, (batch, length), generator=generator)
+    if config.architecture == "encoder-decoder":
+        target = (batch, max(1, length - 2))
+        inputs["decoder_input_ids"] = torch.randint(config.vocab_size, target, generator=generator)
+    return inputs
+
+
+def _largest_error(model: LanguageModel, path: Path) -> float:
+    """Return the largest difference between logits of the file in onnxruntime and of the model, over several shapes.
+
+    It is relative to the largest logit of each shape, or absolute if that is below 1.
+    """
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    named, largest = _NamedInputs(model).eval(), 0.0
+    context = model.config.context_length
+    for batch, length in (*SHAPES, (1, context)):
+        inputs = _random_inputs(model.config, batch, min(length, context))
+        with torch.inference_mode():
+            expected = named(**inputs)
+        (logits,) = session.run(["logits"], {name: value.numpy() for name, value in inputs.items()})
+        error = (torch.from_numpy(logits) - expected).abs().max() / expected.abs().max().clamp(min=1)
+        largest = max(largest, float(error))
+    return largest

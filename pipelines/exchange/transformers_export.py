@@ -1,0 +1,124 @@
+"""A run as a folder that `transformers` opens."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lm.exchange import format_of, to_hugging_face
+from pipelines.cli.display import quantity
+from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+from pipelines.run.model_card import model_card
+from pipelines.run.text_ids import BEFORE_TEXT, ROLES, special_ids, text_ids
+from tokenizer import Tokenizer
+
+AUTO_CLASSES = {
+    "decoder": "AutoModelForCausalLM",
+    "encoder": "AutoModelForMaskedLM",
+    "encoder-decoder": "AutoModelForSeq2SeqLM",
+}
+LOADING = """from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained("{out}")
+tokenizer = AutoTokenizer.from_pretrained("{out}")"""
+REMEDIES = {"encoder": ": the recipe bert-tiny-published has the shape of BERT, which can be exported"}
+SPECIAL_IDS = {
+    "decoder": ("bos_token_id", "eos_token_id", "pad_token_id"),
+    "encoder": ("pad_token_id",),
+    "encoder-decoder": ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
+}
+"""Special ids in config.json, by architecture"""
+
+Ids = Mapping[str, int | list[int] | None]
+
+
+def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
+    """Write the run in `folder` to `out`, and return a line about the result."""
+    run = Run(folder)
+    tok, config = run.tokenizer(), run.recipe.model
+    try:
+        chosen = format_of(config)
+    except ValueError as error:
+        raise ValueError(f"{error}{REMEDIES.get(config.architecture, '')}") from None
+    model = load_trained(run, device="cpu", checkpoint=checkpoint).model
+    parameters = sum(p.numel() for p in model.parameters())
+    settings, tensors = to_hugging_face(config, model.state_dict())
+    if config.architecture == "decoder":
+        settings[BEFORE_TEXT] = list(text_ids(run, tok).before)
+    # None is written too: otherwise transformers would use its defaults.
+    ids = {name: i for name, i in special_ids(run, tok).items() if name in SPECIAL_IDS[config.architecture]}
+    with whole_folder(out, replaceable) as partial:
+        write_json(partial / "config.json", settings | ids)
+        if config.architecture != "encoder":
+            write_json(partial / "generation_config.json", {name: i for name, i in ids.items() if i is not None})
+        save_tensors(partial / "model.safetensors", tensors, metadata={"format": "pt"})
+        _write_tokenizer(partial, run, tok, ids)
+        loading = LOADING.format(auto=AUTO_CLASSES[config.architecture], out=out.name)
+        write_whole(partial / "README.md", model_card(run, tok, parameters, "transformers", loading))
+    return f"{out}: {quantity(parameters, '')} parameters in the format of {chosen.name} ({chosen.auto_class})"
+
+
+def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:
+    """Write tokenizer.json and the settings that transformers reads from files beside it; `ids` as in config.json."""
+    tok.save(folder)
+    config, around = run.recipe.model, text_ids(run, tok)
+    spellings = {i: token for token, i in tok.special_tokens.items()}
+
+    def spelling(i: int | list[int] | None) -> str | None:
+        first = i[0] if isinstance(i, list) else i
+        return None if first is None else spellings.get(first)
+
+    named = {name: spelling(ids.get(f"{name}_id")) for name in ("pad_token", "bos_token", "eos_token")}
+    encoder = config.architecture == "encoder"
+    if encoder or "roles" in run.facts:  # of our own models, only encoders learn these tokens
+        named |= {role: spelling(around.special.get(ours)) for role, ours in ROLES.items()}
+    roles = {role: token for role, token in named.items() if token is not None}
+    inputs = ["input_ids", "attention_mask"]
+    if config.token_types:
+        inputs.insert(1, "token_type_ids")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.context_length,
+        "model_input_names": inputs,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(folder / "tokenizer_config.json", settings | roles)
+    write_json(folder / "special_tokens_map.json", roles)
+    imported, edges = "imported_from" in run.facts, ("", "")
+    if config.architecture != "decoder":
+        last = next((spellings[i] for i in around.after if i in spellings), "")
+        edges = (roles.get("cls_token", ""), roles.get("sep_token", "")) if encoder else ("", last)
+    if config.architecture != "decoder" or not imported:
+        _set_template(folder / "tokenizer.json", *edges, tok.special_tokens, keep=imported)
+
+
+def _set_template(path: Path, first: str, last: str, special: dict[str, int], *, keep: bool) -> None:
+    """Make tokenizer.json add the special tokens of training: `first` before a text, `last` after each of one or two.
+
+    With `keep`, a template that is already present stays.
+    """
+
+    def token(name: str, kind: int) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": name, "type_id": kind}}] if name else []
+
+    def text(name: str, kind: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    content = read_json(path, "export the run again")
+    processor = content["post_processor"] or {"processors": []}
+    steps = processor.get("processors", [processor])
+    byte_level = [step for step in steps if step["type"] == "ByteLevel"]  # adds no tokens
+    if keep and len(byte_level) < len(steps):
+        return
+    single = [*token(first, 0), text("A", 0), *token(last, 0)]
+    named = [name for name in (first, last) if name]
+    template = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, text("B", 1), *token(last, 1)],
+        "special_tokens": {name: {"id": name, "ids": [special[name]], "tokens": [name]} for name in named},
+    }
+    steps = [*byte_level, template] if named else byte_level
+    content["post_processor"] = {"type": "Sequence", "processors": steps} if len(steps) > 1 else (steps or [None])[0]
+    write_json(path, content)

@@ -1,0 +1,178 @@
+"""A run from a folder that `transformers` wrote, or from a model of the hub."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from huggingface_hub import errors, snapshot_download
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lm.exchange import from_hugging_face
+from lm.model import LanguageModel
+from pipelines.cli.display import quantity
+from pipelines.files import read_json, whole_folder
+from pipelines.run.folder import Run
+from pipelines.run.provenance import provenance
+from pipelines.run.recipe import Recipe, save_config
+from pipelines.run.retention import Keep
+from pipelines.run.text_ids import BEFORE_TEXT, ROLES, given_roles, given_special_ids, is_known
+from pipelines.training.checkpoints import take_snapshot, write_checkpoint
+from pipelines.training.progress import Progress
+from tokenizer import Tokenizer
+
+Objective = Literal["next-token", "masked-token", "sequence-pairs", "span-corruption"]
+DEFAULT_OBJECTIVES: dict[str, Objective] = {
+    "decoder": "next-token",
+    "encoder": "masked-token",
+    "encoder-decoder": "sequence-pairs",
+}
+INDEX = "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+"""Files that transformers reads if there is no safetensors file"""
+FETCHED_FILES = ("*.json", "*.safetensors", "merges.txt", "tokenizer.model", "*.tiktoken")
+
+
+def import_model(source: str, objective: Objective | None, out: Path, replaceable: Callable[[Path], bool]) -> str:
+    """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return a line about the result."""
+    folder = _local_folder(source)
+    settings = read_json(folder / "config.json", "import a folder that transformers' save_pretrained wrote")
+    tok = Tokenizer.load(folder)
+    config, weights = from_hugging_face(settings, read_weights(folder))
+    if tok.vocab_size > config.vocab_size:
+        raise ValueError(
+            f"{source}: the tokenizer has {tok.vocab_size} entries, but the model only {config.vocab_size}: "
+            "they do not belong together"
+        )
+    special = given_special_ids(tok, _optional_json(folder, "generation_config.json"), settings)
+    roles = given_roles(
+        tok, *(_optional_json(folder, name) for name in ("tokenizer_config.json", "special_tokens_map.json"))
+    )
+    facts = {
+        "imported_from": source,
+        "special_ids": special,
+        "roles": roles,
+        "around_text": _around_text(folder, settings, tok),
+    }
+    if config.architecture == "encoder":
+        _warn_of_missing_roles(source, tok.special_tokens | roles)
+    recipe = Recipe(objective=objective or DEFAULT_OBJECTIVES[config.architecture], model=config)
+    with whole_folder(out, replaceable) as partial:
+        _write_run(partial, recipe, weights, tok, facts)
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    return f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {source}"
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of model.safetensors, or of the shards that its index names.
+
+    Raises ValueError for pickles, which can run code when they are opened, and for missing or damaged files.
+    """
+    tensors: dict[str, Tensor] = {}
+    for path in _weight_files(folder):
+        try:
+            tensors |= load_file(path)
+        except FileNotFoundError:
+            raise ValueError(f"{path} is missing, though {INDEX} names it: fetch the whole model again") from None
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged ({error}): fetch it again") from None
+    return tensors
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        shards = read_json(folder / INDEX, "fetch it again").get("weight_map")
+        names = list(shards.values()) if isinstance(shards, dict) else []
+        if not names or any(not isinstance(name, str) or Path(name).name != name for name in names):
+            raise ValueError(f"{folder / INDEX} is damaged: its weight_map names no file of the folder")
+        return [folder / name for name in sorted(set(names))]
+    pickles = sorted(path for pattern in PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise ValueError(
+            f"{pickles[0]} is a pickle, which can run code when it is opened: save the model as safetensors first "
+            "(transformers' save_pretrained does)"
+        )
+    raise ValueError(f"{folder} has no {WEIGHTS} and no {INDEX}: name a folder that save_pretrained wrote")
+
+
+def _write_run(
+    folder: Path, recipe: Recipe, weights: dict[str, Tensor], tok: Tokenizer, imported: dict[str, Any]
+) -> None:
+    """Write a run with one checkpoint, of step 0, whose optimizer has no state yet."""
+    model = LanguageModel(recipe.model)
+    model.load_state_dict(weights)
+    facts = {
+        "data": "",
+        "dataset_fingerprint": "",
+        "tokenizer_fingerprint": tok.fingerprint,
+        **provenance(),
+        **imported,
+    }
+    tok.save(folder)
+    save_config(folder / "config.toml", recipe, facts)
+    write_checkpoint(folder, take_snapshot(model), Progress().as_state(), Keep(), Run(folder).settings)
+
+
+def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:
+    missing = [name for name, ours in ROLES.items() if ours not in special]
+    if missing:
+        warnings.warn(
+            f"{source}: tokenizer_config.json names no {', no '.join(missing)} among the tokenizer's added tokens, "
+            "so texts cannot be masked or classified: add the names and import again",
+            stacklevel=4,
+        )
+
+
+def _around_text(folder: Path, settings: dict[str, Any], tok: Tokenizer) -> dict[str, list[int]]:
+    """Return the ids `before` and `after` a text: those of our config.json, or else those that the tokenizer adds."""
+    before: list[int] = []
+    after: list[int] = []
+    processor = _optional_json(folder, "tokenizer.json").get("post_processor") or {}
+    for step in processor.get("processors", [processor]):
+        if step.get("type") in ("BertProcessing", "RobertaProcessing"):
+            before, after = [step["cls"][1], *before], [*after, step["sep"][1]]
+            continue
+        side = before
+        for piece in step.get("single", ()):
+            if "Sequence" in piece:
+                side = after
+            else:
+                side += step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+    before = settings.get(BEFORE_TEXT, before)
+    if not isinstance(before, list) or not all(is_known(tok, i) for i in before):
+        raise ValueError(f"config.json has {BEFORE_TEXT} = {before!r}, which are no ids of its tokenizer: export again")
+    return {"before": before, "after": after}
+
+
+def _optional_json(folder: Path, name: str) -> dict[str, Any]:
+    """Return the object in a JSON file of the model; empty if the file is missing."""
+    if not (folder / name).is_file():
+        return {}
+    content: dict[str, Any] = read_json(folder / name, "fetch it again")
+    return content
+
+
+def _local_folder(source: str) -> Path:
+    """Return the folder `source`, or the hub client's cached folder of hub:owner/name."""
+    if not source.startswith("hub:"):
+        folder = Path(source)
+        if not folder.is_dir():
+            raise ValueError(f"{source} is not a folder: name one, or a model of the hub as hub:owner/name")
+        return folder
+    repository, _, revision = source.removeprefix("hub:").partition("@")
+    try:
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(FETCHED_FILES)))
+    except errors.GatedRepoError:
+        raise ValueError(f"{source} is gated: ask for access on its page, then `hf auth login`") from None
+    except (errors.RepositoryNotFoundError, errors.HFValidationError):
+        raise ValueError(f"{source}: there is no such model on the hub, or it is private: check the name") from None
+    except errors.RevisionNotFoundError:
+        raise ValueError(f"{source} has no such revision on the hub: check what follows @") from None
+    except OSError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConnectionError(f"{source} cannot be fetched from the hub ({reason}): check the connection") from None

@@ -1,0 +1,131 @@
+"""Text from a run's model: continued prompts, targets of sources, filled masks."""
+
+import codecs
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypedDict
+
+import torch
+
+from lm.decoding.beam import beam_search
+from lm.decoding.generation import Sampler, fill_masks, stream
+from lm.decoding.packed import prepare
+from lm.decoding.sampling import choose
+from lm.decoding.state import pad_left, pad_right
+from pipelines.cli.sampling_options import TEMPERATURE, SamplingOptions
+from pipelines.evaluation.translation import sources_at_once
+from pipelines.run.loaded_run import LoadedRun
+from pipelines.run.loaded_run import load_run as load_run
+from pipelines.run.prompts import masked_ids, prompt_ids, source_ids
+from pipelines.run.text_ids import known_ids
+from tokenizer import MASK, Tokenizer
+
+
+class Guesses(TypedDict):
+    """The likeliest tokens at a mask, likeliest first."""
+
+    position: int
+    """Of the mask, in tokens"""
+    tokens: list[str]
+    probabilities: list[float]
+
+
+def sampled_texts(run: LoadedRun, prompts: Sequence[str], tokens: int, options: SamplingOptions) -> Iterator[list[str]]:
+    """Yield what each step adds to each text: continued prompts of a decoder, targets of an encoder-decoder.
+
+    Prompts that cannot be read raise ValueError before the first step.
+    """
+    model, around, config = run.model, run.around, run.config.model
+    device = model.embedding.weight.device
+    source = source_present = present = None
+    if config.architecture == "encoder-decoder":
+        source, source_present = pad_right(source_ids(run.tokenizer, prompts, config, around), device)
+        ids = torch.full((len(prompts), 1), _start(run), device=device)
+        tokens = min(tokens, config.context_length)
+    else:
+        ids, present = pad_left(prompt_ids(run.tokenizer, prompts, config, around), device)
+    steps = stream(
+        model,
+        ids,
+        tokens,
+        present=present,
+        source=source,
+        source_present=source_present,
+        sampler=_sampler(options, device),
+        repetition_penalty=options.repetition_penalty,
+        allowed=known_ids(run.tokenizer, model),
+        stop_ids=around.stops,
+    )
+    return _texts(run.tokenizer, around.stops, (step.tolist() for step in steps), len(prompts))
+
+
+def searched_texts(
+    run: LoadedRun, sources: Sequence[str], tokens: int, beams: int, length_penalty: float
+) -> Iterator[list[str]]:
+    """Yield, in a single step, the likeliest target of each source that beam search finds."""
+    around, config = run.around, run.config.model
+    rows, batch = source_ids(run.tokenizer, sources, config, around), sources_at_once(beams)
+    model = prepare(run.model)
+    texts: list[str] = []
+    for first in range(0, len(rows), batch):
+        source, present = pad_right(rows[first : first + batch], model.device)
+        found = beam_search(
+            model,
+            source,
+            start_id=_start(run),
+            end_ids=around.stops,
+            max_new_tokens=min(tokens, config.context_length),
+            beams=beams,
+            length_penalty=length_penalty,
+            source_present=present,
+            allowed=known_ids(run.tokenizer, run.model),
+        )
+        best = [hypotheses[0].ids for hypotheses in found]
+        texts += [run.tokenizer.decode([token for token in ids if token not in around.stops]) for ids in best]
+    yield texts
+
+
+def filled_masks(run: LoadedRun, text: str) -> list[Guesses]:
+    """Return the guesses of an encoder at each mask in `text`."""
+    ids = torch.tensor(
+        masked_ids(run.tokenizer, text, run.config.model, run.around), device=run.model.embedding.weight.device
+    )
+    masks = fill_masks(run.model, ids, run.around.special[MASK], allowed=known_ids(run.tokenizer, run.model))
+    return [
+        {
+            "position": mask.position,
+            "tokens": [run.tokenizer.decode([token]) for token in mask.ids],
+            "probabilities": mask.probabilities,
+        }
+        for mask in masks
+    ]
+
+
+def _start(run: LoadedRun) -> int:
+    assert run.around.start is not None  # source_ids requires it
+    return run.around.start
+
+
+def _sampler(options: SamplingOptions, device: torch.device) -> Sampler:
+    temperature = TEMPERATURE if options.temperature is None else options.temperature
+    return partial(
+        choose,
+        temperature_value=0.0 if options.greedy else temperature,
+        k=options.top_k,
+        p=options.top_p,
+        smallest_share=options.min_p,
+        generator=torch.Generator(device).manual_seed(options.seed),
+    )
+
+
+def _texts(tok: Tokenizer, stops: Sequence[int], steps: Iterable[Sequence[int]], count: int) -> Iterator[list[str]]:
+    """Yield what each step's ids add to each text. A character that spans tokens appears when it is complete."""
+    decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(count)]
+    ended = [False] * count
+    for step in steps:
+        ended = [before or token in stops for before, token in zip(ended, step, strict=True)]
+        yield [
+            "" if over else decoder.decode(tok.decode_bytes([token]))
+            for over, decoder, token in zip(ended, decoders, step, strict=True)
+        ]
+    yield [decoder.decode(b"", final=True) for decoder in decoders]
