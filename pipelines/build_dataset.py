@@ -1,9 +1,9 @@
-"""`bytelm build-dataset`: a corpus and a tokenizer to a folder of token blocks, or of pairs."""
+"""`bytelm build-dataset`: a corpus and a tokenizer to a dataset of token blocks or of pairs."""
 
 from pathlib import Path
 from typing import Any, Unpack
 
-from corpora import open_corpus, open_pairs
+from corpora import Corpus, PairCorpus, open_corpus, open_pairs
 from pipelines.cli.arguments import DryRun, TokenizerPath, TokenizerPattern
 from pipelines.cli.corpus_arguments import (
     CorpusNames,
@@ -22,7 +22,7 @@ from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.pairs import write_pairs
 from pipelines.files import whole_folder
 
-# Blocks are Arrow lists of a fixed size, whose length has 31 bits; a batch of them must fit the memory.
+# Arrow allows lists of 31-bit lengths, but a batch of blocks must fit in memory.
 LONGEST_CONTEXT = 1 << 26
 
 
@@ -42,60 +42,62 @@ def build_dataset(
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
 ) -> dict[str, Any] | None:
-    """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return what dataset.json
-    says.
+    """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return the content of
+    dataset.json.
 
     The folder opens with datasets.load_from_disk. It appears whole or not at all.
 
     Args:
-        out: Folder to make.
-        context_length: Tokens of a block; pairs keep lengths of their own.
-        separator: Whether <|endoftext|> stands before every document.
+        out: Folder to write.
+        context_length: Tokens per block. Pairs keep their lengths.
+        separator: Put <|endoftext|> before every document.
         threads: Threads that encode; all cores by default.
-        overwrite: Whether a dataset that is there already is replaced.
+        overwrite: Replace an existing dataset.
     """
-    _check(context_length, pairs, separator)
 
-    def replaceable(there: Path) -> bool:
-        return overwrite and (there / "dataset.json").is_file()
+    def replaceable(folder: Path) -> bool:
+        return overwrite and (folder / "dataset.json").is_file()
 
+    length = _block_length(context_length, pairs, separator)
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
     tok = load_tokenizer(tokenizer, pattern)
+    source: Corpus | PairCorpus
     if pairs:
         refuse_with_pairs(reading)
         source = open_pairs(corpus, pairs, split, **reading)
     else:
         source = open_corpus(corpus, split=split, **reading)
     if dry_run:
-        plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, context_length, source.split_rule, out)
+        plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out)
         return None
     with whole_folder(out, replaceable) as partial, Bar("encoding", source.text_bytes_estimate, "B") as bar:
-        # A run needs the tokenizer that its dataset was built with: they stay together.
-        tok.save(partial)
-        if pairs:
+        tok.save(partial)  # runs read it there
+        if isinstance(source, PairCorpus):
             info = write_pairs(source, tok, partial, threads=threads, progress=bar.update)
         else:
-            info = write_blocks(
-                source, tok, context_length, partial, separator=separator, threads=threads, progress=bar.update
-            )
-    (_summarize_pairs if pairs else _summarize)(out, info)
+            info = write_blocks(source, tok, length, partial, separator=separator, threads=threads, progress=bar.update)
+    (_print_pairs if pairs else _print_blocks)(out, info)
     say_left_out(info["corpus"]["dropped"], source.skipped_files)
     return info
 
 
-def _check(context_length: int | None, pairs: tuple[str, str] | None, separator: bool) -> None:
-    if pairs and context_length is not None:
-        raise ValueError("--context-length is for blocks: leave it out, since pairs keep lengths of their own")
-    if pairs and not separator:
-        raise ValueError("--no-separator is for blocks: leave it out, since pairs have no separators")
-    if not pairs and context_length is None:
+def _block_length(context_length: int | None, pairs: tuple[str, str] | None, separator: bool) -> int:
+    """Return the length of blocks, 0 for pairs; ValueError for options that do not fit."""
+    if pairs:
+        if context_length is not None:
+            raise ValueError("--context-length is for blocks: leave it out, since pairs keep their lengths")
+        if not separator:
+            raise ValueError("--no-separator is for blocks: leave it out, since pairs have no separators")
+        return 0
+    if context_length is None:
         raise ValueError("--context-length is missing: give the tokens of a block, such as 256 (or --pairs for pairs)")
-    if not pairs and not 2 <= context_length <= LONGEST_CONTEXT:
+    if not 2 <= context_length <= LONGEST_CONTEXT:
         raise ValueError(f"--context-length is {context_length:,}, but must be from 2 to {LONGEST_CONTEXT:,} tokens")
+    return context_length
 
 
-def _summarize(out: Path, info: dict[str, Any]) -> None:
+def _print_blocks(out: Path, info: dict[str, Any]) -> None:
     rows = [
         (
             name,
@@ -111,7 +113,7 @@ def _summarize(out: Path, info: dict[str, Any]) -> None:
     say(f"{out}: blocks of {info['context_length']} tokens, split by {info['corpus']['split_rule']}")
 
 
-def _summarize_pairs(out: Path, info: dict[str, Any]) -> None:
+def _print_pairs(out: Path, info: dict[str, Any]) -> None:
     sides = dict(zip(("source", "target"), info["corpus"]["columns"], strict=True))
     rows = [
         (

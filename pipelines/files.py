@@ -1,4 +1,4 @@
-"""Files and folders, written whole or not at all and read strictly."""
+"""Atomic writes of files and folders, and strict reads."""
 
 import fcntl
 import json
@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenizer.formats import strict_json
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace the file `path` by `text`; an error (a full disk, say) leaves it as it was and names it."""
+    """Replace the content of `path` by `text`; after an error, such as a full disk, the file is unchanged."""
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,18 +32,18 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by `value` as JSON; ValueError for numbers that JSON has no spelling for (NaN, infinity)."""
+    """Replace the content of `path` by `value` as JSON; ValueError for NaN and infinity, which JSON lacks."""
     write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:
-    """Write a file of safetensors, readable by whom the system lets read new files; OSError names it where it cannot be
-    written."""
+    """Write a safetensors file with the permissions of a new file; OSError if it cannot be written."""
+    # Imports torch.
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     path.touch()
-    mode = path.stat().st_mode  # safetensors lets nobody else read
+    mode = path.stat().st_mode  # safetensors makes files that only their owner can read
     try:
         save_file(dict(tensors), path, metadata)
     except SafetensorError as error:
@@ -52,13 +54,11 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
 def read_json(path: Path, remedy: str, kind: type = dict) -> Any:
     """Return the JSON value in `path`, of type `kind`.
 
-    ValueError names the file, what is wrong and the remedy: the file is missing, is not JSON, repeats a name, has a
-    number that JSON lacks, or nests too deeply.
+    Raises ValueError, with the remedy, if the file is missing, is not JSON, repeats a name, has a number that JSON
+    lacks, or nests too deeply.
     """
-    from tokenizer.formats.strict_json import read_bytes
-
     try:
-        content = read_bytes(path)
+        content = strict_json.read_bytes(path)
     except FileNotFoundError:
         raise ValueError(f"{path} is missing: {remedy}") from None
     except ValueError as error:
@@ -67,11 +67,9 @@ def read_json(path: Path, remedy: str, kind: type = dict) -> Any:
 
 
 def parse_json(content: bytes, name: str, remedy: str, kind: type = dict) -> Any:
-    """Return the JSON value in `content`, of type `kind`; errors as in `read_json`, under `name`."""
-    from tokenizer.formats.strict_json import parse_json as parse
-
+    """Return the JSON value in `content`, of type `kind`; ValueError as in `read_json`, for the file `name`."""
     try:
-        value = parse(content)
+        value = strict_json.parse_json(content)
     except ValueError as error:
         raise ValueError(f"{name} is damaged (it {error}): {remedy}") from None
     if not isinstance(value, kind):
@@ -81,11 +79,9 @@ def parse_json(content: bytes, name: str, remedy: str, kind: type = dict) -> Any
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the TOML document in `path`; ValueError names the file and what is wrong."""
-    from tokenizer.formats.strict_json import read_text
-
+    """Return the TOML document in `path`; ValueError if there is none."""
     try:
-        return tomllib.loads(read_text(path))
+        return tomllib.loads(strict_json.read_text(path))
     except RecursionError:
         raise ValueError(f"{path}: not a TOML file: it is nested too deeply") from None
     except ValueError as error:
@@ -93,7 +89,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def naming(error: OSError, path: Path) -> OSError:
-    """`error` with the file that it happened to, where the system did not say."""
+    """Return `error` with the name `path`, unless the system named a file."""
     if error.filename is None and error.errno is not None:
         return OSError(error.errno, error.strerror or os.strerror(error.errno), str(path))
     return error
@@ -101,19 +97,19 @@ def naming(error: OSError, path: Path) -> OSError:
 
 @contextmanager
 def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Path]:
-    """A new empty folder beside `out` that takes its place when the block ends, and disappears when it fails.
+    """Yield an empty folder that replaces `out` at the end of the block; after an error it is removed.
 
-    What a killed process left is removed. Raises ValueError when another process builds the same folder, or when
-    `out` exists and is not `replaceable`.
+    Leftovers of a killed process are removed. Raises ValueError if another process builds the same folder, or if `out`
+    exists and is not `replaceable`.
     """
     partial, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked_file(out.with_name(out.name + ".lock"), f"{out} is being built by another process"):
         if old.exists() and not out.exists():
-            # Killed between the two renames below: what was there before is still the only whole one.
+            # Killed between the two renames below: the previous folder is the only whole one.
             old.rename(out)
         elif old.exists():
-            shutil.rmtree(old)  # killed in the removal below; what cannot be removed is said before the work
+            shutil.rmtree(old)  # killed during the removal below; an error here comes before the work
         if out.exists() and not replaceable(out):
             raise ValueError(f"{out} exists already: choose another --out")
         shutil.rmtree(partial, ignore_errors=True)
@@ -143,14 +139,17 @@ def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Pat
 
 @contextmanager
 def locked_file(path: Path, refusal: str) -> Iterator[None]:
-    """`path` locked for this process, and removed afterwards; ValueError(`refusal`) while another process has it."""
+    """Lock the file `path` for this process, and remove it at the end of the block.
+
+    Raises ValueError(`refusal`) if another process has locked it.
+    """
     while True:
         with path.open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(refusal) from None
-            # Its last owner may have removed the file between our opening and our locking it.
+            # The previous owner may have removed the file after it was opened here.
             if not path.exists() or path.stat().st_ino != os.fstat(lock.fileno()).st_ino:
                 continue
             try:

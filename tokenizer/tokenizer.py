@@ -303,7 +303,7 @@ class Tokenizer:
             return encode(data)
         return np.concatenate([encode(part, start) for start, part in self._special.parts(data, allowed)])
 
-    def encode_in_parts(self, text: Text) -> Iterator[np.ndarray]:
+    def encode_in_parts(self, text: Text | memoryview) -> Iterator[np.ndarray]:
         """Yield the ids of one text, as `encode_ordinary` gives them, in uint32 arrays that are never all in memory.
 
         For a very long text without a place to cut it, such as a long run. Each array is overwritten by the next.

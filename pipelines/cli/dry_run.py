@@ -6,9 +6,9 @@ from pipelines.cli.display import answer, quantity
 
 
 def plan_dataset(
-    tokenizer: Path, entries: int, text_bytes: int | None, context_length: int | None, split: str, out: Path
+    tokenizer: Path, entries: int, text_bytes: int | None, context_length: int, split: str, out: Path
 ) -> None:
-    """Print the plan of encoding `text_bytes` of text."""
+    """Print the plan of encoding `text_bytes` of text; a context length of 0 means pairs."""
     per_token = 2 if entries <= 1 << 16 else 4
     shape = f"blocks of {context_length:,} tokens" if context_length else "pairs"
     answer(
@@ -22,7 +22,7 @@ def plan_tokenizer(
     vocab_size: int, text_bytes: int | None, split: str | None, pattern: str, out: Path, save_counts: Path | None
 ) -> None:
     """Print the plan of training a vocabulary on `text_bytes` of text."""
-    text = _size(text_bytes) + (f", the training split ({split})" if split else ", counted before")
+    text = _size(text_bytes) + (f", the training split ({split})" if split else ", saved counts")
     answer(f"would train a vocabulary of {vocab_size:,} entries with the pattern {pattern} on {text}")
     answer(f"would write {out / 'tokenizer.json'}" + (f" and {save_counts}" if save_counts else ""))
 

@@ -1,12 +1,11 @@
-"""Datasets of pairs: a source and a target, each a list of token ids of its own length.
+"""Datasets of pairs: sources and targets, each a list of token ids.
 
-On disk a dataset of pairs is like one of blocks: what `datasets.load_from_disk` opens, with the columns `source_ids`
-and `target_ids`, and `dataset.json` beside it. The same pairs and tokenizer give byte-identical files.
+On disk they are like datasets of blocks: `datasets.load_from_disk` opens them, with the columns `source_ids` and
+`target_ids`, and `dataset.json` describes them. The same pairs and tokenizer give byte-identical files.
 """
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,18 @@ import numpy as np
 import pyarrow as pa
 
 from corpora import PairCorpus
-from pipelines.dataset.blocks import TextFingerprint, read_ahead, text_of, write_beside
-from pipelines.dataset.reader import DATA_FILE, DatasetFolder, write_info
+from pipelines.dataset.arrow import Progress, SplitFile, TextFingerprint, id_dtype, read_ahead, text_of
+from pipelines.dataset.reader import DatasetFolder, write_info
 from pipelines.files import write_json
 from tokenizer import Tokenizer
 
-SIDES = ("source", "target")
-# Pairs of one Arrow record batch.
+# Pairs of an Arrow record batch.
 BATCH_PAIRS = 1 << 16
 
 
 @dataclass(frozen=True)
 class PairSplitSummary:
-    """What one split holds; bytes are of text, and tokens are without the ends that an objective adds."""
+    """The entry of a split in dataset.json; bytes are of text, and tokens exclude the end tokens of an objective."""
 
     pairs: int
     source_bytes: int
@@ -44,7 +42,7 @@ class PairSplitSummary:
 
 @dataclass
 class _Side:
-    """What has been seen of one side of a split, and the ids that wait for a whole batch."""
+    """Totals of one side of a split, and its ids that wait for a full record batch."""
 
     ids: list[np.ndarray] = field(default_factory=list)
     lengths: list[np.ndarray] = field(default_factory=list)
@@ -67,7 +65,7 @@ class _Side:
         self.longest = max(self.longest, int(lengths.max(initial=0)))
 
     def take(self, rows: int) -> pa.Array:
-        """The first `rows` lists that wait, which wait no longer."""
+        """Remove the first `rows` waiting lists, and return them."""
         ids, lengths = np.concatenate(self.ids), np.concatenate(self.lengths)
         offsets = np.concatenate(([0], np.cumsum(lengths[:rows]))).astype(np.int32)
         self.ids, self.lengths = [ids[offsets[-1] :]], [lengths[rows:]]
@@ -75,50 +73,48 @@ class _Side:
 
 
 class _PairWriter:
-    """Writes one split as Arrow record batches of a fixed number of pairs."""
+    """Writes the pairs of a split in record batches of BATCH_PAIRS."""
 
     def __init__(self, folder: Path, dtype: np.dtype) -> None:
-        self.folder, self.dtype = folder, dtype
-        self.sides = {name: _Side() for name in SIDES}
+        self._dtype = dtype
+        self.source, self.target = _Side(), _Side()
         self.pairs = self._waiting = 0
-        folder.mkdir()
         value = pa.from_numpy_dtype(dtype)
+        self._type = pa.list_(value)
         feature = {"feature": {"dtype": str(value), "_type": "Value"}, "_type": "List"}
-        self._features = {f"{name}_ids": feature for name in SIDES}
-        metadata = {"huggingface": json.dumps({"info": {"features": self._features}})}
-        self._schema = pa.schema([(name, pa.list_(value)) for name in self._features], metadata=metadata)
-        self._file = pa.OSFile(str(folder / DATA_FILE), "wb")
-        self._writer = pa.ipc.new_stream(self._file, self._schema)
+        names = ("source_ids", "target_ids")
+        self.file = SplitFile(folder, dict.fromkeys(names, self._type), dict.fromkeys(names, feature))
 
     def add(self, batch: pa.RecordBatch, tokenizer: Tokenizer, threads: int | None) -> None:
-        for name, side in self.sides.items():
-            side.add(batch.column(name), tokenizer, self.dtype, threads)
+        self.source.add(batch.column("source"), tokenizer, self._dtype, threads)
+        self.target.add(batch.column("target"), tokenizer, self._dtype, threads)
         self._waiting += len(batch)
         while self._waiting >= BATCH_PAIRS:
             self._write(BATCH_PAIRS)
 
     def _write(self, rows: int) -> None:
-        columns = [side.take(rows).cast(self._schema.field(0).type) for side in self.sides.values()]
-        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self.file.write([side.take(rows).cast(self._type) for side in (self.source, self.target)])
         self.pairs += rows
         self._waiting -= rows
 
     def finish(self) -> PairSplitSummary:
+        """Write the last pairs, and close the file."""
         if self._waiting:
             self._write(self._waiting)
-        self.close()
-        file_bytes, digest = write_beside(self.folder, self._features)
-        numbers = {}
-        for name, side in self.sides.items():
-            numbers |= {f"{name}_bytes": side.bytes, f"{name}_tokens": side.tokens, f"longest_{name}": side.longest}
-            numbers[f"{name}_sha256"] = side.fingerprint.hexdigest()
-        return PairSplitSummary(pairs=self.pairs, file_bytes=file_bytes, file_sha256=digest, **numbers)
-
-    def close(self) -> None:
-        """Close the file; again is no error."""
-        if not self._file.closed:
-            self._writer.close()
-            self._file.close()
+        file_bytes, digest = self.file.finish()
+        return PairSplitSummary(
+            pairs=self.pairs,
+            source_bytes=self.source.bytes,
+            target_bytes=self.target.bytes,
+            source_tokens=self.source.tokens,
+            target_tokens=self.target.tokens,
+            longest_source=self.source.longest,
+            longest_target=self.target.longest,
+            file_bytes=file_bytes,
+            file_sha256=digest,
+            source_sha256=self.source.fingerprint.hexdigest(),
+            target_sha256=self.target.fingerprint.hexdigest(),
+        )
 
 
 def write_pairs(
@@ -127,34 +123,32 @@ def write_pairs(
     folder: Path,
     *,
     threads: int | None = None,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda done: None,
 ) -> dict[str, Any]:
-    """Encode `corpus` into `folder` (which must exist and be empty) and return what dataset.json says.
+    """Encode `corpus` into the existing, empty `folder`, and return the content of dataset.json.
 
-    Raises ValueError when the corpus has no pair for training or for validation.
+    Raises ValueError if a split has no pairs.
     """
-    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
+    dtype = id_dtype(tokenizer.vocab_size)
     writers: dict[str, _PairWriter] = {}
     try:
         for split, batch in read_ahead(corpus.routed_batches()):
             if split not in writers:
                 writers[split] = _PairWriter(folder / split, dtype)
             writers[split].add(batch, tokenizer, threads)
-            progress(sum(side.bytes for writer in writers.values() for side in writer.sides.values()))
+            progress(sum(writer.source.bytes + writer.target.bytes for writer in writers.values()))
         summaries = {name: writers[name].finish() for name in corpus.split_names if name in writers}
     finally:
         for writer in writers.values():
-            writer.close()
+            writer.file.close()
     for name in dict.fromkeys(("train", "validation", *summaries)):
         if name not in summaries or not summaries[name].pairs:
             raise ValueError(f"the split {name} of {corpus.name} has no pair: give more pairs, or --split hash:0.2")
     write_json(folder / "dataset_dict.json", {"splits": list(summaries)})
-    return write_info(folder, {"format": 1, "kind": "pairs", **_facts(corpus, tokenizer, summaries)})
-
-
-def _facts(corpus: PairCorpus, tokenizer: Tokenizer, summaries: dict[str, PairSplitSummary]) -> dict[str, Any]:
     texts = {name: (summary.source_sha256, summary.target_sha256) for name, summary in summaries.items()}
-    return {
+    info = {
+        "format": 1,
+        "kind": "pairs",
         "tokenizer": {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size},
         "corpus": {
             "name": corpus.name,
@@ -165,10 +159,11 @@ def _facts(corpus: PairCorpus, tokenizer: Tokenizer, summaries: dict[str, PairSp
         },
         "splits": {name: vars(summary) for name, summary in summaries.items()},
     }
+    return write_info(folder, info)
 
 
 class Lists:
-    """Lists of token ids, memory-mapped: `lists[i]` is a numpy view of the i-th."""
+    """Memory-mapped lists of token ids; `lists[i]` is a numpy view of list i."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         # Array.to_numpy would import pandas.
@@ -176,7 +171,7 @@ class Lists:
         self._values = [np.from_dlpack(chunk.values) for chunk in column.chunks]
         self._starts = np.cumsum([0] + [len(chunk) for chunk in column.chunks])
         self.lengths = np.concatenate([np.diff(offsets) for offsets in self._offsets])
-        """(N,) tokens of each."""
+        """Tokens of each list, (N,)"""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -188,7 +183,7 @@ class Lists:
         return self._values[chunk][offsets[row] : offsets[row + 1]]
 
     def chunks(self) -> list[np.ndarray]:
-        """All ids, one array for each record batch."""
+        """Return all ids, one array per record batch."""
         return self._values
 
 
@@ -204,7 +199,7 @@ class Pairs:
 
     @property
     def tokens(self) -> int:
-        """Tokens of both sides, without the ends that an objective adds."""
+        """Tokens of both sides, without the end tokens of an objective"""
         return int(self.sources.lengths.sum() + self.targets.lengths.sum())
 
 

@@ -1,6 +1,6 @@
-"""A built dataset: blocks of token ids on disk, read as one memory-mapped stream of tokens a split.
+"""Datasets on disk, verified and memory-mapped: a stream of tokens for each split of blocks.
 
-The folder is what `datasets.load_from_disk` opens, plus `dataset.json` (written by `blocks`).
+`datasets.load_from_disk` opens the folder; `dataset.json` describes it.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ _OTHER_KIND = {
 
 
 class TokenStream:
-    """The tokens of one split, in order: blocks of `context_length` tokens, one after the other.
+    """The tokens of a split: consecutive blocks of `context_length` tokens.
 
-    `views` are the tokens of each Arrow record batch, uint16 or uint32, memory-mapped.
+    `views` are memory-mapped arrays of uint16 or uint32, one per Arrow record batch.
     """
 
     def __init__(self, views: Sequence[np.ndarray], context_length: int) -> None:
@@ -38,7 +38,7 @@ class TokenStream:
         self.blocks = self.tokens // context_length
 
     def read(self, start: int, length: int) -> np.ndarray:
-        """Tokens [start, start + length), fewer at the end of the stream: a view where one batch holds them."""
+        """Return tokens [start, start + length), fewer at the end of the stream; a view if one record batch has all."""
         stop = min(start + length, self.tokens)
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
         parts = []
@@ -53,14 +53,14 @@ class TokenStream:
         return np.concatenate(parts) if parts else np.empty(0, self.dtype)
 
     def gather(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """(B, length) int64: the tokens from each of `starts` (B,). All must lie within the stream."""
+        """Return the `length` tokens from each of `starts` (B,), which must be in the stream: (B, length) int64."""
         out = np.empty((len(starts), length), np.int64)
         for row, start in zip(out, starts.tolist(), strict=True):
             row[:] = self.read(start, length)
         return out
 
     def chunks(self) -> Sequence[np.ndarray]:
-        """The whole stream as consecutive views, one for each record batch."""
+        """Return the stream as consecutive views, one per record batch."""
         return self._views
 
     @property
@@ -72,23 +72,23 @@ Split = TypeVar("Split")
 
 
 class DatasetFolder(ABC, Generic[Split]):
-    """A dataset folder, verified, and what is read of each split.
+    """A verified dataset folder, and the content of each split.
 
-    Raises ValueError when `folder` is not a built dataset of this kind, or when a file of it is truncated or altered
-    (sizes and SHA-256 are checked against dataset.json).
+    Raises ValueError if `folder` is not a dataset of this kind, or if the size or SHA-256 of a file differs from
+    dataset.json.
     """
 
     kind: ClassVar[str]
-    """As dataset.json says it."""
+    """Value of the field `kind` in dataset.json"""
     counted: ClassVar[tuple[str, ...]]
-    """Fields of dataset.json that must be positive numbers."""
+    """Fields of dataset.json that must be positive whole numbers"""
     counted_of_split: ClassVar[tuple[str, ...]]
-    """The same of each split."""
+    """Such fields of each split"""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.info, self.fingerprint = _read_info(self.folder, self.kind, self.counted, self.counted_of_split)
-        """SHA-256 that identifies the dataset; it covers the fingerprints of the corpus and the tokenizer."""
+        """SHA-256 that identifies the dataset, with its corpus and tokenizer"""
         self.vocab_size: int = self.info["tokenizer"]["vocab_size"]
         self.tokenizer_fingerprint: str = self.info["tokenizer"]["fingerprint"]
         self.splits = {
@@ -97,18 +97,18 @@ class DatasetFolder(ABC, Generic[Split]):
         }
 
     def split(self, name: str) -> Split:
-        """What a split holds; ValueError when there is no such split."""
+        """Return the content of a split; ValueError if there is no such split."""
         if name not in self.splits:
             raise ValueError(f"{self.folder} has no split {name!r}; it has {', '.join(self.splits)}")
         return self.splits[name]
 
     @abstractmethod
     def _read(self, name: str, table: pa.Table) -> Split:
-        """What the table of the split `name` holds."""
+        """Return the content of the split `name` from its table."""
 
 
 class TokenDataset(DatasetFolder[TokenStream]):
-    """A dataset of blocks: each split is one stream of tokens."""
+    """A dataset of blocks; each split is a stream of tokens."""
 
     kind = "blocks"
     counted = ("context_length",)
@@ -116,12 +116,14 @@ class TokenDataset(DatasetFolder[TokenStream]):
 
     @property
     def context_length(self) -> int:
-        """Tokens of a block."""
-        return self.info["context_length"]
+        """Tokens of a block"""
+        length: int = self.info["context_length"]
+        return length
 
     def bytes_per_token(self, split: str) -> float:
-        """Bytes of text for each token that they were encoded in."""
-        return self.info["splits"][split]["bytes"] / max(1, self.info["splits"][split]["encoded_tokens"])
+        """Return the mean bytes of text per token of a split."""
+        info = self.info["splits"][split]
+        return float(info["bytes"] / max(1, info["encoded_tokens"]))
 
     def _read(self, name: str, table: pa.Table) -> TokenStream:
         width = table.schema.field("input_ids").type.list_size
@@ -135,7 +137,7 @@ class TokenDataset(DatasetFolder[TokenStream]):
 
 
 def _verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
-    """The memory-mapped table of a split, whose size and SHA-256 are those of its entry in dataset.json."""
+    """Return the memory-mapped table of a split; ValueError if its size or SHA-256 differs from dataset.json."""
     if not path.is_file():
         raise ValueError(f"{path} is missing: {REMEDY}")
     size = path.stat().st_size
@@ -149,25 +151,26 @@ def _verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
 
 
 def write_info(folder: Path, info: dict[str, Any]) -> dict[str, Any]:
-    """Write dataset.json with its fingerprint as the last field, and return its content."""
+    """Write dataset.json, with its fingerprint as the last field, and return the content."""
     info = {**info, "fingerprint": info_fingerprint(info)}
     write_json(folder / "dataset.json", info)
     return info
 
 
 def info_fingerprint(info: dict[str, Any]) -> str:
-    """Return the SHA-256 of dataset.json as version 0.1 wrote it: without the field `fingerprint`."""
+    """Return the SHA-256 of dataset.json without its field `fingerprint`, as version 0.1 wrote it."""
     content = {name: value for name, value in info.items() if name != "fingerprint"}
     return hashlib.sha256((json.dumps(content, indent=2) + "\n").encode()).hexdigest()
 
 
 def _checked_fingerprint(path: Path, info: dict[str, Any]) -> str:
-    """Return the fingerprint of a dataset; ValueError when its dataset.json was altered since it was written."""
+    """Return the fingerprint of a dataset; ValueError if dataset.json was altered after it was written."""
     if set(info) <= FIELDS_OF_0_1:
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    if info.get("fingerprint") != info_fingerprint(info):
+    fingerprint = info_fingerprint(info)
+    if info.get("fingerprint") != fingerprint:
         raise ValueError(f"{path} is damaged (its fingerprint does not match its content): {REMEDY}")
-    return info["fingerprint"]
+    return fingerprint
 
 
 def _read_info(
@@ -175,7 +178,8 @@ def _read_info(
 ) -> tuple[dict[str, Any], str]:
     """Return the content of dataset.json and the dataset's fingerprint.
 
-    The dataset must be of that `kind`. The fields `counted`, and `of_split` in each split, must be positive numbers.
+    Raises ValueError for another kind, and if a field in `counted`, or in `of_split` of a split, is not a positive
+    whole number.
     """
     if not (folder / "dataset.json").is_file():
         raise ValueError(f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)")

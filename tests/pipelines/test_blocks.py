@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from corpora import open_corpus
 from pipelines.build_dataset import build_dataset
-from pipelines.dataset.blocks import text_of
+from pipelines.dataset.arrow import text_of
 from pipelines.dataset.reader import DATA_FILE, TokenDataset, TokenStream
 from pipelines.files import whole_folder
 from tokenizer import END_OF_TEXT, Tokenizer

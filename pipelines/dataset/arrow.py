@@ -1,0 +1,124 @@
+"""What datasets of blocks and of pairs share: text columns, fingerprints, and the Arrow file of a split."""
+
+import hashlib
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.dataset.reader import DATA_FILE
+from pipelines.files import write_json
+
+T = TypeVar("T")
+Progress = Callable[[int], None]
+"""Called with the bytes of text read so far"""
+
+
+class TextFingerprint:
+    """SHA-256 of a sequence of documents, whatever the batches they come in."""
+
+    def __init__(self) -> None:
+        self._text, self._lengths = hashlib.sha256(), hashlib.sha256()
+
+    def update(self, text: memoryview, lengths: np.ndarray) -> None:
+        self._text.update(text)
+        self._lengths.update(lengths.astype("<i8").tobytes())
+
+    def hexdigest(self) -> str:
+        return hashlib.sha256(self._text.digest() + self._lengths.digest()).hexdigest()
+
+
+class SplitFile:
+    """The Arrow file of a new split in `folder`, with list columns as `features` of `datasets` describe them."""
+
+    def __init__(self, folder: Path, columns: dict[str, pa.DataType], features: dict[str, Any]) -> None:
+        self._folder, self._features = folder, features
+        folder.mkdir()
+        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        self._schema = pa.schema(list(columns.items()), metadata=metadata)
+        self._file = pa.OSFile(str(folder / DATA_FILE), "wb")
+        self._writer = pa.ipc.new_stream(self._file, self._schema)
+
+    def write(self, columns: list[pa.Array]) -> None:
+        """Write a record batch."""
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+
+    def finish(self) -> tuple[int, str]:
+        """Close the file, write the two files that `datasets` needs beside it, and return its size and SHA-256."""
+        self.close()
+        path = self._folder / DATA_FILE
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        info = {"citation": "", "description": "", "features": self._features, "homepage": "", "license": ""}
+        state: dict[str, Any] = {
+            "_data_files": [{"filename": DATA_FILE}],
+            "_fingerprint": digest[:16],
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": self._folder.name,
+        }
+        write_json(self._folder / "dataset_info.json", info)
+        write_json(self._folder / "state.json", state)
+        return path.stat().st_size, digest
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if not self._file.closed:
+            self._writer.close()
+            self._file.close()
+
+
+def id_dtype(vocab_size: int) -> np.dtype:
+    """Return the dtype of token ids on disk."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+
+
+def text_of(column: pa.Array) -> tuple[memoryview, np.ndarray]:
+    """Return the joined UTF-8 bytes of an Arrow text column, without a copy, and the documents' lengths (N,) int64."""
+    width = np.int64 if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type) else np.int32
+    _, offsets_buffer, data = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, width)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    text = memoryview(data if data is not None else b"")[int(offsets[0]) : int(offsets[-1])]
+    return text, np.diff(offsets)
+
+
+def read_ahead(items: Iterable[T], depth: int = 2) -> Iterator[T]:
+    """Yield `items`, which a thread reads up to `depth` ahead, so that reading and encoding overlap."""
+    ready: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(depth)  # None ends the items
+    stopped = threading.Event()
+
+    def put(item: tuple[T] | BaseException | None) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def read() -> None:
+        try:
+            for item in items:
+                if not put((item,)):
+                    return
+            put(None)
+        except BaseException as error:  # raised by the consumer
+            put(error)
+
+    thread = threading.Thread(target=read, name="bytelm-reader", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item[0]
+    finally:
+        stopped.set()
+        thread.join()
