@@ -15,9 +15,9 @@ from pipelines.cli.corpus_arguments import (
 )
 from pipelines.cli.display import Bar, messages, say, table
 from pipelines.cli.dry_run import plan_dataset
+from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
-from pipelines.cli.vocabularies import load_tokenizer
 from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.pairs import write_pairs
 from pipelines.files import whole_folder

@@ -13,10 +13,10 @@ from rich.text import Text
 from pipelines.cli.arguments import TokenizerPath, TokenizerPattern
 from pipelines.cli.display import answer, counted, results, write
 from pipelines.cli.escapes import visible
+from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
-from pipelines.cli.vocabularies import load_tokenizer
 from tokenizer import Tokenizer
 
 COLOURS = (

@@ -24,10 +24,10 @@ from pipelines.cli.corpus_arguments import (
 from pipelines.cli.display import Bar, write
 from pipelines.cli.dry_run import plan_tokenizer
 from pipelines.cli.errors import UsageError
-from pipelines.cli.memory import resident_memory
+from pipelines.cli.named_tokenizers import load_compared
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import resident_memory
 from pipelines.cli.verbs import verb
-from pipelines.cli.vocabularies import load_compared
 from pipelines.cli.waiting import doing
 from pipelines.reporting.tokenizer_summary import PHASES, HeldOut, show, summarize
 from tokenizer import (

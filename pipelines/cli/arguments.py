@@ -10,14 +10,14 @@ import tyro
 
 TokenizerPath = Annotated[
     Path,
-    tyro.conf.arg(metavar="PATH", help="Folder of the tokenizer, or its file in any published format."),
+    tyro.conf.arg(metavar="PATH", help="Folder of the tokenizer, or its file in a published format."),
 ]
 TokenizerPattern = Annotated[
     str | None,
     tyro.conf.arg(
         metavar="PATTERN",
-        help="Split pattern, for files without one such as .tiktoken and tokenizer.model: cl100k, llama3, another name "
-        "or a regular expression. Published files are recognised without it.",
+        help="Split pattern for files without one, such as .tiktoken and tokenizer.model: cl100k, llama3, another name "
+        "or a regular expression. Published files do not need it.",
     ),
 ]
 DryRun = Annotated[
@@ -43,42 +43,41 @@ Quiet = Annotated[
     tyro.conf.FlagCreatePairsOff,
     tyro.conf.arg(aliases=["-q"], help="Print results and errors only: no progress, no messages."),
 ]
-# Each beam has keys and values of its own: a slip of the finger should not fill the memory.
+# Each beam has its own keys and values; a mistyped number should not fill the memory.
 MOST_BEAMS = 100
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
 def parse_count(text: str) -> int:
-    """The whole number that `text` spells: "1024", "300k", "2.5M", "2G" (decimal units).
+    """Return the whole number in `text`, such as "1024", "300k", "2.5M" or "2G" (decimal units).
 
-    Raises ValueError when it spells none.
+    Raises ValueError for other text.
     """
     match = re.fullmatch(r"([+-]?\d[\d_]*(?:\.\d+)?)([kmgb]?)", text.strip().lower())
     if match:
         number, unit = match[1].replace("_", ""), _UNITS[match[2]]
         whole, _, fraction = number.partition(".")
-        numerator, denominator = int(whole + fraction) * unit, 10 ** len(fraction)
+        numerator = int(whole + fraction) * unit
+        denominator: int = 10 ** len(fraction)
         if numerator % denominator == 0:
             return numerator // denominator
     raise ValueError(f"{reprlib.repr(text)} is not a whole number such as 4096, 300k, 2.5M or 2G")
 
 
 def check_beams(beams: int, zero: str) -> None:
-    """ValueError for --beams that beam search cannot follow; `zero` says what 0 does."""
+    """Raise ValueError for a bad --beams; `zero` says what 0 does, such as "to sample"."""
     if not 0 <= beams <= MOST_BEAMS:
         raise ValueError(f"--beams is {beams:,}, but must be from 1 to {MOST_BEAMS}, or 0 {zero}")
 
 
 def check_length_penalty(length_penalty: float) -> None:
-    """ValueError for a --length-penalty whose powers of lengths overflow."""
-    if not -35 <= length_penalty <= 35:  # a context of 100 million tokens to the power of 35 is a float yet
-        raise ValueError(
-            f"--length-penalty is {length_penalty}, but must be from -35 to 35 (1 for the mean of a token)"
-        )
+    """Raise ValueError for a --length-penalty with which powers of lengths overflow."""
+    if not -35 <= length_penalty <= 35:  # (10^8 tokens)^35 is still a float
+        raise ValueError(f"--length-penalty is {length_penalty}, but must be from -35 to 35 (1 for the mean per token)")
 
 
 def check_out(out: Path | None) -> None:
-    """Raise ValueError before the work if `out` cannot be written, because a parent is a file or read-only."""
+    """Raise ValueError if `out` cannot be written because a parent is a file or read-only."""
     parent = next((folder for folder in out.absolute().parents if folder.exists()), None) if out else None
     if parent is None:
         return
@@ -89,7 +88,7 @@ def check_out(out: Path | None) -> None:
 
 
 def parse_number(text: str) -> float:
-    """The number that `text` spells, such as "0.1" or "3e-4"; ValueError when it spells none."""
+    """Return the number in `text`, such as "0.1" or "3e-4"; ValueError for other text."""
     try:
         return float(text)
     except ValueError:

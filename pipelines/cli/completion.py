@@ -1,4 +1,4 @@
-"""`bytelm --completion SHELL`: tyro's script that makes a shell complete verbs and options."""
+"""`bytelm --completion SHELL`: a script of tyro that completes verbs and options in a shell."""
 
 import importlib
 import inspect
@@ -13,7 +13,7 @@ from pipelines.cli.parsing import registry, with_quiet
 from pipelines.run.recipe import Recipe
 
 SHELLS = ("bash", "zsh", "fish")
-# Parameters whose fields are options. The defaults make none of them required.
+# Parameters whose fields are options, with types and defaults that make no option required.
 FIELDS = {
     "recipe": (Annotated[Recipe, tyro.conf.arg(name="")], Recipe()),
     "model": (ModelConfig, ModelConfig()),
@@ -34,7 +34,7 @@ def print_script(verbs: Iterable[str], shell: str) -> None:
 
 
 def _signature(verb: str) -> Callable[..., Any]:
-    """Return a function with the arguments of a verb, for tyro to describe."""
+    """Return a function with the parameters of a verb."""
     module = importlib.import_module("pipelines." + verb.replace("-", "_"))
     target = module.show if verb == "corpus" else getattr(module, verb.replace("-", "_"))
     described = with_quiet(inspect.unwrap(target))
@@ -43,5 +43,6 @@ def _signature(verb: str) -> Callable[..., Any]:
         if name in parameters:
             parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
             described.__annotations__[name] = kind
-    described.__signature__ = inspect.Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
+    signature = inspect.Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
+    described.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature
     return described

@@ -24,8 +24,8 @@ SplitRule = Annotated[
     str | None,
     tyro.conf.arg(
         metavar="RULE",
-        help="How validation is cut off: own, hash:0.05 or tail:0.1; by default the first of these that the corpus "
-        "allows.",
+        help="How validation documents are split off: own, hash:0.05 or tail:0.1; by default the first that the "
+        "corpus allows.",
     ),
 ]
 
@@ -35,7 +35,7 @@ def _reading(help_text: str, default: str, **more: Any) -> Any:
 
 
 class ReadingOptions(TypedDict, total=False):
-    """Which files of a corpus are read, and how."""
+    """Files of a corpus to read, and how to decode them."""
 
     text_column: Annotated[
         str | None,
@@ -63,19 +63,19 @@ class ReadingOptions(TypedDict, total=False):
 
 
 def refuse_with_pairs(reading: ReadingOptions) -> None:
-    """Raise ValueError for an option about single texts, where --pairs reads two columns."""
+    """Raise ValueError for options that --pairs does not take."""
     if reading.get("text_column") is not None:
-        raise ValueError("--text-column names one column and --pairs two: leave the first out")
+        raise ValueError("--text-column names one column, but --pairs reads two: leave --text-column out")
     if (invalid := reading.get("invalid", "error")) != "error":
-        raise ValueError(f"--invalid {invalid} is for single texts: with --pairs convert what is not UTF-8 beforehand")
+        raise ValueError(f"--invalid {invalid} does not work with --pairs: convert the files to UTF-8 first")
 
 
 def say_left_out(
     dropped: Mapping[str, int], skipped_files: Mapping[str, int], say: Callable[[str], None] = say
 ) -> None:
-    """Say how many documents and files of a corpus were left out, if any, and why.
+    """Print how many documents and files of a corpus were left out, if any, and why.
 
-    `dropped` is what `corpora.Dropped.counts` returns, `skipped_files` the numbers of files by suffix.
+    `dropped` has the counts of `corpora.Dropped.counts`, `skipped_files` the number of files of each suffix.
     """
     counts = [counted(count, name.removesuffix("s").replace("_", " ")) for name, count in dropped.items() if count]
     if counts:

@@ -1,4 +1,4 @@
-"""The `bytelm` command: the first word names a verb, and only that verb's module is imported."""
+"""The `bytelm` command: its first word is a verb, and only the module of this verb is imported."""
 
 import importlib
 import os
@@ -10,23 +10,23 @@ from collections.abc import Callable
 from pipelines.cli.errors import UsageError, complain, one_sentence
 from pipelines.cli.stdout import STDOUT, Stdout
 
-# One verb is one module of the same name (hyphens become underscores) with a `main(arguments)`.
+# Each verb is a module with a `main(arguments)`; hyphens become underscores.
 VERBS = {
-    "demo": "the whole main job on the built-in corpus, minutes on 2 cores",
-    "corpus": "list the corpora known by name, or show one",
+    "demo": "train and evaluate small models on the built-in corpus, in minutes on 2 cores",
+    "corpus": "list the named corpora, or describe one",
     "train-tokenizer": "train a byte-level BPE vocabulary on a corpus",
     "tokenize": "show the tokens of a text or a file",
     "build-dataset": "encode a corpus into blocks of token ids",
-    "pretrain": "train a model of a recipe on a dataset",
+    "pretrain": "train the model of a recipe on a dataset",
     "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
-    "generate": "continue a prompt, answer a source, or fill masks with a trained model",
-    "params": "count a model's parameters, FLOPs and memory before it is built",
-    "finetune": "make a classifier of a trained encoder and labelled texts",
-    "classify": "label texts with such a classifier",
-    "runs": "list the runs in a folder: how far they got and what came of it",
-    "report": "write a self-contained HTML page about one run or several",
+    "generate": "continue a prompt, write the target of a source, or fill masks",
+    "params": "print the parameters, FLOPs and memory of a model before it is built",
+    "finetune": "train a classifier from a trained encoder and labelled texts",
+    "classify": "label texts with a classifier",
+    "runs": "list the runs in a folder with their progress and results",
+    "report": "write a self-contained HTML page about one or several runs",
     "export-hf": "write a run as a folder that transformers opens",
-    "import-hf": "make a run of a folder that transformers wrote, or of a model of the hub",
+    "import-hf": "make a run from a folder of transformers or a model of the hub",
     "export-onnx": "write a run's model as an ONNX file",
 }
 # Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other
@@ -35,7 +35,7 @@ COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "report")
 
 
 def usage() -> str:
-    """The text of `bytelm --help`."""
+    """Return the text of `bytelm --help`."""
     width = max(map(len, VERBS))
     verbs = "\n".join(f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items())
     return (
@@ -52,7 +52,7 @@ def usage() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one verb; return the exit status: 0, 1 for an error, 2 for a usage error, 130 when interrupted."""
+    """Run a verb and return the exit status: 0, 1 for an error, 2 for a usage error, 130 after Ctrl-C."""
     if arguments is not None:
         return _run(arguments)
     from pipelines.cli import process
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         status = _run(sys.argv[1:], process.end_at_once)
     except SystemExit as leaving:  # --help, or a usage error
-        status = leaving.code
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
         if not interrupts:
             raise
@@ -87,7 +87,7 @@ def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
             raise
         if not _is_from_an_import(error):
             return _out_of_memory(verb, error)
-        complain(verb, "there is not enough memory to load the libraries that this verb needs")
+        complain(verb, "there is not enough memory to load the libraries of this verb: close other programs")
         return end_at_once(1)  # a library that is loaded in part can crash when Python ends
     except (ValueError, OSError, FloatingPointError) as error:
         about_output = isinstance(error, OSError) and error.filename == STDOUT

@@ -1,10 +1,10 @@
-"""What people see while work goes on: progress bars on a terminal, a line now and then elsewhere, short tables."""
+"""Messages, results, tables and progress bars."""
 
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import IO, TextIO, cast
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -16,7 +16,7 @@ from pipelines.cli.escapes import safe
 from pipelines.cli.stdout import Stdout
 from pipelines.cli.waiting import doing, preparation
 
-# Seconds between two lines where there is no terminal to draw a bar on.
+# Seconds between two lines of progress, if the output is not a terminal.
 PLAIN_INTERVAL = 10.0
 
 
@@ -25,72 +25,78 @@ class _Messages(Stdout):
 
     on_stderr = False
 
-    @property
-    def stream(self) -> Any:
+    def stream(self) -> TextIO:
         return sys.stderr if self.on_stderr else sys.stdout
 
-    def _do(self, method: str, *arguments: str) -> Any:
+    def write(self, text: str) -> int:
         try:
-            return super()._do(method, *arguments)
+            return super().write(text)
         except OSError:
             messages.quiet = True
-            return None
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            messages.quiet = True
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """The reader of our output went away (`| head`): `pipelines.cli.dispatch` knows that this is no error."""
+        """Raise the error, which `pipelines.cli.dispatch` handles: the reader has left, as after `| head`."""
         raise
 
 
-# Nothing is printed until `show` is called: functions that Python calls return their results.
-messages = _Console(file=_Messages(), highlight=False, emoji=False, quiet=True)
-results = _Console(file=Stdout(), highlight=False, emoji=False, quiet=True)
+# Nothing is printed until `show` is called: verbs called from Python return their results.
+_message_stream, _result_stream = _Messages(), Stdout()
+messages = _Console(file=cast(IO[str], _message_stream), highlight=False, emoji=False, quiet=True)
+results = _Console(file=cast(IO[str], _result_stream), highlight=False, emoji=False, quiet=True)
 
 
 class show:  # noqa: N801 - reads as a function
     """Print messages, progress and results from here on, or inside a `with` block; `quiet` prints only results.
 
-    The command line uses it, and so can a notebook: `with show(): pretrain(...)`. A message that cannot be written,
-    as after `| head`, does not stop the work. A result that cannot be written raises OSError.
+    In a notebook: `with show(): pretrain(...)`. A message that cannot be written, as after `| head`, does not stop the
+    work. A result that cannot be written raises OSError.
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self._before = messages.quiet, messages.file.on_stderr, results.quiet
-        messages.quiet, messages.file.on_stderr, results.quiet = quiet, False, False
+        self._before = messages.quiet, _message_stream.on_stderr, results.quiet
+        messages.quiet, _message_stream.on_stderr, results.quiet = quiet, False, False
 
     def __enter__(self) -> "show":
         return self
 
     def __exit__(self, *error: object) -> None:
-        messages.quiet, messages.file.on_stderr, results.quiet = self._before
+        messages.quiet, _message_stream.on_stderr, results.quiet = self._before
 
 
 def say(text: str) -> None:
-    """Print a message, one line; rich markup is not interpreted."""
+    """Print a message on one line, without interpreting markup."""
     _print(messages, safe(text), markup=False)
 
 
 def say_on_stderr() -> None:
     """Send messages to standard error from here on, so that standard output has only results."""
-    messages.file.on_stderr = True
+    _message_stream.on_stderr = True
 
 
 def answer(text: str) -> None:
-    """Print a line of a result; rich markup is not interpreted."""
+    """Print a line of a result, without interpreting markup."""
     _print(results, safe(text), markup=False)
 
 
 def write(text: str, end: str = "\n") -> None:
-    """Write a result that programs may read, such as JSON or generated text: unchanged, but escaped on a terminal."""
+    """Write a result for programs, such as JSON or generated text: unchanged in a pipe, escaped on a terminal."""
     if not results.quiet:
-        results.file.write((safe(text) if results.file.isatty() else text) + end)
-        results.file.flush()
+        _result_stream.write((safe(text) if _result_stream.isatty() else text) + end)
+        _result_stream.flush()
 
 
-def _print(console: Console, what: Any, **options: Any) -> None:
-    """Print, and wrap lines only on a terminal."""
-    console.print(what, soft_wrap=not console.is_terminal, **options)
+def _print(console: Console, content: str | Table, markup: bool = True) -> None:
+    """Print to `console`, and wrap lines only on a terminal."""
+    console.print(content, soft_wrap=not console.is_terminal, markup=markup)
 
 
 def counted(count: int, unit: str) -> str:
@@ -99,18 +105,18 @@ def counted(count: int, unit: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = False, to: Console = results) -> None:
-    """Print an aligned table; columns after the first are numbers on the right, or with `text` words on the left."""
+    """Print an aligned table. Columns after the first are right-aligned numbers, or with `text` left-aligned words."""
     out = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        justify = "right" if index and not text else "left"
-        out.add_column(escape(column), justify=justify, no_wrap=0 < index < len(columns) - text)
+        numbers = index > 0 and not text
+        out.add_column(escape(column), justify="right" if numbers else "left", no_wrap=0 < index < len(columns) - text)
     for row in rows:
         out.add_row(*(escape(safe(cell)) for cell in row))
     _print(to, out)
 
 
 def quantity(value: float, unit: str) -> str:
-    """`value` with a decimal prefix: 12.3 kB, 4.56 M tok."""
+    """Return `value` with a decimal prefix, such as "12.3 kB" or "4.56 Mtok"."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
@@ -118,7 +124,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as 0:07, 3:25 or 1:02:03."""
+    """Return seconds as 0:07, 3:25 or 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -134,9 +140,9 @@ class _Progress(Progress):
 
 
 class Bar:
-    """Progress of one piece of work: amount done, rate, time left and a note (the loss, say).
+    """Progress of a task: amount done, rate, time left and a note such as the loss.
 
-    On a terminal a bar; elsewhere a line every `PLAIN_INTERVAL` seconds, so that a log also tells where work stands.
+    A bar on a terminal; elsewhere a line every `PLAIN_INTERVAL` seconds.
     """
 
     def __init__(self, label: str, total: float | None, unit: str) -> None:
@@ -172,7 +178,7 @@ class Bar:
             self._rich.stop()
 
     def _end(self, complete: bool) -> None:
-        """Leave a bar, full where the work is complete, or a line as the last word on this work."""
+        """Print the last line of the task; on a terminal leave its bar, full if `complete`."""
         if self._rich is None:
             seconds = time.monotonic() - self._started
             say(f"{self.label}: {quantity(self._done, self.unit)} in {duration(seconds)}{self._note_text()}")
@@ -180,12 +186,12 @@ class Bar:
             self._rich.update(self._task, total=self._done, completed=self._done)
 
     def begin_at(self, done: float) -> None:
-        """Work that an earlier process did: it counts as done, but not towards the rate."""
+        """Count `done` as the work of an earlier process, which the rate leaves out."""
         self._begun_at = done
         self.update(done)
 
     def update(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Tell how much is done so far, of `total` where that is known only now."""
+        """Set the amount done so far, and the total if it is only known now."""
         self._done, self._note = float(done), note
         self.total = self.total if total is None else total
         now = time.monotonic()
@@ -198,7 +204,7 @@ class Bar:
             say(f"{self.label}: {share}{quantity(self._done, self.unit)}, {rate}{self._left(now)}{self._note_text()}")
 
     def phase(self, label: str, done: float, total: float | None, unit: str | None = None) -> None:
-        """Progress of the named phase of the work; a new phase completes the one before and gets a bar of its own."""
+        """Set the progress of the phase `label`; a new phase completes the previous one and gets a new bar."""
         if label != self.label:
             if self._done:
                 self._end(complete=True)

@@ -8,7 +8,7 @@ from pipelines.cli.escapes import safe
 
 
 class UsageError(ValueError):
-    """A mistake in the words of a command line: exit status 2."""
+    """A mistake in a command line; the exit status is 2."""
 
 
 def complain(command: str, text: str) -> None:

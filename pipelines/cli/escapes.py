@@ -1,4 +1,4 @@
-"""Escaped text: control characters become symbols or escapes, so that they cannot control a terminal."""
+"""Text that is safe on a terminal: control characters become symbols or escapes."""
 
 import re
 import unicodedata
@@ -9,15 +9,15 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud8
 
 
 def safe(text: str) -> str:
-    """Return `text` with every character escaped that could control a terminal; newlines and tabs stay."""
+    """Return `text` with escapes for characters that can control a terminal, except newlines and tabs."""
     return _UNSAFE.sub(lambda match: _SHOWN.get(match[0]) or _escaped(ord(match[0])), text)
 
 
 def visible(piece: bytes) -> str:
-    """Return bytes as one line that shows all of them.
+    """Return `piece` as one line of visible characters.
 
-    White space and control characters become symbols, bytes that are not UTF-8 \\xNN, other invisible characters
-    \\uNNNN.
+    White space and control characters become symbols, invalid UTF-8 becomes \\xNN, and other invisible characters
+    become \\uNNNN.
     """
     text = piece.decode("utf-8", "surrogateescape")
     shown = "".join(_SHOWN.get(c) or (c if c.isprintable() else _escaped(ord(c))) for c in text)

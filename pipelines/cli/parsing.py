@@ -32,10 +32,10 @@ def parse(
     more: str = "",
     shown: Callable[[T], None] | None = None,
 ) -> T:
-    """Call `target` with the command-line `arguments` and return its result, which `shown` prints.
+    """Call `target` with the command-line `arguments`, and return its result, which `shown` prints.
 
-    For --help, print the help, whose description ends with `more`, and exit with status 0. For a usage error, print
-    one sentence and exit with status 2, or raise UsageError.
+    --help prints the help, whose description ends with `more`, and exits with status 0. A usage error prints one line
+    and exits with status 2, or raises UsageError.
     """
     target = inspect.unwrap(target)  # the function beneath @verb has the annotations of the command line
     prog = f"bytelm {verb}"
@@ -68,7 +68,7 @@ def parse(
 
 @contextmanager
 def _unwrapped_errors(arguments: Sequence[str]) -> Iterator[None]:
-    """Make tyro print errors without line breaks and colours; --help keeps the terminal's."""
+    """Make tyro print errors without line breaks and colours; --help is as wide as the terminal."""
     before = {name: os.environ.get(name) for name in ("COLUMNS", "TERM")}
     if not {"-h", "--help"} & set(arguments):
         os.environ |= {"COLUMNS": "1000000", "TERM": "dumb"}
@@ -107,7 +107,7 @@ def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool
     option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
     # Before the other options: --help lists it beside -h.
     parameters = sorted([option, *own.parameters.values()], key=lambda parameter: parameter.kind)
-    bind.__signature__ = own.replace(parameters=parameters)
+    bind.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     hints = {**_parameter_annotations(target), "quiet": Quiet}
     for parameter in own.parameters.values():
         hint = _default_hint(parameter)
@@ -124,7 +124,7 @@ def _parameter_annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _default_hint(parameter: inspect.Parameter) -> str | None:
-    """Return what --help says instead of "(default: None)" or "(default: )"; None to leave the text to tyro."""
+    """Return the replacement of "(default: None)" and "(default: )" in --help; None for other defaults."""
     if parameter.kind is parameter.VAR_KEYWORD or tyro.conf.UseAppendAction in get_args(parameter.annotation):
         return None
     if parameter.default is parameter.empty:
@@ -133,7 +133,7 @@ def _default_hint(parameter: inspect.Parameter) -> str | None:
 
 
 def _check_positionals(call: partial[Any], prog: str) -> None:
-    """Raise UsageError for a required sequence that is empty, which tyro lets pass."""
+    """Raise UsageError for an empty sequence of a required parameter, which tyro accepts."""
     given = inspect.signature(call.func).bind(*call.args, **call.keywords).arguments
     hints = _parameter_annotations(call.func)
     for name, parameter in inspect.signature(call.func).parameters.items():
@@ -143,7 +143,7 @@ def _check_positionals(call: partial[Any], prog: str) -> None:
 
 
 def _description(target: Callable[..., Any]) -> str:
-    """What the docstring of `target` says to someone at a command line, who gets no value and sees no exception."""
+    """Return the docstring of `target` for --help: without arguments, return values and exceptions."""
     text = inspect.cleandoc(target.__doc__ or "").partition("\nArgs:")[0]
     text = re.sub(r"(;|,? and)\s+return\b.*?(?=[.:](\s|$))", "", text, flags=re.DOTALL)
     paragraphs = []
@@ -154,7 +154,7 @@ def _description(target: Callable[..., Any]) -> str:
 
 
 def registry() -> ConstructorRegistry:
-    """Return the rules that parse numbers such as 2M, and values that can be left out as if they could not."""
+    """Return the rules that parse numbers such as 2M, and optional values by the rule of their type."""
     rules = ConstructorRegistry()
 
     @rules.primitive_rule
@@ -177,6 +177,7 @@ def registry() -> ConstructorRegistry:
         if info.type_origin not in (Union, UnionType) or len(members) != 1 or NoneType not in get_args(info.type):
             return None
         spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(members.pop(), info.markers))
+        assert isinstance(spec, PrimitiveConstructorSpec)
         return replace(
             spec,
             is_instance=lambda value: value is None or spec.is_instance(value),

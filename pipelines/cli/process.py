@@ -1,46 +1,50 @@
-"""The process of a command line: its standard streams and Ctrl-C."""
+"""The process of a command line: its standard streams, Ctrl-C and memory."""
 
+import io
 import os
+import resource
 import signal
 import sys
 from contextlib import suppress
-from typing import Any, NoReturn
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from pipelines.cli import waiting
 from pipelines.cli.stdout import Stdout
 
-# Standard streams, in the order of their descriptors. A closed stream is opened in the opposite mode, so that its use
-# fails.
+# Standard streams in the order of their descriptors. A closed stream is opened in the opposite mode: its use fails.
 _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
 
 
 def prepare() -> list[int]:
-    """Prepare the process to run a verb; return a list that gets an entry for each Ctrl-C.
+    """Prepare the process to run a verb, and return a list that gets an entry for each Ctrl-C.
 
-    Characters that the encoding of an output stream lacks are printed as escapes.
+    Output streams print characters that their encoding lacks as escapes.
     """
     for name, mode, flags in _STREAMS:
         if getattr(sys, name) is None:
-            # This takes the lowest free descriptor, the closed stream's. A file opened later would take it otherwise,
-            # and libraries that write to the stream would write to that file.
+            # Takes the lowest free descriptor, which is that of the closed stream. Otherwise a file opened later would
+            # take it, and libraries that write to the stream would write to that file.
             descriptor = os.open(os.devnull, flags)
             os.set_inheritable(descriptor, True)
             setattr(sys, name, open(descriptor, mode))  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     interrupts: list[int] = []
 
-    def interrupt(number: int, frame: Any) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         interrupts.append(number)
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it
         signal.signal(signal.SIGINT, interrupt)
     return interrupts
 
 
 def read_standard_input() -> bytes:
-    """Return all of standard input; an OSError names it."""
+    """Return the bytes of standard input; an OSError names it."""
     try:
         with waiting.paused():
             return sys.stdin.buffer.read()
@@ -49,9 +53,9 @@ def read_standard_input() -> bytes:
 
 
 def finish() -> None:
-    """Flush standard output and restore Ctrl-C, so that Python exits without a message of its own.
+    """Flush standard output and restore Ctrl-C after a verb, so that Python exits without printing an error.
 
-    The verb is done: Ctrl-C only ends the process, and any unwritten output is messages.
+    Output that is still unwritten is messages, not results; an error in writing them is ignored.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -62,7 +66,15 @@ def finish() -> None:
 
 
 def end_at_once(status: int) -> NoReturn:
-    """End the process with `status`, without the work that Python does at the end of a process."""
+    """End the process with `status`, without the usual shutdown of Python."""
     finish()
     sys.stderr.flush()
     os._exit(status)
+
+
+def resident_memory() -> int:
+    """Return the resident memory of the process in bytes, or its peak where the system reports only that."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

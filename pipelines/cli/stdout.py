@@ -1,43 +1,46 @@
-"""Standard output, with errors that name it."""
+"""Standard output whose errors name it."""
 
 import io
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TextIO, TypeVar
 
 from pipelines.cli import waiting
 
-# The `filename` of an OSError about it.
+T = TypeVar("T")
+# The `filename` of an OSError about standard output.
 STDOUT = "standard output"
 
 
 class Stdout(io.TextIOBase):
-    """The current sys.stdout; an OSError names it."""
+    """The current sys.stdout, with OSErrors that name it."""
 
-    @property
-    def stream(self) -> Any:
+    def stream(self) -> TextIO:
+        """Return the stream to write to."""
         return sys.stdout
 
     def write(self, text: str) -> int:
         waiting.end()
-        return self._do("write", text)
+        return self._do(lambda stream: stream.write(text))
 
     def flush(self) -> None:
-        self._do("flush")
+        self._do(lambda stream: stream.flush())
 
-    def _do(self, method: str, *arguments: str) -> Any:
+    def _do(self, action: Callable[[TextIO], T]) -> T:
+        stream = self.stream()
         try:
-            # While a progress bar runs, rich replaces sys.stdout with a proxy that would print through us again.
-            return getattr(getattr(self.stream, "rich_proxied_file", self.stream), method)(*arguments)
+            # During a progress bar sys.stdout is rich's proxy, which prints through this class again.
+            return action(getattr(stream, "rich_proxied_file", stream))
         except OSError as error:
             raise OSError(error.errno, error.strerror, STDOUT) from None
 
     def isatty(self) -> bool:
-        return self.stream.isatty()
+        return self.stream().isatty()
 
     @property
-    def encoding(self) -> str:
-        return getattr(self.stream, "encoding", None) or "utf-8"
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed declares an attribute
+        return getattr(self.stream(), "encoding", None) or "utf-8"
 
     def discard(self) -> None:
         """Drop unwritten output and all later output."""

@@ -1,6 +1,6 @@
-"""Verbs as Python functions: strings stand for paths and recipes, and signatures are plain.
+"""Verbs as Python functions, which also take strings for paths, recipes and models.
 
-The command line reads the wrapped function, `__wrapped__`, whose annotations define how words become arguments.
+The command line calls the wrapped function, whose annotations define its arguments and options.
 """
 
 import inspect
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def verb(function: Callable[..., T]) -> Callable[..., T]:
     """Return the verb for callers in Python.
 
-    A str stands for a path, a recipe or a model, and one value for a sequence of them: `report("runs/gpt")`.
+    It converts a string to a path, recipe or model, and a single value to a sequence: `report("runs/gpt")`.
     """
     raw = inspect.signature(function)
     kinds = {name: _plain(parameter.annotation) for name, parameter in raw.parameters.items()}
@@ -33,12 +33,12 @@ def verb(function: Callable[..., T]) -> Callable[..., T]:
         return function(*bound.args, **bound.kwargs)
 
     parameters = [parameter.replace(annotation=_accepted(kinds[p])) for p, parameter in raw.parameters.items()]
-    call.__signature__ = raw.replace(parameters=parameters)
+    call.__signature__ = raw.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     return call
 
 
 def _plain(annotation: Any) -> Any:
-    """Return an annotation without its command-line metadata."""
+    """Return an annotation without the metadata of the command line."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
@@ -66,7 +66,7 @@ _FROM_TEXT: dict[Any, Callable[[str], Any]] = {Path: Path, Recipe: load_recipe, 
 
 
 def _converted(annotation: Any, value: Any) -> Any:
-    """Return `value` converted to the type that the verb takes; values of other types pass unchanged."""
+    """Return strings and paths converted to the type that the verb takes, and other values unchanged."""
     is_text = isinstance(value, (str, os.PathLike))
     for kind in _kinds(annotation):
         if (item := _items(kind)) in _FROM_TEXT and (is_text or isinstance(value, (list, tuple))):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 PATIENCE = 1.0  # seconds; less than two together with the imports before it
 INTERVAL = 2.0  # seconds, as long as the wait is below 20
@@ -33,7 +34,8 @@ def activity() -> str:
 def preparation() -> str | None:
     """Return what one of this process's threads is importing or compiling, if any."""
     found = None
-    for frame in sys._current_frames().values():
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
         while frame is not None:
             name = frame.f_globals.get("__name__") or ""
             package = name.partition(".")[0]

@@ -208,11 +208,11 @@ def test_saved_counts_spare_reading_the_corpus(in_process, text_folder, tmp_path
         (["text", "--compare", "nowhere"], "nowhere"),
         (
             ["text", "--compare", "ranks.tiktoken"],
-            "ranks.tiktoken does not say how text is split; name its pattern, as in cl100k=ranks.tiktoken",
+            "ranks.tiktoken has no split pattern; give the name of one, as in cl100k=ranks.tiktoken",
         ),
         (
             ["text", "--compare", "tok.json", "a=tok.json", "tok.json"],
-            "another is called tok too; write it as NAME=tok",
+            "another tokenizer has the name tok; write it as NAME=tok",
         ),
         (["text", "--memory", "2"], "give at least"),
         (["text", "--min-count", "0"], "--min-count is 0"),
@@ -289,7 +289,7 @@ def test_published_ranks_are_shown_with_the_pattern_that_their_name_or_the_optio
         assert json.loads(done.stdout) == expected, done.stderr
     refused = in_process("tokenize", TEXT, "--tokenizer", "mine.tiktoken")
     assert refused.returncode == 1
-    assert refused.stderr.startswith("bytelm tokenize: mine.tiktoken does not say how text is split: add --pattern")
+    assert refused.stderr.startswith("bytelm tokenize: mine.tiktoken has no split pattern: add --pattern")
     special = in_process("tokenize", "a<|endofprompt|>", "--json", "--special", "--tokenizer", ranks)
     assert json.loads(special.stdout) == [64, 100276], special.stderr
     options = ("--tokenizer", "mine.tiktoken", "--pattern", "cl100k", "--special")
@@ -303,7 +303,7 @@ def test_a_dataset_is_built_with_published_ranks_and_with_a_named_pattern(in_pro
     build = ("build-dataset", text_folder, "--context-length", "32", "--tokenizer")
     refused = in_process(*build, "mine.tiktoken", "--out", "mine")
     assert refused.returncode == 1
-    assert "mine.tiktoken does not say how text is split: add --pattern with one of gpt2" in refused.stderr
+    assert "mine.tiktoken has no split pattern: add --pattern with one of gpt2" in refused.stderr
     done = in_process(*build, "mine.tiktoken", "--pattern", "cl100k", "--no-separator", "--out", "mine")
     assert done.returncode == 0, done.stderr
     done = in_process(*build, ranks, "--out", "published")

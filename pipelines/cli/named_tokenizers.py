@@ -1,0 +1,43 @@
+"""Tokenizers named on a command line."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizer import PATTERN_NAMES, PatternNeededError, Tokenizer
+
+
+def load_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
+    """Return the tokenizer of `--tokenizer PATH` with the split pattern of `--pattern`.
+
+    Raises ValueError if the file has no pattern and `--pattern` is missing, or if both give one.
+    """
+    try:
+        return Tokenizer.load(path, pattern=pattern)
+    except PatternNeededError:
+        names = ", ".join(PATTERN_NAMES)
+        raise ValueError(f"{path} has no split pattern: add --pattern with one of {names}") from None
+
+
+def load_compared(specs: Sequence[str]) -> dict[str, Tokenizer]:
+    """Return the tokenizers of `--compare PATH` and `--compare NAME=PATH` by name; PATH alone is named after its file.
+
+    A file without a split pattern gets the pattern that its name names. Raises ValueError if there is no such pattern,
+    or if two tokenizers have the same name.
+    """
+    found: dict[str, Tokenizer] = {}
+    for spec in specs:
+        name, _, file = spec.rpartition("=")
+        path = Path(file)
+        name = name or path.stem.removesuffix("_base")
+        if name in found:
+            raise ValueError(f"--compare {spec}: another tokenizer has the name {name}; write it as NAME={path}")
+        try:
+            found[name] = Tokenizer.load(path)
+        except PatternNeededError:
+            pattern = PATTERN_NAMES.get(name.removesuffix("_base"))
+            if pattern is None:
+                raise ValueError(
+                    f"--compare {spec}: {path} has no split pattern; give the name of one, as in cl100k={path}"
+                ) from None
+            found[name] = Tokenizer.load(path, pattern=pattern)
+    return found
