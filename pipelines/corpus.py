@@ -1,4 +1,4 @@
-"""`bytelm corpus list` and `bytelm corpus show NAME`: what there is to train on."""
+"""`bytelm corpus list` and `bytelm corpus show CORPUS`: corpora to train on."""
 
 import textwrap
 from typing import Unpack
@@ -13,7 +13,7 @@ from pipelines.cli.stdout import Stdout
 
 
 def list_corpora() -> None:
-    """Print the corpora that are known by name."""
+    """Print the named corpora with their sizes, licences and descriptions."""
     for card in list_cards():
         size = card.size.get("bytes")
         facts = [f"about {quantity(size, 'B')}" if size else "", card.licence]
@@ -22,7 +22,7 @@ def list_corpora() -> None:
 
 
 def _filled(text: str, indent: str) -> str:
-    """Return `text` wrapped to the width of the terminal, or to 80 columns in a pipe."""
+    """Return `text` wrapped to the terminal, or to 80 columns in a pipe."""
     return textwrap.fill(text, results.width, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
 
 
@@ -33,10 +33,10 @@ def show(
     excerpts: int = 3,
     **reading: Unpack[ReadingOptions],
 ) -> CorpusSummary:
-    """Read a corpus once and print its documents, bytes, splits, licence and the beginnings of a few documents.
+    """Read a corpus and print its documents, bytes, splits, licence and the beginnings of some documents.
 
     Args:
-        excerpts: How many beginnings of documents.
+        excerpts: Number of documents whose beginnings to print.
     """
     if excerpts < 0:
         raise ValueError(f"--excerpts is {excerpts}, but must not be negative")

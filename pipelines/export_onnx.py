@@ -13,7 +13,7 @@ PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 @verb
 def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest", overwrite: bool = False) -> Path:
-    """Write the model of a run as an ONNX file, compare it with the model in onnxruntime, and return its path.
+    """Write the model of a run as an ONNX file and compare it with the model in onnxruntime; return its path.
 
     Inputs are int64, of any batch size and any length up to the context. A decoder takes input_ids. An encoder also
     takes attention_mask, 0 at padding, and token_type_ids if it has token types. An encoder-decoder takes input_ids and

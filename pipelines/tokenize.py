@@ -1,4 +1,4 @@
-"""`bytelm tokenize`: the tokens of a text."""
+"""`bytelm tokenize`: the tokens of a text or a file."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import tyro
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from pipelines.cli.arguments import TokenizerPath, TokenizerPattern
+from pipelines.cli.arguments import AsJson, TokenizerPath, TokenizerPattern
 from pipelines.cli.display import answer, counted, results, write
 from pipelines.cli.escapes import visible
 from pipelines.cli.named_tokenizers import load_tokenizer
@@ -25,37 +25,37 @@ COLOURS = (
     "black on bright_green",
     "black on bright_magenta",
 )
-SHORT_TEXT = 1000  # bytes up to which a text need not wait for numba
+SHORT_TEXT = 1000  # bytes; shorter texts are encoded without loading numba
 LINE_END = visible(b"\n")
 SPECIAL = "bold white on red"
-# A token's column: its piece above its id.
+# Text, id and style of a token.
 Cell = tuple[str, str, str]
 
 
 @verb
 def tokenize(
-    text: Annotated[str | None, tyro.conf.Positional] = None,
+    text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = None,
     *,
     tokenizer: TokenizerPath,
     file: Path | None = None,
     pattern: TokenizerPattern = None,
     special: bool = False,
     limit: int = 200,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    as_json: AsJson = False,
 ) -> np.ndarray:
-    """Show the tokens of a text or of a file, in colour, each above its id; return the ids, uint32.
+    """Print the tokens of a text or a file in colour, each above its id; return the ids, uint32.
 
-    White space is shown as · (space), ⏎, ␍ and → (tab), bytes that are no whole character as \\xNN.
+    White space is printed as · (space), ⏎, ␍ and → (tab), and incomplete characters as \\xNN.
 
     Args:
-        text: Text to show; - for standard input.
-        file: A file to read instead of the text; - for standard input.
-        special: Whether spellings of special tokens become those tokens; otherwise they are text.
-        limit: The most tokens to show; 0 for all. All are counted.
-        as_json: Whether to print the ids, all of them, as a JSON array and nothing else.
+        text: Text to tokenize; - reads standard input.
+        file: File to read instead of a text; - reads standard input.
+        special: Encode the spellings of special tokens as these tokens, not as text.
+        limit: Maximum number of tokens to print; 0 prints all.
+        as_json: Print all ids as a JSON array, and nothing else.
     """
     if (text is None) == (file is None):
-        raise ValueError("give either a text or --file, and not both")
+        raise ValueError("give either a text or --file")
     if limit < 0:
         raise ValueError(f"--limit is {limit}, but must not be negative")
     tok = load_tokenizer(tokenizer, pattern)
@@ -90,13 +90,13 @@ def tokenize(
     return ids
 
 
-def _cell(tok: Tokenizer, token: int, place: int) -> Cell:
+def _cell(tok: Tokenizer, token: int, index: int) -> Cell:
     special = not tok.token_byte_lengths[token]
-    return visible(tok.token_bytes(token)), str(token), SPECIAL if special else COLOURS[place % len(COLOURS)]
+    return visible(tok.token_bytes(token)), str(token), SPECIAL if special else COLOURS[index % len(COLOURS)]
 
 
 def _rows(cells: list[Cell], width: int) -> Iterator[list[Cell]]:
-    """Cells that stand beside one another: as many as there is room for, up to the end of a line of the text."""
+    """Yield rows of cells that fit in `width` columns; a row also ends with a line of the text."""
     row: list[Cell] = []
     used = 0
     for piece, token, style in cells:

@@ -12,7 +12,7 @@ from pipelines.cli.stdout import STDOUT, Stdout
 
 # Each verb is a module with a `main(arguments)`; hyphens become underscores.
 VERBS = {
-    "demo": "train and evaluate small models on the built-in corpus, in minutes on 2 cores",
+    "demo": "train and evaluate two small models on the built-in corpus in minutes",
     "corpus": "list the named corpora, or describe one",
     "train-tokenizer": "train a byte-level BPE vocabulary on a corpus",
     "tokenize": "show the tokens of a text or a file",
@@ -20,7 +20,7 @@ VERBS = {
     "pretrain": "train the model of a recipe on a dataset",
     "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
     "generate": "continue a prompt, write the target of a source, or fill masks",
-    "params": "print the parameters, FLOPs and memory of a model before it is built",
+    "params": "print the parameters, FLOPs and memory of a model",
     "finetune": "train a classifier from a trained encoder and labelled texts",
     "classify": "label texts with a classifier",
     "runs": "list the runs in a folder with their progress and results",
