@@ -97,23 +97,20 @@ def _shape(model: ModelConfig) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    named, default_model, default_optimizer = (
-        bool(arguments) and not arguments[0].startswith("-"),
-        ModelConfig(),
-        "adamw",
-    )
+    named = bool(arguments) and not arguments[0].startswith("-")
+    default: tuple[ModelConfig, OptimizerKind] = ModelConfig(), "adamw"
     if named:
         from pipelines.run.named_models import named_model
 
-        default_model, default_optimizer = named_model(arguments[0])
+        default = named_model(arguments[0])
     elif not {"-h", "--help"} & set(arguments):
         raise UsageError("name a model first: a preset such as gpt2, a recipe, a .toml file or a run's folder")
 
     def command(
-        model: ModelConfig = default_model,
+        model: ModelConfig = default[0],
         *,
         dtype: ActivationDtype = "bfloat16",
-        optimizer: OptimizerKind = default_optimizer,
+        optimizer: OptimizerKind = default[1],
         as_json: AsJson = False,
     ) -> None:
         """Print the parameters of a model by component, its FLOPs per token, and its memory in training and generation.

@@ -1,4 +1,4 @@
-"""`bytelm train-tokenizer`: a corpus to a byte-level BPE vocabulary."""
+"""`bytelm train-tokenizer`: a byte-level BPE vocabulary from a corpus."""
 
 import json
 import re
@@ -6,13 +6,11 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal, Unpack
-
-import tyro
+from typing import Any, Literal, Unpack
 
 from corpora import Corpus, PairTexts, open_corpus, open_pairs
 from corpora.splits import parse_rule
-from pipelines.cli.arguments import DryRun
+from pipelines.cli.arguments import AsJson, DryRun
 from pipelines.cli.corpus_arguments import (
     CorpusNames,
     PairColumns,
@@ -43,9 +41,9 @@ from tokenizer.first_use import compile_elsewhere
 from tokenizer.training.counting import LEAST_MEMORY
 from tokenizer.training.forecast import MergeForecast
 
-# Blocks of text in the queues of the threads, caches, and freed memory that the allocator keeps.
+# Text in the queues of the threads, caches, and freed memory that the allocator holds, in bytes.
 TEXT_MEMORY = 110_000_000
-# For the tables of counts, then for merging.
+# Least memory for counting and merging, in bytes.
 LEAST_SPARE_MEMORY = 100_000_000
 
 
@@ -71,73 +69,76 @@ def train_tokenizer(
     compare: tuple[str, ...] = (),
     threads: int | None = None,
     overwrite: bool = False,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    as_json: AsJson = False,
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer | None:
     """Train a byte-level BPE vocabulary on the training split of a corpus, and save it as tokenizer.json.
 
     Args:
-        vocab_size: Entries in all: special tokens, the 256 bytes and the merges.
-        out: Folder to save tokenizer.json in.
-        pattern: How text is split before merging: gpt2, cl100k (the default), another name or a regular expression.
-        min_frequency: A pair that occurs less often is not merged.
-        max_token_length: Longest token in bytes.
-        byte_order: Which byte has which id, and so how ties fall: gpt2 (as in Hugging Face) or raw.
-        special_tokens: Entries before all others; give the option without a value for none.
-        sentinels: How many special tokens <|sentinel_0|> and so on come after these: span corruption needs one for
-            each span that it takes out.
+        vocab_size: Number of entries: special tokens, the 256 bytes and the merges.
+        out: Folder for tokenizer.json.
+        pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression.
+        min_frequency: Pairs that occur less often are not merged.
+        max_token_length: Maximum length of a token in bytes.
+        byte_order: Ids of the bytes, which also break ties: gpt2 (as in Hugging Face) or raw.
+        special_tokens: First entries of the vocabulary; give the option without a value for none.
+        sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs
+            one for each removed span.
         memory: Memory limit of the whole process in bytes, such as 2G. Counts that do not fit are spilled to disk.
             Merging needs all distinct pretokens in memory: training stops early if they cannot fit.
         spill_folder: Folder of the spilled counts; by default the one that contains --out.
-        min_count: Leave out pretokens that occur less often. With more than 1 the merges are no longer exactly those
-            of the corpus.
+        min_count: Leave out pretokens that occur less often. Above 1, the merges are no longer exactly those of the
+            corpus.
         save_counts: Parquet file to save the pretoken counts in.
-        counts: Counts saved before, of one corpus or several together, to train on instead of reading CORPUS (which is
-            then only held out).
-        compare: Other tokenizers to measure on the held-out text: PATH or NAME=PATH. The name, or the file's own, tells
-            how a .tiktoken file splits text: cl100k, say.
+        counts: Saved counts, of one or several corpora, to train on. CORPUS is then only read for held-out text.
+        compare: Other tokenizers to measure on the held-out text, each PATH or NAME=PATH. The name, by default that of
+            the file, is also the split pattern of a .tiktoken file, such as cl100k.
         threads: Threads that count; all cores by default.
-        overwrite: Whether a tokenizer that is there already is replaced.
-        as_json: Whether to print the summary as JSON and nothing else.
+        overwrite: Replace an existing tokenizer.
+        as_json: Print the summary as JSON, and nothing else.
     """
     special_tokens = (*special_tokens, *_sentinels(sentinels))
     _check(vocab_size, special_tokens, pattern, min_count, out, save_counts, overwrite)
-    if not corpus and not counts:
-        raise UsageError("no corpus was given: name one, or counts saved before with --counts")
     others = load_compared(compare)
     source = _open(corpus, pairs, split, reading) if corpus else None
+    if source is None and not counts:
+        raise UsageError("no corpus was given: name one, or saved counts with --counts")
+    # None: the text is counted already.
+    training_bytes = None if counts or source is None else _training_bytes(source)
     if dry_run:
-        rule = source.split_rule if source and not counts else None
-        expected = _training_bytes(source) if rule else None
-        plan_tokenizer(vocab_size, expected, rule, pattern or "cl100k", out, save_counts)
+        rule = None if counts or source is None else source.split_rule
+        plan_tokenizer(vocab_size, training_bytes, rule, pattern or "cl100k", out, save_counts)
         return None
-    if spill_folder is None:  # a system's folder for temporary files is often held in memory
+    if spill_folder is None:  # the system's temporary folder is often in memory
         spill_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, pattern or "cl100k")
-    budget = {"memory": spare, "spill_folder": spill_folder}
-    # Saved counts are useful even if they are too many to merge.
-    forecast = None if memory is None or save_counts else MergeForecast(spare, min_count)
     held_out = HeldOut()
-    expected = _training_bytes(source) if source and not counts else None
-    with Bar("counting", expected, "B") if not as_json else nullcontext() as bar:
-        phases = Phases(bar, expected)
+    with Bar("counting", training_bytes, "B") if not as_json else nullcontext() as bar:
+        phases = Phases(bar, training_bytes)
         if counts:
-            whole = _combined(counts, pattern, phases, budget)
+            counted = _combined(counts, pattern, spare, spill_folder, phases)
             if source:
                 held_out.take(source)
         else:
+            assert source is not None
             phases.begin("count")
-            text = held_out.apart_from_training(source)
-            whole = count_pretokens(
-                text, pattern or "cl100k", threads=threads, progress=phases, forecast=forecast, **budget
+            counted = count_pretokens(
+                held_out.apart_from_training(source),
+                pattern or "cl100k",
+                threads=threads,
+                progress=phases,
+                memory=spare,
+                spill_folder=spill_folder,
+                # Saved counts are useful even if they are too many to merge.
+                forecast=None if spare is None or save_counts else MergeForecast(spare, min_count),
             )
         if save_counts:
-            whole.save(save_counts)
-        kept = whole.at_least(min_count) if min_count > 1 else whole
+            counted.save(save_counts)
+        frequent = counted.at_least(min_count) if min_count > 1 else counted
         phases.begin("merge")
         tok = Tokenizer.train_from_counts(
-            kept,
+            frequent,
             vocab_size,
             special_tokens=special_tokens,
             min_frequency=min_frequency,
@@ -153,15 +154,19 @@ def train_tokenizer(
         "tokenizer": str(out),
         "split_rule": source.split_rule if source else None,
         "seconds": phases.seconds,
-        **summarize(tok, whole, kept, held_out, others),
+        **summarize(tok, counted, frequent, held_out, others),
     }
+    _print(summary, source, as_json)
+    return tok
+
+
+def _print(summary: dict[str, Any], source: Corpus | PairTexts | None, as_json: bool) -> None:
     if as_json:
         write(json.dumps(summary, indent=2))
-    else:
-        show(summary)
-        if source:
-            say_left_out(source.dropped.counts(), source.skipped_files)
-    return tok
+        return
+    show(summary)
+    if source:
+        say_left_out(source.dropped.counts(), source.skipped_files)
 
 
 def _spare_memory(memory: int | None, source: Corpus | PairTexts | None, pattern: str) -> int | None:
@@ -194,7 +199,7 @@ def _check(
     save_counts: Path | None,
     overwrite: bool,
 ) -> None:
-    """ValueError for what cannot be trained, or would take the place of what is there."""
+    """Raise ValueError for options that do not fit, and for files that would be replaced."""
     if (out / "tokenizer.json").exists() and not overwrite:
         raise ValueError(
             f"{out / 'tokenizer.json'} exists already: choose another --out, or replace it with --overwrite"
@@ -202,9 +207,9 @@ def _check(
     if save_counts and save_counts.exists() and not overwrite:
         raise ValueError(f"{save_counts} exists already: choose another --save-counts, or replace it with --overwrite")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file, and the tokenizer needs a folder: choose another --out")
+        raise ValueError(f"--out is {out}, which is a file, not a folder: choose another --out")
     if save_counts and not save_counts.absolute().parent.is_dir():
-        raise ValueError(f"--save-counts {save_counts}: there is no folder {save_counts.parent}, make it first")
+        raise ValueError(f"--save-counts is {save_counts}, but there is no folder {save_counts.parent}: make it first")
     smallest = 256 + len(special_tokens)
     if vocab_size < smallest:
         raise ValueError(
@@ -212,7 +217,7 @@ def _check(
         )
     if pattern and re.fullmatch(r"[\w-]+", pattern) and pattern not in PATTERN_NAMES:
         names = ", ".join(PATTERN_NAMES)
-        raise ValueError(f"--pattern {pattern} is no known name: use one of {names}, or write a regular expression")
+        raise ValueError(f"--pattern is {pattern}, which is no known name: use one of {names}, or a regular expression")
     if min_count < 1:
         raise ValueError(f"--min-count is {min_count}, but must be at least 1")
 
@@ -227,20 +232,20 @@ def _open(
 
 
 def _combined(
-    counts: tuple[Path, ...], pattern: str | None, phases: "Phases", budget: dict[str, Any]
+    counts: tuple[Path, ...], pattern: str | None, memory: int | None, spill_folder: Path, phases: "Phases"
 ) -> PretokenCounts:
-    """Counts saved before, added up; ValueError where they were made with another pattern than `pattern`."""
+    """Return the sum of saved counts; ValueError if their pattern is not `pattern`."""
     phases.begin("combine")
-    whole = PretokenCounts.merge(counts, **budget, progress=phases)
-    if pattern and resolve_pattern(pattern).regex != whole.pattern.regex:
-        raise ValueError(f"--pattern is {pattern}, but the counts were made with {whole.pattern}")
-    return whole
+    combined = PretokenCounts.merge(counts, memory=memory, spill_folder=spill_folder, progress=phases)
+    if pattern and resolve_pattern(pattern).regex != combined.pattern.regex:
+        raise ValueError(f"--pattern is {pattern}, but the counts were made with {combined.pattern}")
+    return combined
 
 
 class Phases:
-    """Seconds of each phase of the work, shown while it goes on."""
+    """Measures and displays the phases of the training."""
 
-    def __init__(self, bar: Bar | None, text_bytes: int | None):
+    def __init__(self, bar: Bar | None, text_bytes: int | None) -> None:
         self.seconds: dict[str, float] = {}
         self._bar, self._text_bytes = bar, text_bytes
         self._phase: str | None = None
@@ -263,7 +268,7 @@ class Phases:
 
 
 def _training_bytes(corpus: Corpus | PairTexts) -> int | None:
-    """About how many bytes of text are trained on."""
+    """Return about how many bytes of text the training split has."""
     estimate = corpus.text_bytes_estimate
     return estimate and round(estimate * (1 - parse_rule(corpus.split_rule).fraction))
 

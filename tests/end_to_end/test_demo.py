@@ -59,7 +59,7 @@ def test_again_it_uses_what_is_there(demo_folder, bytelm):
     assert len(before) >= 4
     done = bytelm("demo", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "is there already" in done.stdout
+    assert "exists already" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
 
 

@@ -216,8 +216,8 @@ def test_saved_counts_spare_reading_the_corpus(in_process, text_folder, tmp_path
         ),
         (["text", "--memory", "2"], "give at least"),
         (["text", "--min-count", "0"], "--min-count is 0"),
-        (["text", "--save-counts", "no/counts"], "--save-counts no/counts: there is no folder no"),
-        (["text", "--out", "tok.json"], "tok.json is a file, and the tokenizer needs a folder"),
+        (["text", "--save-counts", "no/counts"], "--save-counts is no/counts, but there is no folder no"),
+        (["text", "--out", "tok.json"], "--out is tok.json, which is a file, not a folder"),
     ],
 )
 def test_impossible_requests_are_refused_in_a_sentence(

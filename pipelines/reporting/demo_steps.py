@@ -1,0 +1,140 @@
+"""The steps of `bytelm demo`, from the built-in corpus to a report."""
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.build_dataset import build_dataset
+from pipelines.cli.display import answer, messages, results, say, table
+from pipelines.cli.escapes import safe
+from pipelines.dataset.reader import TokenDataset
+from pipelines.evaluation.measure import EvaluationOptions, measure, plan
+from pipelines.pretrain import fit_to_data, pretrain
+from pipelines.reporting.page import write_page
+from pipelines.reporting.subject import subject_of
+from pipelines.run.folder import Run
+from pipelines.run.recipe import Recipe, load_recipe
+from pipelines.run.retention import latest_checkpoint
+from pipelines.train_tokenizer import train_tokenizer
+from pipelines.training.speed import measure_tokens_per_second
+
+CORPUS = "stdlib"
+VOCAB_SIZE = 8192
+CONTEXT_LENGTH = 256
+# Shares of the training time. A token of the GPT takes longer.
+SHARES = {"gpt": 0.6, "bert": 0.4}
+# Maximum epochs of a model, however fast the machine.
+MAX_EPOCHS = 6
+
+
+def run_demo(out: Path, seconds: float) -> dict[str, Any]:
+    """Run all steps in the folder `out`, and return the evaluations of the two models."""
+    started = time.monotonic()
+    _heading(1, f"vocabulary: {VOCAB_SIZE:,} entries from the standard library of Python {sys.version.split()[0]}")
+    tokenizer, data = out / "tokenizer", out / "data"
+    if (tokenizer / "tokenizer.json").exists():
+        say(f"{tokenizer} exists already")
+    else:
+        train_tokenizer([CORPUS], vocab_size=VOCAB_SIZE, out=tokenizer)
+    _heading(2, f"dataset: blocks of {CONTEXT_LENGTH} tokens")
+    if (data / "dataset.json").exists():
+        say(f"{data} exists already")
+    else:
+        build_dataset([CORPUS], tokenizer=tokenizer, context_length=CONTEXT_LENGTH, out=data)
+    _heading(3, "a GPT: predicts the next token")
+    _train("gpt-tiny", data, out / "gpt", SHARES["gpt"] * seconds)
+    _heading(4, "a BERT: predicts masked tokens")
+    _train("bert-tiny", data, out / "bert", SHARES["bert"] * seconds)
+    _heading(5, "evaluation on held-out text")
+    evaluations = {
+        "gpt": _evaluation(out / "gpt", compressors=True),
+        "bert": _evaluation(out / "bert", compressors=False),
+    }
+    _heading(6, "report")
+    _print_results(out, evaluations)
+    say(f"\n{out / 'report.html'} has the plots; everything is in {out}/ ({time.monotonic() - started:.0f} s)")
+    return evaluations
+
+
+def _heading(number: int, text: str) -> None:
+    messages.print(f"\n[bold]{number}/6[/bold] {text}")
+
+
+def _train(name: str, data: Path, folder: Path, seconds: float) -> None:
+    """Train the recipe `name` for about `seconds`, or resume its run; raise KeyboardInterrupt if it is stopped."""
+    recipe = Run(folder).recipe if (folder / "config.toml").exists() else _sized(load_recipe(name), data, seconds)
+    if pretrain(recipe, data=data, out=folder):
+        raise KeyboardInterrupt
+
+
+def _sized(recipe: Recipe, data: Path, seconds: float) -> Recipe:
+    """Return `recipe` with the number of tokens that this machine trains on in `seconds`."""
+    dataset = TokenDataset(data)
+    recipe = fit_to_data(recipe, dataset)
+    rate = measure_tokens_per_second(recipe, dataset)
+    most = MAX_EPOCHS * dataset.split("train").tokens
+    tokens = max(recipe.train.batch_tokens, min(most, int(rate * seconds)))
+    return replace(recipe, train=replace(recipe.train, tokens=tokens, warmup_tokens=tokens // 20))
+
+
+def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
+    """Return the evaluation of a run; an earlier one is reused if it has the checkpoint and settings of this demo."""
+    run = Run(folder)
+    earlier = run.evaluation()
+    if earlier:
+        numbers = earlier["splits"].get("validation", {})
+        same = earlier.get("checkpoint") == latest_checkpoint(folder).name
+        same = same and earlier.get("dataset_fingerprint") == run.facts["dataset_fingerprint"]
+        same = same and numbers.get("window") == numbers.get("stride") == CONTEXT_LENGTH
+        if same and numbers["min_context"] == 1 and ("compressors" in numbers) >= compressors:
+            return earlier
+    return measure(plan(folder, EvaluationOptions(dtype="auto", compressors=compressors)))
+
+
+def _print_results(out: Path, evaluations: dict[str, Any]) -> None:
+    """Write report.html, and print its main numbers and samples."""
+    subjects = {name: subject_of(out / name) for name in evaluations}
+    write_page(list(subjects.values()), out / "report.html")
+    gpt, bert = (evaluations[name]["splits"]["validation"] for name in ("gpt", "bert"))
+    per_byte = gpt["tokens"] / gpt["bytes"]
+    dataset = TokenDataset(out / "data")
+    answer(f"{dataset.bytes_per_token('validation'):.2f} bytes per token on the validation text\n")
+    table(
+        ("", "GPT", "BERT"),
+        [
+            ("parameters", *(f"{each.parameters:,}" for each in subjects.values())),
+            ("tokens seen", *(f"{each.tokens_seen:,}" for each in subjects.values())),
+            ("tokens/s", *(f"{each.speed:,.0f}" for each in subjects.values())),
+        ],
+    )
+    rows = [("GPT", gpt["cross_entropy_bits"], gpt["perplexity"], gpt["bits_per_byte"])]
+    for name in ("bigram", "unigram"):
+        bits = gpt[f"{name}_cross_entropy_bits"]
+        rows.append((name, bits, 2**bits, bits * per_byte))
+    cells = [(name, f"{bits:.3f}", f"{ppl:,.1f}", f"{bpb:.3f}") for name, bits, ppl, bpb in rows]
+    for name, bits in gpt["compressors"].items():
+        cells.append((name, "-", "-", f"{bits['alone']:.3f}"))
+        cells.append((f"{name}, given train", "-", "-", f"{bits['given_train']:.3f}"))
+    answer("")
+    table(("next token", "cross-entropy (bits)", "perplexity", "bits per byte"), cells)
+    answer("")
+    masked = [
+        ("BERT", bert["cross_entropy_bits"], bert["accuracy"], bert["pseudo_perplexity"]),
+        (
+            "unigram",
+            bert["unigram_cross_entropy_bits"],
+            bert["unigram_accuracy"],
+            bert["unigram_pseudo_perplexity"],
+        ),
+    ]
+    table(
+        ("masked tokens", "cross-entropy (bits)", "accuracy", "pseudo-perplexity", "bits per byte"),
+        [(name, f"{bits:.3f}", f"{right:.1%}", f"{ppl:,.1f}", "-") for name, bits, right, ppl in masked],
+    )
+    for name, each in subjects.items():
+        for sample in each.samples:
+            results.print(f"\n[bold]{name}[/bold]: {sample.title}")
+            results.print(safe(sample.before), style="dim", markup=False, end="")
+            results.print(safe(sample.text), markup=False)
