@@ -42,7 +42,7 @@ class Classified(TypedDict):
 @verb
 def classify(
     classifier: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")],
-    text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = (),
+    text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT ...]")] = (),
     *,
     top: int = 3,
     device: Device = "auto",

@@ -34,7 +34,7 @@ Cell = tuple[str, str, str]
 
 @verb
 def tokenize(
-    text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = None,
+    text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT]")] = None,
     *,
     tokenizer: TokenizerPath,
     file: Path | None = None,

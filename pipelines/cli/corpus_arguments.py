@@ -18,7 +18,7 @@ PairColumns = Annotated[
 CorpusNames = Annotated[
     Sequence[str],
     tyro.conf.Positional,
-    tyro.conf.arg(metavar="CORPUS", help="Names of corpora, files, folders or globs."),
+    tyro.conf.arg(metavar="CORPUS [CORPUS ...]", help="Names of corpora, files, folders or globs."),
 ]
 SplitRule = Annotated[
     str | None,

@@ -114,7 +114,8 @@ def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool
         if hint is not None:
             hints[parameter.name] = Annotated[hints[parameter.name], tyro.conf.arg(help_behavior_hint=hint)]
     bind.__annotations__ = hints
-    bind.__doc__ = target.__doc__
+    # tyro would break lines of --help where the lines of an argument's description end.
+    bind.__doc__ = re.sub(r"\n {8,}", " ", inspect.cleandoc(target.__doc__ or ""))
     return bind
 
 

@@ -33,7 +33,7 @@ def files_of(folder):
 
 
 def expected_stream(text_folder, tok, split):
-    """End-of-text and the document, for every document, one at a time through the public encode."""
+    """Return the end-of-text token and the ids of each document, encoded one at a time."""
     ids = []
     for batch in open_corpus([str(text_folder)]).batches(split):
         for document in batch.column(0).to_pylist():
@@ -41,7 +41,7 @@ def expected_stream(text_folder, tok, split):
     return ids
 
 
-def test_the_stream_is_end_of_text_and_document_and_only_its_tail_is_dropped(
+def test_the_stream_is_end_of_text_before_each_document_and_loses_only_its_tail(
     dataset_folder, text_folder, tokenizer_folder
 ):
     dataset, tok = TokenDataset(dataset_folder), Tokenizer.load(tokenizer_folder)
@@ -68,7 +68,7 @@ def test_it_opens_with_datasets(dataset_folder):
         assert np.array_equal(blocks.ravel(), stream.read(0, stream.tokens))
 
 
-def test_the_bytes_do_not_depend_on_threads_or_batches(
+def test_files_are_identical_for_any_threads_and_batches(
     tmp_path, text_folder, tokenizer_folder, dataset_folder, monkeypatch
 ):
     options = {"tokenizer": tokenizer_folder, "context_length": 32}
@@ -90,7 +90,7 @@ def test_a_long_document_is_encoded_in_pieces_to_the_same_bytes(tmp_path, text_f
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "pieces")
 
 
-def test_a_document_with_nowhere_to_cut_it_has_the_same_stream(tmp_path, text_folder, tokenizer_folder, monkeypatch):
+def test_a_long_document_that_cannot_be_cut_has_the_same_stream(tmp_path, text_folder, tokenizer_folder, monkeypatch):
     texts = [path.read_bytes() for path in sorted(text_folder.iterdir())[:6]]
     texts[3] += b"a" * 50_000 + b" " * 20_000
     (tmp_path / "long.txt").write_bytes(b"".join(texts))
@@ -143,7 +143,7 @@ def test_a_context_longer_than_a_split_is_refused_and_leaves_nothing(tmp_path, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_a_dataset_is_overwritten_and_only_when_told(tmp_path, text_folder, tokenizer_folder, dataset_folder):
+def test_overwrite_replaces_only_a_dataset(tmp_path, text_folder, tokenizer_folder, dataset_folder):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").write_text("mine")
     options = {"tokenizer": tokenizer_folder, "context_length": 32}
@@ -159,14 +159,14 @@ def test_only_a_dataset_is_overwritten_and_only_when_told(tmp_path, text_folder,
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "copy"}
 
 
-def test_a_failed_rebuild_keeps_the_dataset_that_was_there(tmp_path, text_folder, tokenizer_folder, dataset_folder):
+def test_a_failed_rebuild_keeps_the_previous_dataset(tmp_path, text_folder, tokenizer_folder, dataset_folder):
     old = copy_of(dataset_folder, tmp_path)
     with pytest.raises(ValueError, match="is longer than the split"):
         build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=10**6, out=old, overwrite=True)
     assert files_of(old) == files_of(dataset_folder)
 
 
-def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(tmp_path):
+def test_a_folder_that_cannot_be_renamed_keeps_the_previous_one(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "old").write_text("")
     with pytest.raises(FileNotFoundError), whole_folder(tmp_path / "data", lambda folder: True) as new:
@@ -213,8 +213,8 @@ def test_a_killed_build_leaves_no_dataset_and_the_next_one_is_whole(
     assert {path.name for path in tmp_path.iterdir()} == {"data", "many"}
 
 
-def test_what_was_left_when_the_last_build_was_killed_in_the_end_is_removed(tmp_path, text_folder, tokenizer_folder):
-    """Both folders are whole then: the new one is in its place, and the old one is being removed."""
+def test_leftovers_of_a_build_killed_at_its_end_are_removed(tmp_path, text_folder, tokenizer_folder):
+    """Both folders are whole: the new one is in place, and the old one is being removed."""
     out, options = tmp_path / "data", {"tokenizer": tokenizer_folder, "context_length": 32}
     build_dataset([str(text_folder)], out=out, **options)
     shutil.copytree(out, tmp_path / "data.old")
@@ -269,7 +269,7 @@ def test_a_damaged_description_is_named(dataset_folder, tmp_path, damage):
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=6), st.data())
-def test_reading_across_record_batches_is_reading_the_stream(sizes, data):
+def test_reads_across_record_batches_return_the_stream(sizes, data):
     context_length = 3
     whole = np.arange(sum(sizes) * context_length, dtype=np.uint16)
     cuts = np.cumsum([size * context_length for size in sizes])[:-1]
@@ -280,7 +280,7 @@ def test_reading_across_record_batches_is_reading_the_stream(sizes, data):
 
 
 @given(st.lists(st.text(max_size=5)), st.integers(0, 3), st.booleans())
-def test_text_of_a_column_is_its_documents(documents, skipped, large):
+def test_text_of_returns_the_documents_of_a_column(documents, skipped, large):
     column = pa.array(documents, pa.large_string() if large else pa.string())[skipped:]
     text, lengths = text_of(column)
     encoded = [document.encode() for document in documents[skipped:]]

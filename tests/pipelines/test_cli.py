@@ -83,7 +83,7 @@ def test_every_verb_explains_itself_without_torch(verb):
     assert not {"Raises", "Returns"} & set(done.stdout.split())
 
 
-def test_a_switch_can_be_turned_either_way_whatever_a_preset_says(capsys):
+def test_flags_override_a_preset_in_both_directions(capsys):
     for name in ("gpt2", "llama"):
         printed = {}
         for option in ("--model.bias", "--model.no-bias"):
@@ -92,7 +92,7 @@ def test_a_switch_can_be_turned_either_way_whatever_a_preset_says(capsys):
         assert printed["--model.bias"] > printed["--model.no-bias"]
 
 
-def test_what_a_function_returns_is_not_told_to_people(capsys):
+def test_help_does_not_mention_return_values(capsys):
     for verb in ("report", "finetune", "evaluate", "build-dataset", "import-hf", "export-onnx"):
         with pytest.raises(SystemExit):
             main([verb, "--help"])
@@ -101,7 +101,7 @@ def test_what_a_function_returns_is_not_told_to_people(capsys):
         assert description.endswith(".")
 
 
-def test_help_says_which_recipes_and_which_models_there_are(capsys):
+def test_help_lists_recipes_and_models(capsys):
     for verb, names in (("pretrain", recipe_names()), ("params", [*recipe_names(), *PRESETS])):
         with pytest.raises(SystemExit):
             main([verb, "--help"])
@@ -150,7 +150,7 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_command_line_that_makes_no_sense_is_refused_in_a_sentence(command, words, encoding, capsys):
+def test_a_wrong_command_line_is_refused_on_one_line(command, words, encoding, capsys):
     output = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     with redirect_stdout(output), pytest.raises(SystemExit) as leaving:
         main(command.split())
@@ -176,13 +176,13 @@ def test_a_misspelt_pattern_is_not_taken_for_a_regex(in_process, tmp_path):
 
 
 @pytest.mark.parametrize("length", ["1", "0", "-5", "3G"])
-def test_a_context_length_that_cannot_be(in_process, text_folder, tokenizer_folder, tmp_path, length):
+def test_an_impossible_context_length_is_refused(in_process, text_folder, tokenizer_folder, tmp_path, length):
     command = ("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--out", "d")
     assert_refused(in_process(*command, f"--context-length={length}"), "--context-length is", "must be from 2")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_that_does_not_fit_the_memory(in_process, dataset_folder, tmp_path):
+def test_a_model_that_does_not_fit_in_memory_is_refused(in_process, dataset_folder, tmp_path):
     done = in_process(
         "pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "r",
         "--model.context-length", "32", "--model.width", "20000000", "--model.heads", "2",
@@ -195,7 +195,7 @@ def test_a_model_that_does_not_fit_the_memory(in_process, dataset_folder, tmp_pa
     "error", [MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("can't start new thread"), SystemError()]
 )
 def test_a_lack_of_memory_is_one_line(monkeypatch, capsys, error):
-    """Whatever its type: a library may fail in its own way after a MemoryError."""
+    """A library may raise any type of error after a MemoryError."""
 
     def fails(arguments):
         try:
@@ -210,7 +210,7 @@ def test_a_lack_of_memory_is_one_line(monkeypatch, capsys, error):
     assert said.count("\n") == 1
 
 
-def test_a_fault_that_speaks_of_memory_is_not_called_a_lack_of_it(monkeypatch):
+def test_an_illegal_memory_access_is_not_reported_as_out_of_memory(monkeypatch):
     def fails(arguments):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -219,7 +219,7 @@ def test_a_fault_that_speaks_of_memory_is_not_called_a_lack_of_it(monkeypatch):
         main(["runs"])
 
 
-def test_names_with_brackets_are_names(in_process, tmp_path):
+def test_brackets_in_names_are_not_markup(in_process, tmp_path):
     (tmp_path / "a.txt").write_text("some text\n" * 100)
     done = in_process("train-tokenizer", "a.txt", "--vocab-size", "265", "--out", "k[/b]")
     assert done.returncode == 0, done.stderr
@@ -242,7 +242,7 @@ def test_a_warning_is_one_line(in_process, tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_unknown_verb_gets_the_nearest(in_process):
+def test_an_unknown_verb_suggests_the_nearest(in_process):
     assert_refused(in_process("evalute", "x"), "no verb 'evalute'", "did you mean 'evaluate'", status=2)
 
 
@@ -316,13 +316,13 @@ def test_a_recipe_field_that_does_not_exist(in_process, tmp_path, dataset_folder
     assert not (tmp_path / "r").exists()
 
 
-def test_a_dataset_that_is_none(in_process, tmp_path):
+def test_a_folder_that_is_no_dataset_is_refused(in_process, tmp_path):
     assert_refused(in_process("pretrain", "gpt-tiny", "--data", "nowhere", "--out", "r"), "nowhere is not a dataset")
     assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "generate", "report"])
-def test_a_run_that_is_none(in_process, tmp_path, verb):
+def test_a_folder_that_is_no_run_is_refused(in_process, tmp_path, verb):
     assert_refused(in_process(verb, "nowhere"), "nowhere is not a run", "bytelm pretrain")
     assert list(tmp_path.iterdir()) == []
 
@@ -380,7 +380,7 @@ def test_a_missing_argument_is_a_usage_error_with_status_2(command, words, capsy
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "train-tokenizer", "build-dataset", "finetune", "tokenize"])
-def test_help_names_no_default_that_is_none_and_lists_quiet_beside_help(verb, capsys):
+def test_help_shows_no_default_of_none_and_lists_quiet_beside_help(verb, capsys):
     with pytest.raises(SystemExit):
         main([verb, "--help"])
     said = capsys.readouterr().out
@@ -418,7 +418,7 @@ def test_a_document_that_does_not_fit_in_memory_is_not_called_invalid(tmp_path):
     assert "there is not enough memory: lower --max-document" in done.stderr
 
 
-def test_the_options_of_reading_work_from_the_command_line(in_process, tmp_path):
+def test_reading_options_work_on_the_command_line(in_process, tmp_path):
     (tmp_path / "text").mkdir()
     for i in range(30):
         (tmp_path / "text" / f"{i}.md").write_text(f"été {i}\n" * 50, encoding="utf-16")

@@ -42,7 +42,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_refuses_what_the_work_would_refuse(in_process, dataset_folder, tmp_path):
+def test_a_dry_run_fails_where_the_real_run_would(in_process, dataset_folder, tmp_path):
     done = in_process("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "out", "--dry-run")
     assert done.returncode == 1
     assert "model.context_length is 256, but the dataset has blocks of 32 tokens" in done.stderr
@@ -82,7 +82,7 @@ def test_only_an_export_or_an_imported_run_is_replaced(trained_gpt, tmp_path):
         import_hf(str(tmp_path / "hf"), out=trained_gpt, overwrite=True)
 
 
-def test_the_published_shape_of_bert_can_be_exported_and_other_encoders_are_pointed_to_it(
+def test_only_encoders_of_berts_shape_are_exported_and_the_error_names_the_recipe(
     in_process, trained_bert, dataset_folder, tmp_path
 ):
     done = in_process("export-hf", trained_bert, "--out", "out")

@@ -262,7 +262,7 @@ def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gp
         ({"device": "cuda"}, "PyTorch sees no GPU"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(trained_gpt, options, message):
+def test_conflicting_options_are_refused_by_name(trained_gpt, options, message):
     if "device" in options and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     before = (trained_gpt / "evaluation.json").read_bytes() if (trained_gpt / "evaluation.json").exists() else None

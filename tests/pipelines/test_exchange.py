@@ -27,7 +27,7 @@ TEXTS = ("import os\n\n\ndef main() -> int:\n    return 0\n", "naïve — 漢字
 
 @torch.no_grad()
 def logits(model, ids, source):
-    """Of our model, or of one of `transformers`."""
+    """Return the logits of our model or of a model of `transformers`."""
     if isinstance(model, transformers.PreTrainedModel):
         if model.config.is_encoder_decoder:
             return model(input_ids=source, decoder_input_ids=ids).logits
@@ -44,7 +44,7 @@ def assert_same_logits(*models):
 
 
 @pytest.mark.parametrize("kind", list(SHAPES))
-def test_a_model_of_transformers_becomes_a_run_and_goes_back(kind, peers, tmp_path):
+def test_import_and_export_round_trip_a_model_of_transformers(kind, peers, tmp_path):
     _, peer, run = peers(kind)
     out = export_hf(run, out=tmp_path / "out")
     assert_same_logits(peer, our_model(run), AUTO[kind].from_pretrained(out).eval())
@@ -73,7 +73,7 @@ def test_the_exported_tokenizer_gives_the_ids_that_the_model_was_trained_on(kind
 
 @pytest.fixture(scope="module")
 def original_bert(tmp_path_factory, trained_bert, dataset_folder):
-    """An encoder that we trained, of the shape that transformers knows."""
+    """An encoder of our training in a shape of transformers."""
     recipe = Run(trained_bert).recipe
     model = replace(recipe.model, positions="learned", norm_position="post", bias=True)
     out = tmp_path_factory.mktemp("original") / "bert"
@@ -84,8 +84,8 @@ def original_bert(tmp_path_factory, trained_bert, dataset_folder):
 
 @pytest.mark.parametrize("fixture", ["original_bert", "trained_gpt"])
 @pytest.mark.parametrize("kind", ["offsets", "template", "both"])
-def test_a_run_with_a_tokenizer_that_others_made_leaves_with_what_it_was_trained_on(fixture, kind, request, tmp_path):
-    """Whatever that tokenizer puts around a text, which training did not."""
+def test_exports_with_a_foreign_tokenizer_keep_the_ids_of_training(fixture, kind, request, tmp_path):
+    """The tokenizer puts other tokens around a text than training did."""
     offsets = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
     pad = {"id": "<|pad|>", "ids": [Run(request.getfixturevalue(fixture)).tokenizer().special_tokens["<|pad|>"]]}
     template = {
@@ -291,7 +291,7 @@ def test_a_folder_that_cannot_be_imported_leaves_nothing_behind(spoil, words, pe
     assert not (tmp_path / "run").exists()
 
 
-def test_what_transformers_cannot_express_is_refused_by_name(bytelm, trained_bert, tmp_path):
+def test_a_model_that_transformers_cannot_express_is_refused_by_field(bytelm, trained_bert, tmp_path):
     done = bytelm("export-hf", trained_bert, "--out", "out")
     assert done.returncode == 1
     assert "BERT would need model.positions = 'learned', not 'rotary'" in done.stderr
@@ -299,7 +299,7 @@ def test_what_transformers_cannot_express_is_refused_by_name(bytelm, trained_ber
 
 
 @pytest.mark.parametrize("export", [export_hf, export_onnx])
-def test_what_is_there_is_not_replaced(export, peers, tmp_path):
+def test_existing_files_are_not_replaced(export, peers, tmp_path):
     _, _, run = peers("gpt2")
     (tmp_path / "out").mkdir()
     with pytest.raises(ValueError, match="exists already"):
@@ -370,7 +370,7 @@ def test_a_missing_package_is_named(monkeypatch, peers, tmp_path):
         export_onnx(peers("gpt2")[2], out=tmp_path / "model.onnx")
 
 
-def test_special_tokens_that_an_imported_tokenizer_has_not_are_named_where_they_are_needed(tmp_path):
+def test_special_tokens_missing_from_an_imported_tokenizer_are_named_when_needed(tmp_path):
     Tokenizer.train(["import os\n" * 9], vocab_size=258, special_tokens=("<s>",)).save(tmp_path / "tok")
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n')
     runs = {}

@@ -276,7 +276,7 @@ def test_an_encoder_whose_attention_has_no_dropout_is_tuned_without_it(tmp_path,
         {"seed": 2**63},
     ],
 )
-def test_settings_that_make_no_sense_are_named(options):
+def test_conflicting_options_are_refused_by_name(options):
     with pytest.raises(ValueError, match="--" + next(iter(options)).replace("_", "-")):
         FinetuneConfig(**options)
 

@@ -15,7 +15,7 @@ from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 
 
-def test_prompts_given_together_go_on_as_each_alone(trained_gpt, printed):
+def test_batched_prompts_continue_as_each_does_alone(trained_gpt, printed):
     prompts = ["import ", "def main(arguments):", "x"]
     together = generate(trained_gpt, prompt=prompts, greedy=True, tokens=12)
     shown = printed.readouterr().out
@@ -30,10 +30,10 @@ def test_several_prompts_are_a_list_in_json(trained_gpt, bytelm):
     assert [answer["prompt"] for answer in json.loads(done.stdout)] == ["a", "b"]
 
 
-def test_a_model_of_text_without_separators_is_prompted_with_the_prompt_alone(
+def test_a_model_trained_without_separators_reads_the_prompt_alone(
     tmp_path, small_recipe, text_folder, tokenizer_folder
 ):
-    """It has never read <|endoftext|>, though the tokenizer has it."""
+    """It has never read <|endoftext|>, although the tokenizer has this token."""
     from pipelines.build_dataset import build_dataset
     from pipelines.export_hf import export_hf
     from pipelines.pretrain import pretrain
@@ -56,7 +56,7 @@ def test_a_model_of_text_without_separators_is_prompted_with_the_prompt_alone(
         generate(tmp_path / name, tokens=2, greedy=True, device="cpu")  # from nothing there is but that to go on
 
 
-def test_a_penalty_and_min_p_change_what_is_said(trained_gpt, printed):
+def test_repetition_penalty_and_min_p_change_the_text(trained_gpt, printed):
     plain = generate(trained_gpt, prompt="import os\n" * 3, greedy=True, tokens=25)
     penalised = generate(trained_gpt, prompt="import os\n" * 3, greedy=True, tokens=25, repetition_penalty=5.0)
     assert plain != penalised
@@ -64,7 +64,7 @@ def test_a_penalty_and_min_p_change_what_is_said(trained_gpt, printed):
     assert generate(trained_gpt, prompt="import os\n" * 3, min_p=1.0, tokens=25) == plain
 
 
-def test_a_single_token_to_draw_from_is_the_likeliest(trained_gpt):
+def test_top_k_of_one_is_greedy(trained_gpt):
     greedy = generate(trained_gpt, prompt="import ", tokens=20, greedy=True)
     drawn = generate(trained_gpt, prompt="import ", tokens=20, seed=5)
     assert drawn != greedy
@@ -88,7 +88,7 @@ def test_an_encoder_decoder_answers_sources_with_their_sentinels(trained_t5, pri
         assert generate(trained_t5, prompt=sources[0], tokens=20, seed=1, **option) == drawn[0]
 
 
-def test_samples_of_an_encoder_decoder_show_what_was_hidden_and_what_was_guessed(trained_t5):
+def test_samples_of_an_encoder_decoder_show_removed_spans_and_guesses(trained_t5):
     run = Run(trained_t5)
     (sample,) = samples_of(run, load_trained(run).model)
     source, hidden = sample.before.strip().split("\n\n")
@@ -105,7 +105,7 @@ def test_samples_of_a_model_of_pairs_show_source_target_and_answer(trained_trans
         assert target == source.replace("the number", "die Zahl")
 
 
-def test_a_source_longer_than_the_model_reads_is_cut_and_it_is_said_where(trained_translator, printed):
+def test_a_source_longer_than_the_context_is_cut_with_a_warning(trained_translator, printed):
     tok = Run(trained_translator).tokenizer()
     long = "the number 17 " * 30
     start = tok.decode(tok.encode(long)[:31])
@@ -129,7 +129,7 @@ def test_relative_positions_read_a_source_of_any_length(trained_t5, recwarn):
     assert not recwarn.list
 
 
-def test_a_prompt_longer_than_the_context_is_read_from_its_end_and_it_is_said_where(trained_gpt):
+def test_a_prompt_longer_than_the_context_loses_its_beginning_with_a_warning(trained_gpt):
     tok = Run(trained_gpt).tokenizer()
     long = "import os\nimport sys\n" * 20
     with pytest.warns(
@@ -146,7 +146,7 @@ def test_a_text_with_masks_that_is_too_long_is_refused(trained_bert):
         generate(trained_bert, prompt="<|mask|>" + " import os" * 50)
 
 
-def test_evaluate_searches_with_the_beams_and_the_penalty_that_it_is_given(trained_translator):
+def test_evaluate_passes_beams_and_length_penalty_to_the_search(trained_translator):
     def found(**options):
         examples = evaluate(trained_translator, device="cpu", **options)["splits"]["validation"]["examples"]
         return [example["hypothesis"] for example in examples], [example["source"] for example in examples]
@@ -157,7 +157,7 @@ def test_evaluate_searches_with_the_beams_and_the_penalty_that_it_is_given(train
     assert found(beams=4, length_penalty=3.0)[0] != found(beams=4, length_penalty=-3.0)[0]
 
 
-def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(trained_translator, monkeypatch):
+def test_sources_are_searched_in_batches_with_the_results_of_each_alone(trained_translator, monkeypatch):
     from pipelines.evaluation import translation
 
     sources = [f"the number {i}" for i in (3, 14, 159, 2, 65)]
@@ -168,7 +168,7 @@ def test_many_sources_are_searched_a_few_at_a_time_and_as_each_alone(trained_tra
     assert translation.sources_at_once(100) == 1
 
 
-def test_a_search_prefers_the_lengths_that_the_penalty_says(trained_translator):
+def test_a_lower_length_penalty_prefers_shorter_targets(trained_translator):
     run = Run(trained_translator)
     model, tok = load_trained(run, "cpu").model, run.tokenizer()
     source = torch.tensor([[*tok.encode("the number 7"), 0]])
@@ -203,7 +203,7 @@ def test_a_search_prefers_the_lengths_that_the_penalty_says(trained_translator):
         ({"tokens": 0}, "--tokens is 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(trained_gpt, options, words):
+def test_conflicting_options_are_refused_by_name(trained_gpt, options, words):
     with pytest.raises(ValueError, match=words):
         generate(trained_gpt, prompt="x", **options)
 

@@ -30,7 +30,7 @@ MODULES = ("import ", "def main() -> int:", "   return", "x")
 
 
 def named_files(folder, processor, named):
-    """What transformers saves with the tokenizer in `folder`."""
+    """Write the files that transformers saves with the tokenizer in `folder`."""
     content = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(content | {"post_processor": processor}))
     named = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
@@ -38,7 +38,7 @@ def named_files(folder, processor, named):
 
 
 def all_of_validation(run, data, length):
-    """What is read of the validation split to measure a run, as one batch."""
+    """Return the validation split that a run is measured on, as one batch."""
     stream = TokenDataset(data).split("validation")
     return validation_batch(stream, objective_of(Run(run), length, Run(run).tokenizer()), 0, stream.blocks)
 
@@ -60,7 +60,7 @@ def encoder(tmp_path_factory, text_folder):
     return folder / "model", peer, import_hf(str(folder / "model"), out=folder / "run")
 
 
-def test_an_encoder_fills_what_its_own_mask_hides(encoder):
+def test_an_encoder_fills_masks_in_its_own_spelling(encoder):
     folder, peer, run = encoder
     tok = transformers.AutoTokenizer.from_pretrained(folder)
     for prompt in ("import <mask>\n", "<mask> main() -> <mask>:"):
@@ -109,7 +109,7 @@ def test_an_encoder_is_measured_shown_and_fine_tuned_with_its_own_special_tokens
             load_classifier(tmp_path / "out")
 
 
-def test_an_encoder_goes_back_with_the_spellings_that_it_came_with(encoder, tmp_path):
+def test_special_spellings_of_an_encoder_survive_import_and_export(encoder, tmp_path):
     folder, _, run = encoder
     out = export_hf(run, out=tmp_path / "out")
     before, after = (transformers.AutoTokenizer.from_pretrained(each) for each in (folder, out))
@@ -159,7 +159,7 @@ def test_sentinels_of_a_t5_stand_for_spans_in_its_sources(t5):
         assert generate(run, prompt=prompt, tokens=12, greedy=True, device="cpu") == expected
 
 
-def test_a_t5_goes_back_with_the_spellings_that_it_came_with(t5, tmp_path):
+def test_special_spellings_of_a_t5_survive_import_and_export(t5, tmp_path):
     folder, _, run = t5
     assert text_ids(Run(run), Run(run).tokenizer()).special["<|mask|>"] == 43
     out = export_hf(run, out=tmp_path / "out")

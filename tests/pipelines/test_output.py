@@ -22,7 +22,7 @@ PRETRAIN = (
 
 @pytest.fixture
 def shell(tmp_path):
-    """Runs a shell command, in which $BYTELM is the installed command, in an empty folder."""
+    """Run a shell command in an empty folder; $BYTELM is the installed command."""
 
     def run(command, **environment):
         variables = {**os.environ, "BYTELM": str(BYTELM), **environment}
@@ -107,7 +107,7 @@ def test_training_without_a_reader_still_fails_with_its_own_status(shell, datase
     assert "not finite" in done.stderr
 
 
-def test_a_dataset_is_built_when_nobody_reads_the_messages(shell, text_folder, tokenizer_folder, tmp_path):
+def test_a_dataset_is_built_without_a_reader_of_its_messages(shell, text_folder, tokenizer_folder, tmp_path):
     options = f"--tokenizer {tokenizer_folder} --context-length 32 --out data"
     done = shell(f"set -o pipefail; $BYTELM build-dataset {text_folder} {options} | true")
     assert (done.returncode, complaints(done.stderr)) == (0, "")
@@ -125,7 +125,7 @@ def test_a_result_that_cannot_be_written_is_an_error(shell, command, output):
 
 
 @pytest.mark.parametrize("command", ["--help", "tokenize --help", "corpus list", "params gpt2", "params gpt2 --json"])
-def test_a_reader_that_has_seen_enough_is_no_error(shell, command):
+def test_a_reader_that_closes_early_is_no_error(shell, command):
     done = shell(f"set -o pipefail; $BYTELM {command} | true")
     assert (done.returncode, complaints(done.stderr)) == (0, "")
 
@@ -135,7 +135,7 @@ EVIL = "red \x1b[31m bell \x07 null \x00 csi \x9b2J override \u202e end"
 
 @pytest.fixture
 def terminal(tmp_path):
-    """Runs the installed command on a terminal of its own; returns all that reaches the terminal."""
+    """Run the installed command on its own terminal, and return the terminal's output."""
     import pty
 
     def run(*arguments):

@@ -40,7 +40,7 @@ def write_jsonl(path, pairs, columns=("en", "de")):
 
 
 def reversals(seed, count):
-    """Words of two to five of the letters a to h, and the same words backwards."""
+    """Return words of two to five letters from a to h, and the same words reversed."""
     generator = np.random.default_rng(seed)
     words = ["".join(generator.choice(list("abcdefgh"), generator.integers(2, 6))) for _ in range(count)]
     return [(word, word[::-1]) for word in words]
@@ -48,7 +48,7 @@ def reversals(seed, count):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Three files whose names say their splits."""
+    """Three files with the names of their splits."""
     folder = tmp_path_factory.mktemp("pairs")
     for number, (split, count) in enumerate([("train", 1500), ("validation", 60), ("test", 50)]):
         write_jsonl(folder / f"letters.{split}.jsonl", reversals(number, count))
@@ -65,7 +65,7 @@ def data(tmp_path_factory, corpus):
 
 @pytest.fixture(scope="module")
 def recipe():
-    """An encoder-decoder that learns to write a word backwards in seconds."""
+    """An encoder-decoder that learns to reverse a word in seconds."""
     recipe = load_recipe("translate-tiny")
     model = {"layers": 1, "decoder_layers": 1, "width": 64, "heads": 4, "mlp_width": 128, "context_length": 16}
     train = {
@@ -104,7 +104,7 @@ def lists_of(rows):
     return Lists(pa.chunked_array([pa.array(part, pa.list_(pa.uint16())) for part in rows]))
 
 
-def test_datasets_opens_what_was_built_and_decoding_gives_the_texts_back(data, corpus):
+def test_datasets_opens_a_dataset_of_pairs_and_decoding_restores_the_texts(data, corpus):
     opened, tok = datasets.load_from_disk(str(data)), Tokenizer.load(data)
     for split in ("train", "validation", "test"):
         lines = [json.loads(line) for line in (corpus / f"letters.{split}.jsonl").read_text().splitlines()]
@@ -198,7 +198,7 @@ def test_a_shared_vocabulary_is_trained_on_both_sides(tmp_path):
         ({}, "--context-length is missing"),
     ],
 )
-def test_what_makes_no_dataset_is_refused_by_name(tmp_path, corpus, data, options, message):
+def test_options_that_do_not_fit_pairs_are_refused_by_name(tmp_path, corpus, data, options, message):
     with pytest.raises(ValueError, match=message):
         build_dataset([str(corpus)], tokenizer=data, out=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
@@ -267,7 +267,7 @@ def test_an_epoch_reads_every_pair_once_in_batches_within_the_budget(lengths, bu
 
 
 def test_padding_changes_no_loss(run, data):
-    """The loss of a batch is the sum of the losses of its pairs, each alone and so without padding."""
+    """The loss of a batch is the sum of the losses of its pairs without padding."""
     this = Run(run)
     model = load_trained(this, device="cpu").model
     objective, pairs = SequencePairs.of(this.tokenizer(), 16), PairDataset(data).split("validation")

@@ -20,7 +20,7 @@ def test_the_table_has_the_published_numbers(capsys):
         assert number in shown
 
 
-def test_large_numbers_have_prefixes_of_their_own(capsys):
+def test_large_numbers_have_decimal_prefixes(capsys):
     assert main(["params", "gpt3-175b"]) == 0
     shown = capsys.readouterr().out
     assert "1.08 TFLOP" in shown
@@ -52,7 +52,7 @@ def test_moments_are_those_of_the_optimizer_that_trains(capsys, tmp_path):
     assert costs["training_bytes"]["moments"] == 2 * costs["training_bytes"]["weights"]
 
 
-def test_a_cache_that_a_cpu_keeps_wider_is_said(capsys):
+def test_the_wider_cache_of_a_cpu_is_printed(capsys):
     costs = costs_of(capsys, "gpt2")
     assert costs["cache_bytes_on_cpu"] == 2 * costs["cache_bytes"] == 2 * 12 * 768 * 4 * 1024
     assert main(["params", "gpt2"]) == 0
@@ -74,7 +74,7 @@ def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
     assert costs["parameters"]["total"] == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_a_classifier_is_said_to_be_one(trained_bert, tmp_path, capsys):
+def test_a_classifier_is_refused_as_a_model(trained_bert, tmp_path, capsys):
     from pipelines.finetune import finetune
     from pipelines.training.finetune_config import FinetuneConfig
 
@@ -95,13 +95,13 @@ def test_a_recipe_needs_a_vocabulary(capsys, tmp_path):
     assert costs_of(capsys, str(recipe))["parameters"]["embedding"] == 3200
 
 
-def test_a_name_that_nothing_has_is_answered_with_the_nearest():
+def test_an_unknown_model_suggests_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'gpt2-xl'"):
         named_model("gpt2xl")
     with pytest.raises(ValueError, match="did you mean 'gpt-tiny'"):
         named_model("gpt-tin")
 
 
-def test_without_a_name_it_says_what_to_name(capsys):
+def test_a_missing_model_is_a_usage_error(capsys):
     assert main(["params"]) == 2
     assert "name a model first" in capsys.readouterr().err

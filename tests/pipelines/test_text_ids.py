@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 
 
 def with_template(folder, *before):
-    """Have the tokenizer of a folder put special tokens before a text, as Llama 3's does."""
+    """Make the tokenizer of a folder put special tokens before a text, as Llama 3's does."""
     content = json.loads((folder / "tokenizer.json").read_text())
     special = {token["content"]: token["id"] for token in content["added_tokens"]}
     single = [{"SpecialToken": {"id": name, "type_id": 0}} for name in before]
@@ -91,7 +91,7 @@ def padded_start(tokenizer_folder, tmp_path_factory):
     return peer, import_hf(str(folder / "model"), out=folder / "run")
 
 
-def test_a_target_begins_and_ends_with_the_ids_that_transformers_has_for_that(padded_start):
+def test_targets_begin_and_end_with_the_ids_of_transformers(padded_start):
     peer, run = padded_start
     tok = Run(run).tokenizer()
     for source in ("import os", "def f(x):", "return"):
@@ -104,7 +104,7 @@ def test_a_target_begins_and_ends_with_the_ids_that_transformers_has_for_that(pa
             assert generate(run, prompt=source, tokens=12, device="cpu", **how) == expected
 
 
-def test_targets_are_scored_from_the_id_that_they_begin_with(padded_start, tokenizer_folder, tmp_path):
+def test_targets_are_scored_from_their_start_id(padded_start, tokenizer_folder, tmp_path):
     peer, run = padded_start
     tok = Run(run).tokenizer()
     rows = [("import os", "import sys"), ("def f(x):", "return x"), ("x", "y")] * 9
@@ -125,7 +125,7 @@ def test_targets_are_scored_from_the_id_that_they_begin_with(padded_start, token
 
 
 @pytest.mark.parametrize("kind", ["llama", "t5"])
-def test_the_ids_that_texts_begin_and_end_with_are_exported_as_they_were_imported(kind, llama_3, peers, tmp_path):
+def test_ids_around_texts_survive_import_and_export(kind, llama_3, peers, tmp_path):
     folder = llama_3[0] if kind == "llama" else peers(kind)[0]
     run = import_hf(str(folder), out=tmp_path / "run")
     out = export_hf(run, out=tmp_path / "out")
@@ -141,7 +141,7 @@ def test_the_ids_that_texts_begin_and_end_with_are_exported_as_they_were_importe
         assert theirs("import ")["input_ids"] == llama_3[2]("import ")["input_ids"]
 
 
-def test_a_run_that_went_out_and_came_back_writes_the_same(trained_gpt, tmp_path):
+def test_an_exported_and_imported_run_generates_the_same_text(trained_gpt, tmp_path):
     again = import_hf(str(export_hf(trained_gpt, out=tmp_path / "out")), out=tmp_path / "again")
     for prompt in ("import ", "def ", ""):
         first, second = (generate(run, prompt=prompt, tokens=20, seed=3, device="cpu") for run in (trained_gpt, again))
@@ -149,7 +149,7 @@ def test_a_run_that_went_out_and_came_back_writes_the_same(trained_gpt, tmp_path
     assert text_ids(Run(again), Run(again).tokenizer()) == text_ids(Run(trained_gpt), Run(trained_gpt).tokenizer())
 
 
-def test_ids_that_stand_for_nothing_in_the_tokenizer_are_taken_for_none(tokenizer_folder, tmp_path):
+def test_special_ids_unknown_to_the_tokenizer_count_as_missing(tokenizer_folder, tmp_path):
     save_peer(tmp_path / "model", "gpt2", tokenizer_folder, ids={"bos_token_id": 50256, "eos_token_id": 50256})
     run = import_hf(str(tmp_path / "model"), out=tmp_path / "run")
     assert text_ids(Run(run), Run(run).tokenizer()).stops == (0,)

@@ -29,7 +29,7 @@ def documents(folder, split):
 
 
 def on_a_terminal(*arguments, columns=80):
-    """What the command shows on a terminal of so many columns, in the end: (lines without colours, raw output)."""
+    """Return the final screen of a terminal with `columns` columns as lines without colours, and the raw output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
@@ -54,7 +54,7 @@ def on_a_terminal(*arguments, columns=80):
 
 @pytest.fixture(scope="module")
 def many_words(tmp_path_factory):
-    """A file of four times the same 3 MB, with so many distinct words that they do not fit in the least memory."""
+    """A file of four copies of 3 MB, whose distinct words do not fit in the least memory."""
     rng = np.random.default_rng(0)
     text = rng.integers(97, 123, size=3_000_000, dtype=np.uint8)
     text[rng.random(len(text)) < 0.14] = 32
@@ -63,7 +63,7 @@ def many_words(tmp_path_factory):
     return path
 
 
-def test_training_ends_with_numbers_that_are_true(in_process, text_folder, tokenizer_folder, tmp_path):
+def test_the_summary_of_training_has_true_numbers(in_process, text_folder, tokenizer_folder, tmp_path):
     done = in_process(
         "train-tokenizer", text_folder, "--vocab-size", "3000", "--out", "tok", "--compare", f"old={tokenizer_folder}",
         "--json",
@@ -121,14 +121,14 @@ sys.exit(status)
 
 
 def least_memory(bytelm, text):
-    """The least --memory that the command says it needs for a text."""
+    """Return the least --memory for a text, from the error of the command."""
     refused = bytelm("train-tokenizer", text, "--vocab-size", "400", "--out", "tok", "--memory", "1M")
     assert refused.returncode == 1
     assert "Python, its libraries and the text being read take" in refused.stderr
     return re.search(r"give at least (\d+M)$", refused.stderr)[1]
 
 
-def test_a_budget_spills_and_changes_nothing_and_the_whole_process_keeps_to_it(bytelm, many_words, tmp_path):
+def test_a_memory_limit_spills_counts_with_the_same_result_and_bounds_the_process(bytelm, many_words, tmp_path):
     command = ("train-tokenizer", many_words, "--vocab-size", "400", "--out")
     assert bytelm(*command, "whole").returncode == 0
     least = least_memory(bytelm, many_words)
@@ -143,7 +143,7 @@ def test_a_budget_spills_and_changes_nothing_and_the_whole_process_keeps_to_it(b
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "within"}
 
 
-def test_a_budget_too_small_for_merging_ends_counting_early_and_says_what_helps(bytelm, tmp_path):
+def test_a_memory_limit_too_small_for_merging_ends_counting_early_with_a_remedy(bytelm, tmp_path):
     rng = np.random.default_rng(0)
     letters = rng.integers(97, 123, size=16_000_000, dtype=np.uint8)
     letters[rng.random(len(letters)) < 0.14] = 32
@@ -185,7 +185,7 @@ def test_ctrl_c_leaves_nothing_behind(bytelm, many_words, tmp_path, interrupt):
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
-def test_saved_counts_spare_reading_the_corpus(in_process, text_folder, tmp_path):
+def test_saved_counts_replace_reading_the_corpus(in_process, text_folder, tmp_path):
     first = in_process("train-tokenizer", text_folder, "--vocab-size", "600", "--out", "a", "--save-counts", "counts")
     assert first.returncode == 0, first.stderr
     again = in_process("train-tokenizer", "--counts", "counts", "--vocab-size", "600", "--out", "b")
@@ -220,9 +220,7 @@ def test_saved_counts_spare_reading_the_corpus(in_process, text_folder, tmp_path
         (["text", "--out", "tok.json"], "--out is tok.json, which is a file, not a folder"),
     ],
 )
-def test_impossible_requests_are_refused_in_a_sentence(
-    in_process, text_folder, tokenizer_folder, tmp_path, options, said
-):
+def test_impossible_options_are_refused_on_one_line(in_process, text_folder, tokenizer_folder, tmp_path, options, said):
     from tokenizer import count_pretokens
 
     (tmp_path / "tok.json").write_bytes((tokenizer_folder / "tokenizer.json").read_bytes())
@@ -237,7 +235,7 @@ def test_impossible_requests_are_refused_in_a_sentence(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["counts", "ranks.tiktoken", "tok.json"]
 
 
-def test_published_tokenizers_can_stand_beside_it(shared, text_folder, tmp_path, printed):
+def test_published_tokenizers_are_compared_on_the_held_out_text(shared, text_folder, tmp_path, printed):
     others = (str(shared / "vectors" / "gpt2"), str(shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"))
     train_tokenizer([str(text_folder)], vocab_size=1000, out=tmp_path / "tok", compare=others)
     shown = printed.readouterr().out
@@ -249,7 +247,7 @@ TEXT = "Hello, world\n\tfor x in range(10):  # naïve\n"
 
 
 def pieces_and_ids(lines):
-    """(pieces, ids) of what `tokenize` shows, by the columns that the ids begin at."""
+    """Return the pieces and ids in the output of `tokenize`, cut at the columns where ids begin."""
     pieces, ids = [], []
     for above, below in pairwise(lines):
         if re.fullmatch(r"\d+( +\d+)*", below):
@@ -328,7 +326,7 @@ def test_a_dataset_is_built_with_ranks_of_tokens_that_merging_never_makes(in_pro
     assert info["tokenizer"]["fingerprint"] == tok.fingerprint
 
 
-def test_what_is_invisible_is_shown(in_process, tokenizer_folder, tmp_path):
+def test_invisible_characters_are_shown(in_process, tokenizer_folder, tmp_path):
     (tmp_path / "bytes").write_bytes(b"a \t\r\n\x00\xff\xe2\x82 \xe2\x80\x8b\xcc\x81")
     done = in_process("tokenize", "--file", "bytes", "--tokenizer", tokenizer_folder)
     shown = "".join(pieces_and_ids(done.stdout.splitlines())[0])
@@ -337,7 +335,7 @@ def test_what_is_invisible_is_shown(in_process, tokenizer_folder, tmp_path):
     assert visible("\u0301a\U000e0001".encode()) == "◌\u0301a\\U000e0001"
 
 
-def test_special_tokens_are_shown_apart(tokenizer_folder):
+def test_special_tokens_have_their_own_colour(tokenizer_folder):
     command = ("tokenize", "a<|mask|>b", "--tokenizer", tokenizer_folder)
     lines, raw = on_a_terminal(*command, "--special")
     assert "<|mask|>" in pieces_and_ids(lines)[0]
