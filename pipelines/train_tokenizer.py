@@ -2,6 +2,8 @@
 
 import json
 import re
+import resource
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -24,7 +26,6 @@ from pipelines.cli.dry_run import plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
 from pipelines.cli.parsing import parse
-from pipelines.cli.process import resident_memory
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.reporting.tokenizer_summary import PHASES, HeldOut, show, summarize
@@ -175,13 +176,21 @@ def _spare_memory(memory: int | None, source: Corpus | PairTexts | None, pattern
         return None
     compile_elsewhere()
     count_pretokens(["a"], pattern, threads=1, memory=LEAST_MEMORY)  # loads the kernels
-    taken = resident_memory() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
+    taken = _resident_memory() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
     if memory < taken + LEAST_SPARE_MEMORY:
         raise ValueError(
             f"--memory is {memory:,} bytes, but Python, its libraries and the text being read take {taken:,}: "
             f"give at least {-(-(taken + LEAST_SPARE_MEMORY) // 10_000_000) * 10}M"
         )
     return memory - taken
+
+
+def _resident_memory() -> int:
+    """Return the resident memory of the process in bytes, or its peak where the system reports only that."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _sentinels(count: int) -> tuple[str, ...]:

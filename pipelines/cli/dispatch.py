@@ -3,7 +3,6 @@
 import importlib
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
 
@@ -163,8 +162,10 @@ def _is_about_memory(error: BaseException | None) -> bool:
 
 def _is_from_an_import(error: BaseException) -> bool:
     """Return whether `error` comes from importing a module."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return isinstance(error, ImportError) or any(frame.f_code.co_name == "<module>" for frame, _ in frames)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_name != "<module>":
+        trace = trace.tb_next
+    return isinstance(error, ImportError) or trace is not None
 
 
 def _out_of_memory(verb: str, error: BaseException) -> int:

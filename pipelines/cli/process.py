@@ -1,12 +1,10 @@
-"""The process of a command line: its standard streams, Ctrl-C and memory."""
+"""The process of a command line: its standard streams and Ctrl-C."""
 
 import io
 import os
-import resource
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -70,11 +68,3 @@ def end_at_once(status: int) -> NoReturn:
     finish()
     sys.stderr.flush()
     os._exit(status)
-
-
-def resident_memory() -> int:
-    """Return the resident memory of the process in bytes, or its peak where the system reports only that."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
