@@ -1,4 +1,4 @@
-"""A small HTTP server that speaks as much of the Hugging Face hub's API as streaming a dataset needs.
+"""A small HTTP server with the part of the Hugging Face hub's API that streaming a dataset needs.
 
 Run as `python hub_server.py FOLDER`: FOLDER/owner/name holds the files of a dataset. The first line that it prints
 is its address; every request is logged to stderr.

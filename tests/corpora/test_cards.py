@@ -1,4 +1,4 @@
-"""Cards, the standard library, and what can be told about a corpus."""
+"""Corpus cards, the standard library, and corpus summaries."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from corpora import list_cards, load_card, open_corpus, summarize
 from tests.corpora.helpers import documents, everything, expected_hash_split
 
 
-def test_stdlib_is_every_py_file_but_tests_and_foreign_packages_in_path_order():
+def test_stdlib_is_every_py_file_except_tests_and_site_packages_in_path_order():
     root = sysconfig.get_path("stdlib")
     expected, empty = {}, 0
     for path in Path(root).glob("**/*.py"):
@@ -46,7 +46,7 @@ def test_every_card_says_what_it_is_and_under_which_licence():
     assert all(card.description and card.licence for card in cards.values())
 
 
-def test_a_card_of_ones_own_is_a_corpus(tmp_path):
+def test_a_card_of_your_own_is_a_corpus(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.jsonl").write_text('{"body": "a1"}\n{"body": "a2"}\n')
     (tmp_path / "data" / "b.jsonl").write_text('{"body": "b1"}\n')
@@ -81,7 +81,7 @@ def test_a_wrong_card_is_refused_in_one_sentence(tmp_path, content, complaint):
         open_corpus(str(tmp_path / "card.toml"))
 
 
-def test_a_card_goes_before_a_folder_of_its_name(tmp_path, monkeypatch):
+def test_a_card_takes_precedence_over_a_folder_of_the_same_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stdlib").mkdir()
     (tmp_path / "stdlib" / "a.txt").write_text("a\n" * 10)
@@ -113,7 +113,7 @@ def test_importing_corpora_loads_nothing_heavy():
     assert result.stdout.strip() == "[]"
 
 
-def test_shared_wikitext_2_has_its_own_three_splits():
+def test_shared_wikitext_2_has_three_own_splits():
     shared = Path(os.environ.get("BYTELM_SHARED", Path(__file__).parents[3] / "shared")) / "corpora"
     if not shared.is_dir():
         pytest.skip("the shared corpora are absent")

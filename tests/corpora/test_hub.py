@@ -1,4 +1,4 @@
-"""Hub corpora, from a server of our own that speaks the hub's API, in processes whose endpoint it is."""
+"""Hub corpora, from a local server with the hub's API, read in separate processes."""
 
 import json
 import os
@@ -85,14 +85,14 @@ def test_a_card_can_point_at_the_hub(hub, tmp_path):
         ("hub:ann", "ValueError", "is not a hub name"),
     ],
 )
-def test_what_the_hub_does_not_have_is_refused_in_one_sentence(hub, tmp_path, spec, kind, complaint):
+def test_a_missing_hub_dataset_is_refused_in_one_sentence(hub, tmp_path, spec, kind, complaint):
     answer = read(spec, hub, tmp_path)
     assert answer["kind"] == kind
     assert complaint in answer["error"]
     assert "\n" not in answer["error"]
 
 
-def test_a_hub_that_cannot_be_reached_is_said_so_in_one_sentence(tmp_path):
+def test_an_unreachable_hub_is_one_sentence(tmp_path):
     answer = read("hub:ann/words", "http://127.0.0.1:9", tmp_path)
     assert answer["kind"] == "ConnectionError"
     assert "cannot be fetched from the hub" in answer["error"]

@@ -1,4 +1,4 @@
-"""Labelled texts: the formats they come in, what is refused, and how some are held out."""
+"""Labelled texts: formats, refusals, and the held-out rows."""
 
 import gzip
 import json
@@ -65,14 +65,14 @@ def test_parquet_has_the_same_texts_and_any_kind_of_whole_number(tmp_path):
         ('{"text": "", "label": 1}\n', r"holds no text \(1 empty rows\)"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path, contents, message):
+def test_an_unreadable_row_is_named(tmp_path, contents, message):
     path = tmp_path / "a.jsonl"
     path.write_text(contents, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         read_labelled(path)
 
 
-def test_files_of_other_kinds_are_refused(tmp_path):
+def test_other_file_formats_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"a.csv is not a file of labelled texts: give a .jsonl"):
         read_labelled(tmp_path / "a.csv")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")

@@ -1,4 +1,4 @@
-"""No document is read beyond the limit, and nothing that is not a regular file is opened."""
+"""No document is read beyond the limit, and only regular files are opened."""
 
 import contextlib
 import gzip
@@ -21,12 +21,12 @@ MILLION = 1_000_000
 
 
 def texts(*specs, **options):
-    """All documents, whole: a hash rule cuts none."""
+    """Return all documents; a hash rule cuts none."""
     found = everything(open_corpus([str(spec) for spec in specs], split="hash:0.5", **options))
     return sorted(text for part in found.values() for text in part)
 
 
-# Reads a file under the default limit, and prints the peak of its memory in MB after what the libraries take.
+# Reads a file under the default limit, and prints its peak memory in MB above that of the libraries.
 PEAK = (
     PEAK_MEMORY
     + """
@@ -43,7 +43,7 @@ except ValueError as error:
 
 @pytest.mark.parametrize("name", ["a.txt.zst", "a.jsonl.zst", "a.txt.gz", "a.txt.xz", "a.csv.zst", "a.json.gz"])
 def test_decompression_stops_at_the_limit(tmp_path, name):
-    """A few kilobytes that hold 300 MB of one letter."""
+    """A file of a few kilobytes decompresses to 300 MB."""
     piece = b"a" * (1 << 20)
     with (tmp_path / name).open("wb") as file:
         if name.endswith(".zst"):
@@ -120,7 +120,7 @@ def test_a_cell_above_the_limit_is_refused_or_skipped(tmp_path, kind):
     assert texts(tmp_path, invalid="skip", **options) == ["end", "short"]
 
 
-def test_a_csv_cell_that_never_ends_is_refused_under_every_policy_with_a_remedy_that_helps(tmp_path):
+def test_an_endless_csv_cell_is_refused_under_every_policy_with_a_working_remedy(tmp_path):
     (tmp_path / "a.csv").write_text('text\n"' + "x" * (9 * MILLION))
     for policy in ("error", "skip"):
         with pytest.raises(
@@ -167,7 +167,7 @@ def test_pipes_devices_and_sockets_are_refused_without_being_opened(tmp_path):
     listening.close()
 
 
-def test_a_limit_that_is_no_number_of_bytes_is_refused(tmp_path):
+def test_a_limit_that_is_not_a_number_of_bytes_is_refused(tmp_path):
     for limit in (0, -1, 1.5, True, "1M"):
         with pytest.raises(ValueError, match="max_document is a number of bytes, at least 1"):
             open_corpus(str(tmp_path), max_document=limit)

@@ -1,4 +1,4 @@
-"""Splits: every byte in exactly one, duplicates together, and the same however the documents arrive."""
+"""Splits: every byte is in exactly one, duplicates stay together, and batches make no difference."""
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -29,7 +29,7 @@ def test_twenty_documents_are_split_by_the_hash_of_their_bytes(tmp_path, texts):
 
 @quick
 @given(st.lists(st.sampled_from("abcdefgh"), min_size=20, max_size=60), st.floats(0.01, 0.99))
-def test_duplicates_fall_together_at_any_fraction(tmp_path, texts, fraction):
+def test_duplicates_are_in_the_same_split_at_any_fraction(tmp_path, texts, fraction):
     found = everything(open_corpus(write(tmp_path, texts), split=f"hash:{fraction}"))
     assert not set(found["train"]) & set(found["validation"])
     assert sorted(found["train"] + found["validation"]) == sorted(texts)
@@ -51,7 +51,7 @@ def test_under_twenty_documents_the_last_tenth_of_the_bytes_is_validation(tmp_pa
     train, validation = ("".join(found[split]).encode() for split in ("train", "validation"))
     whole = "".join(texts).encode()
     assert train + validation == whole
-    # The rule again, on the text as a whole: after the first line end from the 90 % byte on, else at a character.
+    # Computed on the joined text: cut after the first line end from the 90 % byte on, else at a character boundary.
     target = max(len(whole) - max(len(whole) // 10, 1), 1)
     ends, end = set(), 0
     for text in texts:
@@ -131,7 +131,7 @@ def test_files_and_folders_named_after_splits_are_own_splits(tmp_path, names, sp
         ("pretrained.txt", "latest.txt"),
     ],
 )
-def test_there_are_no_own_splits_unless_every_file_names_one_and_one_is_train(tmp_path, names):
+def test_own_splits_need_a_split_in_every_file_name_and_a_train_split(tmp_path, names):
     for name in names:
         (tmp_path / name).write_text(name + "\n")
     corpus = open_corpus(str(tmp_path))
@@ -183,18 +183,18 @@ def test_several_corpora_use_own_splits_only_if_all_have_them(tmp_path):
 
 
 @pytest.mark.parametrize("rule", ["", "half", "hash:0", "hash:1", "tail:-0.1", "tail:x", "own:0.1"])
-def test_a_rule_that_does_not_exist_is_refused(tmp_path, rule):
+def test_an_unknown_rule_is_refused(tmp_path, rule):
     if rule:
         with pytest.raises(ValueError, match="not one of own, hash:FRACTION and tail:FRACTION"):
             open_corpus("stdlib", split=rule)
 
 
-def test_the_rule_that_a_corpus_reports_can_be_given_back(tmp_path):
+def test_the_split_rule_of_a_corpus_is_a_valid_option(tmp_path):
     (tmp_path / "a.txt").write_text("line\n" * 100)
     first = open_corpus(str(tmp_path))
     assert everything(open_corpus(str(tmp_path), split=first.split_rule)) == everything(first)
 
 
-def test_a_split_that_does_not_exist_is_refused_with_those_that_do():
+def test_a_missing_split_is_refused_with_the_names_of_the_splits():
     with pytest.raises(ValueError, match='no split "test": it has train, validation'):
         open_corpus("stdlib").batches("test")

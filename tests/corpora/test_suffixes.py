@@ -1,4 +1,4 @@
-"""Other text than .txt and JSON lines: by suffix, in other encodings, and what is skipped."""
+"""Text in files with other suffixes and encodings, and the files that are skipped."""
 
 import codecs
 import gzip
@@ -11,7 +11,7 @@ from tests.corpora.helpers import everything, jsonl
 
 
 def texts(*specs, **options):
-    """All documents, whole: a hash rule cuts none."""
+    """Return all documents; a hash rule cuts none."""
     found = everything(open_corpus([str(spec) for spec in specs], split="hash:0.5", **options))
     return sorted(text for part in found.values() for text in part)
 
@@ -35,7 +35,7 @@ def test_suffixes_choose_the_files_of_a_folder_and_the_others_are_counted(tmp_pa
 
 
 @pytest.mark.parametrize("suffix", [".", "", "a/b", ".tar.gz", ".gz"])
-def test_a_suffix_that_is_none_is_refused(tmp_path, suffix):
+def test_an_invalid_suffix_is_refused(tmp_path, suffix):
     with pytest.raises(ValueError, match=r"the suffix .* is not one such as \.md|name the suffix before it"):
         open_corpus(str(tmp_path), suffix=[suffix])
 
@@ -130,7 +130,7 @@ def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path):
     assert texts(tmp_path / "a.txt", invalid="bytes") == [codecs.BOM_UTF8 + b"text \xef\xbb\xbf within\n"]
 
 
-def test_a_binary_file_among_texts_is_reported_like_other_invalid_ones(tmp_path):
+def test_a_binary_file_among_texts_is_an_invalid_document(tmp_path):
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "b.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(range(256)) * 40)
     with pytest.raises(ValueError, match=r"b\.txt is not UTF-8 at byte 0 \(0x89\).*--invalid replace, skip or bytes"):

@@ -1,4 +1,4 @@
-"""Synthetic sources: the closed forms against brute force, scipy and what the samples say."""
+"""Synthetic sources: closed forms against brute force, scipy and samples."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ from tests.corpora.helpers import documents, everything
 
 
 def transition_matrix(source: MarkovSource) -> np.ndarray:
-    """Context to context, written with tuples of symbols."""
+    """Return the transition matrix from context to context, computed with tuples of symbols."""
     contexts = list(itertools.product(range(source.symbols), repeat=source.order))
     number = {context: i for i, context in enumerate(contexts)}
     matrix = np.zeros((len(contexts), len(contexts)))
@@ -72,10 +72,10 @@ def test_samples_follow_the_conditional_distributions(together):
     np.add.at(counts, (symbols[:, :-2].astype(int) * 4 + symbols[:, 1:-1], symbols[:, 2:]), 1)
     contexts = np.array(list(itertools.product(range(4), repeat=2)))
     expected = source.conditional(contexts) * counts.sum(axis=1, keepdims=True)
-    # One test for all contexts; the seed is fixed, so this either holds for ever or never.
+    # The seed is fixed, so the result never changes.
     statistic = ((counts - expected) ** 2 / expected).sum()
     assert 0.001 < scipy.stats.chi2.sf(statistic, df=16 * 3) < 0.999
-    # The information content per symbol, which is what a perfect model would measure.
+    # The information content per symbol, which a perfect model would measure.
     nats = -np.log2(np.take_along_axis(source.conditional(contexts), np.arange(4)[None].repeat(16, 0), 1))
     assert (counts * nats).sum() / counts.sum() == pytest.approx(source.entropy_rate_bits, abs=0.01)
 
@@ -164,6 +164,6 @@ def test_sampling_four_megabytes_takes_seconds_of_cpu_time():
         (lambda: MarkovSource(1, 4).from_text(b"abcx"), "bytes that are not among"),
     ],
 )
-def test_what_cannot_be_a_source_or_a_context_is_refused(make, complaint):
+def test_an_invalid_source_or_context_is_refused(make, complaint):
     with pytest.raises(ValueError, match=complaint):
         make()

@@ -1,4 +1,4 @@
-"""Evaluation: every number recomputed another way, and the chain proved on a source of known entropy."""
+"""Evaluation: every number against an independent computation, and the whole chain on a source of known entropy."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def gpt_numbers(trained_gpt):
 
 @pytest.fixture(scope="module")
 def gpt_predictions(trained_gpt, dataset_folder):
-    """(targets (N,), log-probabilities (N, V) float64, previous tokens): block by block, in plain PyTorch."""
+    """Targets (N,), log-probabilities (N, V) float64 and previous tokens (N,), computed in plain PyTorch."""
     model = load_trained(Run(trained_gpt)).model
     stream = TokenDataset(dataset_folder).split("validation")
     ids = torch.from_numpy(stream.read(0, stream.tokens).astype(np.int64))
@@ -152,7 +152,7 @@ def test_the_windows_partition_the_targets(stride):
         (2, 131_072, {(1, 1)}),
     ],
 )
-def test_long_windows_are_few_at_a_time_and_no_longer_than_the_text(tokens, window, shapes):
+def test_long_windows_are_in_small_batches_and_no_longer_than_the_text(tokens, window, shapes):
     stream = TokenStream([np.arange(tokens, dtype=np.uint16)], window)
     found = [windows.batch.inputs.shape for windows in decoder_windows(stream, NextToken(window), window)]
     assert set(found) == shapes
@@ -192,11 +192,11 @@ def test_a_run_with_another_objective_or_tokenizer_is_not_compared(tmp_path, tra
         evaluate(trained_gpt, against=stranger)
 
 
-def test_a_run_is_not_compared_under_a_document_mask_that_is_not_its_own(tmp_path, trained_gpt):
+def test_runs_with_and_without_a_document_mask_are_not_compared(tmp_path, trained_gpt):
     masked = shutil.copytree(trained_gpt, tmp_path / "masked")
     recipe = Run(masked).recipe
     model = replace(recipe.model, document_mask=True)
-    make_old(masked)  # which has no manifest to object
+    make_old(masked)  # without a manifest, whose check would fail
     save_config(masked / "config.toml", replace(recipe, model=model), Run(masked).facts)
     for one, other in ((masked, trained_gpt), (trained_gpt, masked)):
         with pytest.raises(ValueError, match=rf"{masked} has model\.document_mask and {trained_gpt} has not"):
@@ -277,20 +277,20 @@ def test_a_masked_model_has_no_stride(trained_bert):
         evaluate(trained_bert, stride=8)
 
 
-def test_compressors_are_added_when_asked_for(tmp_path, trained_gpt):
+def test_compressors_are_an_option(tmp_path, trained_gpt):
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
     numbers = evaluate(run, compressors=True)["splits"]["validation"]
     assert set(numbers["compressors"]) == {"xz -9", "zstd -19"}
 
 
-def test_evaluation_json_is_what_was_returned(trained_gpt):
+def test_evaluation_json_has_the_returned_contents(trained_gpt):
     result = evaluate(trained_gpt, dtype="bfloat16")
     assert json.loads((trained_gpt / "evaluation.json").read_text()) == result
     assert result["splits"]["validation"]["dtype"] == "bfloat16"
     assert result["splits"]["validation"]["document_mask"] is False
 
 
-def test_compressors_see_the_text_of_the_split(dataset_folder, tokenizer_folder):
+def test_compressors_read_the_text_of_the_split(dataset_folder, tokenizer_folder):
     import lzma
 
     dataset, tok = TokenDataset(dataset_folder), Tokenizer.load(tokenizer_folder)
@@ -344,6 +344,6 @@ def test_a_small_gpt_on_a_markov_source_comes_within_0_02_bits_of_the_entropy_ra
     assert 1 < rate < 3
     assert numbers["cross_entropy_bits"] < rate + 0.02
     assert 0 < numbers["kl_true_bits"] < 0.02
-    # The gap itself, up to how much a sample of this length departs from its source.
+    # The gap equals the divergence, up to the sampling error of a text of this length.
     assert numbers["cross_entropy_bits"] - rate == pytest.approx(numbers["kl_true_bits"], abs=0.005)
     assert numbers["kl_true_tokens"] == numbers["tokens"]

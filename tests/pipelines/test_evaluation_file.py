@@ -22,7 +22,7 @@ def saved(run):
     return json.loads((run / "evaluation.json").read_text())
 
 
-def test_an_evaluation_with_other_settings_does_not_erase_the_one_before(run):
+def test_an_evaluation_with_other_settings_keeps_the_earlier_one(run):
     chunked = evaluate(run)["splits"]["validation"]
     sliding = evaluate(run, stride=8)["splits"]["validation"]
     evaluate(run, splits=("train",))
@@ -89,7 +89,7 @@ def test_an_evaluation_of_another_shape_is_refused_as_damaged(run, contents):
         Run(run).evaluation()
 
 
-def test_several_runs_are_evaluated_only_if_all_of_them_can_be(tmp_path, run, trained_bert):
+def test_no_run_is_evaluated_if_one_of_them_cannot_be(tmp_path, run, trained_bert):
     bert = shutil.copytree(trained_bert, tmp_path / "bert")
     (bert / "evaluation.json").unlink(missing_ok=True)
     with pytest.raises(ValueError, match="bert was trained on masked-token"):

@@ -1,4 +1,4 @@
-"""The inside of a model as the report shows it."""
+"""The inside of a model in the report."""
 
 import copy
 import re
@@ -55,7 +55,7 @@ def test_circuits_between_words_are_those_of_their_embeddings(gpt):
     assert draw_circuits(circuits).startswith("<svg")
 
 
-def test_an_embedding_of_zeros_as_padding_has_it_is_attended_to_as_such(gpt):
+def test_a_token_with_a_zero_embedding_does_not_break_the_circuits(gpt):
     run, model = gpt
     padded = copy.deepcopy(model)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_an_embedding_of_zeros_as_padding_has_it_is_attended_to_as_such(gpt):
     assert len({tuple(each.attended) for each in circuits.words}) > 1
 
 
-def test_a_picture_is_no_taller_for_a_short_source(gpt):
+def test_a_plot_is_no_taller_for_a_short_source(gpt):
     (attention,) = look_inside(*gpt).attention
     short = replace(attention, keys=attention.keys[:2], weights=attention.weights[..., :2])
     heights = [float(re.search(r'height="([\d.]+)pt"', draw_attention(each))[1]) for each in (attention, short)]
@@ -87,7 +87,7 @@ def test_logits_of_a_one_layer_attention_only_model_are_shown_path_by_path(gpt):
 
 
 def excerpt_ids(run, paths):
-    """The ids that the labels of `paths` stand for."""
+    """Return the ids of the labels in `paths`."""
     labels = TokenLabels(run.tokenizer())
     places = {label: place for place, label in enumerate(labels.at(range(len(labels.ids))))}
     return [labels.ids[places[label]] for label in [*paths.tokens, paths.following[-1]]]
@@ -114,7 +114,7 @@ def test_an_encoder_reads_its_excerpt_between_its_special_tokens(trained_bert):
     assert inside.circuits is None
 
 
-def test_an_encoder_decoder_shows_what_each_stack_attends_to_in_text_without_spans(trained_t5):
+def test_an_encoder_decoder_shows_the_attention_of_each_stack_on_a_text_without_spans(trained_t5):
     run = Run(trained_t5)
     inside = look_inside(run, load_trained(run).model)
     encoder, decoder, cross = inside.attention
@@ -180,7 +180,7 @@ def test_tokens_are_sorted_by_kind(tmp_path):
     assert labels.at(labels.words(counts, 5))[:2] == ["·words", "·word"]
 
 
-def test_labels_cannot_break_a_picture(gpt):
+def test_labels_cannot_break_a_plot(gpt):
     (attention,) = look_inside(*gpt).attention
     tokens = ["<b>&", "$x^$", "日本", '"', *attention.queries[4:]]
     svg = draw_attention(replace(attention, queries=tokens, keys=tokens))
@@ -198,7 +198,7 @@ def test_a_large_model_shows_some_of_its_heads(gpt):
     assert len(draw_scores({"induction": np.zeros((40, 16))})) < 100_000
 
 
-def test_a_page_without_the_inside_can_be_had(trained_gpt, tmp_path):
+def test_the_inside_can_be_left_out_of_the_page(trained_gpt, tmp_path):
     whole = report([trained_gpt], out=tmp_path / "whole.html").read_text(encoding="utf-8")
     short = report([trained_gpt], out=tmp_path / "short.html", inside=False).read_text(encoding="utf-8")
     for words in ("Inside the model", "Nearest tokens", "Kinds of heads", "which copies most"):

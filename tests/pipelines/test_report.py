@@ -183,7 +183,7 @@ def test_the_loss_by_position_is_binned_with_the_mean_of_each_bin():
 
 
 def test_the_band_is_the_standard_error_of_the_mean(gpt, trained_gpt):
-    """Against the nats of each target, block by block."""
+    """Computed from the nats of each target, block by block."""
     import torch
 
     from pipelines.dataset.reader import TokenDataset
@@ -254,7 +254,7 @@ def test_a_passage_shows_the_bits_of_each_token(gpt):
     assert passage.mean_bits == pytest.approx(numbers["cross_entropy_bits"], rel=0.5)
 
 
-def test_a_passage_that_ends_within_a_character_keeps_all_its_tokens(tmp_path, small_recipe):
+def test_a_passage_that_ends_within_a_character_keeps_all_tokens(tmp_path, small_recipe):
     (tmp_path / "text.txt").write_text("日本語\n" * 1500)  # three bytes a character, and a token for each byte
     Tokenizer.train(["x"], vocab_size=261).save(tmp_path / "tok")
     build_dataset([str(tmp_path / "text.txt")], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")

@@ -1,4 +1,4 @@
-"""`bytelm runs` tells what is there."""
+"""The list of runs."""
 
 import json
 import shutil
@@ -38,14 +38,14 @@ def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, d
     assert "12.8 ktok, 100%" in table
 
 
-def test_runs_speak_json_and_say_when_there_are_none(tmp_path, trained_gpt, printed):
+def test_runs_print_json_and_report_an_empty_folder(tmp_path, trained_gpt, printed):
     runs([trained_gpt], as_json=True)
     assert json.loads(printed.readouterr().out)[0]["state"] == "finished"
     assert runs([tmp_path]) == []
     assert "no runs in" in printed.readouterr().out
 
 
-def test_a_classifier_is_no_run_and_an_imported_model_is_not_stopped(tmp_path, trained_gpt, printed):
+def test_classifiers_are_not_listed_and_imported_models_are_not_stopped(tmp_path, trained_gpt, printed):
     shutil.copytree(trained_gpt, tmp_path / "classifier")
     (tmp_path / "classifier" / "labels.json").write_text("[]")
     shutil.copytree(trained_gpt, tmp_path / "imported")
@@ -56,7 +56,7 @@ def test_a_classifier_is_no_run_and_an_imported_model_is_not_stopped(tmp_path, t
         Run(tmp_path / "classifier")
 
 
-def test_a_damaged_run_says_why(tmp_path, trained_gpt, printed):
+def test_a_damaged_run_is_listed_with_the_reason(tmp_path, trained_gpt, printed):
     shutil.copytree(trained_gpt, tmp_path / "run")
     (tmp_path / "run" / "config.toml").write_text("objective = 3")
     runs([tmp_path])
