@@ -1,4 +1,4 @@
-"""`open_corpus`: from what a person typed to documents in Arrow batches, divided into splits."""
+"""Corpora: documents in Arrow batches, divided into splits."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ class Corpus:
         dropped: what the newest pass has left out so far
         skipped_files: number of files in the folders and globs that are not read, by suffix
         synthetic: the description of a synthetic source (see `corpora.synthetic.source_from_description`), else None
-        text_bytes_estimate: about how many bytes of text there are, for progress; None if that takes long to find out
+        text_bytes_estimate: approximate bytes of text, for progress; None if they take long to estimate
         mapped_bytes: size of the largest document that a pass maps into memory, 0 if it maps none
     """
 
@@ -62,7 +62,7 @@ class Corpus:
 
     @property
     def split_description(self) -> str:
-        """The split rule in words."""
+        """A description of the split rule."""
         cut = ""
         if self._cut and self._cut.kind == "hash":
             cut = f"{100 * self._cut.fraction:g} % of the documents, by their hash, are for validation"

@@ -64,7 +64,7 @@ class Chunk:
 
 @dataclass(kw_only=True)
 class Dropped:
-    """What a pass over a corpus left out."""
+    """Numbers of documents that a pass over a corpus left out."""
 
     empty_documents: int = 0
     """of 0 bytes, or null"""
@@ -157,7 +157,7 @@ def _short_enough(chunk: Chunk, lengths: pa.Array, options: ReadOptions, dropped
 def _without_invalid(
     chunk: Chunk, documents: pa.Array, rows: np.ndarray | None, policy: str, dropped: Dropped
 ) -> pa.Array:
-    """Return the documents with those that are not UTF-8 replaced or left out; ValueError if the policy is "error".
+    """Return documents, with invalid UTF-8 replaced or left out; ValueError if the policy is "error".
 
     `rows` are the places of `documents` in the chunk, None if they are all of it.
     """
@@ -178,7 +178,7 @@ def _without_invalid(
                 row = chunk.first_row + (i if rows is None else int(rows[i]))
                 where = f"in row {row}, at byte {offset} of its text"
             raise ValueError(
-                f"{chunk.origin} is not UTF-8 {where} (0x{data[offset]:02x}): convert it, or say what to do with "
+                f"{chunk.origin} is not UTF-8 {where} (0x{data[offset]:02x}): convert it, or choose what to do with "
                 "such documents (--invalid replace, skip or bytes, which --pairs does not take)"
             )
     return pa.concat_arrays(kept) if kept else pa.array([], pa.large_binary())

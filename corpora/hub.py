@@ -98,11 +98,10 @@ class Hub:
                 return ValueError(f"{self._name} is gated: ask for access on its page, then `hf auth login`")
             case errors.RepositoryNotFoundError() | errors.HFValidationError():
                 return FileNotFoundError(
-                    f"{self._name}: there is no such dataset on the hub, or it is private: check the name, or "
-                    "`hf auth login`"
+                    f"{self._name}: no such dataset on the hub, or it is private: check the name, or `hf auth login`"
                 )
             case errors.RevisionNotFoundError():
-                return FileNotFoundError(f"{self._name} has no such revision on the hub: check what follows @")
+                return FileNotFoundError(f"{self._name} has no such revision on the hub: check the part after @")
         if "scripts are no longer supported" in message:
             return ValueError(
                 f"{self._name} is made by a script, which `datasets` no longer runs: try its converted form, "

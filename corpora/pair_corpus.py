@@ -27,7 +27,7 @@ class PairCorpus:
         split_names: the splits, "train" first
         dropped: what the newest pass has left out so far; a pair with an empty side is an empty document
         skipped_files: number of files in the folders and globs that are not read, by suffix
-        text_bytes_estimate: about how many bytes of text there are, for progress; None if that takes long to find out
+        text_bytes_estimate: approximate bytes of text, for progress; None if they take long to estimate
         mapped_bytes: size of the largest document that a pass maps into memory, 0 if it maps none
     """
 
@@ -119,7 +119,7 @@ def open_pairs(
 ) -> PairCorpus:
     """Return the pairs in two columns of the corpus that `specs` name: JSONL, CSV, JSON, Parquet, Arrow or the hub.
 
-    `specs` and `options` (max_document, suffix, encoding) are those of `open_corpus`.
+    `open_corpus` explains `specs` and `options` (max_document, suffix, encoding).
 
     Raises ValueError for a missing column and, during a pass, for a value that is not text or not UTF-8.
     """
@@ -138,7 +138,7 @@ class _Rows(NamedTuple):
     texts: pa.Array
 
     def after(self, count: int) -> "_Rows | None":
-        """Return the rows after the first `count`; None if there are none."""
+        """Return the rows after the first `count`; None without any."""
         return self._replace(texts=self.texts[count:]) if count < len(self.texts) else None
 
 

@@ -12,13 +12,13 @@ MAX_DOCUMENT = 256_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How documents are read. Raises ValueError for an invalid option."""
+    """Options for reading documents. Raises ValueError for an invalid option."""
 
     text_column: str | None = None
-    """column of tables, CSV and JSON that holds the text; by default "text", or the only one there is"""
+    """column of tables, CSV and JSON that holds the text; default: "text", or the only column"""
 
     invalid: str = "error"
-    """what to do with a document that is not UTF-8 or is too long; see `open_corpus`"""
+    """treatment of a document that is not UTF-8 or is too long; see `open_corpus`"""
 
     max_document: int = MAX_DOCUMENT
     """longest document in bytes"""

@@ -19,11 +19,11 @@ class Reader(Protocol):
 
     @property
     def own_splits(self) -> tuple[str, ...]:
-        """The splits of the source itself. Without any, `Chunk.split` is None."""
+        """Splits that the source itself defines. Without any, `Chunk.split` is None."""
 
     @property
     def bytes_estimate(self) -> int | None:
-        """About how many bytes of text the source has; None if that takes long to find out."""
+        """Approximate bytes of text; None if they take long to estimate."""
 
     @property
     def mapped_bytes(self) -> int:

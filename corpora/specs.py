@@ -1,4 +1,4 @@
-"""From what a person typed (a card's name, paths, a hub name) to a reader of its documents."""
+"""Specs of a corpus on the command line (names of cards, paths, hub names), and their readers."""
 
 import difflib
 from collections import Counter
@@ -15,7 +15,7 @@ from corpora.readers import Files, Reader, Several, StandardLibrary
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A reader, and what is known about its documents (see `corpora.Corpus`)."""
+    """A reader, and facts about its documents (see `corpora.Corpus`)."""
 
     reader: Reader
     name: str

@@ -25,7 +25,7 @@ _REMEDY = "make it an array of texts or of objects, or JSON lines (.jsonl)"
 
 
 def read_jsonl(path: Path, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
-    """Yield one document per line. Raises ValueError naming the file and line of what is not a JSON object."""
+    """Yield one document per line. Raises ValueError with file and line for a line that is not a JSON object."""
     chunks = _whole_lines(path, options)
     head: list[bytes | None] = []
     for lines in chunks:

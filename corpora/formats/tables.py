@@ -54,7 +54,7 @@ def read_arrow(path: Path, split: str | None, text_column: str | None) -> Iterat
 
 def _unreadable(path: Path, kind: str, error: Exception) -> Exception:
     if isinstance(error, MemoryError):
-        return MemoryError(f"{path} asks for more memory than there is ({one_line(error)}): it may be damaged")
+        return MemoryError(f"{path} needs more memory than is free ({one_line(error)}): it may be damaged")
     return ValueError(f"{path} is not a readable {kind} file ({one_line(error)}): fetch or write it again")
 
 

@@ -116,7 +116,7 @@ def _decoded(pieces: Iterator[bytes], path: Path, encoding: str, invalid: str) -
             raise DocumentError(
                 "invalid",
                 f"{path} is not {encoding} after byte {done:,} ({getattr(error, 'reason', error)}): name "
-                "another --encoding, or say what to do with such documents (--invalid replace or skip)",
+                "another --encoding, or choose what to do with such documents (--invalid replace or skip)",
             ) from error
         done += len(piece or b"")
         if at_start and encoded:

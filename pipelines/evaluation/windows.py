@@ -1,4 +1,4 @@
-"""The windows of a split: the positions that a model is scored on, and what it reads there.
+"""The windows of a split: the inputs of a model, and the positions that are scored.
 
 A decoder reads the stream in windows of its context length, `stride` tokens apart. Each token is scored once, in the
 first window that predicts it: chunked if the stride is the window, sliding if it is shorter. An encoder reads blocks
@@ -26,7 +26,7 @@ Objective = StreamObjective | SequencePairs
 
 @dataclass(frozen=True)
 class WindowSettings:
-    """How a stream is cut into windows, in tokens."""
+    """Sizes of windows over a stream, in tokens."""
 
     window: int
     stride: int

@@ -53,7 +53,7 @@ class Embedding:
 
 
 class WordCircuits(NamedTuple):
-    """What one head does with a word.
+    """The effects of one head on a word.
 
     `attended` are the tokens that it attends to most one position back, `raised` the tokens whose logits rise most if
     the word is attended to.
@@ -66,7 +66,7 @@ class WordCircuits(NamedTuple):
 
 @dataclass(frozen=True)
 class Circuits:
-    """What one head does with N words; circuits are from row to column."""
+    """The circuits of one head between N words, from row to column."""
 
     layer: int
     head: int
@@ -79,7 +79,7 @@ class Circuits:
 
 @dataclass(frozen=True)
 class Paths:
-    """How far each path of a one-layer model raises the logit of the next token over the mean logit."""
+    """The logit of the next token over the mean logit, split into the paths of a one-layer model."""
 
     names: list[str]
     """(P) paths"""
@@ -166,7 +166,7 @@ def _text(excerpts: Excerpts, length: int, ordinary: np.ndarray, seed: int) -> n
 def _pair(
     excerpts: Excerpts, model: LanguageModel, objective: str, ordinary: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the encoder reads (S,) and what the decoder reads (T,).
+    """Return the inputs of the encoder (S,) and of the decoder (T,).
 
     They are from a pair of the validation split, or from a text with removed spans; without a dataset, random tokens.
     """

@@ -195,12 +195,12 @@ def inside_plots(inside: Inside, prefix: str = "inside") -> list[Plot]:
 _ATTENTION = "Which tokens (columns) each token of a short text (rows) attends to. Darker means more."
 _PATHS = (
     "The logits of a one-layer attention-only model are a sum over paths: the direct path from a token to the next, "
-    "each head, and the biases where there are any. Blue: how far a path raises the logit of the token that came over "
-    "the mean of all tokens. Red: how far it lowers that logit."
+    "each head, and the biases if any. Blue: a path raises the logit of the actual next token over the mean of all "
+    "tokens. Red: it lowers that logit."
 )
 _CIRCUITS = (
     "Computed from the head's matrices alone. Left: which words each word (rows) attends to at the position before it. "
-    "Right: which words get higher logits (blue) or lower ones (red) where the word is attended to. "
+    "Right: which words get higher logits (blue) or lower ones (red) at positions that attend to the word. "
     "A head that copies is blue along the diagonal."
 )
 _SCORES = (

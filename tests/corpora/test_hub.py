@@ -79,7 +79,7 @@ def test_a_card_can_point_at_the_hub(hub, tmp_path):
 @pytest.mark.parametrize(
     ("spec", "kind", "complaint"),
     [
-        ("hub:ann/nothing", "FileNotFoundError", "there is no such dataset on the hub"),
+        ("hub:ann/nothing", "FileNotFoundError", "no such dataset on the hub"),
         ("hub:ann/words/french", "ValueError", "'french' not found. Available: ['default']"),
         ("hub:ann/one", "ValueError", 'no column "text": choose one of its columns (title, body) with --text-column'),
         ("hub:ann", "ValueError", "is not a hub name"),
