@@ -1,7 +1,7 @@
-"""Models to and from the formats of `transformers`: GPT-2, GPT-NeoX, Llama, BERT and T5.
+"""Exchange of models with `transformers`, in the formats of GPT-2, GPT-NeoX, Llama, BERT and T5.
 
-`to_hugging_face` and `from_hugging_face` turn (`ModelConfig`, our tensors) into (config.json, its tensors) and back.
-Files, tokenizers and command lines are the business of others.
+`to_hugging_face` turns (`ModelConfig`, our tensors) into (config.json, its tensors); `from_hugging_face` goes back.
+Neither touches files or tokenizers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lm.config import ModelConfig
 from lm.exchange.bert import BERT
-from lm.exchange.format import Entry, Format
+from lm.exchange.format import Entry, Format, Pretrained
 from lm.exchange.gpt2 import GPT2
 from lm.exchange.gpt_neox import GPT_NEOX
 from lm.exchange.llama import LLAMA
@@ -25,81 +25,81 @@ FORMATS = (GPT2, GPT_NEOX, LLAMA, BERT, T5)
 
 
 def format_of(config: ModelConfig) -> Format:
-    """The format that expresses `config`.
+    """Return the format that expresses `config`.
 
-    Raises ValueError, naming what each format of that architecture would need instead, when none does.
+    Raises ValueError if there is none, naming what each format of that architecture would need instead.
     """
     answers = []
     for candidate in FORMATS:
         objections = candidate.objections(config)
         if not objections:
             return candidate
-        if config.architecture in candidate.expresses["architecture"]:
+        if config.architecture == candidate.fixed["architecture"]:
             answers.append(f"{candidate.name} would need {', '.join(objections)}")
     raise ValueError(f"no format of transformers that bytelm writes can express this model: {'; '.join(answers)}")
 
 
 def to_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """config.json and tensors of the format that expresses `config`, from the model's `state_dict`.
+    """Return config.json and the tensors of a model, given its `state_dict`, in the format that expresses `config`.
 
-    Raises ValueError as `format_of`.
+    Raises ValueError as `format_of` does.
     """
     chosen = format_of(config)
     tensors = {entry.theirs: entry.pack(weights) for entry in chosen.entries(config)}
     tensors |= {name: torch.zeros(shape) for name, shape in chosen.zeros(config).items()}
     tensors |= {name: tensors[chosen.copies(config)[name]].clone() for name in chosen.written_copies(config)}
     settings = {"architectures": [chosen.auto_class], "model_type": chosen.model_type}
-    return settings | chosen.settings(config), tensors
+    return settings | chosen.write(config), tensors
 
 
 def from_hugging_face(
     settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The shape and the float32 `state_dict` of a model from config.json and its tensors.
+    """Return the configuration and the float32 `state_dict` of a model, given its config.json and tensors.
 
-    Raises ValueError for another format, for a setting that means something else than what we have, and for tensors
-    that are missing, too many, of another shape, not floating-point or not finite, by name.
+    Raises ValueError, by name, for another format or a setting that we cannot express. The same goes for tensors that
+    are missing, unknown, of another shape, not floating-point or not finite.
     """
-    given = next((each for each in FORMATS if each.model_type == settings.get("model_type")), None)
-    if given is None:
+    chosen = next((each for each in FORMATS if each.model_type == settings.get("model_type")), None)
+    if chosen is None:
         known = ", ".join(repr(each.model_type) for each in FORMATS)
         raise ValueError(f"config.json has model_type = {settings.get('model_type')!r}: bytelm reads {known}")
     if settings.get("quantization_config"):
         raise ValueError("config.json has a quantization_config: take the model as it was before it was quantized")
-    settings = {**given.defaults, **settings}
-    given.check(settings)
-    tensors = given.canonical(tensors)
-    fields = given.fields(settings, tensors)
+    given = Pretrained({**chosen.defaults, **settings}, chosen.canonical(tensors))
+    fields = chosen.read(given)
     try:
         config = ModelConfig(**fields)
     except ValueError as error:
         raise ValueError(f"config.json makes a model that cannot be built: {error}") from None
-    return config, _weights(given, config, tensors)
+    return config, _weights(chosen, config, given.tensors)
 
 
-def _weights(given: Format, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors from the format's, all of which must be accounted for."""
+def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return our tensors from the format's, each of which must have a place."""
     with torch.device("meta"):
         expected = LanguageModel(config).state_dict()
     weights: dict[str, Tensor] = {}
-    entries = list(given.entries(config))
+    entries = list(chosen.entries(config))
     for entry in entries:
         if entry.theirs not in tensors:
-            raise ValueError(f"the weights have no {entry.theirs}, which a {given.name} model has: take complete files")
-        weights |= _unpacked(given, entry, tensors[entry.theirs], expected)
-    zeros = given.zeros(config)
-    copies = given.copies(config)
+            raise ValueError(
+                f"the weights have no {entry.theirs}, which a {chosen.name} model has: take complete files"
+            )
+        weights |= _unpacked(entry, tensors[entry.theirs], expected)
+    zeros = chosen.zeros(config)
+    copies = chosen.copies(config)
     for name in sorted(tensors.keys() - {entry.theirs for entry in entries}):
         if name in zeros and not tensors[name].any():
             continue
         if name in copies and torch.equal(tensors[name], tensors[copies[name]]):
             continue
-        raise ValueError(f"the weights have {name}, for which a {given.name} model with this config.json has no place")
+        raise ValueError(f"the weights have {name}, for which a {chosen.name} model with this config.json has no place")
     assert weights.keys() == expected.keys()
     return weights
 
 
-def _unpacked(given: Format, entry: Entry, tensor: Tensor, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _unpacked(entry: Entry, tensor: Tensor, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     shape = tuple(entry.pack(expected).shape)
     if tuple(tensor.shape) != shape:
         raise ValueError(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from torch import Tensor
+from collections.abc import Iterator
 
 from lm.config import ModelConfig
-from lm.exchange.format import Entry, Format, layer
+from lm.exchange.format import Entry, Format, Pretrained, Setting, constant, layer
 
 EMBEDDINGS = "bert.embeddings"
 TYPES = f"{EMBEDDINGS}.token_type_embeddings.weight"
@@ -27,41 +24,35 @@ LAYERS = {
 }
 
 
-def _settings(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.context_length,
-        "type_vocab_size": config.token_types or SEGMENTS,
-        "hidden_size": config.width,
-        "intermediate_size": config.hidden_width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "hidden_act": "gelu",
-        "layer_norm_eps": config.norm_eps,
-        "tie_word_embeddings": True,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.dropout,
-    }
+def _token_types(given: Pretrained) -> int:
+    """Return type_vocab_size, or 0 if the table is zero, as it is in the export of a model without token types."""
+    table = given.tensors.get(TYPES)
+    return given.settings["type_vocab_size"] if table is not None and table.any() else 0
 
 
-def _fields(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    types = tensors.get(TYPES)
-    # A table of zeros says nothing: it is what a model without token types is written with.
-    silent = types is None or not types.any()
-    return {
-        "architecture": "encoder",
-        "vocab_size": settings["vocab_size"],
-        "context_length": settings["max_position_embeddings"],
-        "token_types": 0 if silent else settings["type_vocab_size"],
-        "width": settings["hidden_size"],
-        "mlp_width": settings["intermediate_size"],
-        "layers": settings["num_hidden_layers"],
-        "heads": settings["num_attention_heads"],
-        "positions": "learned",
-        "norm_position": "post",
-        "norm_eps": settings["layer_norm_eps"],
-        "dropout": settings["hidden_dropout_prob"],
-    }
+SETTINGS = (
+    Setting("vocab_size", "vocab_size", 30522),
+    Setting("max_position_embeddings", "context_length", 512),
+    Setting(
+        "type_vocab_size",
+        "token_types",
+        2,
+        write=lambda config: config.token_types or SEGMENTS,
+        read=_token_types,
+    ),
+    Setting("hidden_size", "width", 768),
+    Setting("intermediate_size", "mlp_width", 3072, write=lambda config: config.hidden_width),
+    Setting("num_hidden_layers", "layers", 12),
+    Setting("num_attention_heads", "heads", 12),
+    Setting("hidden_act", default="gelu", allowed=("gelu",), write=constant("gelu")),
+    Setting("layer_norm_eps", "norm_eps", 1e-12),
+    Setting("tie_word_embeddings", default=True, allowed=(True,), write=constant(True)),
+    Setting("hidden_dropout_prob", "dropout", 0.1),
+    Setting("attention_probs_dropout_prob", write=lambda config: config.dropout),
+    Setting("position_embedding_type", default="absolute", allowed=("absolute", None)),
+    Setting("is_decoder", default=False, allowed=(False,)),
+    Setting("add_cross_attention", default=False, allowed=(False,)),
+)
 
 
 def _entries(config: ModelConfig) -> Iterator[Entry]:
@@ -88,39 +79,14 @@ BERT = Format(
     auto_class="BertForMaskedLM",
     prefix="bert.",
     head="cls.",
-    expresses={
-        "architecture": ("encoder",),
-        "positions": ("learned",),
-        "norm": ("layernorm",),
-        "norm_position": ("post",),
-        "activation": ("gelu",),
-        "token_types": (),
+    fixed={
+        "architecture": "encoder",
+        "positions": "learned",
+        "norm": "layernorm",
+        "norm_position": "post",
+        "activation": "gelu",
     },
-    defaults={
-        "vocab_size": 30522,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 2,
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-12,
-        "hidden_dropout_prob": 0.1,
-        "position_embedding_type": "absolute",
-        "is_decoder": False,
-        "add_cross_attention": False,
-        "tie_word_embeddings": True,
-    },
-    needs={
-        "hidden_act": ("gelu",),
-        "position_embedding_type": ("absolute", None),
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
-        "tie_word_embeddings": (True,),
-    },
-    settings=_settings,
-    fields=_fields,
+    settings=SETTINGS,
     entries=_entries,
     zeros=_zeros,
     copies=lambda config: {"cls.predictions.decoder.weight": WORDS, "cls.predictions.decoder.bias": HEAD_BIAS},

@@ -1,8 +1,8 @@
-"""What a format of `transformers` can say, and the map between its tensors' names and ours.
+"""The description of a format of `transformers`: a table of settings and a map of tensors, each read both ways.
 
-A format is data: which values of each field of `ModelConfig` it expresses, which settings of config.json have one
-meaning only here, and a list of entries, each a tensor of the format and those of ours that it holds. The list is read
-in both directions, so what goes out comes back.
+A `Setting` is a row of config.json: its key, the field of `ModelConfig` that it holds, its default, and the conversion
+in each direction. An `Entry` is a tensor of the format and our tensors in it. Both directions use the same rows, so an
+exported model comes back unchanged.
 """
 
 from __future__ import annotations
@@ -17,20 +17,111 @@ from torch import Tensor
 
 from lm.config import ModelConfig
 
+ABSENT = object()
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "relu2": "relu2"}
-SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new"}
+SYNONYMS = {"gelu_pytorch_tanh": "gelu_new"}
 
-SHAPE = {"vocab_size", "context_length", "layers", "width", "heads", "mlp_width", "norm_eps"}
-SHAPE |= {"rotary_base", "rotary_factor", "rotary_original_length", "relative_buckets", "relative_distance"}
-"""Fields that every format has a word for, where they mean something to it."""
-TRAINING = {"dropout", "stochastic_depth", "document_mask", "zero_projections", "initialization", "attention"}
-"""Fields that change no logits of a trained model: what a format does not know of them stays behind."""
+POSITION_FIELDS = {"rotary_base", "rotary_factor", "rotary_original_length", "relative_buckets", "relative_distance"}
+"""Fields that one kind of positions uses; `ModelConfig` keeps them at their defaults with all others."""
+TRAINING_FIELDS = {"dropout", "stochastic_depth", "document_mask", "zero_projections", "initialization", "attention"}
+"""Fields that do not change the logits of a trained model; a format without a setting for one drops it."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model as transformers saves it: config.json, with defaults filled in, and the tensors."""
+
+    settings: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row of config.json. Without `fields` and `write` it is only checked, never written."""
+
+    key: str
+    fields: str | tuple[str, ...] = ()
+    """Fields of `ModelConfig` that the setting decides."""
+    default: Any = ABSENT
+    """Value where config.json leaves the key out, and the type that it must have; None: an optional int."""
+    names: Mapping[str, str] | None = field(default=None, kw_only=True)
+    """Format's name of each value of the field; other values cannot be expressed."""
+    allowed: tuple[Any, ...] | None = field(default=None, kw_only=True)
+    """Values that we can read."""
+    write: Callable[[ModelConfig], Any] | None = field(default=None, kw_only=True)
+    """Setting from the configuration, if not simply the field's value."""
+    read: Callable[[Pretrained], Any] | None = field(default=None, kw_only=True)
+    """Value of the field (of several: a tuple), if not simply the setting's."""
+
+    def written(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the key with its value for `config`, or nothing if the format leaves it out."""
+        if self.write is not None:
+            return {self.key: self.write(config)}
+        if not isinstance(self.fields, str):
+            return {}
+        value = getattr(config, self.fields)
+        return {self.key: value if self.names is None else self.names[value]}
+
+    def decided(self, given: Pretrained) -> dict[str, Any]:
+        """Return the fields of `ModelConfig` that the setting decides."""
+        if not self.fields:
+            return {}
+        value = given.settings[self.key] if self.read is None else self.read(given)
+        if self.names is not None:
+            value = self._our_name(value)
+        return {self.fields: value} if isinstance(self.fields, str) else dict(zip(self.fields, value, strict=True))
+
+    def check(self, value: Any, format_name: str) -> None:
+        """Raise ValueError for a value of the wrong type, a size below 1, or a meaning that we do not have."""
+        if self.default is not ABSENT:
+            kind = int if self.default is None else type(self.default)
+            fits = type(value) is kind or (kind is float and type(value) is int) or value is self.default
+            if not fits:
+                raise ValueError(f"config.json has {self.key} = {value!r}, but it must be of type {kind.__name__}")
+            if kind is int and value is not None and value < 1:
+                raise ValueError(f"config.json has {self.key} = {value}, but it must be 1 or more")
+        if self.allowed is not None and value not in self.allowed:
+            raise ValueError(
+                f"config.json has {self.key} = {value!r}, which is not supported: {format_name} models are read with "
+                f"{_listed(self.allowed)}"
+            )
+
+    def _our_name(self, name: str) -> str:
+        assert self.names is not None
+        for ours, theirs in self.names.items():
+            if theirs == SYNONYMS.get(name, name):
+                return ours
+        raise ValueError(
+            f"config.json has {self.key} = {name!r}, which is not supported: known are {_listed(self.names.values())}"
+        )
+
+
+def constant(value: Any) -> Callable[[ModelConfig], Any]:
+    """Return a `Setting.write` that writes `value` whatever the configuration."""
+    return lambda config: value
+
+
+def tied(head: str, embedding: str) -> Callable[[Pretrained], bool]:
+    """Return a `Setting.read` of tie_word_embeddings: whether the output matrix is the embedding.
+
+    In transformers, too, a tensor `head` that differs from the embedding overrides the setting.
+    """
+    return lambda given: given.settings["tie_word_embeddings"] and not has_own_head(given, head, embedding)
+
+
+def has_own_head(given: Pretrained, head: str, embedding: str) -> bool:
+    """Return whether there is an output matrix `head` that differs from the embedding."""
+    tensors = given.tensors
+    return head in tensors and not (embedding in tensors and torch.equal(tensors[head], tensors[embedding]))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of the format and those of ours in it: one above the other by their rows, in so many groups in turn
-    (GPT-NeoX has query, key and value of each head together), and transposed where the format has (inputs, outputs)."""
+    """A tensor of the format and our tensors in it, stacked by rows.
+
+    With several `groups` the rows interleave: GPT-NeoX has query, key and value of each head together. `transposed`
+    formats store (inputs, outputs).
+    """
 
     theirs: str
     ours: tuple[str, ...]
@@ -38,19 +129,19 @@ class Entry:
     transposed: bool = False
 
     def pack(self, weights: Mapping[str, Tensor]) -> Tensor:
-        """The format's tensor from ours."""
+        """Return the format's tensor from ours."""
         rows = torch.cat([weights[name].unflatten(0, (self.groups, -1)) for name in self.ours], dim=1).flatten(0, 1)
         return (rows.T if self.transposed else rows).contiguous()
 
     def unpack(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Ours, of one shape where there are several, from the format's."""
+        """Return our tensors, all of one shape, from the format's."""
         rows = tensor.T if self.transposed else tensor
         parts = rows.unflatten(0, (self.groups, -1)).chunk(len(self.ours), dim=1)
         return {name: part.flatten(0, 1).contiguous() for name, part in zip(self.ours, parts, strict=True)}
 
 
 def layer(theirs: str, *ours: str, bias: bool = True, groups: int = 1, transposed: bool = False) -> Iterator[Entry]:
-    """The entries of a layer's weight and, where it has one, its bias."""
+    """Yield the entries of a layer's weight and, if it has one, its bias."""
     yield Entry(f"{theirs}.weight", tuple(f"{name}.weight" for name in ours), groups, transposed)
     if bias:
         yield Entry(f"{theirs}.bias", tuple(f"{name}.bias" for name in ours), groups)
@@ -58,101 +149,87 @@ def layer(theirs: str, *ours: str, bias: bool = True, groups: int = 1, transpose
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One family of `transformers`."""
+    """One model family of `transformers`."""
 
     name: str
     model_type: str
-    """As in config.json."""
+    """model_type of config.json."""
     auto_class: str
-    """The class of `transformers` that opens it."""
+    """Class of transformers that opens the model."""
     prefix: str
-    """Of the names; a file of the bare model leaves it out."""
+    """Prefix of tensor names, which a file of the bare model leaves out."""
     head: str = "lm_head."
-    """Of the names that never have the prefix."""
-    expresses: Mapping[str, tuple[Any, ...]]
-    """Values of fields of `ModelConfig`; an empty tuple: all of them."""
-    defaults: Mapping[str, Any]
-    """What config.json means where it leaves a setting out."""
-    needs: Mapping[str, tuple[Any, ...]]
-    """Settings of config.json that have to have one of these values."""
-    settings: Callable[[ModelConfig], dict[str, Any]]
-    """What config.json says of the shape."""
-    fields: Callable[[Mapping[str, Any], Mapping[str, Tensor]], dict[str, Any]]
-    """The fields of `ModelConfig` from config.json, and from tensors where it leaves something open."""
+    """Start of the tensor names that never have the prefix."""
+    fixed: Mapping[str, Any]
+    """Fields of `ModelConfig` of which the format has one value only."""
+    settings: tuple[Setting, ...]
+    """Rows of config.json, in the order in which they are written."""
     entries: Callable[[ModelConfig], Iterable[Entry]]
+    """Tensor map."""
     zeros: Callable[[ModelConfig], dict[str, tuple[int, ...]]] = field(default=lambda config: {})
-    """Tensors that the format has and the model has not, with their shapes: all zero, they change nothing."""
+    """Shapes of tensors that the format has and our model lacks: they are zero and change nothing."""
     copies: Callable[[ModelConfig], dict[str, str]] = field(default=lambda config: {})
-    """Tensors of the format that repeat another one of it, which files may have or leave out."""
+    """Tensors that repeat another tensor of the format; files may leave them out."""
     written_copies: Callable[[ModelConfig], tuple[str, ...]] = field(default=lambda config: ())
-    """Those that are written."""
+    """Copies that an export writes."""
     conflicts: Callable[[ModelConfig], list[str]] = field(default=lambda config: [])
-    """What else the format cannot express, in the combination of fields: phrases as in `objections`."""
+    """Combinations of fields that the format cannot express, phrased as in `objections`."""
+    check_combination: Callable[[Mapping[str, Any]], None] = field(default=lambda settings: None)
+    """Raises ValueError for settings that exclude each other in our models."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Patterns in names of older or newer files, and what stands there now."""
+    """Patterns in tensor names of older or newer files, with their replacements."""
     superfluous: tuple[str, ...] = ()
-    """Patterns of names in such files that the model does not need: buffers, and parts beside it."""
+    """Patterns of tensor names that the model does not need: buffers, and parts outside it."""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Settings of a config.json that leaves everything out."""
+        return {setting.key: setting.default for setting in self.settings if setting.default is not ABSENT}
+
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the settings of config.json."""
+        return {key: value for setting in self.settings for key, value in setting.written(config).items()}
+
+    def read(self, given: Pretrained) -> dict[str, Any]:
+        """Return the fields of `ModelConfig`. Raises ValueError, by name, for a setting that we cannot express."""
+        for setting in self.settings:
+            setting.check(given.settings.get(setting.key), self.name)
+        self.check_combination(given.settings)
+        decided = {name: value for setting in self.settings for name, value in setting.decided(given).items()}
+        return {**self.fixed, **decided}
 
     def objections(self, config: ModelConfig) -> list[str]:
-        """What of `config` the format cannot express, a phrase each."""
+        """Return a phrase for each field of `config` that the format cannot express."""
+        expressed: dict[str, tuple[Any, ...] | None] = {name: (value,) for name, value in self.fixed.items()}
+        allowed: tuple[Any, ...] | None  # None: every value
+        for setting in self.settings:
+            names = (setting.fields,) if isinstance(setting.fields, str) else setting.fields
+            allowed = None if setting.names is None else tuple(setting.names)
+            for name in names:
+                expressed[name] = allowed
         found = []
         for each in fields(ModelConfig):
-            # A field that the format says nothing about has to have the value that it has by itself.
-            allowed = self.expresses.get(each.name, (each.default,))
+            allowed = expressed.get(each.name, (each.default,))  # without a setting only the default can be expressed
             value = getattr(config, each.name)
-            idle = each.name in SHAPE | TRAINING or (each.name == "kv_heads" and value == config.heads)
-            if allowed and value not in allowed and not idle:
-                found.append(f"model.{each.name} = {_listed(allowed)}, not {value!r}")
+            if allowed is None or value in allowed or each.name in POSITION_FIELDS | TRAINING_FIELDS:
+                continue
+            if each.name == "kv_heads" and value == config.heads:  # the same as 0
+                continue
+            found.append(f"model.{each.name} = {_listed(allowed)}, not {value!r}")
         return found + self.conflicts(config)
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """ValueError names the first setting of config.json of the wrong type, a size that is none, or one that means
-        what we have not."""
-        for name, default in self.defaults.items():
-            kind = int if default is None else type(default)
-            value = settings[name]
-            fits = type(value) is kind or (kind is float and type(value) is int) or value is default
-            if not fits:
-                raise ValueError(f"config.json has {name} = {value!r}, but it must be of type {kind.__name__}")
-            if kind is int and value is not None and value < 1:
-                raise ValueError(f"config.json has {name} = {value}, but it must be 1 or more")
-        for name, allowed in self.needs.items():
-            if settings.get(name) not in allowed:
-                raise ValueError(
-                    f"config.json has {name} = {settings.get(name)!r}, which is not supported: {self.name} models are "
-                    f"read with {_listed(allowed)}"
-                )
-
     def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors under the names of the whole model, whichever way it was saved, without what is superfluous."""
+        """Return the tensors under the names of the complete model, without superfluous ones."""
         bare = not any(name.startswith(self.prefix) for name in tensors)
         found = {}
         for name, tensor in tensors.items():
-            for pattern, instead in self.renamed.items():
-                name = re.sub(pattern, instead, name)
+            for pattern, replacement in self.renamed.items():
+                name = re.sub(pattern, replacement, name)
             if bare and not name.startswith(self.head):
                 name = self.prefix + name
             if not any(re.search(pattern, name) for pattern in self.superfluous):
                 found[name] = tensor
         return found
-
-
-def is_tied(head: str, embedding: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the output matrix is the embedding: so config.json says, and the file has no other head of its own, which
-    would count more in transformers, too."""
-    own = head in tensors and not (embedding in tensors and torch.equal(tensors[head], tensors[embedding]))
-    return settings["tie_word_embeddings"] and not own
-
-
-def activation(name: str, known: Mapping[str, str], setting: str) -> str:
-    """Our name of an activation; ValueError for one that we have not."""
-    name = SAME_ACTIVATION.get(name, name)
-    for ours, theirs in known.items():
-        if theirs == name:
-            return ours
-    raise ValueError(
-        f"config.json has {setting} = {name!r}, which is not supported: known are {_listed(known.values())}"
-    )
 
 
 def _listed(values: Collection[Any]) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
-
 from lm.config import ModelConfig
-from lm.exchange.format import Entry, Format, is_tied, layer
-from lm.exchange.rope import KINDS, rope_conflicts, rope_scaling, rotary_fields
+from lm.exchange.format import Entry, Format, Setting, constant, layer, tied
+from lm.exchange.rope import rope_conflicts, rope_setting
 
 EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 LAYERS = {
     "self_attn.q_proj": "attention.query",
     "self_attn.k_proj": "attention.key",
@@ -22,29 +21,33 @@ LAYERS = {
     "mlp.down_proj": "mlp.down",
 }
 
+SETTINGS = (
+    Setting("vocab_size", "vocab_size", 32000),
+    Setting("max_position_embeddings", "context_length", 2048),
+    Setting("hidden_size", "width", 4096),
+    Setting("intermediate_size", "mlp_width", 11008, write=lambda config: config.hidden_width),
+    Setting("num_hidden_layers", "layers", 32),
+    Setting("num_attention_heads", "heads", 32),
+    Setting(
+        "num_key_value_heads",
+        "kv_heads",
+        None,
+        write=lambda config: config.key_value_heads,
+        read=lambda given: given.settings["num_key_value_heads"] or given.settings["num_attention_heads"],
+    ),
+    Setting("head_dim", default=None, write=lambda config: config.head_width),
+    Setting("hidden_act", default="silu", allowed=("silu", "swish"), write=constant("silu")),
+    Setting("rms_norm_eps", "norm_eps", 1e-6),
+    Setting("rope_theta", default=10000.0, write=lambda config: config.rotary_base),
+    rope_setting(base="rope_theta"),
+    Setting("attention_bias", "bias", False),
+    Setting("mlp_bias", default=False, write=lambda config: config.bias),
+    Setting("tie_word_embeddings", "tied_head", False, read=tied(HEAD, EMBEDDING)),
+    Setting("attention_dropout", write=lambda config: config.dropout),
+)
 
-def _settings(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.context_length,
-        "hidden_size": config.width,
-        "intermediate_size": config.hidden_width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.key_value_heads,
-        "head_dim": config.head_width,
-        "hidden_act": "silu",
-        "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rotary_base,
-        "rope_scaling": rope_scaling(config),
-        "attention_bias": config.bias,
-        "mlp_bias": config.bias,
-        "tie_word_embeddings": config.tied_head,
-        "attention_dropout": config.dropout,
-    }
 
-
-def _fields(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _check_combination(settings: Mapping[str, Any]) -> None:
     head_width = settings["hidden_size"] // settings["num_attention_heads"]
     if settings["head_dim"] not in (None, head_width):
         raise ValueError(
@@ -56,21 +59,6 @@ def _fields(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[
             f"config.json has attention_bias = {settings['attention_bias']} and mlp_bias = {settings['mlp_bias']}, "
             "which is not supported: all linear layers have a bias, or none"
         )
-    return {
-        "vocab_size": settings["vocab_size"],
-        "context_length": settings["max_position_embeddings"],
-        "width": settings["hidden_size"],
-        "mlp_width": settings["intermediate_size"],
-        "layers": settings["num_hidden_layers"],
-        "heads": settings["num_attention_heads"],
-        "kv_heads": settings["num_key_value_heads"] or settings["num_attention_heads"],
-        "norm": "rmsnorm",
-        "norm_eps": settings["rms_norm_eps"],
-        "activation": "swiglu",
-        "bias": settings["attention_bias"],
-        "tied_head": is_tied("lm_head.weight", EMBEDDING, settings, tensors),
-        **rotary_fields(settings, settings["rope_theta"]),
-    }
 
 
 def _entries(config: ModelConfig) -> Iterator[Entry]:
@@ -83,7 +71,7 @@ def _entries(config: ModelConfig) -> Iterator[Entry]:
             yield from layer(f"{theirs}.{peer}", f"{ours}.{mine}", bias=config.bias)
     yield from layer("model.norm", "decoder.final_norm", bias=False)
     if not config.tied_head:
-        yield Entry("lm_head.weight", ("head.weight",))
+        yield Entry(HEAD, ("head.weight",))
 
 
 LLAMA = Format(
@@ -91,37 +79,11 @@ LLAMA = Format(
     model_type="llama",
     auto_class="LlamaForCausalLM",
     prefix="model.",
-    expresses={
-        "architecture": ("decoder",),
-        "positions": ("rotary",),
-        "rotary_scaling": tuple(KINDS.values()),
-        "norm": ("rmsnorm",),
-        "activation": ("swiglu",),
-        "kv_heads": (),
-        "bias": (),
-        "tied_head": (),
-    },
-    defaults={
-        "vocab_size": 32000,
-        "max_position_embeddings": 2048,
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": False,
-    },
-    needs={"hidden_act": ("silu", "swish")},
-    settings=_settings,
-    fields=_fields,
+    fixed={"architecture": "decoder", "positions": "rotary", "norm": "rmsnorm", "activation": "swiglu"},
+    settings=SETTINGS,
     entries=_entries,
-    copies=lambda config: {"lm_head.weight": EMBEDDING} if config.tied_head else {},
+    copies=lambda config: {HEAD: EMBEDDING} if config.tied_head else {},
     conflicts=rope_conflicts,
+    check_combination=_check_combination,
     superfluous=(r"rotary_emb\.inv_freq$",),
 )

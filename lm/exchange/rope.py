@@ -1,15 +1,17 @@
-"""Rotary positions in config.json: a base, and how it is scaled for longer contexts."""
+"""Rotary positions in config.json: a base, and the scaling for longer contexts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from lm.config import ModelConfig
+from lm.exchange.format import Pretrained, Setting
 from lm.positions import LLAMA3_HIGH, LLAMA3_LOW, YARN_FAST, YARN_SLOW
 
-# What these say by default is what ours do; anything else is another rotation.
-FIXED: dict[str, tuple[Any, ...]] = {
+# Our rotation has these constants; None stands for the default of transformers.
+CONSTANTS: dict[str, tuple[Any, ...]] = {
     "low_freq_factor": (None, LLAMA3_LOW),
     "high_freq_factor": (None, LLAMA3_HIGH),
     "beta_fast": (None, YARN_FAST),
@@ -23,21 +25,21 @@ FIXED: dict[str, tuple[Any, ...]] = {
 KINDS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
 
 
-def rope_scaling(config: ModelConfig) -> dict[str, Any] | None:
-    """The setting rope_scaling, which transformers reads since version 4."""
-    if config.rotary_scaling == "none":
-        return None
-    scaling: dict[str, Any] = {"rope_type": config.rotary_scaling, "factor": config.rotary_factor}
-    if config.rotary_scaling == "llama3":
-        scaling |= {"low_freq_factor": LLAMA3_LOW, "high_freq_factor": LLAMA3_HIGH}
-    if config.rotary_scaling != "linear":
-        scaling["original_max_position_embeddings"] = config.rotary_original_length
-    return scaling
+def rope_setting(base: str, share: str = "") -> Setting:
+    """Return the row of rope_scaling, which transformers 5 calls rope_parameters.
+
+    `base` and `share` name the settings that hold the base and the share of rotated components beside it.
+    """
+    fields = ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length")
+    return Setting("rope_scaling", fields, write=_write, read=partial(_read, base=base, share=share))
 
 
 def rope_conflicts(config: ModelConfig) -> list[str]:
-    """Phrases as in `Format.objections`. Beside the original length transformers 4 ignores YaRN's factor and takes the
-    ratio of the two lengths; 5 takes the factor."""
+    """Return phrases as in `Format.objections`.
+
+    Given the original length, transformers 4 ignores YaRN's factor and takes the ratio of the two lengths; transformers
+    5 takes the factor.
+    """
     if config.rotary_scaling != "yarn":
         return []
     ratio = config.context_length / config.rotary_original_length
@@ -49,41 +51,47 @@ def rope_conflicts(config: ModelConfig) -> list[str]:
     ]
 
 
-def rotary_fields(settings: Mapping[str, Any], base: float, share: float | None = None) -> dict[str, Any]:
-    """The rotary fields of `ModelConfig` from a config.json of transformers 4 (rope_scaling) or 5 (rope_parameters).
+def _write(config: ModelConfig) -> dict[str, Any] | None:
+    if config.rotary_scaling == "none":
+        return None
+    scaling: dict[str, Any] = {"rope_type": config.rotary_scaling, "factor": config.rotary_factor}
+    if config.rotary_scaling == "llama3":
+        scaling |= {"low_freq_factor": LLAMA3_LOW, "high_freq_factor": LLAMA3_HIGH}
+    if config.rotary_scaling != "linear":
+        scaling["original_max_position_embeddings"] = config.rotary_original_length
+    return scaling
 
-    `base` and `share`, of the components that are rotated: as its other settings say. ValueError for a kind of scaling,
-    or a constant of one, that ours is not, and for what is no number where one is needed.
-    """
+
+def _read(given: Pretrained, base: str, share: str) -> tuple[float, str, float, int]:
+    """Return the rotary fields of `ModelConfig`. Raises ValueError for a kind of scaling, or a constant of it, that
+    differs from ours, and for a value that is not a number."""
+    settings = given.settings
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise ValueError(f"config.json has rope_scaling = {rope!r}, but it must be an object")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in tuple(KINDS):
         raise ValueError(f"config.json has rope_type = {kind!r}, which is not supported: known are {', '.join(KINDS)}")
-    for name, allowed in FIXED.items():
-        value = rope.get(name, share if name == "partial_rotary_factor" else None)
+    for name, allowed in CONSTANTS.items():
+        value = rope.get(name, settings.get(share) if name == "partial_rotary_factor" else None)
         if value not in allowed:
             raise ValueError(
                 f"config.json has {name} = {value!r} of rotary positions: only {allowed[-1]!r} is supported"
             )
-    fields = {"positions": "rotary", "rotary_base": float(_number(rope, "rope_theta", base))}
-    if kind == "default":
-        return fields
-    factor = float(_number(rope, "factor"))
-    if factor == 1.0:  # once as long is as long as it was
-        return fields
-    fields |= {"rotary_scaling": KINDS[kind], "rotary_factor": factor}
-    if kind != "linear":
-        original = _number(rope, "original_max_position_embeddings", settings["max_position_embeddings"], kinds=(int,))
-        fields["rotary_original_length"] = original
-    return fields
+    theta = float(_number(rope, "rope_theta", settings[base]))
+    factor = 1.0 if kind == "default" else float(_number(rope, "factor"))
+    if factor == 1.0:
+        return theta, "none", 1.0, 0
+    if kind == "linear":
+        return theta, kind, factor, 0
+    original = _number(rope, "original_max_position_embeddings", settings["max_position_embeddings"], kinds=(int,))
+    return theta, kind, factor, original
 
 
 def _number(
     rope: Mapping[str, Any], name: str, default: float | None = None, kinds: tuple[type, ...] = (int, float)
 ) -> Any:
-    """That setting of rotary positions, or `default` where it is left out."""
+    """Return a setting of rotary positions, or `default` if it is left out."""
     value = rope.get(name)
     value = default if value is None else value
     if type(value) not in kinds:

@@ -1,8 +1,8 @@
-"""T5: an encoder-decoder with a relative bias that all blocks of a stack share, RMS norms, no biases.
+"""T5: an encoder-decoder with RMS norms, no biases, and a relative bias that all blocks of a stack share.
 
-T5 1.0 divides what its tied head reads by the root of the width; 1.1 has a head of its own and divides nothing.
-transformers takes the one for the other by tie_word_embeddings, so a tied head without the division is written as one
-of its own that is equal to the embedding.
+T5 1.0 ties its head and divides the hidden states before it by the root of the width; T5 1.1 does neither. transformers
+distinguishes the two by tie_word_embeddings alone. So a tied head without the division is written as a separate head
+that equals the embedding.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
-
 from lm.config import ModelConfig
-from lm.exchange.format import Entry, Format, activation, is_tied, layer
+from lm.exchange.format import Entry, Format, Pretrained, Setting, constant, has_own_head, layer
 
 EMBEDDING = "shared.weight"
 HEAD = "lm_head.weight"
-# geglu's gate is the tanh approximation, as theirs is.
+# gated-gelu gates with the tanh approximation, as geglu does.
 FEED_FORWARD = {
     "relu": "relu",
     "relu2": "relu2",
@@ -29,57 +27,52 @@ FEED_FORWARD = {
 GATED = ("geglu", "swiglu")
 
 
-def _settings(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "vocab_size": config.vocab_size,
-        "n_positions": config.context_length,
-        "d_model": config.width,
-        "d_kv": config.head_width,
-        "d_ff": config.hidden_width,
-        "num_layers": config.layers,
-        "num_decoder_layers": config.decoder_layers or config.layers,
-        "num_heads": config.heads,
-        "relative_attention_num_buckets": config.relative_buckets,
-        "relative_attention_max_distance": config.relative_distance,
-        "layer_norm_epsilon": config.norm_eps,
-        "feed_forward_proj": FEED_FORWARD[config.activation],
-        "dropout_rate": config.dropout,
-        "is_encoder_decoder": True,
-        "tie_word_embeddings": config.scaled_head,
-    }
+def _scaled_and_tied(given: Pretrained) -> tuple[bool, bool]:
+    """Return `scaled_head` and `tied_head`. transformers 5 writes the division as a setting; 4 infers it from the
+    tie."""
+    scaled = given.settings.get("scale_decoder_outputs")
+    tied = not has_own_head(given, HEAD, EMBEDDING)
+    return given.settings["tie_word_embeddings"] if scaled is None else scaled, tied
 
 
-def _fields(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+SETTINGS = (
+    Setting("vocab_size", "vocab_size", 32128),
+    Setting("n_positions", "context_length", 512),
+    Setting("d_model", "width", 512),
+    Setting("d_kv", default=64, write=lambda config: config.head_width),
+    Setting("d_ff", "mlp_width", 2048, write=lambda config: config.hidden_width),
+    Setting("num_layers", "layers", 6),
+    Setting(
+        "num_decoder_layers",
+        "decoder_layers",
+        None,
+        write=lambda config: config.decoder_layers or config.layers,
+        read=lambda given: given.settings["num_decoder_layers"] or given.settings["num_layers"],
+    ),
+    Setting("num_heads", "heads", 8),
+    Setting("relative_attention_num_buckets", "relative_buckets", 32),
+    Setting("relative_attention_max_distance", "relative_distance", 128),
+    Setting("layer_norm_epsilon", "norm_eps", 1e-6),
+    Setting("feed_forward_proj", "activation", "relu", names=FEED_FORWARD),
+    Setting("dropout_rate", "dropout", 0.1),
+    Setting("is_encoder_decoder", default=True, allowed=(True,), write=constant(True)),
+    Setting(
+        "tie_word_embeddings",
+        ("scaled_head", "tied_head"),
+        True,
+        write=lambda config: config.scaled_head,
+        read=_scaled_and_tied,
+    ),
+    Setting("scale_decoder_outputs", allowed=(None, True, False)),
+)
+
+
+def _check_combination(settings: Mapping[str, Any]) -> None:
     if settings["d_kv"] * settings["num_heads"] != settings["d_model"]:
         raise ValueError(
             f"config.json has d_kv = {settings['d_kv']} and num_heads = {settings['num_heads']}, which is not "
             f"supported: together they must make up d_model = {settings['d_model']}"
         )
-    # Whatever config.json says: it means the division by tie_word_embeddings.
-    tied = is_tied(HEAD, EMBEDDING, {"tie_word_embeddings": True}, tensors)
-    # transformers 5 writes the division itself into config.json; before, it followed from the tie.
-    scaled = settings.get("scale_decoder_outputs")
-    return {
-        "architecture": "encoder-decoder",
-        "vocab_size": settings["vocab_size"],
-        "context_length": settings["n_positions"],
-        "width": settings["d_model"],
-        "mlp_width": settings["d_ff"],
-        "layers": settings["num_layers"],
-        "decoder_layers": settings["num_decoder_layers"] or settings["num_layers"],
-        "heads": settings["num_heads"],
-        "positions": "relative",
-        "relative_buckets": settings["relative_attention_num_buckets"],
-        "relative_distance": settings["relative_attention_max_distance"],
-        "norm": "rmsnorm",
-        "norm_eps": settings["layer_norm_epsilon"],
-        "activation": activation(settings["feed_forward_proj"], FEED_FORWARD, "feed_forward_proj"),
-        "bias": False,
-        "tied_head": tied,
-        "scaled_attention": False,
-        "scaled_head": settings["tie_word_embeddings"] if scaled is None else scaled,
-        "dropout": settings["dropout_rate"],
-    }
 
 
 def _attention(theirs: str, ours: str) -> Iterator[Entry]:
@@ -128,41 +121,19 @@ T5 = Format(
     model_type="t5",
     auto_class="T5ForConditionalGeneration",
     prefix="",
-    expresses={
-        "architecture": ("encoder-decoder",),
-        "decoder_layers": (),
-        "positions": ("relative",),
-        "norm": ("rmsnorm",),
-        "activation": tuple(FEED_FORWARD),
-        "bias": (False,),
-        "tied_head": (),
-        "scaled_attention": (False,),
-        "scaled_head": (),
+    fixed={
+        "architecture": "encoder-decoder",
+        "positions": "relative",
+        "norm": "rmsnorm",
+        "bias": False,
+        "scaled_attention": False,
     },
-    defaults={
-        "vocab_size": 32128,
-        "n_positions": 512,
-        "d_model": 512,
-        "d_kv": 64,
-        "d_ff": 2048,
-        "num_layers": 6,
-        "num_decoder_layers": None,
-        "num_heads": 8,
-        "relative_attention_num_buckets": 32,
-        "relative_attention_max_distance": 128,
-        "layer_norm_epsilon": 1e-6,
-        "feed_forward_proj": "relu",
-        "dropout_rate": 0.1,
-        "is_encoder_decoder": True,
-        "tie_word_embeddings": True,
-    },
-    needs={"is_encoder_decoder": (True,), "scale_decoder_outputs": (None, True, False)},
-    settings=_settings,
-    fields=_fields,
+    settings=SETTINGS,
     entries=_entries,
     copies=_copies,
     written_copies=lambda config: (HEAD,) if config.tied_head and not config.scaled_head else (),
     conflicts=_conflicts,
-    # The first block's cross-attention has a table in the oldest files, which was never used.
+    check_combination=_check_combination,
+    # In the oldest files the cross-attention of the first block has a table that nothing uses.
     superfluous=(r"EncDecAttention\.relative_attention_bias\.weight$",),
 )

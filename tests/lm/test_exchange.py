@@ -139,7 +139,7 @@ def test_published_shapes_have_their_own_format(preset_name, format_name):
 def test_the_published_settings_are_those_of_transformers(name, kind):
     """Whose configurations are by default those of these models; but for GPT-2's dropout, and what is spelled anew in
     other versions."""
-    settings = format_of(preset(name)).settings(preset(name))
+    settings = format_of(preset(name)).write(preset(name))
     published = transformers.AutoConfig.for_model(kind).to_dict()
     shared = {key for key in settings.keys() & published.keys() if not key.endswith("pdrop")} - {"rope_scaling"}
     assert len(shared) >= 8
