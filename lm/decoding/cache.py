@@ -1,12 +1,12 @@
-"""What generation remembers between tokens: keys and values, of what was read and of an encoder's source.
+"""Caches of generation: keys and values of the tokens that were read, and of an encoder's source.
 
-The model knows nothing of it. Each block's attention is handed in as a function, and here that function also remembers.
+Models know nothing of caches. They take the attention of each block as a function; here that function also writes the
+cache.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -22,9 +22,9 @@ from lm.positions import Rows
 class KVCache:
     """Keys and values of the positions that a stack has read, for each block a pair of (B, G, columns, D).
 
-    Position t is in column t % columns: a window keeps as many columns as it sees, and each new position takes the
-    column of one that is out of sight; without one there is a column for each of `capacity` positions. Sequences of
-    different lengths end together: the first `padding` (B,) int64 positions of each are none of its own.
+    Position t is in column t % columns. With attention windows there are as many columns as a window has positions, so
+    a new position overwrites one that is out of sight; otherwise there are `capacity`. Sequences of different lengths
+    end together: the first `padding` (B,) int64 positions of each are padding.
     """
 
     def __init__(
@@ -48,86 +48,85 @@ class KVCache:
         self.clear(padding)
 
     def clear(self, padding: Tensor | None = None) -> None:
-        """Forget everything read; what is read next is padded like this."""
+        """Empty the cache. The sequences that are read next have this padding."""
         self.length = 0
         self.padding = padding
         self.present = None if padding is None else present_columns(padding, self.capacity)
 
     def advance(self, tokens: int) -> None:
-        """Count `tokens` more positions as read, once every block has remembered theirs."""
+        """Count `tokens` more positions as read, after every block has written its keys and values."""
         self.length += tokens
 
     def positions(self, tokens: int) -> Rows:
-        """Where in their sequences the next `tokens` stand; padding is at 0."""
+        """Return the positions of the next `tokens` in their sequences; padding has position 0."""
         if self.padding is None:
             return slice(self.length, self.length + tokens)
-        return positions_of(self.padding, self.length, self.length + tokens)
+        return column_positions(self.padding, self.length, self.length + tokens)
 
     def attends(self, tokens: int) -> list[Attend]:
-        """Attention of the next `tokens`, one function a block: it sees all that is remembered, and remembers their
-        keys and values."""
+        """Return the attention of each block over the cache and the next `tokens`, which it writes to the cache."""
         blocks, config, dtype = range(len(self.keys)), self.stack.config, self.keys[0].dtype
         stop = self.length + tokens
-        # one token takes the place of the oldest before it attends, several join what is there
+        # A single token overwrites the oldest column before it attends; several attend to all columns, then overwrite.
         first = max(0, (stop if tokens == 1 else self.length) - self.columns)
         present = None if self.present is None else self.present[:, first:stop]
         bias = self.stack.bias(slice(self.length, stop), stop, dtype)
         bias = None if bias is None else bias[..., first:]
         if tokens > 1:
             mask = Mask(causal=True, window=config.window, present=present, bias=bias)
-            past, kept = self._columns(first, self.length), self._columns(max(self.length, stop - self.columns), stop)
-            return [partial(self._attend, block, mask, past, kept) for block in blocks]
-        added = None if present is None else hidden_columns(present, dtype)
+            past, new = self._columns(first, self.length), self._columns(max(self.length, stop - self.columns), stop)
+            return [partial(self._attend, block, mask, past, new) for block in blocks]
+        added = None if present is None else padding_bias(present, dtype)
         if bias is not None:
             added = bias if added is None else bias + added
         if added is not None and first:
-            added = added.roll(first % self.columns, dims=-1)  # in the order of the columns
+            added = added.roll(first % self.columns, dims=-1)  # positions to the order of the columns
         scale = None if config.scaled_attention else 1.0
-        kept = self._columns(self.length, stop)
-        return [partial(self._attend_last, block, stop - first, kept, added, scale) for block in blocks]
+        new = self._columns(self.length, stop)
+        return [partial(self._attend_last, block, stop - first, new, added, scale) for block in blocks]
 
     def select(self, rows: Tensor) -> None:
-        """Go on with those sequences, (N,) int64 with N at most B: a beam may go on twice, another not at all."""
+        """Keep the sequences `rows` (N,) int64, N at most B, in that order. A sequence may occur several times."""
         for tensors in (self.keys, self.values):
             for block, tensor in enumerate(tensors):
-                chosen = tensor[rows, :, : self.length]  # a copy: rows may swap places
+                selected = tensor[rows, :, : self.length]  # a copy: rows may swap places
                 tensors[block] = tensor[: len(rows)]
-                tensors[block][:, :, : self.length] = chosen
-        if self.padding is not None:
+                tensors[block][:, :, : self.length] = selected
+        if self.padding is not None and self.present is not None:
             self.padding, self.present = self.padding[rows], self.present[rows]
 
     def _attend(
-        self, block: int, mask: Mask, past: slice | Tensor, kept: slice | Tensor, q: Tensor, k: Tensor, v: Tensor
+        self, block: int, mask: Mask, past: slice | Tensor, new: slice | Tensor, q: Tensor, k: Tensor, v: Tensor
     ) -> Tensor:
-        seen = k, v
+        keys, values = k, v
         if self.length:
-            before = (tensors[block][:, :, past].to(q.dtype) for tensors in (self.keys, self.values))
-            seen = (torch.cat(both, dim=-2) for both in zip(before, (k, v), strict=True))
-        mixed = self.stack.backend()(q, *seen, mask)
-        self._remember(block, kept, k[:, :, -self.columns :], v[:, :, -self.columns :])
+            keys = torch.cat((self.keys[block][:, :, past].to(q.dtype), k), dim=-2)
+            values = torch.cat((self.values[block][:, :, past].to(q.dtype), v), dim=-2)
+        mixed = self.stack.backend()(q, keys, values, mask)
+        self._write(block, new, k[:, :, -self.columns :], v[:, :, -self.columns :])
         return mixed
 
     def _attend_last(
         self,
         block: int,
-        seen: int,
-        kept: slice | Tensor,
+        columns: int,
+        new: slice | Tensor,
         added: Tensor | None,
         scale: float | None,
         q: Tensor,
         k: Tensor,
         v: Tensor,
     ) -> Tensor:
-        """One query needs no mask for the future, so that all masks and bounds are made once for all blocks."""
-        self._remember(block, kept, k, v)
-        return attend_all(q, self.keys[block][:, :, :seen], self.values[block][:, :, :seen], added, scale)
+        """A single query needs no causal mask, so one mask serves all blocks."""
+        self._write(block, new, k, v)
+        return attend_all(q, self.keys[block][:, :, :columns], self.values[block][:, :, :columns], added, scale)
 
-    def _remember(self, block: int, columns: slice | Tensor, k: Tensor, v: Tensor) -> None:
+    def _write(self, block: int, columns: slice | Tensor, k: Tensor, v: Tensor) -> None:
         self.keys[block][:, :, columns] = k.to(self.keys[block].dtype)
         self.values[block][:, :, columns] = v.to(self.values[block].dtype)
 
     def _columns(self, start: int, stop: int) -> slice | Tensor:
-        """Those of the positions from `start` to `stop`, at most as many as there are columns."""
+        """Return the columns of positions `start` to `stop`, of which there are at most `self.columns`."""
         first = start % self.columns
         if first + stop - start <= self.columns:
             return slice(first, first + stop - start)
@@ -135,45 +134,44 @@ class KVCache:
 
 
 class CrossAttentionCache:
-    """Keys and values of an encoder's source (B, S), made once, that every block's cross-attention looks up.
+    """Keys and values of encoded sources (B, S), computed once, for the cross-attention of every block.
 
-    Several sequences may go on from one source: those of source b are then rows b N to b N + N - 1, and share it.
+    Several sequences may share a source: with N a source, rows b N to b N + N - 1 attend to source b.
     """
 
     def __init__(self, stack: Stack, hidden: Tensor, present: Tensor | None = None) -> None:
         """hidden (B, S, width) from the encoder; `present` (B, S) bool is False at padding."""
         stored = storage_dtype(hidden.dtype, hidden.device)
         self.scale = None if stack.config.scaled_attention else 1.0
-        self.keys_values: Sequence[KeysValues] = [
+        self.keys_values: list[KeysValues] = [
             (keys.to(stored).contiguous(), values.to(stored).contiguous())
             for keys, values in stack.cross_keys_values(hidden)
         ]
-        self.added = None if present is None else hidden_columns(present, stored)
+        self.added = None if present is None else padding_bias(present, stored)
 
     def cross_attends(self) -> list[CrossAttend]:
-        """One function a block: q (B x N, H, T, D) to what it finds in the source."""
+        """Return the cross-attention of each block: q (B x N, H, T, D) to (B x N, H, T, D)."""
         return [partial(self._cross_attend, pair) for pair in self.keys_values]
 
     def select(self, sources: Tensor) -> None:
-        """Go on with those sources, int64."""
+        """Keep the sources with these indices, int64, in that order."""
         self.keys_values = [(keys[sources], values[sources]) for keys, values in self.keys_values]
         self.added = None if self.added is None else self.added[sources]
 
     def _cross_attend(self, keys_values: KeysValues, q: Tensor) -> Tensor:
         rows, heads, tokens, width = q.shape
         sources = len(keys_values[0])
-        # Queries of all sequences of a source are queries like any: each key is read once for all of them.
-        together = q.view(sources, -1, heads, tokens, width).transpose(1, 2)
-        found = attend_all(together.reshape(sources, heads, -1, width), *keys_values, self.added, self.scale)
-        found = found.unflatten(2, (-1, tokens)).transpose(1, 2)
-        return found.reshape(rows, heads, tokens, width)
+        # The queries of all sequences of a source form one product, which reads each key once.
+        grouped = q.view(sources, -1, heads, tokens, width).transpose(1, 2).reshape(sources, heads, -1, width)
+        mixed = attend_all(grouped, *keys_values, self.added, self.scale)
+        return mixed.view(sources, heads, -1, tokens, width).transpose(1, 2).reshape(rows, heads, tokens, width)
 
 
 def attend_all(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float | None) -> Tensor:
-    """Attention of q (B, H, T, D) to k, v (B, G, S, D) where all T queries see the same keys; dtype of q.
+    """Return attention (B, H, T, D) of q (B, H, T, D) to k and v (B, G, S, D) if all queries see the same keys.
 
-    `added` to the scores: (1 or B, 1, 1, S), or with T = 1 (1 or B, H, 1, S). The query heads of a group are rows of
-    one product.
+    `added` to the scores is (1 or B, 1, 1, S), or with T = 1 (1 or B, H, 1, S). The query heads of a group are rows of
+    one product. The result has the dtype of q.
     """
     batch, heads, queries, width = q.shape
     groups = k.shape[1]
@@ -185,24 +183,23 @@ def attend_all(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: flo
 
 
 def storage_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The dtype in which keys and values are kept: on the CPU, bfloat16's products with one query are slower than
-    those with twice the bytes."""
+    """Return the dtype of cached keys and values. On the CPU, products of one query are slower in bfloat16 than in
+    float32, despite half the bytes."""
     return torch.float32 if device.type == "cpu" and dtype == torch.bfloat16 else dtype
 
 
 def present_columns(padding: Tensor, columns: int) -> Tensor:
-    """padding (B,) to bool (B, columns): False in as many columns at the left."""
+    """Return bool (B, columns), False in the `padding` (B,) leftmost columns of each row."""
     return torch.arange(columns, device=padding.device) >= padding.unsqueeze(-1)
 
 
-def positions_of(padding: Tensor, start: int, stop: int) -> Tensor:
-    """(B, stop - start) int64: where in its sequence each of those columns stands; padding is at 0."""
+def column_positions(padding: Tensor, start: int, stop: int) -> Tensor:
+    """Return the position of columns `start` to `stop` in each sequence, (B, stop - start) int64; padding has 0."""
     columns = torch.arange(start, stop, device=padding.device)
     return (columns - padding.unsqueeze(-1)).clamp(min=0)
 
 
-def hidden_columns(present: Tensor, dtype: torch.dtype) -> Tensor:
-    """present (B, S) bool to what is added to scores, (B, 1, 1, S): 0, and minus infinity at padding."""
-    return torch.zeros(present.shape, dtype=dtype, device=present.device).masked_fill(~present, -math.inf)[
-        :, None, None
-    ]
+def padding_bias(present: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the term on scores (B, 1, 1, S) that hides padding: minus infinity where `present` (B, S) is False."""
+    zeros = torch.zeros(present.shape, dtype=dtype, device=present.device)
+    return zeros.masked_fill(~present, -math.inf)[:, None, None]

@@ -1,7 +1,6 @@
-"""Using a trained model: continue a text with a decoder, write one from a source with an encoder-decoder, fill in masks
-with an encoder.
+"""Generation: continue prompts with a decoder, answer sources with an encoder-decoder, fill masks with an encoder.
 
-Beam search is in `beam`, samplers in `sampling`, windows and caches in `state` and `cache`.
+Beam search is in `beam`, sampling in `sampling`, windows and caches in `state` and `cache`.
 """
 
 from __future__ import annotations
@@ -37,16 +36,18 @@ def stream(
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
 ) -> Iterator[Tensor]:
-    """Yield the next ids (B,) int64 of prompts ids (B, T), token by token, as they are chosen.
+    """Yield the next ids (B,) int64 of prompts `ids` (B, T), step by step.
 
     Prompts of different lengths are padded on the left, where `present` (B, T) bool is False (`state.pad_left`).
-    An encoder-decoder reads `source` (B, S), there where `source_present` is True, and goes on from ids, its start.
-    The penalty is on what each window holds (`sampling`) but for stop ids, before the sampler: the end of another
-    text, which many prompts begin with, says nothing about where this one ends. Ids for which `allowed` (V,) bool is
-    False are never chosen: a vocabulary may have more than a tokenizer knows. A sequence that produced a stop id
-    repeats it from then on; the stream ends when all have, or after `max_new_tokens`. Of a prompt longer than the
-    context the last `context_length` tokens are read; past that length the oldest quarter of the window goes.
-    Raises ValueError for an encoder, an empty prompt, padding on the right, or a source too much or too few.
+    An encoder-decoder reads `source` (B, S), padded where `source_present` is False, and continues `ids`, its start.
+
+    The sampler maps logits to ids. Before it, the penalty lowers tokens in the window, except stop ids: many prompts
+    begin with the end of another text. Ids for which `allowed` (V,) bool is False are never chosen; a vocabulary may be
+    larger than its tokenizer's.
+
+    After a stop id a sequence repeats it. The stream ends when all sequences have stopped, or after `max_new_tokens`.
+    `DecodeState` describes sequences longer than the context. Raises ValueError for an encoder, an empty prompt,
+    padding on the right, and a source that is missing or not wanted.
     """
     check_prompts(model, ids, present)
     model = prepare(model, len(ids))
@@ -63,24 +64,24 @@ def _stream(
     allowed: Tensor | None,
     stop_ids: Sequence[int],
 ) -> Iterator[Tensor]:
-    chosen = state.window[:, -1]
-    stops = torch.tensor(list(stop_ids), dtype=torch.int64, device=chosen.device)
-    stopped = torch.zeros(len(chosen), dtype=torch.bool, device=chosen.device)
+    next_ids = state.window[:, -1]
+    stops = torch.tensor(list(stop_ids), dtype=torch.int64, device=next_ids.device)
+    stopped = torch.zeros(len(next_ids), dtype=torch.bool, device=next_ids.device)
     for step in range(max_new_tokens):
         with torch.inference_mode():
             if step:
-                state.append(chosen)
+                state.append(next_ids)
             logits = state.logits()
             if repetition_penalty != 1.0:
-                said = ~torch.isin(state.window, stops)
+                penalized = ~torch.isin(state.window, stops)
                 if state.present is not None:
-                    said &= state.present
-                logits = sampling.repetition_penalty(logits, state.window, repetition_penalty, said)
-            chosen = sampler(sampling.only(logits, allowed))
+                    penalized &= state.present
+                logits = sampling.penalize_repetition(logits, state.window, repetition_penalty, penalized)
+            next_ids = sampler(sampling.keep_allowed(logits, allowed))
             if len(stops):
-                chosen = torch.where(stopped, state.window[:, -1], chosen)
-                stopped = stopped | torch.isin(chosen, stops)
-        yield chosen
+                next_ids = torch.where(stopped, state.window[:, -1], next_ids)
+                stopped = stopped | torch.isin(next_ids, stops)
+        yield next_ids
         if len(stops) and bool(stopped.all()):
             return
 
@@ -103,20 +104,14 @@ def generate(
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
 ) -> Tensor:
-    """Continue prompts: ids (T,) or (B, T) int64 to the new ids (N,) or (B, N), without the prompt.
+    """Return the new ids (N,) or (B, N) that continue prompts `ids` (T,) or (B, T) int64.
 
-    Prompts, sources, the penalty, `allowed` and errors as in `stream`, the samplers as in `sampling`: temperature 0
-    is greedy, the others filter where given, and the generator decides every draw. N is `max_new_tokens`, or less where
-    all sequences produced one of `stop_ids`, which they then end with (and repeat, where others go on). The same ids
-    come with and without the cache, and, chosen greedily, in any company.
+    `sampling.sample` explains temperature (0 is greedy), top_k, top_p, min_p and generator; `stream` explains the rest.
+    N is `max_new_tokens`, or less if all sequences stopped. The cache changes no id; with greedy decoding, neither do
+    the other prompts of a batch.
     """
     sampler = partial(
-        sampling.choose,
-        temperature_value=temperature,
-        k=top_k,
-        p=top_p,
-        smallest_share=min_p,
-        generator=generator,
+        sampling.sample, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, generator=generator
     )
     batch = ids.unsqueeze(0) if ids.ndim == 1 else ids
     if source is not None and source.ndim == 1:
@@ -134,13 +129,13 @@ def generate(
         stop_ids=stop_ids,
         use_cache=use_cache,
     )
-    chosen = list(tokens)
-    new = torch.stack(chosen, dim=-1) if chosen else batch.new_empty(len(batch), 0)
+    steps = list(tokens)
+    new = torch.stack(steps, dim=-1) if steps else batch.new_empty(len(batch), 0)
     return new[0] if ids.ndim == 1 else new
 
 
 def check_prompts(model: LanguageModel | InferenceModel, ids: Tensor, present: Tensor | None) -> None:
-    """Raise ValueError where ids (B, T) and `present` are no prompts that the model could go on from."""
+    """Raise ValueError if the model cannot continue prompts `ids` (B, T), padded where `present` (B, T) is False."""
     if not model.config.causal:
         raise ValueError("an encoder does not continue a text: give a decoder, or fill masks with fill_masks")
     if ids.ndim != 2 or ids.shape[-1] == 0:
@@ -159,12 +154,12 @@ def check_prompts(model: LanguageModel | InferenceModel, ids: Tensor, present: T
 def encode_source(
     model: InferenceModel, source: Tensor | None, present: Tensor | None = None
 ) -> CrossAttentionCache | None:
-    """What a decoder looks up of `source` (B, S) int64; None for a decoder alone, which has no source."""
-    both = model.config.architecture == "encoder-decoder"
-    if both != (source is not None):
+    """Encode `source` (B, S) int64 for the decoder's cross-attention; return None for a decoder-only model."""
+    needed = model.config.architecture == "encoder-decoder"
+    if needed != (source is not None):
         raise ValueError(
-            f"model.architecture is {model.config.architecture!r}, and a source was {'not ' if both else ''}given: an "
-            "encoder-decoder reads one, a decoder goes on from its prompt alone"
+            f"model.architecture is {model.config.architecture!r}, and a source was {'not ' if needed else ''}given: "
+            "an encoder-decoder needs a source, a decoder continues its prompt alone"
         )
     if source is None:
         return None
@@ -175,7 +170,7 @@ def encode_source(
 
 @dataclass(frozen=True, kw_only=True)
 class FilledMask:
-    """What an encoder puts at one masked position: ids in falling order of their probabilities."""
+    """An encoder's prediction at a masked position: the likeliest ids, with their probabilities, in falling order."""
 
     position: int
     ids: list[int]
@@ -186,10 +181,9 @@ class FilledMask:
 def fill_masks(
     model: LanguageModel | InferenceModel, ids: Tensor, mask_id: int, top: int = 5, allowed: Tensor | None = None
 ) -> list[FilledMask]:
-    """The `top` likeliest tokens at each mask of ids (T,) int64, which read <|cls|> ... <|sep|>.
+    """Return the `top` likeliest tokens at each mask in ids (T,) int64: <|cls|> ... <|sep|>.
 
-    Ids for which `allowed` (V,) bool is False have no probability. Raises ValueError for a decoder, or where no
-    position holds `mask_id`.
+    Ids for which `allowed` (V,) bool is False have probability 0. Raises ValueError for a decoder, or without a mask.
     """
     if model.config.causal:
         raise ValueError("a decoder does not fill masks: give an encoder, or continue a text with generate")
@@ -198,11 +192,11 @@ def fill_masks(
         raise ValueError(f"no position holds the mask id {mask_id}: put <|mask|> where a token is wanted")
     model = prepare(model)
     hidden = model.model(ids.unsqueeze(0), rows=positions)
-    found = torch.softmax(sampling.only(model.logits(hidden).float(), allowed), dim=-1)
-    probabilities, choices = found.topk(min(top, found.shape[-1]), dim=-1)
+    probabilities = torch.softmax(sampling.keep_allowed(model.logits(hidden).float(), allowed), dim=-1)
+    best = probabilities.topk(min(top, probabilities.shape[-1]), dim=-1)
     return [
         FilledMask(position=position, ids=row_ids, probabilities=row_probabilities)
         for position, row_ids, row_probabilities in zip(
-            positions.tolist(), choices.tolist(), probabilities.tolist(), strict=True
+            positions.tolist(), best.indices.tolist(), best.values.tolist(), strict=True
         )
     ]

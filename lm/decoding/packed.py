@@ -1,9 +1,9 @@
-"""A copy of a model that only predicts: the same numbers to rounding, in less time.
+"""A copy of a model for inference: the same numbers to rounding, in less time.
 
-A decoder that reads one token multiplies every matrix by one vector a sequence: what takes time is the cast of a
-weight, a matrix in an order that is slow to read, a core that waits. In the copy, weights have the dtype that is
-computed in, queries, keys and values come from one product, and on the CPU matrices are laid out for as many rows as
-will be read at once (`benchmarks/generate.py` has the times).
+A decoder that reads one token multiplies every matrix by one vector a sequence. Time goes into casts of weights,
+matrices in an order that is slow to read, and idle cores. The copy holds its weights in the compute dtype and gets
+queries, keys and values from one product. On the CPU it lays matrices out for the number of rows in a batch
+(`benchmarks/generate.py` measures it).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lm.model import LanguageModel, Stack
 
 
 class InferenceModel:
-    """What generation asks of a model, of which it is a copy without dropout and gradients. Made by `prepare`."""
+    """A copy of a model without dropout and gradients, for generation. Made by `prepare`."""
 
     def __init__(self, model: LanguageModel, sequences: int) -> None:
         self.config = model.config
@@ -45,21 +45,21 @@ class InferenceModel:
 
 
 def prepare(model: LanguageModel | InferenceModel, sequences: int = 2) -> InferenceModel:
-    """The model made ready to predict, which takes a copy of its weights: do it once where many texts follow.
+    """Return a copy of the model for inference in its `compute_dtype`. Idempotent.
 
-    It computes in the model's `compute_dtype`. With any number of sequences it gives the same; it is fastest with about
-    as many as `sequences`, where one alone differs most from several. One that is ready is given back as it is.
+    Copying takes time and memory: prepare once for many prompts. The copy is fastest with about `sequences` sequences
+    at once; the layouts for one and for several differ most. It gives the same with any number.
     """
     return model if isinstance(model, InferenceModel) else InferenceModel(model, sequences)
 
 
 class JointAttention(Attention):
-    """`Attention` whose queries, keys and values are one matrix product."""
+    """`Attention` that gets queries, keys and values from one matrix product."""
 
     def __init__(self, attention: Attention, sequences: int) -> None:
-        nn.Module.__init__(self)  # with the layers of `attention`, not new ones
+        nn.Module.__init__(self)  # skips Attention's, which would allocate new layers
         layers = (attention.query, attention.key, attention.value)
-        biases = [layer.bias for layer in layers if layer.bias is not None]
+        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
         self.heads, self.kv_heads = attention.heads, attention.kv_heads
         weight = torch.cat([layer.weight for layer in layers])
         self.joint = fastest_linear(weight, torch.cat(biases) if biases else None, sequences)
@@ -68,7 +68,7 @@ class JointAttention(Attention):
         self.value_scale = attention.value_scale
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As `Attention.queries_keys_values`."""
+        """(B, T, width) to queries (B, H, T, D), keys and values (B, G, T, D), without positions."""
         parts = (self.heads, self.kv_heads, self.kv_heads)
         joint = self.joint(x).unflatten(-1, (sum(parts), -1)).transpose(1, 2)  # (B, H + 2G, T, D)
         q, k, v = joint.split(parts, dim=1)
@@ -76,7 +76,7 @@ class JointAttention(Attention):
 
 
 class PackedLinear(nn.Module):
-    """x (..., inputs) to x W^T + b (..., outputs), the matrix laid out once in the blocks that oneDNN reads."""
+    """x (..., inputs) to x W^T + b (..., outputs), with the matrix in oneDNN's blocked layout."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -84,14 +84,15 @@ class PackedLinear(nn.Module):
         self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
+        out: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.packed, self.bias, "none", [], "")
+        return out
 
 
 class SplitLinear(nn.Module):
-    """x (..., inputs) to x W^T + b (..., outputs), the outputs in one part for each thread.
+    """x (..., inputs) to x W^T + b (..., outputs), with the outputs in one part per thread.
 
-    A product with a single vector is done by one thread: a batch of them, one a part, by all. Each part lies along its
-    longer side, in which order such a product reads it up to twice as fast.
+    PyTorch runs a matrix-vector product on one thread, but a batch of them on all. Each part is stored along its longer
+    side, which makes the product up to twice as fast.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, parts: int) -> None:
@@ -111,7 +112,7 @@ class SplitLinear(nn.Module):
 
 
 class SameDtypeLayerNorm(nn.Module):
-    """`LayerNorm` whose weights have the dtype of x, so that nothing is cast."""
+    """`LayerNorm` with weights in the dtype of x, which need no cast."""
 
     def __init__(self, norm: LayerNorm) -> None:
         super().__init__()
@@ -123,15 +124,15 @@ class SameDtypeLayerNorm(nn.Module):
 
 @functools.cache
 def packing_works(dtype: torch.dtype) -> bool:
-    """Whether `PackedLinear` gives in `dtype` what the plain product gives.
+    """Return whether `PackedLinear` agrees with the plain product in `dtype` on this machine.
 
-    It is made of operators that PyTorch keeps to itself: another version may lack them, want other arguments, or mean
-    something else by them, and not every CPU has bfloat16's instructions, without which they are slow.
+    It uses private operators of PyTorch, which another version may lack or change. Not every CPU has instructions for
+    bfloat16, without which they are slow.
     """
     if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
         return False
-    numbers = torch.linspace(-1.0, 1.0, 63, dtype=dtype)
-    weight, bias, x = numbers[:35].view(5, 7), numbers[35:40], numbers[42:].view(3, 7)
+    values = torch.linspace(-1.0, 1.0, 63, dtype=dtype)
+    weight, bias, x = values[:35].view(5, 7), values[35:40], values[42:].view(3, 7)
     try:
         if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return False
@@ -146,7 +147,7 @@ def packing_works(dtype: torch.dtype) -> bool:
 
 
 def fastest_linear(weight: Tensor, bias: Tensor | None, rows: int) -> nn.Module:
-    """weight (outputs, inputs) and bias (outputs,) as the layer that multiplies so many rows by them fastest."""
+    """Return the fastest layer with `weight` (outputs, inputs) and `bias` (outputs,) for inputs of `rows` rows."""
     if weight.device.type == "cpu":
         if weight.dtype == torch.float32 and rows == 1:
             return SplitLinear(weight, bias, torch.get_num_threads())

@@ -1,6 +1,6 @@
-"""Growing sequences and the logits after their last tokens, with a KV cache or reading all again for each token.
+"""Decoding state: growing sequences, their caches, and the logits after their last tokens.
 
-All that generation needs to know about windows, padding and caches is here: samplers and beams only append.
+Windows, padding and caches end here: samplers and beam search only append tokens.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lm.decoding.cache import CrossAttentionCache, KVCache, positions_of, present_columns
+from lm.blocks import Attend
+from lm.decoding.cache import CrossAttentionCache, KVCache, column_positions, present_columns
 from lm.decoding.packed import InferenceModel
 from lm.masks import Mask
+from lm.positions import Rows
 
 
 class DecodeState:
-    """Reads sequences of up to `context_length` tokens, which end together: shorter ones are padded on the left.
+    """The last `context_length` tokens of each sequence, and what the model has read of them.
 
-    Where a sequence is longer its oldest quarter goes, and the rest is read afresh: to slide by one token would mean
-    to read everything again for every token. With and without a cache, and in any company, the window is the same.
+    Sequences end together: shorter ones are padded on the left. A sequence that outgrows the context loses the oldest
+    quarter of its window, and the rest is read again; sliding by one token would read everything again at every token.
+    The window depends neither on the cache nor on other sequences.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class DecodeState:
         cross_cache: CrossAttentionCache | None = None,
         use_cache: bool = True,
     ) -> None:
-        """ids (B, T) int64; `present` (B, T) bool is False at padding; `room`: tokens that may be appended."""
+        """ids (B, T) int64; `present` (B, T) bool is False at padding; `room`: most tokens that will be appended."""
         self.model = model
         self.cross_cache = cross_cache
         self.context_length = model.config.context_length
@@ -40,36 +43,35 @@ class DecodeState:
         self.padding = None if present is None or bool(present.all()) else (~present).sum(dim=-1)
         if self.padding is not None:
             self.padding = (self.padding - (ids.shape[1] - self.window.shape[1])).clamp(min=0)
-        self.longest = self.window.shape[1]
         self.unread = self.window
-        self.cache = None
+        self.cache: KVCache | None = None
         if use_cache:
-            capacity = min(self.longest + room, self.context_length)
-            options = {"dtype": model.dtype, "device": ids.device, "padding": self.padding}
-            self.cache = KVCache(model.stack, len(ids), capacity, **options)
+            capacity = min(self.window.shape[1] + room, self.context_length)
+            self.cache = KVCache(
+                model.stack, len(ids), capacity, dtype=model.dtype, device=ids.device, padding=self.padding
+            )
 
     @property
     def present(self) -> Tensor | None:
-        """bool, of the shape of `window`: False at padding; None where there is none."""
+        """bool of the shape of `window`, False at padding; None without padding."""
         return None if self.padding is None else present_columns(self.padding, self.window.shape[1])
 
     @torch.inference_mode()
     def logits(self) -> Tensor:
-        """(B, V) after the last token of each sequence."""
+        """Return the logits (B, V) after the last token of each sequence."""
         return self.model.logits(self._read_all() if self.cache is None else self._read_unread(self.cache))
 
     @torch.inference_mode()
     def append(self, ids: Tensor) -> None:
-        """ids (B,): one more token of each sequence."""
+        """Append one token to each sequence: ids (B,)."""
         self.unread = ids.unsqueeze(-1)
         self.window = torch.cat((self.window, self.unread), dim=-1)
-        self.longest += 1
-        if self.longest > self.context_length:
+        if self.window.shape[1] > self.context_length:
             self._drop_oldest()
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> None:
-        """Go on with those sequences, (N,) int64 with N at most B, before anything is appended."""
+        """Keep the sequences `rows` (N,) int64, N at most B, in that order. Call it after `logits`, before `append`."""
         self.window = self.window[rows]
         self.padding = None if self.padding is None else self.padding[rows]
         if self.cache is not None:
@@ -78,27 +80,30 @@ class DecodeState:
     def _read_all(self) -> Tensor:
         length = self.window.shape[1]
         config = self.model.config
-        positions = slice(0, length) if self.padding is None else positions_of(self.padding, 0, length)
+        positions = slice(0, length) if self.padding is None else column_positions(self.padding, 0, length)
         mask = Mask(causal=True, window=config.window, present=self.present)
-        return self._hidden(self.window, mask=mask, positions=positions)
+        return self._hidden(self.window, mask, positions)
 
     def _read_unread(self, cache: KVCache) -> Tensor:
         tokens = self.unread.shape[1]
-        # the mask is in the cache's attention
-        hidden = self._hidden(
-            self.unread, mask=Mask(), positions=cache.positions(tokens), attends=cache.attends(tokens)
-        )
+        # The cache's attention masks by itself.
+        hidden = self._hidden(self.unread, Mask(), cache.positions(tokens), cache.attends(tokens))
         cache.advance(tokens)
         return hidden
 
-    def _hidden(self, ids: Tensor, **options: object) -> Tensor:
-        """(B, width) at the last of ids (B, T)."""
+    def _hidden(self, ids: Tensor, mask: Mask, positions: Rows, attends: Sequence[Attend] | None = None) -> Tensor:
+        """Return the hidden states (B, width) at the last of ids (B, T)."""
         batch, length = ids.shape
-        cross_attends = None if self.cross_cache is None else self.cross_cache.cross_attends()
-        if length > 1:
-            options["rows"] = torch.arange(length - 1, batch * length, length, device=ids.device)
-        embedded = self.model.model.embed(ids)
-        hidden = self.model.stack(embedded, ids, dtype=self.model.dtype, cross_attends=cross_attends, **options)
+        hidden: Tensor = self.model.stack(
+            self.model.model.embed(ids),
+            ids,
+            dtype=self.model.dtype,
+            mask=mask,
+            positions=positions,
+            attends=attends,
+            cross_attends=None if self.cross_cache is None else self.cross_cache.cross_attends(),
+            rows=torch.arange(length - 1, batch * length, length, device=ids.device) if length > 1 else None,
+        )
         return hidden.flatten(0, -2)
 
     def _drop_oldest(self) -> None:
@@ -109,15 +114,14 @@ class DecodeState:
         unused = int(padding.min())
         self.window = self.unread = self.window[:, unused:]
         self.padding = padding - unused if bool((padding > unused).any()) else None
-        self.longest = self.window.shape[1]
         if self.cache is not None:
             self.cache.clear(self.padding)
 
 
 def pad_left(prompts: Sequence[Sequence[int]], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Prompts of different lengths, to go on from, as ids (B, T) int64, and where they are: present (B, T) bool.
+    """Return prompts, padded on the left, as ids (B, T) int64 and `present` (B, T) bool, False at padding.
 
-    Raises ValueError where one is empty.
+    Raises ValueError for an empty prompt.
     """
     lengths = _lengths(prompts)
     longest = max(lengths)
@@ -126,9 +130,9 @@ def pad_left(prompts: Sequence[Sequence[int]], device: torch.device | None = Non
 
 
 def pad_right(sources: Sequence[Sequence[int]], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Sources of different lengths, for an encoder, as ids (B, S) int64, and where they are: present (B, S) bool.
+    """Return sources, padded on the right, as ids (B, S) int64 and `present` (B, S) bool, False at padding.
 
-    Raises ValueError where one is empty.
+    Raises ValueError for an empty source.
     """
     lengths = _lengths(sources)
     longest = max(lengths)

@@ -10,7 +10,7 @@ import torch
 from lm.decoding.beam import beam_search
 from lm.decoding.generation import Sampler, fill_masks, stream
 from lm.decoding.packed import prepare
-from lm.decoding.sampling import choose
+from lm.decoding.sampling import sample
 from lm.decoding.state import pad_left, pad_right
 from pipelines.cli.sampling_options import TEMPERATURE, SamplingOptions
 from pipelines.evaluation.translation import sources_at_once
@@ -109,11 +109,11 @@ def _start(run: LoadedRun) -> int:
 def _sampler(options: SamplingOptions, device: torch.device) -> Sampler:
     temperature = TEMPERATURE if options.temperature is None else options.temperature
     return partial(
-        choose,
-        temperature_value=0.0 if options.greedy else temperature,
-        k=options.top_k,
-        p=options.top_p,
-        smallest_share=options.min_p,
+        sample,
+        temperature=0.0 if options.greedy else temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
         generator=torch.Generator(device).manual_seed(options.seed),
     )
 
