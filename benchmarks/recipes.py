@@ -195,7 +195,7 @@ def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, A
 def _unigram_nats(dataset: TokenDataset) -> float:
     """What the frequencies of tokens alone reach on the validation split."""
     unigram = Unigram.fit(dataset.split("train").chunks(), dataset.vocab_size)
-    return float(np.mean(np.concatenate([unigram.nats(chunk) for chunk in dataset.split("validation").chunks()])))
+    return float(np.mean(np.concatenate([unigram.nll(chunk) for chunk in dataset.split("validation").chunks()])))
 
 
 def _rows(results: Path) -> list[Row]:

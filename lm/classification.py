@@ -1,4 +1,4 @@
-"""An encoder that tells which of some labels a text has, and the numbers that such a model is judged by."""
+"""Text classification: an encoder with a classification head, and its metrics."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ Pooling = Literal["first", "mean"]
 
 
 class Classifier(Component):
-    """The body of a language model, with a classification head in the place of its own (Devlin et al. 2019)."""
+    """A language model whose head is replaced by a classification head (Devlin et al. 2019)."""
 
     def __init__(self, config: ModelConfig, labels: int, pooling: Pooling = "mean") -> None:
         super().__init__()
         self.config = config
         self.body = LanguageModel(config)
-        self.body.head = nn.Identity()
+        self.body.head = nn.Identity()  # type: ignore[assignment]  # the body gives hidden states only
         self.head = SequenceClassificationHead(config, labels, pooling)
 
     def forward(self, ids: Tensor, present: Tensor | None = None) -> Tensor:
-        """ids (B, T) int64, `present` (B, T) bool where they are not padding, to logits (B, labels) float32."""
+        """ids (B, T) int64 to logits (B, labels) float32; `present` (B, T) bool is False at padding."""
         return self.head(self.body(ids, present=present), present).float()
 
 
 def build_classifier(
     config: ModelConfig, labels: int, seed: int, pooling: Pooling = "mean", pretrained: LanguageModel | None = None
 ) -> Classifier:
-    """A float32 classifier on the CPU: a function of (config, seed) alone, but for its body where that is
-    `pretrained`, a model of the same shape."""
+    """Return a float32 classifier on the CPU, initialized from (config, seed) alone.
+
+    The body is copied from `pretrained`, a model of the same shape, if given.
+    """
     model = Classifier(config, labels, pooling)
     model.initialize(Initializer(config, torch.Generator().manual_seed(seed)))
     if pretrained is not None:
@@ -45,19 +47,19 @@ def build_classifier(
 
 
 def macro_f1(targets: Tensor, predictions: Tensor) -> float:
-    """The mean over labels of F1 = 2 TP / (2 TP + FP + FN), each label weighing the same however frequent it is.
+    """Return the unweighted mean of F1 = 2 TP / (2 TP + FP + FN) over the labels in targets or predictions.
 
-    targets and predictions (N,) int64; the labels that occur in either.
+    targets and predictions (N,) int64.
     """
     labels = int(torch.cat((targets, predictions)).max()) + 1
-    right = torch.bincount(targets[targets == predictions], minlength=labels).double()
+    correct = torch.bincount(targets[targets == predictions], minlength=labels).double()
     occurrences = torch.bincount(targets, minlength=labels) + torch.bincount(predictions, minlength=labels)
-    there = occurrences > 0
-    return (2.0 * right[there] / occurrences[there]).mean().item()
+    present = occurrences > 0
+    return (2.0 * correct[present] / occurrences[present]).mean().item()
 
 
 def most_confused(targets: Tensor, predictions: Tensor, most: int = 10) -> list[tuple[int, int, int]]:
-    """(target, prediction, how often) of the most frequent mistakes, the most frequent first, ties by label."""
+    """Return (target, prediction, count) of the most frequent mistakes, most frequent first, ties by label."""
     wrong = targets != predictions
     pairs = torch.stack((targets[wrong], predictions[wrong]), dim=1)
     if not len(pairs):

@@ -162,12 +162,12 @@ class _Task:
         """Accuracy, macro F1 and cross-entropy of logits (N, L) on the test texts."""
         import torch
 
-        from lm.analysis.metrics import accuracy, bits, token_nats
+        from lm.analysis.metrics import accuracy, bits, token_nll
         from lm.classification import macro_f1
 
         targets = torch.from_numpy(self.numbered(self.test.labels))
         right = accuracy(logits, targets)
-        nats = float(token_nats(logits, targets).mean())
+        nats = float(token_nll(logits, targets).mean())
         return {
             "accuracy": right,
             "standard_error": (right * (1 - right) / len(targets)) ** 0.5,

@@ -1,8 +1,7 @@
-"""The circuits of attention heads, and logits taken apart into paths.
+"""QK and OV circuits of attention heads, and the decomposition of logits into paths.
 
-After Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits". A head reads and writes the residual
-stream through two products of its matrices: W_Q^T W_K says whom a position attends to, W_O W_V what it takes from
-there. Nothing here is in the training path.
+After Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits". A head acts on the residual stream
+through two matrix products: W_Q^T W_K decides where a position attends, W_O W_V what it copies from there.
 
 Axes: B sequences, T positions, L layers, H heads, D components a head, V vocabulary entries.
 """
@@ -16,75 +15,78 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lm.analysis.attention_maps import inspected, recorded
+from lm.analysis.attention_maps import inference_mode, record
 from lm.blocks import Block
 from lm.heads import NextTokenHead
 from lm.layers import LayerNorm, RMSNorm
 from lm.model import LanguageModel
 from lm.positions import rotate
 
-# Fields of models whose logits are a sum of paths.
+# Configuration of models whose logits are a sum of paths.
 _PATHS = {"architecture": "decoder", "layers": 1, "mlp": False, "soft_cap": 0.0, "value_embeddings": 0}
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Logits as a sum over paths: `direct` (B, T, V), token to logits without attention; `heads` (H, B, T, V), one
-    term a head; `constant` (B, T, V), what biases add behind the heads."""
+    """Logits as a sum over paths."""
 
     direct: Tensor
+    """(B, T, V): from token to logits without attention."""
     heads: Tensor
+    """(H, B, T, V): through each head."""
     constant: Tensor
+    """(B, T, V): from the biases after the heads."""
 
     def total(self) -> Tensor:
-        """The model's logits (B, T, V)."""
+        """Return the model's logits (B, T, V)."""
         return self.direct + self.heads.sum(dim=0) + self.constant
 
 
 def has_paths(model: LanguageModel) -> bool:
-    """Whether `decompose_logits` takes the model: a one-layer attention-only decoder."""
+    """Return whether `decompose_logits` applies: the model must be a one-layer attention-only decoder."""
     return all(getattr(model.config, field) == needed for field, needed in _PATHS.items())
 
 
 def decompose_logits(model: LanguageModel, ids: Tensor) -> Decomposition:
-    """The logits of a one-layer attention-only decoder on `ids` (B, T), path by path (Elhage et al. 2021, "One-Layer
-    Attention-Only Transformers").
+    """Return the logits of a one-layer attention-only decoder on `ids` (B, T), path by path.
 
-    Exact up to rounding: with the attention weights and the scale of the norm before the logits held at the values
-    that they have on `ids`, all that is left is linear. The direct path is what the block reads, embedding and
-    positions; a head's term is its attention weights times its values, through its part of the output matrix.
-    Raises ValueError for a model of another kind, naming the field.
+    Exact up to rounding (Elhage et al. 2021, "One-Layer Attention-Only Transformers"): given the attention weights and
+    the scale of the last norm, the model is linear. The direct path is the input of the block, embedding and positions.
+    A head's term is its attention weights times its values, through its part of the output matrix. Raises ValueError
+    for another kind of model, naming the field.
     """
     _require_paths(model)
-    block = model.decoder.blocks[0]
+    stack = model.stack
+    block = stack.blocks[0]
     attention = block.attention
-    with inspected(model), _inputs_of(block) as read:
-        _, maps = recorded(model, model.decoder, ids)
-        stream = read[0]
+    with inference_mode(model), _inputs_of(block) as inputs:
+        _, maps = record(model, stack, ids)
+        stream = inputs[0]
         values = attention.keys_values(block.attention_norm(stream) if block.pre_norm else stream)[1]
         values = values.repeat_interleave(attention.heads // attention.kv_heads, dim=1)  # (B, H, T, D)
         writes = attention.output.weight.to(stream.dtype).unflatten(1, (attention.heads, -1))  # (width, H, D)
         heads = torch.einsum("bhtd,whd->hbtw", maps[0] @ values, writes)
         bias = _bias_of(attention.output, stream)
-        closing = model.decoder.final_norm if block.pre_norm else block.attention_norm
-        scale = _scale_of(closing, stream + heads.sum(dim=0) + bias)
+        norm = stack.final_norm if block.pre_norm else block.attention_norm
+        assert not isinstance(norm, nn.Identity)
+        scale = _scale_of(norm, stream + heads.sum(dim=0) + bias)
         unembed = model.head.output_weight.to(stream.dtype).T
 
         def logits(part: Tensor) -> Tensor:
-            return model.head(_linear_part(closing, part) / scale) @ unembed
+            return model.head(_linear_part(norm, part) / scale) @ unembed
 
-        constant = logits(bias) + model.head(_bias_of(closing, stream)) @ unembed
+        constant = logits(bias) + model.head(_bias_of(norm, stream)) @ unembed
         return Decomposition(logits(stream), logits(heads), constant)
 
 
 @torch.no_grad()
 def qk_circuit(model: LanguageModel, layer: int, head: int, distance: int = 0) -> Tensor:
-    """M (width, width) float64, for which a query position x sees a key position y with the score x^T M y.
+    """Return M (width, width) float64 such that query position x and key position y have the score x^T M y.
 
-    M = W_Q^T W_K, times the scale of the scores, read through the norm before attention less its division by the
-    scale of each position; biases are left out. With rotary positions the score depends on the distance, in
-    positions, from the query back to the key. Raises ValueError for models with qk_norm, whose scores are no such
-    form, and for a layer, head or distance that is not there.
+    M = W_Q^T W_K times the scale of the scores. It includes the linear part of the norm before attention, but not its
+    division by the scale of each position; biases are left out. With rotary positions the score depends on `distance`,
+    in positions, from the query back to the key. Raises ValueError for models with qk_norm, whose scores are not
+    bilinear, and for an unknown layer, head or distance.
     """
     block = _block(model, layer, head)
     if model.config.qk_norm:
@@ -93,18 +95,19 @@ def qk_circuit(model: LanguageModel, layer: int, head: int, distance: int = 0) -
     query = attention.query.weight.double().unflatten(0, (-1, width))[head]
     key = attention.key.weight.double().unflatten(0, (-1, width))[_shared_head(block, head)]
     if model.stack.rotary is not None:
-        query, key = _turned(model, query, max(distance, 0)), _turned(model, key, max(-distance, 0))
-    reading = _reading(model, block)
+        query, key = _rotated(model, query, max(distance, 0)), _rotated(model, key, max(-distance, 0))
+    norm = _norm_before_attention(model, block)
     scale = width**-0.5 if model.config.scaled_attention else 1.0
-    return scale * (query @ reading).T @ (key @ reading)
+    circuit: Tensor = (scale * (query @ norm)).T @ (key @ norm)
+    return circuit
 
 
 @torch.no_grad()
 def ov_circuit(model: LanguageModel, layer: int, head: int) -> Tensor:
-    """M (width, width) float64: attending to a position x adds M x to the residual stream.
+    """Return M (width, width) float64: attending to a position x adds M x to the residual stream.
 
-    M = W_O W_V, read through the norm before attention less its division by the scale of each position; biases are
-    left out. Raises ValueError for a layer or head that is not there.
+    M = W_O W_V. It includes the linear part of the norm before attention, but not its division by the scale of each
+    position; biases are left out. Raises ValueError for an unknown layer or head.
     """
     block = _block(model, layer, head)
     write, read = _write_and_read(model, block, head)
@@ -115,39 +118,42 @@ def ov_circuit(model: LanguageModel, layer: int, head: int) -> Tensor:
 def token_qk_circuit(
     model: LanguageModel, layer: int, head: int, queries: Tensor, keys: Tensor, distance: int = 0
 ) -> Tensor:
-    """(N, M) float64: the QK circuit from embedding to embedding, W_E^T W_Q^T W_K W_E, of the tokens `queries` (N,)
-    and `keys` (M,)."""
+    """Return the QK circuit between embeddings, W_E^T W_Q^T W_K W_E, of tokens `queries` (N,) and `keys` (M,).
+
+    (N, M) float64.
+    """
     embedding = model.embedding.weight.double()
     return embedding[queries] @ qk_circuit(model, layer, head, distance) @ embedding[keys].T
 
 
 @torch.no_grad()
 def token_ov_circuit(model: LanguageModel, layer: int, head: int, sources: Tensor, outputs: Tensor) -> Tensor:
-    """(N, M) float64: what attending to each token of `sources` (N,) adds to the logits of `outputs` (M,), W_U W_O W_V
-    W_E, up to the two scales of the norms. Raises ValueError where the head before the logits is not linear."""
+    """Return how attending to each token of `sources` (N,) changes the logits of `outputs` (M,): W_U W_O W_V W_E.
+
+    (N, M) float64, up to the scales of the two norms. Raises ValueError if the head before the logits is not linear.
+    """
     _require_linear_head(model)
-    closing = _matrix_of(model, model.stack.final_norm)
-    unembed = model.head.output_weight.double()[outputs] @ closing
+    unembed = model.head.output_weight.double()[outputs] @ _matrix_of(model, model.stack.final_norm)
     return model.embedding.weight.double()[sources] @ ov_circuit(model, layer, head).T @ unembed.T
 
 
 @torch.no_grad()
 def copying_scores(model: LanguageModel) -> Tensor:
-    """(L, H) float64 from -1 to 1: how far each head raises the logits of the very tokens that it attends to.
+    """Return how much each head raises the logits of the tokens that it attends to: (L, H) float64 from -1 to 1.
 
-    The sum of the eigenvalues of the full OV circuit W_U W_O W_V W_E over the sum of their moduli (Elhage et al.
-    2021). The V x V matrix has at most D eigenvalues other than zero: those of the D x D matrix W_V W_E W_U W_O.
-    Raises ValueError where the head before the logits is not linear.
+    The score is the sum of the eigenvalues of the OV circuit W_U W_O W_V W_E over the sum of their moduli (Elhage et
+    al. 2021). At most D eigenvalues of the V x V matrix are not zero: those of the D x D matrix W_V W_E W_U W_O. Raises
+    ValueError if the head before the logits is not linear.
     """
     _require_linear_head(model)
     config = model.config
-    closing = _matrix_of(model, model.stack.final_norm)
-    around = model.embedding.weight.double().T @ model.head.output_weight.double() @ closing  # (width, width)
+    norm = _matrix_of(model, model.stack.final_norm)
+    embedding_unembedding = model.embedding.weight.double().T @ model.head.output_weight.double() @ norm
     scores = torch.zeros(len(model.stack.blocks), config.heads, dtype=torch.float64)
     for layer, block in enumerate(model.stack.blocks):
         for head in range(config.heads):
             write, read = _write_and_read(model, block, head)
-            eigenvalues = torch.linalg.eigvals(read @ around @ write)
+            eigenvalues = torch.linalg.eigvals(read @ embedding_unembedding @ write)
             moduli = eigenvalues.abs().sum()
             scores[layer, head] = eigenvalues.real.sum() / moduli if moduli > 0 else 0.0
     return scores
@@ -155,7 +161,7 @@ def copying_scores(model: LanguageModel) -> Tensor:
 
 @contextmanager
 def _inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
-    """The first argument of each call of `module` while this is open."""
+    """Collect the first argument of each call of `module` inside the context."""
     inputs: list[Tensor] = []
     hook = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
     try:
@@ -164,8 +170,9 @@ def _inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def _turned(model: LanguageModel, projection: Tensor, position: int) -> Tensor:
-    """A projection (D, width) followed by the rotation of that position."""
+def _rotated(model: LanguageModel, projection: Tensor, position: int) -> Tensor:
+    """Return a projection (D, width) followed by the rotation of `position`."""
+    assert model.stack.rotary is not None
     if position >= model.config.context_length:
         raise ValueError(
             f"the distance is {position}, but model.context_length is {model.config.context_length}: give a smaller one"
@@ -184,42 +191,42 @@ def _block(model: LanguageModel, layer: int, head: int) -> Block:
 
 
 def _shared_head(block: Block, head: int) -> int:
-    """The head of keys and values that a query head reads."""
+    """Return the head of keys and values that a query head uses."""
     return head // (block.attention.heads // block.attention.kv_heads)
 
 
 def _write_and_read(model: LanguageModel, block: Block, head: int) -> tuple[Tensor, Tensor]:
-    """The OV circuit's factors, float64: W_O (width, D), and W_V with the norm before it (D, width)."""
+    """Return the factors of the OV circuit, float64: W_O (width, D), and W_V after its norm (D, width)."""
     width = model.config.head_width
     value = block.attention.value.weight.double().unflatten(0, (-1, width))[_shared_head(block, head)]
     write = block.attention.output.weight.double().unflatten(1, (-1, width))[:, head]
-    return write, value @ _reading(model, block)
+    return write, value @ _norm_before_attention(model, block)
 
 
-def _reading(model: LanguageModel, block: Block) -> Tensor:
+def _norm_before_attention(model: LanguageModel, block: Block) -> Tensor:
     return _matrix_of(model, block.attention_norm if block.pre_norm else nn.Identity())
 
 
-def _matrix_of(model: LanguageModel, norm: nn.Module) -> Tensor:
-    """(width, width) float64: what a norm does but divide by the scale and add its bias."""
+def _matrix_of(model: LanguageModel, norm: LayerNorm | RMSNorm | nn.Identity) -> Tensor:
+    """Return the linear part of a norm, without its division by the scale: (width, width) float64."""
     identity = torch.eye(model.config.width, dtype=torch.float64, device=model.embedding.weight.device)
     return identity if isinstance(norm, nn.Identity) else _linear_part(norm, identity).T
 
 
 def _linear_part(norm: LayerNorm | RMSNorm, x: Tensor) -> Tensor:
-    """The norm of x (..., width) before the division by `_scale_of` and without its bias: linear in x."""
+    """Return the norm of x (..., width) without its division by `_scale_of` and its bias: linear in x."""
     centred = x - x.mean(dim=-1, keepdim=True) if isinstance(norm, LayerNorm) else x
     return centred * norm.weight.to(x.dtype)
 
 
 def _scale_of(norm: LayerNorm | RMSNorm, x: Tensor) -> Tensor:
-    """(..., 1): what the norm divides x (..., width) by."""
+    """Return the divisor of the norm for x (..., width): (..., 1)."""
     centred = x - x.mean(dim=-1, keepdim=True) if isinstance(norm, LayerNorm) else x
     return (centred.square().mean(dim=-1, keepdim=True) + norm.eps).sqrt()
 
 
 def _bias_of(module: nn.Module, like: Tensor) -> Tensor:
-    """Its bias, zero where it has none, in the shape and dtype of `like` (..., width)."""
+    """Return the module's bias, or zeros, in the shape and dtype of `like` (..., width)."""
     bias = getattr(module, "bias", None)
     return torch.zeros_like(like) if bias is None else bias.to(like.dtype).expand_as(like)
 
@@ -227,8 +234,8 @@ def _bias_of(module: nn.Module, like: Tensor) -> Tensor:
 def _require_linear_head(model: LanguageModel) -> None:
     if not isinstance(model.head, NextTokenHead):
         raise ValueError(
-            f"model.architecture is {model.config.architecture!r}: between its hidden states and its logits stands a "
-            "nonlinear head, so its circuits end at the residual stream; take a decoder"
+            f"model.architecture is {model.config.architecture!r}: its head is not linear, so circuits end at the "
+            "residual stream; take a decoder"
         )
 
 
@@ -237,6 +244,6 @@ def _require_paths(model: LanguageModel) -> None:
         value = getattr(model.config, field)
         if value != needed:
             raise ValueError(
-                f"model.{field} is {value!r}: the logits of a model with model.{field}={needed!r} are a sum of a "
-                "direct path and a term for each head, those of this one are not"
+                f"model.{field} is {value!r}: only with model.{field}={needed!r} are logits the sum of a direct path "
+                "and a term for each head"
             )

@@ -1,4 +1,4 @@
-"""The geometry of an embedding: which tokens lie close together, and the directions along which they spread."""
+"""Embedding geometry: nearest tokens and principal components."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The nearest tokens of some tokens: ids (N, k) int64, nearest first, and their cosines (N, k) float64."""
+    """The nearest tokens of N tokens: ids (N, k) int64, nearest first, and their cosines (N, k) float64."""
 
     ids: Tensor
     cosines: Tensor
 
 
 def nearest_tokens(embedding: Tensor, ids: Tensor, count: int) -> Neighbours:
-    """The `count` rows of `embedding` (V, width) with the largest cosine to each of the rows `ids` (N,), the row
-    itself left out.
+    """Return the `count` other rows of `embedding` (V, width) with the largest cosine to each row of `ids` (N,).
 
-    The cosine to a row of zeros is 0. Raises ValueError when there are not `count` other rows.
+    The cosine to a row of zeros is 0. Raises ValueError if there are fewer than `count` other rows.
     """
     entries = embedding.shape[0]
     if not 1 <= count < entries:
@@ -35,20 +34,22 @@ def nearest_tokens(embedding: Tensor, ids: Tensor, count: int) -> Neighbours:
 
 @dataclass(frozen=True)
 class PrincipalComponents:
-    """`coordinates` (V, k) float64 of each token along the k directions of largest variance, in falling order; `shares`
-    (k,) float64 of the whole variance that each explains; `directions` (k, width), of length 1."""
+    """The k directions of largest variance, in falling order, all float64."""
 
     coordinates: Tensor
+    """(V, k): each token along each direction."""
     shares: Tensor
+    """(k,): share of the total variance that each direction explains."""
     directions: Tensor
+    """(k, width), of length 1."""
 
 
 def principal_components(embedding: Tensor, count: int = 2) -> PrincipalComponents:
-    """Principal components of the rows of `embedding` (V, width): eigenvectors of their covariance (Pearson 1901).
+    """Return the principal components of the rows of `embedding` (V, width) (Pearson 1901).
 
-    In float64, where the covariance loses nothing that shows; of 50,000 rows it costs a fifth of the singular values of
-    the matrix itself. A direction's sign means nothing: it is chosen so that its largest component is positive.
-    Raises ValueError when there are fewer than `count` directions.
+    They are eigenvectors of the covariance, which is accurate enough in float64. For 50,000 rows this takes a fifth of
+    the time of a singular value decomposition. Signs are arbitrary; the largest component of each direction is made
+    positive. Raises ValueError for fewer than `count` directions.
     """
     largest = min(embedding.shape)
     if not 1 <= count <= largest:

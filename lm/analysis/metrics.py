@@ -1,12 +1,13 @@
-"""The numbers that people quote, as pure functions: nats inside, bits where people read them.
+"""Metrics as pure functions: in nats, except where their names say bits.
 
-Distributions come as logits (N, V), one row a scored position; reductions are in float64.
-`PredictionAccumulator` gathers what one model and one split determine, a chunk of rows at a time.
+Distributions are logits (N, V), one row a scored position; reductions are in float64. `PredictionAccumulator` computes
+the metrics of one model on one split, a chunk of rows at a time.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +17,12 @@ CALIBRATION_BINS = 15
 
 
 def bits(nats: float) -> float:
-    """nats / ln 2."""
+    """Return nats / ln 2."""
     return nats / NATS_PER_BIT
 
 
 def perplexity(cross_entropy: float) -> float:
-    """exp(mean nats per token), a number of equally likely tokens; infinity where it overflows."""
+    """Return exp(cross-entropy), given in nats per token; infinity on overflow."""
     try:
         return math.exp(cross_entropy)
     except OverflowError:
@@ -29,59 +30,59 @@ def perplexity(cross_entropy: float) -> float:
 
 
 def bits_per_byte(total_nats: float, total_bytes: int) -> float | None:
-    """Total nats / ln 2 / total bytes; None where there are no bytes. Of causal models only."""
+    """Return total nats / ln 2 / total bytes, or None without bytes. For causal models only."""
     return bits(total_nats) / total_bytes if total_bytes else None
 
 
-def token_nats(logits: Tensor, targets: Tensor) -> Tensor:
-    """-ln softmax(logits)[target] of each row, in nats: (N, V), (N,) int64 to (N,) float64."""
+def token_nll(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return -ln softmax(logits)[target] of each row, in nats: (N, V), (N,) int64 to (N,) float64."""
     log_probabilities = torch.log_softmax(_wide(logits), dim=-1)
     return -log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1).double()
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """H = -sum_v p_v ln p_v of each row, in nats: (N, V) to (N,) float64."""
+    """Return H = -sum_v p_v ln p_v of each row, in nats: (N, V) to (N,) float64."""
     log_p = torch.log_softmax(_wide(logits), dim=-1)
     return _expectation(log_p.exp(), -log_p)
 
 
 def accuracy(logits: Tensor, targets: Tensor) -> float:
-    """The share of rows whose largest logit (the first of equals) is the target's."""
+    """Return the share of rows whose largest logit, the first of equals, is the target's."""
     return (logits.argmax(dim=-1) == targets).double().mean().item()
 
 
 def confidence_bin(confidence: Tensor, bins: int = CALIBRATION_BINS) -> Tensor:
-    """Index of the bin ((m - 1) / bins, m / bins] that each confidence in [0, 1] falls in, int64."""
+    """Return the index m - 1 of the bin ((m - 1) / bins, m / bins] of each confidence in [0, 1], int64."""
     return ((confidence.double() * bins).ceil().long() - 1).clamp(0, bins - 1)
 
 
 def calibration_error(confidence: Tensor, correct: Tensor, count: Tensor) -> float:
-    """Expected calibration error: sum_m count_m / n * |mean correct_m - mean confidence_m|.
+    """Return the expected calibration error (Guo et al. 2017, equation 3).
 
-    Each (bins,): within a bin the sum of top-1 probabilities, the number of right answers and the number of
-    predictions. Guo et al. 2017, equation 3.
+    It is sum_m count_m / n * |mean correct_m - mean confidence_m|. Arguments, each (bins,): the sum of top-1
+    probabilities, the correct predictions and all predictions of each bin.
     """
     gaps = (correct.double() - confidence.double()).abs()
-    return (gaps.sum() / count.double().sum()).item()
+    return float(gaps.sum() / count.double().sum())
 
 
 def plug_in_entropy(counts: Tensor) -> float:
-    """H(p) = -sum p ln p in nats of the relative frequencies p = counts / n: counts (V,)."""
+    """Return H(p) = -sum p ln p in nats of the relative frequencies p = counts / n: counts (V,)."""
     p = counts.double() / counts.double().sum()
-    return torch.special.entr(p).sum().item()
+    return float(torch.special.entr(p).sum())
 
 
 def kl(p: Tensor, q: Tensor) -> float:
-    """D(p || q) = sum p ln(p / q) in nats of two distributions (V,); infinity where q is 0 and p is not."""
+    """Return D(p || q) = sum p ln(p / q) in nats of two distributions (V,); infinity if q is 0 where p is not."""
     p, q = p.double(), q.double()
-    return torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum().item()
+    return float(torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum())
 
 
 def divergences(logits_p: Tensor, logits_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """D(p || q), D(q || p) and the Jensen-Shannon divergence of each pair of rows, in bits.
+    """Return D(p || q), D(q || p) and the Jensen-Shannon divergence of each pair of rows, in bits.
 
-    (N, V), (N, V) to three (N,) float64. JS = D(p || m) / 2 + D(q || m) / 2 with m = (p + q) / 2, in [0, 1]
-    (Lin 1991). Rounding is kept from making them negative.
+    (N, V), (N, V) to three (N,) float64, clamped at 0. JS = D(p || m) / 2 + D(q || m) / 2 with m = (p + q) / 2, in
+    [0, 1] (Lin 1991).
     """
     if logits_p.shape != logits_q.shape:
         shapes = f"{tuple(logits_p.shape)} and {tuple(logits_q.shape)}"
@@ -91,24 +92,24 @@ def divergences(logits_p: Tensor, logits_q: Tensor) -> tuple[Tensor, Tensor, Ten
     log_m = torch.logaddexp(log_p, log_q) - NATS_PER_BIT
     forward, reverse = _expectation(p, log_p - log_q), _expectation(q, log_q - log_p)
     shannon = (_expectation(p, log_p - log_m) + _expectation(q, log_q - log_m)) / 2
-    return tuple((nats / NATS_PER_BIT).clamp(min=0.0) for nats in (forward, reverse, shannon))
+    return _clamped_bits(forward), _clamped_bits(reverse), _clamped_bits(shannon)
 
 
 def kl_from_source(probabilities: Tensor, logits: Tensor) -> Tensor:
-    """D(source || model) of each row, in bits: probabilities (N, V), logits (N, V) to (N,) float64."""
+    """Return D(source || model) of each row, in bits: probabilities (N, V), logits (N, V) to (N,) float64."""
     p = probabilities.double()
     log_q = torch.log_softmax(logits.double(), dim=-1)
-    return (_expectation(p, p.log() - log_q) / NATS_PER_BIT).clamp(min=0.0)
+    return _clamped_bits(_expectation(p, p.log() - log_q))
 
 
 class PredictionAccumulator:
-    """Sums over scored positions, in float64, on the device of the logits; `result` reads them out.
+    """Accumulates sums over scored positions, in float64, on the device of the logits.
 
-    On the CPU a chunk should be of some hundred rows, so that its logits stay in the cache.
+    On the CPU, pass some hundred rows at a time: their logits then stay in the cache.
     """
 
     def __init__(self, vocab_size: int, byte_lengths: Tensor, window: int) -> None:
-        """byte_lengths (V,) int, 0 for special tokens; window: positions a row can have."""
+        """byte_lengths (V,) int, 0 for special tokens; positions are below `window`."""
         byte_lengths = torch.as_tensor(byte_lengths).long()
         if byte_lengths.shape != (vocab_size,):
             shape = tuple(byte_lengths.shape)
@@ -116,7 +117,7 @@ class PredictionAccumulator:
         bins = CALIBRATION_BINS
         self.byte_lengths = byte_lengths
         self.target_counts = torch.zeros(vocab_size, dtype=torch.int64)
-        self.mean_prediction = torch.zeros(vocab_size, dtype=torch.float64)  # summed; divided in `result`
+        self.mean_prediction = torch.zeros(vocab_size, dtype=torch.float64)  # a sum; `result` divides
         self.entropy = torch.zeros((), dtype=torch.float64)
         self.position_nats = torch.zeros(window, dtype=torch.float64)
         self.position_squares = torch.zeros(window, dtype=torch.float64)
@@ -130,14 +131,14 @@ class PredictionAccumulator:
         """logits (N, V), finite, any float dtype; targets (N,) int64; positions (N,) int64 below window."""
         if logits.device != self.entropy.device:
             self._move(logits.device)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = _wide(logits)
         largest, predicted = logits.max(dim=-1)
         p = torch.softmax(logits, dim=-1)
         confidence = p.gather(-1, predicted.unsqueeze(-1)).squeeze(-1)
-        # the largest p is exp(largest logit - log-sum-exp): no second pass of exponentials
+        # The largest p is exp(largest logit - log-sum-exp), which saves a second pass of exponentials.
         log_sum_exp = largest - confidence.log()
         nats = (log_sum_exp - logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)).double()
-        # an inner product a row: one pass, and no (N, V) product is written
+        # One inner product a row: a single pass, without an (N, V) intermediate.
         mean_logit = torch.bmm(p.unsqueeze(1), logits.unsqueeze(2)).flatten()
 
         self.entropy += (log_sum_exp - mean_logit).double().sum()
@@ -151,10 +152,10 @@ class PredictionAccumulator:
         self.bin_correct.index_add_(0, bins, (predicted == targets).double())
         self.bin_counts += torch.bincount(bins, minlength=len(self.bin_counts))
 
-    def result(self) -> dict:
-        """The table of DESIGN's "Numbers people quote" that one model and one split determine, and curves.
+    def result(self) -> dict[str, Any]:
+        """Return the metrics that evaluation.json has of a split, and `curves`.
 
-        Raises ValueError before the first update: a mean of nothing has no value.
+        Raises ValueError before the first update.
         """
         self._move(torch.device("cpu"))
         tokens = int(self.target_counts.sum())
@@ -184,19 +185,19 @@ class PredictionAccumulator:
         }
 
     def _loss_by_position(self) -> list[float | None]:
-        """Mean nats at each position of the window; None where nothing was scored."""
+        """Return the mean nats at each position of the window, None if nothing was scored there."""
         sums, counts = self.position_nats.tolist(), self.position_counts.tolist()
         return [nats / count if count else None for nats, count in zip(sums, counts, strict=True)]
 
     def _loss_by_position_error(self) -> list[float | None]:
-        """Return the standard error of the mean at each position in nats; None below two scored targets."""
+        """Return the standard error of the mean nats at each position, None below two scored targets."""
         counts = self.position_counts.double()
         variances = (self.position_squares / counts - (self.position_nats / counts).square()).clamp(min=0.0)
         errors = (variances / (counts - 1)).sqrt().tolist()
         return [error if count > 1 else None for error, count in zip(errors, counts.tolist(), strict=True)]
 
     def _reliability(self) -> list[dict[str, float | int | None]]:
-        """Of each confidence bin the mean confidence, the accuracy (None where empty) and the count."""
+        """Return mean confidence, accuracy (both None if empty) and count of each confidence bin."""
         sums = zip(self.bin_confidence.tolist(), self.bin_correct.tolist(), self.bin_counts.tolist(), strict=True)
         return [
             {
@@ -213,10 +214,15 @@ class PredictionAccumulator:
 
 
 def _wide(logits: Tensor) -> Tensor:
-    """float32 at least: bfloat16 has 8 bits."""
+    """Return the logits in float32 or wider."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _expectation(p: Tensor, values: Tensor) -> Tensor:
-    """sum_v p_v values_v of each row, float64; impossible entries count 0 whatever their value."""
+    """Return sum_v p_v values_v of each row, float64. Entries with p = 0 count as 0, whatever their value."""
     return torch.where(p > 0, p * values, 0.0).sum(dim=-1, dtype=torch.float64)
+
+
+def _clamped_bits(nats: Tensor) -> Tensor:
+    """Return bits, at least 0: rounding can make a divergence negative."""
+    return (nats / NATS_PER_BIT).clamp(min=0.0)

@@ -63,7 +63,8 @@ class JointAttention(Attention):
         self.heads, self.kv_heads = attention.heads, attention.kv_heads
         weight = torch.cat([layer.weight for layer in layers])
         self.joint = fastest_linear(weight, torch.cat(biases) if biases else None, sequences)
-        self.output = fastest_linear(attention.output.weight, attention.output.bias, sequences)
+        output = fastest_linear(attention.output.weight, attention.output.bias, sequences)
+        self.output = output  # type: ignore[assignment]  # every layer with the signature of Linear serves
         self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         self.value_scale = attention.value_scale
 

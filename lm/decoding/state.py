@@ -94,7 +94,7 @@ class DecodeState:
     def _hidden(self, ids: Tensor, mask: Mask, positions: Rows, attends: Sequence[Attend] | None = None) -> Tensor:
         """Return the hidden states (B, width) at the last of ids (B, T)."""
         batch, length = ids.shape
-        hidden: Tensor = self.model.stack(
+        hidden = self.model.stack(
             self.model.model.embed(ids),
             ids,
             dtype=self.model.dtype,

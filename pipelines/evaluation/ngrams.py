@@ -70,10 +70,10 @@ class BaselineScores:
 
     def update(self, previous: np.ndarray, targets: np.ndarray) -> None:
         """Score targets (N,) after the tokens `previous` (N,). The unigram predicts a target after no token (-1)."""
-        nats = self._baselines.unigram.nats(targets)
+        nats = self._baselines.unigram.nll(targets)
         self._nats["unigram"] += math.fsum(nats)
         preceded = previous >= 0
-        nats[preceded] = self._baselines.bigram.nats(previous[preceded], targets[preceded])
+        nats[preceded] = self._baselines.bigram.nll(previous[preceded], targets[preceded])
         self._nats["bigram"] += math.fsum(nats)
         self._hits += int((targets == self._most_frequent).sum())
         self._tokens += len(targets)

@@ -150,7 +150,7 @@ def pseudo_perplexity(
         targets = torch.from_numpy(batch.targets[masked]).to(device)
         total += float(torch.nn.functional.cross_entropy(logits, targets, reduction="none").double().sum())
         bar.update(min(start + rows, size))
-    unigram_nats = math.fsum(unigram.nats(np.concatenate([stream.read(int(i), 1) for i in chosen])))
+    unigram_nats = math.fsum(unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen])))
     return {
         "pseudo_perplexity": math.exp(total / size),
         "unigram_pseudo_perplexity": math.exp(unigram_nats / size),

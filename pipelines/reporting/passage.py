@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lm.analysis.metrics import NATS_PER_BIT, token_nats
+from lm.analysis.metrics import NATS_PER_BIT, token_nll
 from lm.model import LanguageModel
 from pipelines.evaluation.inputs import dataset_of, objective_of, windows_of
 from pipelines.evaluation.windows import Windows, windows_over
@@ -80,7 +80,7 @@ def _bits(model: LanguageModel, windows: Windows) -> list[float | None]:
     scored[0, :MOST_TOKENS] = windows.scored[0, :MOST_TOKENS]
     device = next(model.parameters()).device
     logits = model.logits(hidden_states(model, windows.batch, device, scored)).float()
-    nats = token_nats(logits, torch.from_numpy(windows.batch.targets[scored]).to(device)).tolist()
+    nats = token_nll(logits, torch.from_numpy(windows.batch.targets[scored]).to(device)).tolist()
     bits: list[float | None] = [None] * min(MOST_TOKENS, scored.shape[1])
     for place, value in zip(np.flatnonzero(scored[0]).tolist(), nats, strict=True):
         bits[place] = value / NATS_PER_BIT

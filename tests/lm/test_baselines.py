@@ -17,7 +17,7 @@ FEW = settings(max_examples=50, deadline=None)
 def test_add_one_unigram_by_hand():
     unigram = Unigram.fit([STREAM], vocab_size=4)
     assert unigram.probabilities.tolist() == [4 / 10, 3 / 10, 2 / 10, 1 / 10]
-    assert unigram.nats(np.array([3, 0])).tolist() == pytest.approx([math.log(10), math.log(2.5)])
+    assert unigram.nll(np.array([3, 0])).tolist() == pytest.approx([math.log(10), math.log(2.5)])
 
 
 def test_witten_bell_bigram_by_hand():
@@ -31,13 +31,13 @@ def test_witten_bell_bigram_by_hand():
         (1 + 4 / 9) / 2,
         (0 + 3 / 9) / 2,
     ]
-    assert np.exp(-bigram.nats(previous, following)).tolist() == pytest.approx(expected)
+    assert np.exp(-bigram.nll(previous, following)).tolist() == pytest.approx(expected)
 
 
 def test_a_token_that_nothing_followed_leaves_the_unigram():
     unigram = Unigram.fit([STREAM], vocab_size=4)
     bigram = Bigram.fit([STREAM], unigram)
-    assert bigram.nats(np.array([3]), np.array([1])) == unigram.nats(np.array([1]))
+    assert bigram.nll(np.array([3]), np.array([1])) == unigram.nll(np.array([1]))
 
 
 streams = st.lists(st.integers(0, 6), max_size=80).map(lambda ids: np.array(ids, dtype=np.uint16))
@@ -48,7 +48,7 @@ streams = st.lists(st.integers(0, 6), max_size=80).map(lambda ids: np.array(ids,
 def test_every_context_gives_a_distribution(stream):
     bigram = Bigram.fit([stream], Unigram.fit([stream], vocab_size=7))
     for previous in range(7):
-        p = np.exp(-bigram.nats(np.full(7, previous), np.arange(7)))
+        p = np.exp(-bigram.nll(np.full(7, previous), np.arange(7)))
         assert p.sum() == pytest.approx(1.0)
         assert (p > 0).all()
 
@@ -77,8 +77,8 @@ def test_baselines_approach_the_entropy_of_an_independent_source():
     train, test = generator.choice(4, size=200_000, p=p), generator.choice(4, size=100_000, p=p)
     unigram = Unigram.fit([train], vocab_size=4)
     bigram = Bigram.fit([train], unigram)
-    assert unigram.nats(test).mean() / math.log(2) == pytest.approx(1.75, abs=0.01)
-    assert bigram.nats(test[:-1], test[1:]).mean() / math.log(2) == pytest.approx(1.75, abs=0.01)
+    assert unigram.nll(test).mean() / math.log(2) == pytest.approx(1.75, abs=0.01)
+    assert bigram.nll(test[:-1], test[1:]).mean() / math.log(2) == pytest.approx(1.75, abs=0.01)
 
 
 def test_an_id_outside_the_vocabulary_is_refused():

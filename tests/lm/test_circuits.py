@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lm.analysis.attention_maps import attention_maps, head_scores, recorded
+from lm.analysis.attention_maps import attention_maps, head_scores, record
 from lm.analysis.circuits import (
     copying_scores,
     decompose_logits,
@@ -243,7 +243,7 @@ def test_recording_computes_what_the_model_computes(options):
     config = replace(TINY, **options)
     model, ids = randomised(config), some_ids(config)
     with torch.no_grad():
-        torch.testing.assert_close(recorded(model, model.stack, ids)[0], model(ids))
+        torch.testing.assert_close(record(model, model.stack, ids)[0], model(ids))
 
 
 def test_looking_inside_leaves_the_model_as_it_was():

@@ -166,7 +166,7 @@ def test_cross_entropy_is_entropy_plus_divergence(logits):
     log_p, log_q = logits
     p = torch.softmax(log_p, dim=-1)
     rows = len(p)
-    cross = sum(p[:, v] * metrics.token_nats(log_q, torch.full((rows,), v)) for v in range(log_p.shape[1]))
+    cross = sum(p[:, v] * metrics.token_nll(log_q, torch.full((rows,), v)) for v in range(log_p.shape[1]))
     forward, _, _ = metrics.divergences(log_p, log_q)
     torch.testing.assert_close(cross, metrics.entropy(log_p) + forward * LN2, atol=1e-9, rtol=1e-9)
 
