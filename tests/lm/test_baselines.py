@@ -1,4 +1,4 @@
-"""Unigram and bigram baselines: by hand, as distributions, and whatever the cutting of the stream."""
+"""Unigram and bigram baselines: computed by hand, as distributions, and independent of chunks."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_witten_bell_bigram_by_hand():
     assert np.exp(-bigram.nll(previous, following)).tolist() == pytest.approx(expected)
 
 
-def test_a_token_that_nothing_followed_leaves_the_unigram():
+def test_after_a_token_without_followers_the_bigram_is_the_unigram():
     unigram = Unigram.fit([STREAM], vocab_size=4)
     bigram = Bigram.fit([STREAM], unigram)
     assert bigram.nll(np.array([3]), np.array([1])) == unigram.nll(np.array([1]))
@@ -55,7 +55,7 @@ def test_every_context_gives_a_distribution(stream):
 
 @FEW
 @given(streams, st.lists(st.integers(0, 80), max_size=6), st.integers(1, 20))
-def test_cuts_in_the_stream_and_the_size_of_merges_change_nothing(stream, cuts, pending):
+def test_chunks_and_merge_sizes_do_not_change_the_fit(stream, cuts, pending):
     whole_unigram = Unigram.fit([stream], vocab_size=7)
     whole = Bigram.fit([stream], whole_unigram)
     chunks = np.split(stream, sorted(cut for cut in cuts if cut <= len(stream)))

@@ -1,4 +1,4 @@
-"""Beam search finds what an exhaustive search and what transformers find."""
+"""Beam search agrees with exhaustive search and with transformers."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ ORIGINAL = {
 
 
 def lively(vocab_size, shape=T5, seed=0, spread=0.4):
-    """A model whose next token depends on all that it reads, and which ends a target now and then."""
+    """Return a model whose next token depends on every input, and which sometimes ends a target."""
     model = build_model(ModelConfig(vocab_size=vocab_size, **shape), seed=seed)
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
@@ -69,7 +69,7 @@ def log_probability(model, source, ids):
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, -0.5])
-def test_enough_beams_find_the_best_of_all_targets(length_penalty):
+def test_enough_beams_find_the_best_target_of_all(length_penalty):
     model, source = lively(5), sources(5)[0][0]
     longest = 3
     everything = {
@@ -139,7 +139,7 @@ def test_hypotheses_and_scores_are_those_of_transformers(early_stop, length_pena
 
 @pytest.mark.parametrize("shape", [T5, ORIGINAL, {**T5, "window": 3}, {**ORIGINAL, "window": 5}])
 @pytest.mark.parametrize("early_stop", [True, False])
-def test_neither_the_cache_nor_other_sources_change_what_is_found(shape, early_stop):
+def test_cache_and_other_sources_do_not_change_the_result(shape, early_stop):
     model, (source, present) = lively(24, shape), sources(24)
     together = search(model, source, present, early_stop=early_stop)
     for use_cache in (True, False):
@@ -150,7 +150,7 @@ def test_neither_the_cache_nor_other_sources_change_what_is_found(shape, early_s
 
 
 @pytest.mark.parametrize("shape", [T5, ORIGINAL])
-def test_targets_hold_no_entry_that_is_not_allowed_however_likely(shape):
+def test_targets_contain_allowed_entries_only(shape):
     model, (source, present) = lively(24, shape), sources(24)
     likeliest = {token for row in search(model, source, present) for token in row[0][0]} - {END}
     allowed = torch.ones(24, dtype=torch.bool)
@@ -162,7 +162,7 @@ def test_targets_hold_no_entry_that_is_not_allowed_however_likely(shape):
             assert -math.inf < score <= 0
 
 
-def test_scores_are_log_probabilities_by_length_best_first():
+def test_scores_are_log_probabilities_over_length_best_first():
     model, (source, _) = lively(24), sources(24)
     found = search(model, source[:1], length_penalty=0.6)[0]
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
@@ -178,13 +178,13 @@ def test_scores_are_log_probabilities_by_length_best_first():
         (lambda: search(lively(8, {"width": 16, "heads": 2}), sources(8)[0]), "'decoder', and a source was given"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(attempt, words):
+def test_invalid_searches_are_refused(attempt, words):
     with pytest.raises(ValueError, match=words):
         attempt()
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_any_of_several_ends_ends_a_target(beams):
+def test_each_of_several_end_ids_ends_a_target(beams):
     from transformers import T5Config, T5ForConditionalGeneration
 
     model, (source, present) = lively(7), sources(7)
@@ -203,7 +203,7 @@ def test_any_of_several_ends_ends_a_target(beams):
 
 
 def chain(probabilities):
-    """A model whose next token depends on the last alone, with those probabilities (V, V), whatever the source."""
+    """Return a model whose next token depends on the last one alone, with these probabilities (V, V)."""
     entries = len(probabilities)
     shape = {"context_length": 16, "layers": 1, "width": entries, "heads": 1, "positions": "none", "norm": "rmsnorm"}
     config = ModelConfig(
@@ -212,13 +212,13 @@ def chain(probabilities):
     model = build_model(config, seed=0).eval()
     with torch.no_grad():
         model.embedding.weight.copy_(torch.eye(entries))
-        # of length 1, which the norm makes sqrt(entries)
+        # length 1, which the norm turns into sqrt(entries)
         model.head.output_weight.copy_(torch.tensor(probabilities).log().T / entries**0.5)
     return model
 
 
 def test_without_an_early_stop_a_likely_end_does_not_hide_a_longer_target_that_scores_better():
-    # after START an end is likelier than 2, but 2 and the two 3s that follow have a better mean
+    # After START an end is likelier than 2, but 2, 3, 3 have a better mean.
     tiny = 1e-6
     model = chain([[tiny, 0.5, 0.4, 0.1], [0.25] * 4, [tiny, 0.02, tiny, 0.98], [tiny, 0.5, tiny, 0.5]])
     source = torch.tensor([[2, 3]])

@@ -1,4 +1,4 @@
-"""Attention maps and circuits: what the pictures of a head rest on."""
+"""Attention maps, circuits and path decomposition."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ OPTIONS = {
 
 
 def randomised(config, seed=0):
-    """A float64 model in which every parameter matters."""
+    """Return a float64 model in which every parameter matters."""
     model = build_model(config, seed).double().eval()
     model.compute_dtype = torch.float64
     generator = torch.Generator().manual_seed(seed)
@@ -61,7 +61,7 @@ def test_paths_of_a_one_layer_model_add_up_to_its_logits(options):
     assert all(head.abs().max() > 1e-3 for head in paths.heads)
 
 
-def test_without_biases_nothing_is_constant_and_a_silent_head_adds_nothing():
+def test_without_biases_the_constant_is_zero_and_a_zeroed_head_adds_nothing():
     config = replace(ONE_LAYER, bias=False)
     model = randomised(config)
     with torch.no_grad():
@@ -73,12 +73,12 @@ def test_without_biases_nothing_is_constant_and_a_silent_head_adds_nothing():
 
 @pytest.mark.parametrize("positions", ["none", "rotary", "learned"])
 def test_a_heads_term_is_its_attention_times_its_ov_circuit(positions):
-    """The path expansion of Elhage et al. 2021: head h adds A^h times W_U W_O W_V W_E, up to norms' scales."""
+    """Path expansion of Elhage et al. 2021: head h adds A^h times W_U W_O W_V W_E, up to the scales of norms."""
     config = replace(ONE_LAYER, bias=False, norm="rmsnorm", positions=positions)
     model, ids = randomised(config), some_ids(config)
     if positions == "learned":
         with torch.no_grad():
-            model.decoder.positional.learned.weight.zero_()  # what is left is the token
+            model.decoder.positional.learned.weight.zero_()  # so that only the token counts
     weights = attention_maps(model, ids).own[0]  # (B, H, T, T)
     embedded = model.embedding.weight[ids]
     read_scale = (embedded.square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
@@ -104,7 +104,7 @@ def _rotary_and_attend(model, ids):
     [{"positions": "none"}, {}, {"kv_heads": 2}, {"norm": "layernorm"}, {"norm": "rmsnorm"}, {"norm_position": "post"}],
     ids=str,
 )
-def test_the_qk_circuit_gives_the_scores(options):
+def test_the_qk_circuit_gives_the_attention_scores(options):
     config = replace(ONE_LAYER, bias=False, architecture="encoder", **options)
     model, ids = randomised(config), some_ids(config, (1, 7))
     seen = []
@@ -120,12 +120,12 @@ def test_the_qk_circuit_gives_the_scores(options):
         scores = torch.tensor(
             [[stream[t] @ circuits[t - s] @ stream[s] for s in range(7)] for t in range(7)], dtype=torch.float64
         )
-        # rotary tables are float32: turning by t and by s is turning by t - s to that precision
+        # Rotary tables are float32: rotations by t and s equal one by t - s to that precision.
         tolerance = 1e-6 if config.positions == "rotary" else 1e-12
         torch.testing.assert_close(scores.softmax(dim=-1), weights[head], rtol=tolerance, atol=tolerance)
 
 
-def test_the_token_circuits_are_the_circuits_between_rows_of_the_embedding():
+def test_token_circuits_are_circuits_between_rows_of_the_embedding():
     model = randomised(replace(TINY, norm="rmsnorm"))
     embedding, ids = model.embedding.weight, torch.tensor([3, 5])
     between = token_qk_circuit(model, 1, 2, ids, torch.arange(23))
@@ -135,7 +135,7 @@ def test_the_token_circuits_are_the_circuits_between_rows_of_the_embedding():
     torch.testing.assert_close(token_ov_circuit(model, 1, 2, ids, torch.arange(23)), written @ embedding.T)
 
 
-def test_the_copying_score_is_that_of_the_whole_token_circuit():
+def test_the_copying_score_equals_that_of_the_full_token_circuit():
     model = randomised(replace(TINY, kv_heads=2))
     everything = torch.arange(23)
     for layer, scores in enumerate(copying_scores(model)):
@@ -145,7 +145,7 @@ def test_the_copying_score_is_that_of_the_whole_token_circuit():
             assert score.item() == pytest.approx(expected.item(), abs=1e-9)
 
 
-def test_a_head_that_writes_what_it_reads_copies_and_one_that_writes_the_opposite_does_not():
+def test_a_head_that_writes_its_input_scores_one_and_its_negative_minus_one():
     config = replace(ONE_LAYER, vocab_size=8, width=16, heads=2, norm="rmsnorm", bias=False, positions="none")
     model = build_model(config, seed=0)
     attention = model.decoder.blocks[0].attention
@@ -198,14 +198,14 @@ def induction_model(entries=20, length=40):
 def test_an_induction_head_is_found():
     scores = head_scores(induction_model(), torch.Generator().manual_seed(0), length=16, sequences=4)
     assert scores.previous[0, 0] > 0.99
-    # The first position has none before it and notes itself: its repetition attends half to it.
+    # The first position has no predecessor and records itself, so its repetition attends half to it.
     assert scores.induction[1, 0].item() == pytest.approx(1 - 0.5 / 16, abs=1e-3)
     assert scores.duplicate[0, 1].item() == pytest.approx(0.5, abs=1e-3)  # the other half on itself
     assert scores.induction[0].max() < 0.1
     assert scores.previous[1].max() < 0.2
 
 
-def test_a_head_that_attends_to_everything_scores_one_over_what_it_sees():
+def test_a_uniform_head_scores_one_over_the_visible_positions():
     scores = head_scores(induction_model(), torch.Generator().manual_seed(0), length=16, sequences=1)
     seen = [1 / (t + 1) for t in range(32)]
     assert scores.previous[1, 1].item() == pytest.approx(sum(seen[1:]) / 31)
@@ -213,7 +213,7 @@ def test_a_head_that_attends_to_everything_scores_one_over_what_it_sees():
     assert scores.induction[1, 1].item() == pytest.approx(sum(seen[16:]) / 16)
 
 
-def test_scores_depend_on_the_generator_alone_and_keep_to_the_tokens_given():
+def test_scores_depend_on_the_generator_alone_and_use_the_given_tokens_only():
     model = randomised(TINY)
     read = []
     model.embedding.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
@@ -229,7 +229,7 @@ def test_scores_depend_on_the_generator_alone_and_keep_to_the_tokens_given():
 
 
 @pytest.mark.parametrize("options", [*OPTIONS.values(), {"architecture": "encoder"}], ids=str)
-def test_maps_are_distributions_over_what_a_position_sees(options):
+def test_maps_are_distributions_over_visible_positions(options):
     config = replace(TINY, **options)
     maps = attention_maps(randomised(config), some_ids(config)).own
     assert maps.shape == (2, 2, 4, 11, 11)
@@ -239,14 +239,14 @@ def test_maps_are_distributions_over_what_a_position_sees(options):
 
 
 @pytest.mark.parametrize("options", [*OPTIONS.values(), {"architecture": "encoder"}], ids=str)
-def test_recording_computes_what_the_model_computes(options):
+def test_recording_gives_the_hidden_states_of_the_model(options):
     config = replace(TINY, **options)
     model, ids = randomised(config), some_ids(config)
     with torch.no_grad():
         torch.testing.assert_close(record(model, model.stack, ids)[0], model(ids))
 
 
-def test_looking_inside_leaves_the_model_as_it_was():
+def test_inspection_does_not_change_the_model():
     model = build_model(replace(ONE_LAYER, dropout=0.5), seed=0).train()
     ids = some_ids(ONE_LAYER)
     torch.manual_seed(0)
@@ -278,7 +278,7 @@ PEERS = {
 
 
 @pytest.mark.parametrize("options", PEERS.values(), ids=PEERS)
-def test_maps_are_those_of_transformers(options):
+def test_maps_equal_those_of_transformers(options):
     config = replace(TINY, **options)
     model, ids = randomised(config), some_ids(config)
     peer = _in_transformers(model)
@@ -299,7 +299,7 @@ def test_maps_are_those_of_transformers(options):
 
 
 def _in_transformers(model):
-    """The same weights there, in float64, with the attention that gives its weights away."""
+    """Return the same model in transformers, in float64, with attention that returns its weights."""
     transformers = pytest.importorskip("transformers")
     from lm.exchange import to_hugging_face
 
@@ -321,7 +321,7 @@ def test_an_encoder_decoder_has_three_kinds_of_maps():
     torch.testing.assert_close(maps.cross.sum(dim=-1), torch.ones(2, 2, 4, 5, dtype=torch.float64))
 
 
-def test_what_has_no_circuit_is_refused_by_name():
+def test_models_without_circuits_are_refused_by_name():
     model = build_model(TINY, seed=0)
     with pytest.raises(ValueError, match=r"model\.layers is 2"):
         decompose_logits(model, some_ids(TINY))
@@ -331,7 +331,7 @@ def test_what_has_no_circuit_is_refused_by_name():
         qk_circuit(model, 0, 0, distance=24)
     with pytest.raises(ValueError, match="qk_norm"):
         qk_circuit(build_model(replace(TINY, qk_norm=True), seed=0), 0, 0)
-    with pytest.raises(ValueError, match="nonlinear head"):
+    with pytest.raises(ValueError, match="head is not linear"):
         copying_scores(build_model(replace(TINY, architecture="encoder"), seed=0))
     with pytest.raises(ValueError, match="a source was given"):
         attention_maps(model, some_ids(TINY), some_ids(TINY))

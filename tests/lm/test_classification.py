@@ -1,4 +1,4 @@
-"""What a classifier is judged by, recomputed from the definitions; and naive Bayes by hand."""
+"""Metrics of classifiers, recomputed from their definitions, and naive Bayes by hand."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ PREDICTIONS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size
 
 
 @given(PREDICTIONS)
-def test_macro_f1_is_the_mean_of_precision_and_recall_combined(pairs):
+def test_macro_f1_is_the_mean_harmonic_mean_of_precision_and_recall(pairs):
     values = []
     for label in {label for pair in pairs for label in pair}:
         true = sum(target == predicted == label for target, predicted in pairs)
@@ -37,7 +37,7 @@ def test_confusions_are_the_most_frequent_mistakes(pairs):
 
 
 def posteriors(train, labels, text, label_count, vocab_size, smoothing):
-    """p(label | text) by counting, in plain Python."""
+    """Return p(label | text) by counting in plain Python."""
     products = []
     for label in range(label_count):
         own = [t for t, y in zip(train, labels, strict=True) if y == label]
@@ -59,7 +59,7 @@ def test_naive_bayes_multiplies_smoothed_frequencies(texts, text):
 
 
 @given(TEXTS)
-def test_naive_bayes_is_smoothed_as_labels_most_texts_right_by_the_others(texts):
+def test_naive_bayes_smoothing_maximizes_leave_one_out_accuracy(texts):
     labels = [i % 2 for i in range(len(texts))]
     model = NaiveBayes.fit([np.array(t) for t in texts], np.array(labels), 2, 4)
 

@@ -1,4 +1,4 @@
-"""What models cost: as published, as built, and as counted by hand."""
+"""Parameters, FLOPs and bytes: as published, as built, and counted by hand."""
 
 from dataclasses import replace
 
@@ -68,12 +68,12 @@ def test_presets_have_the_published_number_of_parameters(name):
     ],
 )
 def test_presets_have_the_published_shapes(name, layers, width, heads, head_width):
-    """Heads change no number of parameters."""
+    """The number of heads does not show in the parameters."""
     found = preset(name)
     assert (found.layers, found.width, found.heads, found.head_width) == (layers, width, heads, head_width)
 
 
-def test_what_no_number_of_parameters_shows_of_a_preset_is_as_published():
+def test_settings_that_do_not_show_in_the_parameters_are_as_published():
     llama3, original = preset("llama3-8b"), preset("transformer-base")
     assert (llama3.rotary_base, llama3.norm_eps, llama3.kv_heads) == (500_000.0, 1e-5, 8)
     assert (original.norm_position, original.positions, original.activation) == ("post", "sinusoidal", "relu")
@@ -95,7 +95,7 @@ def test_gpt3_without_biases_and_norms():
         ("llama", "LlamaConfig", "LlamaForCausalLM"),
     ],
 )
-def test_presets_are_as_large_as_the_models_of_transformers(name, config, model):
+def test_presets_are_as_large_as_the_default_models_of_transformers(name, config, model):
     """Whose configurations are by default those of these models."""
     transformers = pytest.importorskip("transformers")
     with torch.device("meta"):
@@ -154,7 +154,7 @@ def test_the_table_adds_up_to_the_built_model(options):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama3-8b", "bert-base", "t5-small", "transformer-base"])
-def test_an_output_matrix_of_its_own_is_the_only_difference_of_untying(name):
+def test_untying_adds_only_an_output_matrix(name):
     config = preset(name)
     tied, untied = (parameter_table(meta_model(replace(config, tied_head=choice))) for choice in (True, False))
     matrix = config.vocab_size * config.width
@@ -170,7 +170,7 @@ def test_flops_per_token_follow_the_definition():
     assert flops_per_token(meta_model(preset("bert-base")), length=128) == pytest.approx(expected)
 
 
-def test_a_window_costs_what_it_sees_and_grouped_heads_save_their_matrices():
+def test_flops_count_the_window_and_the_smaller_matrices_of_grouped_heads():
     whole = flops_per_token(meta_model(SMALL))
     windowed = flops_per_token(meta_model(replace(SMALL, window=16)))
     assert whole - windowed == 12 * 3 * 48 * (64 - 16)
@@ -194,8 +194,8 @@ def test_flops_of_an_encoder_decoder_are_the_mean_over_both_texts(target, source
 
 
 @pytest.mark.parametrize("options", [{}, {"architecture": "encoder"}, {"kv_heads": 2, "activation": "swiglu"}], ids=str)
-def test_forward_flops_are_those_that_torch_counts(options):
-    """A third of the whole: the forward pass, with attention written out. Of an encoder 16 tokens are selected."""
+def test_forward_flops_equal_those_that_torch_counts(options):
+    """The forward pass is a third of the total. Attention is the reference; an encoder selects 16 tokens."""
     from torch.utils.flop_counter import FlopCounterMode
 
     config = replace(SMALL, attention="reference", **options)
@@ -206,12 +206,12 @@ def test_forward_flops_are_those_that_torch_counts(options):
     assert counter.get_total_flops() == pytest.approx(flops_per_token(model, selected=0.25) * 64 / 3)
 
 
-def test_training_takes_sixteen_bytes_a_weight_with_adamw():
+def test_training_takes_sixteen_bytes_per_weight_with_adamw():
     bytes_of = training_bytes(meta_model(preset("gpt2")))
     assert bytes_of == {"weights": 497_759_232, "gradients": 497_759_232, "moments": 995_518_464}
 
 
-def test_muon_keeps_one_moment_of_the_matrices_in_blocks():
+def test_muon_has_one_moment_for_the_matrices_in_blocks():
     model = meta_model(SMALL)
     in_blocks = sum(p.numel() for p in model.stack.blocks.parameters() if p.ndim == 2)
     assert training_bytes(model, "muon")["moments"] == training_bytes(model)["moments"] - 4 * in_blocks
@@ -233,8 +233,8 @@ def test_a_cache_holds_keys_and_values_of_every_layer():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", [{}, {"window": 16, "kv_heads": 2}, {"window": 100}], ids=str)
 @pytest.mark.parametrize("config", [SMALL, BOTH], ids=lambda config: config.architecture)
-def test_a_cache_has_the_bytes_that_generation_allocates(config, options, dtype):
-    """On the CPU, where bfloat16 is kept as float32: a context of 64 tokens, and a source of 9."""
+def test_cache_bytes_equal_the_allocation_of_generation(config, options, dtype):
+    """A context of 64 tokens and a source of 9, on the CPU, which caches bfloat16 as float32."""
     model = build_model(replace(config, **options), seed=0)
     model.compute_dtype = dtype
     ready, both = prepare(model), config.architecture == "encoder-decoder"
@@ -259,7 +259,7 @@ def test_a_cache_has_the_bytes_that_generation_allocates(config, options, dtype)
     ],
     ids=str,
 )
-def test_the_estimate_of_activations_is_what_autograd_keeps_with_fused_attention(options):
+def test_activation_bytes_equal_what_autograd_saves_with_fused_attention(options):
     config = replace(SMALL, attention="sdpa", **options)
     model = build_model(config, seed=0)
     kept = [_kept_for_backward(model, batch) for batch in (1, 2)]
@@ -267,7 +267,7 @@ def test_the_estimate_of_activations_is_what_autograd_keeps_with_fused_attention
 
 
 def _kept_for_backward(model, batch):
-    """Bytes of distinct tensors, weights left out; an encoder predicts 10 of the 64 tokens of each sequence."""
+    """Return the bytes of distinct saved tensors without weights; an encoder predicts 10 of 64 tokens a sequence."""
     ids = torch.zeros(batch, 64, dtype=torch.int64)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept = {}

@@ -1,4 +1,4 @@
-"""Models travel to the formats of `transformers` and back without losing anything, or are refused by name."""
+"""Models are exported to the formats of `transformers` and imported without loss, or refused by name."""
 
 import json
 import math
@@ -47,7 +47,7 @@ AUTO = {
 
 
 def random_model(config, seed=0):
-    """Every parameter drawn, norms and biases included."""
+    """Return a model with all parameters drawn at random, norms and biases included."""
     model = LanguageModel(config)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
@@ -67,7 +67,7 @@ def assert_same_weights(got, expected):
 
 @pytest.mark.parametrize("name", CASES)
 @torch.no_grad()
-def test_an_exported_model_opens_in_transformers_and_what_that_saves_comes_back(name, tmp_path):
+def test_an_exported_model_opens_in_transformers_and_imports_again_from_its_save(name, tmp_path):
     ours = random_model(ModelConfig(**SMALL, **CASES[name]))
     config, tensors = to_hugging_face(ours.config, ours.state_dict())
     (tmp_path / "config.json").write_text(json.dumps({**config, "bos_token_id": 0, "eos_token_id": 0}))
@@ -114,7 +114,7 @@ def configurations(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(config=configurations(), seed=st.integers(0, 1000))
-def test_there_and_back_is_the_identity(config, seed):
+def test_export_and_import_are_inverse(config, seed):
     model = random_model(config, seed)
     settings, tensors = to_hugging_face(config, model.state_dict())
     back, weights = from_hugging_face(json.loads(json.dumps(settings)), tensors)
@@ -129,16 +129,15 @@ def test_there_and_back_is_the_identity(config, seed):
     ("preset_name", "format_name"),
     [("gpt2", "GPT-2"), ("gpt2-xl", "GPT-2"), ("llama", "Llama"), ("bert-large", "BERT"), ("t5-base", "T5")],
 )
-def test_published_shapes_have_their_own_format(preset_name, format_name):
+def test_published_shapes_are_exported_in_their_own_format(preset_name, format_name):
     assert format_of(preset(preset_name)).name == format_name
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), [("gpt2", "gpt2"), ("llama", "llama"), ("bert-base", "bert"), ("t5-small", "t5")]
 )
-def test_the_published_settings_are_those_of_transformers(name, kind):
-    """Whose configurations are by default those of these models; but for GPT-2's dropout, and what is spelled anew in
-    other versions."""
+def test_settings_of_published_models_equal_the_defaults_of_transformers(name, kind):
+    """Except GPT-2's dropout, and rope_scaling, which versions spell differently."""
     settings = format_of(preset(name)).write(preset(name))
     published = transformers.AutoConfig.for_model(kind).to_dict()
     shared = {key for key in settings.keys() & published.keys() if not key.endswith("pdrop")} - {"rope_scaling"}
@@ -178,7 +177,7 @@ def test_the_published_settings_are_those_of_transformers(name, kind):
         ({"mlp": False}, ["model.mlp = True, not False"]),
     ],
 )
-def test_what_a_format_cannot_express_is_refused_by_name(config, words):
+def test_models_that_no_format_expresses_are_refused_by_name(config, words):
     with pytest.raises(ValueError, match="no format of transformers") as refusal:
         format_of(ModelConfig(**SMALL, **config))
     for word in words:
@@ -249,21 +248,21 @@ def exported(name="gpt2", **changes):
         ("t5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj = 'gated-relu'"),
     ],
 )
-def test_another_configuration_than_ours_is_refused_by_name(name, change, words):
+def test_unsupported_settings_are_refused_by_name(name, change, words):
     settings, tensors = exported(name)
     with pytest.raises(ValueError, match=words):
         from_hugging_face({**settings, **change}, tensors)
 
 
 @pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
-def test_rotary_positions_scaled_by_one_are_read_as_what_they_are(kind):
+def test_rotary_scaling_by_one_is_read_as_no_scaling(kind):
     settings, tensors = exported("llama")
     config, _ = from_hugging_face({**settings, "rope_scaling": {"rope_type": kind, "factor": 1.0}}, tensors)
     assert (config.rotary_scaling, config.rotary_factor, config.rotary_original_length) == ("none", 1.0, 0)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "llama yarn", "bert", "t5"])
-def test_whatever_of_config_json_is_damaged_is_said_in_a_sentence(name):
+def test_any_damaged_setting_is_accepted_or_refused_in_a_sentence(name):
     settings, tensors = exported(name)
     rope = settings.get("rope_scaling") or {}
     damaged = [{key: value} for key in settings for value in (0, -1, None, [2], "x", {}, 1.5, math.nan)]
@@ -275,8 +274,8 @@ def test_whatever_of_config_json_is_damaged_is_said_in_a_sentence(name):
             assert "config.json" in str(error) or str(error).startswith("the weights have"), (change, error)
 
 
-def test_yarn_that_only_one_version_of_transformers_means_is_read_as_that_means_it():
-    """transformers 5 writes rope_parameters, where the factor counts and not the ratio of the lengths."""
+def test_yarn_of_transformers_5_is_read_with_its_factor():
+    """transformers 5 writes rope_parameters; the factor counts there, not the ratio of the lengths."""
     settings, tensors = exported("llama yarn")
     rope = {**settings.pop("rope_scaling"), "rope_theta": 10000.0, "factor": 4.0}
     config, _ = from_hugging_face({**settings, "rope_parameters": rope}, tensors)
@@ -286,7 +285,7 @@ def test_yarn_that_only_one_version_of_transformers_means_is_read_as_that_means_
 def test_a_file_of_the_bare_model_is_read_too():
     settings, tensors = exported("gpt2")
     bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
-    bare["h.0.attn.bias"] = torch.ones(30, 30)  # a mask that old files hold
+    bare["h.0.attn.bias"] = torch.ones(30, 30)  # a mask buffer in old files
     config, weights = from_hugging_face(settings, bare)
     assert config == from_hugging_face(settings, tensors)[0]
     assert_same_weights(weights, from_hugging_face(settings, tensors)[1])
@@ -306,12 +305,12 @@ def test_half_precision_becomes_float32():
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
 
 
-def test_settings_that_are_left_out_have_the_defaults_of_transformers():
+def test_missing_settings_have_the_defaults_of_transformers():
     in_rope = {"rope_theta": "rope_theta", "rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}
     for each in FORMATS:
         peer = transformers.AutoConfig.for_model(each.model_type).to_dict()
         rope = peer.get("rope_parameters") or {}
         for name, value in each.defaults.items():
-            # transformers 4 has them beside the others.
+            # transformers 4 has rotary settings at the top level.
             theirs = rope.get(in_rope.get(name), peer.get(name))
             assert theirs == value or theirs is None or value is None, (each.name, name)

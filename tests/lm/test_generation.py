@@ -1,4 +1,4 @@
-"""Continuing a text and filling masks: neither the cache, the preparation nor the company changes a token."""
+"""Generation and mask filling: cache, preparation and batch change no token."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ ENCODER_DECODERS = {
 
 
 def lively(config):
-    """A model with weights large enough that what it says depends on all that it reads."""
+    """Return a model with weights so large that its output depends on every input."""
     model = build_model(config, seed=0)
     torch.manual_seed(1)
     with torch.no_grad():
@@ -79,7 +79,7 @@ def prompts(batch=3, length=5):
 
 
 def sources():
-    """Three sources of 7, 2 and 4 tokens, padded on the right."""
+    """Return three sources of 7, 2 and 4 tokens, padded on the right."""
     ids = torch.randint(0, 53, (3, 7), generator=torch.Generator().manual_seed(5))
     return ids, torch.arange(7) < torch.tensor([[7], [2], [4]])
 
@@ -112,7 +112,7 @@ def test_cached_logits_equal_those_of_the_whole_sequence(decoder):
 
 @pytest.mark.parametrize("sequences", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_prepared_model_says_what_the_model_says(decoder, dtype, sequences):
+def test_a_prepared_model_gives_the_logits_of_the_model(decoder, dtype, sequences):
     if dtype == torch.float64:
         decoder = lively(decoder.config).double()
     decoder.eval()
@@ -131,7 +131,7 @@ def test_a_prepared_model_says_what_the_model_says(decoder, dtype, sequences):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("outputs", "parts"), [(30, 2), (31, 2), (31, 3), (5, 4)])
-def test_outputs_in_parts_are_those_of_one_product(outputs, parts, bias):
+def test_a_split_linear_equals_one_product(outputs, parts, bias):
     whole = torch.nn.Linear(7, outputs, bias=bias)
     split = SplitLinear(whole.weight, whole.bias, parts)
     for shape in ((7,), (3, 7), (2, 3, 7)):
@@ -153,7 +153,7 @@ def wrong(layer, x):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("method", "trouble"), [("__init__", gone), ("forward", changed), ("forward", wrong)])
-def test_a_torch_without_packed_products_multiplies_plainly(method, trouble, dtype, monkeypatch):
+def test_without_packed_products_in_torch_layers_multiply_plainly(method, trouble, dtype, monkeypatch):
     model = lively(ModelConfig(**SHAPE | DECODERS["llama"])).eval()
     model.compute_dtype = dtype
     expected = model.logits(model(prompts())).detach()
@@ -193,7 +193,7 @@ def test_cache_changes_no_token_even_past_the_context(decoder, length):
 
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3}])
-def test_a_prompt_goes_on_in_company_as_it_does_alone(decoder, use_cache, options):
+def test_a_prompt_continues_in_a_batch_as_alone(decoder, use_cache, options):
     texts = [[5, 6, 7, 8, 9, 10], [11], [12, 13, 14], list(range(20, 42))]
     ids, present = pad_left(texts)
     together = generate(decoder, ids, 30, present=present, temperature=0, use_cache=use_cache, **options)
@@ -202,14 +202,14 @@ def test_a_prompt_goes_on_in_company_as_it_does_alone(decoder, use_cache, option
         assert new.tolist() == alone.tolist()
 
 
-def test_greedy_tokens_are_the_likeliest_after_all_before(decoder):
+def test_greedy_tokens_are_the_likeliest_after_the_whole_text(decoder):
     new = generate(decoder, prompts(), 11, temperature=0)
     read = torch.cat((prompts(), new), dim=1)
     predicted = decoder.eval().logits(decoder(read)).argmax(dim=-1)
     assert torch.equal(predicted[:, 4:-1], new)
 
 
-def test_targets_are_the_likeliest_given_their_sources_whatever_their_company(encoder_decoder):
+def test_targets_depend_on_their_own_sources_only(encoder_decoder):
     source, present = sources()
     start = torch.full((3, 1), 1)
     options = {"source": source, "source_present": present, "temperature": 0}
@@ -225,13 +225,13 @@ def test_targets_are_the_likeliest_given_their_sources_whatever_their_company(en
         assert alone.tolist() == new[row].tolist()
 
 
-def test_a_prompt_longer_than_the_context_is_read_from_its_end(decoder):
+def test_a_prompt_longer_than_the_context_counts_with_its_end(decoder):
     long = prompts(length=30)
     first = generate(decoder, long, 1, temperature=0)
     assert torch.equal(first, generate(decoder, long[:, -16:], 1, temperature=0))
 
 
-def test_the_same_seed_says_the_same_and_another_does_not(decoder):
+def test_the_same_seed_draws_the_same_text_and_another_does_not(decoder):
     first, second = (generate(decoder, prompts(), 11, generator=seeded()) for _ in range(2))
     other = generate(decoder, prompts(), 11, generator=torch.Generator().manual_seed(4))
     assert torch.equal(first, second)
@@ -250,13 +250,13 @@ def test_a_sequence_ends_with_its_stop_token_and_waits_for_the_others(decoder):
     assert alone.shape == (1,)
 
 
-def test_a_high_repetition_penalty_says_nothing_twice():
+def test_a_high_repetition_penalty_repeats_no_token():
     model = lively(ModelConfig(**SHAPE))
     new = generate(model, prompts(1), 11, temperature=0, repetition_penalty=1e9)[0].tolist()
     assert len({*new, *prompts(1)[0].tolist()}) == 11 + len(set(prompts(1)[0].tolist()))
 
 
-def test_a_penalty_does_not_put_off_the_end_of_a_text_that_begins_with_one():
+def test_a_penalty_does_not_delay_the_end_of_a_text_that_begins_with_an_end_token():
     model = lively(ModelConfig(**SHAPE))
     pairs = torch.cartesian_prod(torch.arange(53), torch.arange(53))
     ends = generate(model, pairs, 1, temperature=0)[:, 0] == pairs[:, 0]
@@ -268,18 +268,18 @@ def test_a_penalty_does_not_put_off_the_end_of_a_text_that_begins_with_one():
     assert end not in generate(model, torch.tensor([end, said]), 9, **options)
 
 
-def test_streamed_tokens_are_those_of_generate(decoder):
+def test_stream_yields_the_tokens_of_generate(decoder):
     tokens = stream(decoder, prompts(), 9)
     assert torch.equal(torch.stack(list(tokens), dim=1), generate(decoder, prompts(), 9, temperature=0))
 
 
-def test_a_model_prepared_once_says_the_same(decoder):
+def test_a_prepared_model_can_be_reused(decoder):
     ready = prepare(decoder)
     assert prepare(ready) is ready
     assert torch.equal(generate(ready, prompts(), 9, temperature=0), generate(decoder, prompts(), 9, temperature=0))
 
 
-def test_generation_leaves_the_model_as_it_was():
+def test_generation_does_not_change_the_model():
     model = lively(ModelConfig(**SHAPE))
     model.compute_dtype = torch.bfloat16
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -293,7 +293,7 @@ def test_generation_leaves_the_model_as_it_was():
         assert torch.equal(parameter, before[name])
 
 
-def test_no_new_tokens_is_an_empty_answer(decoder):
+def test_zero_new_tokens_give_an_empty_result(decoder):
     assert generate(decoder, prompts(), 0).shape == (3, 0)
 
 
@@ -310,7 +310,7 @@ def test_masks_are_filled_with_the_likeliest_tokens_and_their_probabilities():
 
 
 def cut(model, entries):
-    """The same model with only the first entries of its vocabulary."""
+    """Return the same model with only the first entries of its vocabulary."""
     smaller = build_model(replace(model.config, vocab_size=entries), seed=0)
     shapes = {name: tensor.shape for name, tensor in smaller.state_dict().items()}
     weights = {name: tensor[: shapes[name][0]] for name, tensor in model.state_dict().items()}
@@ -318,7 +318,7 @@ def cut(model, entries):
     return smaller
 
 
-def test_entries_that_are_not_allowed_are_as_if_they_were_not_there():
+def test_disallowed_entries_act_as_missing():
     allowed, ids = torch.arange(53) < 40, prompts() % 40
     model = lively(ModelConfig(**SHAPE))
     assert (generate(model, ids, 30, generator=seeded()) >= 40).any()
@@ -338,7 +338,7 @@ def test_entries_that_are_not_allowed_are_as_if_they_were_not_there():
         assert got.probabilities == pytest.approx(expected.probabilities, rel=1e-4)
 
 
-def test_a_window_that_is_full_gives_a_quarter_away_and_reads_the_rest_once():
+def test_a_full_window_drops_a_quarter_and_reads_the_rest_once():
     model = prepare(lively(ModelConfig(**SHAPE)))
     context = model.config.context_length
     for use_cache in (True, False):
@@ -381,6 +381,6 @@ def t5():
         (lambda: pad_left([]), "there is no text to read"),
     ],
 )
-def test_what_cannot_be_generated_is_refused(attempt, words):
+def test_invalid_calls_are_refused(attempt, words):
     with pytest.raises(ValueError, match=words):
         attempt()

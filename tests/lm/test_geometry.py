@@ -1,4 +1,4 @@
-"""Where tokens lie in the embedding, held against numpy and scipy."""
+"""Embedding geometry agrees with numpy and scipy."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from lm.analysis.geometry import nearest_tokens, principal_components
 
 
 @given(seed=st.integers(0, 2**32), entries=st.integers(5, 40), width=st.integers(3, 12))
-def test_the_nearest_tokens_are_those_of_the_smallest_cosine_distance(seed, entries, width):
+def test_the_nearest_tokens_have_the_smallest_cosine_distance(seed, entries, width):
     embedding = torch.randn(entries, width, generator=torch.Generator().manual_seed(seed))
     found = nearest_tokens(embedding, torch.arange(entries), 4)
     distances = cdist(embedding.double().numpy(), embedding.double().numpy(), "cosine")
@@ -28,7 +28,7 @@ def test_no_token_is_its_own_neighbour_even_with_a_twin():
     assert found.cosines.tolist() == [[1.0], [1.0]]
 
 
-def test_a_token_without_a_direction_is_near_to_none():
+def test_a_zero_embedding_has_cosine_zero_to_all():
     embedding = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
     assert nearest_tokens(embedding, torch.tensor([0]), 2).cosines.tolist() == [[0.0, 0.0]]
 
@@ -45,14 +45,14 @@ def test_principal_components_are_the_singular_vectors_of_the_centred_matrix(see
     assert all(direction[direction.abs().argmax()] > 0 for direction in found.directions)
 
 
-def test_all_components_give_the_embedding_back():
+def test_all_components_reconstruct_the_embedding():
     embedding = torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found = principal_components(embedding, 4)
     torch.testing.assert_close(found.coordinates @ found.directions + embedding.mean(dim=0), embedding)
     assert found.shares.sum().item() == pytest.approx(1.0)
 
 
-def test_more_than_there_are_is_refused():
+def test_too_large_counts_are_refused():
     embedding = torch.eye(3)
     with pytest.raises(ValueError, match="from 1 to 2 neighbours"):
         nearest_tokens(embedding, torch.tensor([0]), 3)

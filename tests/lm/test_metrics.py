@@ -1,4 +1,4 @@
-"""The numbers people quote, against hand-computed values, scipy, and the identities that tie them."""
+"""Metrics equal hand-computed values and scipy, and satisfy their identities."""
 
 import math
 
@@ -20,7 +20,7 @@ FEW = settings(max_examples=50, deadline=None)
 
 
 def logits_of(*rows):
-    """Logits whose softmax is exactly these distributions."""
+    """Return logits whose softmax is exactly these distributions."""
     return torch.tensor(rows, dtype=torch.float64).log()
 
 
@@ -36,7 +36,7 @@ def pairs_of_logits(draw):
 
 @st.composite
 def predictions(draw):
-    """Logits (N, V), targets and positions."""
+    """Draw logits (N, V), targets and positions."""
     rows, vocab = draw(st.integers(1, 12)), draw(st.integers(1, 9))
     logits = draw(arrays(np.float64, (rows, vocab), elements=finite()))
     targets = draw(arrays(np.int64, rows, elements=st.integers(0, vocab - 1)))
@@ -51,8 +51,8 @@ def accumulate(logits, targets, positions, byte_lengths=None, window=5):
     return gathered.result()
 
 
-def test_every_number_of_a_table_worked_out_by_hand():
-    """Four tokens, vocabulary of three; token 0 is special and weighs no bytes, 1 and 2 weigh 2 and 3."""
+def test_every_metric_equals_a_table_computed_by_hand():
+    """Four tokens, vocabulary of three; token 0 is special and has no bytes, 1 and 2 have 2 and 3."""
     logits = logits_of([0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.125, 0.125, 0.75], [0.25, 0.25, 0.5])
     result = accumulate(
         logits, torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 0, 1]), byte_lengths=[0, 2, 3], window=3
@@ -86,7 +86,7 @@ def test_every_number_of_a_table_worked_out_by_hand():
 
 @FEW
 @given(predictions())
-def test_accumulated_numbers_equal_numpy_and_scipy(drawn):
+def test_accumulated_metrics_equal_numpy_and_scipy(drawn):
     logits, targets, positions = drawn
     result = accumulate(logits, targets, positions)
     log_p = log_softmax(logits.numpy(), axis=-1)
@@ -117,7 +117,7 @@ def test_accumulated_numbers_equal_numpy_and_scipy(drawn):
 
 @FEW
 @given(predictions(), st.integers(1, 11))
-def test_chunks_add_up_to_the_whole(drawn, cut):
+def test_chunks_do_not_change_the_result(drawn, cut):
     logits, targets, positions = drawn
     whole = accumulate(*drawn)
     gathered = PredictionAccumulator(logits.shape[1], [1] * logits.shape[1], 5)
@@ -129,7 +129,7 @@ def test_chunks_add_up_to_the_whole(drawn, cut):
         assert parts[key] == pytest.approx(whole[key], abs=1e-9), key
 
 
-def test_low_precision_logits_are_scored_as_the_distribution_that_they_spell():
+def test_low_precision_logits_are_scored_in_float32():
     logits = torch.randn(300, 200, generator=torch.Generator().manual_seed(0)).bfloat16() * 4
     targets = torch.arange(300) % 200
     positions = torch.arange(300) % 5
@@ -145,11 +145,11 @@ def test_perplexity_of_the_uniform_model_is_the_vocabulary_size(vocab):
     assert result["entropy_bits"] == pytest.approx(math.log2(vocab), abs=1e-5)
 
 
-def test_bits_per_byte_of_tokens_without_bytes_is_left_out():
+def test_bits_per_byte_is_none_without_bytes():
     assert accumulate(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([0]), [0, 1])["bits_per_byte"] is None
 
 
-def test_nothing_scored_is_refused():
+def test_a_result_without_updates_is_refused():
     with pytest.raises(ValueError, match="no position was scored"):
         PredictionAccumulator(3, [1, 1, 1], 4).result()
 
@@ -162,7 +162,7 @@ def test_byte_lengths_of_another_vocabulary_are_refused():
 @FEW
 @given(pairs_of_logits())
 def test_cross_entropy_is_entropy_plus_divergence(logits):
-    """H(P, Q) = H(P) + D(P || Q), with H(P, Q) the mean of token nats under P."""
+    """H(P, Q) = H(P) + D(P || Q), where H(P, Q) is the mean token NLL under P."""
     log_p, log_q = logits
     p = torch.softmax(log_p, dim=-1)
     rows = len(p)
@@ -173,7 +173,7 @@ def test_cross_entropy_is_entropy_plus_divergence(logits):
 
 @FEW
 @given(pairs_of_logits())
-def test_divergences_equal_scipy_and_keep_their_bounds(logits):
+def test_divergences_equal_scipy_and_stay_within_bounds(logits):
     p, q = (softmax(x.numpy(), axis=-1) for x in logits)
     forward, reverse, shannon = metrics.divergences(*logits)
     np.testing.assert_allclose(forward, scipy_entropy(p, q, base=2, axis=-1), atol=1e-8)
@@ -187,13 +187,13 @@ def test_divergences_equal_scipy_and_keep_their_bounds(logits):
 
 @FEW
 @given(pairs_of_logits())
-def test_jensen_shannon_is_symmetric_and_the_others_are_each_other_reversed(logits):
+def test_jensen_shannon_is_symmetric_and_swapping_models_swaps_the_divergences(logits):
     there, back = metrics.divergences(*logits), metrics.divergences(*reversed(logits))
     torch.testing.assert_close(there[2], back[2])
     torch.testing.assert_close(there[0], back[1])
 
 
-def test_a_model_does_not_diverge_from_itself_even_in_bfloat16():
+def test_a_model_has_no_divergence_from_itself_even_in_bfloat16():
     logits = torch.randn(50, 40, generator=torch.Generator().manual_seed(0)).bfloat16()
     for divergence in metrics.divergences(logits, logits):
         assert (divergence < 1e-7).all()
@@ -211,7 +211,7 @@ def test_models_of_different_vocabularies_are_refused():
 
 
 def test_divergence_from_a_source_by_hand():
-    """1/2 log2(2 * 2) + 1/2 log2(2/3) of a fair coin from a 1/4, 3/4 model; certainty from it: log2 4."""
+    """A fair coin from a 1/4, 3/4 model: 1/2 log2(2 * 2) + 1/2 log2(2/3). Certainty from it: log2 4."""
     source = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
     logits = logits_of([0.25, 0.75], [0.25, 0.75])
     expected = [0.5 * math.log2(2) + 0.5 * math.log2(2 / 3), 2.0]
@@ -220,7 +220,7 @@ def test_divergence_from_a_source_by_hand():
 
 @FEW
 @given(pairs_of_logits())
-def test_divergence_from_a_source_is_that_of_its_logits(logits):
+def test_divergence_from_a_source_equals_that_from_its_logits(logits):
     forward, _, _ = metrics.divergences(*logits)
     source = torch.softmax(logits[0], dim=-1)
     torch.testing.assert_close(metrics.kl_from_source(source, logits[1]), forward, atol=1e-9, rtol=1e-9)

@@ -1,4 +1,4 @@
-"""Models of `transformers` give the same logits here, with the weights that they have there."""
+"""Models of `transformers` give the same logits here with the same weights."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ FOURFOLD = {"factor": 4.0, "original_max_position_embeddings": 10}
 
 
 def random_peer(name, **shape):
-    """A model of transformers with weights large enough that every path matters, biases and norms included."""
+    """Return a model of transformers with weights so large that every path matters, biases and norms included."""
     torch.manual_seed(5)
     config = getattr(transformers, f"{name}Config")(**shape, bos_token_id=0, eos_token_id=0, pad_token_id=0)
     classes = {"Bert": "BertForMaskedLM", "T5": "T5ForConditionalGeneration", "GPT2": "GPT2LMHeadModel"}
@@ -44,7 +44,7 @@ def random_peer(name, **shape):
 
 
 def imported(peer, **changes):
-    """Ours with the shape and the weights of `peer`, and fields of the configuration changed."""
+    """Return our model with the shape and weights of `peer`, and changed configuration fields."""
     config, weights = from_hugging_face(peer.config.to_dict(), peer.state_dict())
     model = LanguageModel(replace(config, **changes))
     model.load_state_dict(weights)
@@ -150,7 +150,7 @@ def test_logits_of_t5_over_a_padded_source(options, attention):
 
 
 def reshaped(name, ours, theirs, **shape):
-    """A model of transformers, its Llama-like weights in one of ours with other options, and what is then left over."""
+    """Return a Llama-like model of transformers, our model with its weights and other options, and unused tensors."""
     peer = random_peer(name, **shape)
     tensors = dict(peer.state_dict())
     extra = {key: tensors.pop(key) for key in list(tensors) if key.split(".")[-2] in theirs}
@@ -165,18 +165,18 @@ def reshaped(name, ours, theirs, **shape):
 
 
 @pytest.mark.parametrize("attention", ["auto", "reference", "blocked"])
-def test_logits_with_a_sliding_window_are_mistrals(attention):
+def test_logits_with_a_sliding_window_equal_those_of_mistral(attention):
     window = {"window": 7, "attention": attention}
     assert_same_logits(*reshaped("Mistral", window, {}, **LLAMA, head_dim=12, sliding_window=7))
 
 
-def test_logits_with_norms_on_queries_and_keys_are_qwens():
+def test_logits_with_norms_on_queries_and_keys_equal_those_of_qwen():
     norms = {"q_norm": "query_norm", "k_norm": "key_norm"}
     assert_same_logits(*reshaped("Qwen3", {"qk_norm": True}, norms, **LLAMA, head_dim=12))
 
 
 @torch.no_grad()
-def test_hidden_states_of_the_original_transformer_are_torchs():
+def test_hidden_states_of_the_original_transformer_equal_those_of_torch():
     """Vaswani et al. 2017: post-norm, ReLU, sinusoids added to the embedding times the root of the width."""
     config = ModelConfig(
         architecture="encoder-decoder",
@@ -211,7 +211,7 @@ def test_hidden_states_of_the_original_transformer_are_torchs():
 
 
 def torch_names(block):
-    """The parameters of one of our blocks under the names of torch's layers."""
+    """Return the parameters of one of our blocks under the names of torch's layers."""
     named = {"linear1": block.mlp.up, "linear2": block.mlp.down, "norm1": block.attention_norm}
     attentions = {"self_attn": block.attention}
     if block.cross_attention is None:

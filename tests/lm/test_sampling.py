@@ -1,4 +1,4 @@
-"""Samplers as pure functions: what they keep, and that draws follow the distribution."""
+"""Filters keep the right entries, and draws follow the distribution."""
 
 import math
 
@@ -27,7 +27,7 @@ def test_draws_follow_the_softmax_at_each_temperature():
         assert stats.chisquare(draws(logits, 20_000, temperature=value), expected).pvalue > 1e-3
 
 
-def test_draws_from_the_top_are_renormalised():
+def test_filtered_draws_are_renormalised():
     logits = torch.tensor([0.1, 0.4, 0.3, 0.2]).log()
     for options in ({"top_k": 2}, {"top_p": 0.5}, {"top_p": 0.7}, {"min_p": 0.6}):
         observed = draws(logits, 20_000, **options)
@@ -43,7 +43,7 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_p():
 
 @FEW
 @given(rows, st.integers(1, 25))
-def test_top_k_keeps_the_k_largest_as_they_are(logits, k):
+def test_top_k_keeps_the_k_largest_unchanged(logits, k):
     kept = sampling.keep_top_k(logits, k)
     edge = logits.sort(descending=True).values[min(k, len(logits)) - 1]
     assert torch.equal(kept, torch.where(logits >= edge, logits, -math.inf))
@@ -51,7 +51,7 @@ def test_top_k_keeps_the_k_largest_as_they_are(logits, k):
 
 @FEW
 @given(rows, st.floats(0.01, 1.0))
-def test_the_nucleus_always_holds_the_likeliest_and_reaches_p(logits, p):
+def test_the_nucleus_contains_the_likeliest_and_reaches_p(logits, p):
     kept = sampling.keep_top_p(logits, p).isfinite()
     assert kept[logits.argmax()]
     assert torch.softmax(logits, dim=-1)[kept].sum() >= p - 1e-5
@@ -60,7 +60,7 @@ def test_the_nucleus_always_holds_the_likeliest_and_reaches_p(logits, p):
 
 @FEW
 @given(rows, st.floats(0.0, 1.0))
-def test_min_p_keeps_what_is_probable_enough_beside_the_likeliest(logits, p):
+def test_min_p_keeps_tokens_of_enough_probability_relative_to_the_likeliest(logits, p):
     kept = sampling.keep_min_p(logits, p).isfinite()
     shares = torch.softmax(logits.double(), dim=-1)
     shares = shares / shares.max()
@@ -69,7 +69,7 @@ def test_min_p_keeps_what_is_probable_enough_beside_the_likeliest(logits, p):
     assert (shares[~kept] <= p + 1e-5).all()
 
 
-def test_all_filters_together_draw_from_what_transformers_would_leave():
+def test_all_filters_together_leave_what_those_of_transformers_leave():
     from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     logits = torch.randn(12, generator=torch.Generator().manual_seed(5)) * 2
@@ -96,7 +96,7 @@ def test_repetition_is_penalised_as_transformers_does(seed, penalty):
     torch.testing.assert_close(sampling.penalize_repetition(logits, ids, penalty), expected)
 
 
-def test_padding_counts_as_not_said():
+def test_padding_is_not_penalised():
     logits = torch.tensor([[1.0, 1.0, -1.0], [1.0, 1.0, -1.0]])
     ids = torch.tensor([[0, 0, 2], [0, 0, 1]])
     present = torch.tensor([[False, False, True], [False, True, True]])
@@ -104,7 +104,7 @@ def test_padding_counts_as_not_said():
     assert penalised.tolist() == [[1.0, 1.0, -2.0], [0.5, 0.5, -1.0]]
 
 
-def test_a_nucleus_of_all_is_all_however_many_there_are():
+def test_a_nucleus_of_probability_one_keeps_all_of_a_large_vocabulary():
     logits = 3 * torch.randn(50_257, generator=torch.Generator().manual_seed(0))
     assert torch.equal(sampling.keep_top_p(logits, 1.0), logits)
 
@@ -137,6 +137,6 @@ def test_temperature_zero_and_top_one_are_greedy(logits):
         (lambda x: sampling.penalize_repetition(x[None], torch.tensor([[0]]), 0.0), "repetition_penalty is 0.0"),
     ],
 )
-def test_settings_that_keep_nothing_are_refused(filtered, words):
+def test_invalid_settings_are_refused(filtered, words):
     with pytest.raises(ValueError, match=words):
         filtered(torch.zeros(3))
