@@ -22,7 +22,7 @@ from pipelines.cli.sampling_options import SamplingOptions
 from pipelines.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from pipelines.run.generation import Guesses
+    from pipelines.run.text_generation import Guesses
 
 BEAMS = 4
 TOKENS = 200
@@ -80,7 +80,7 @@ def generate(
         seed=seed,
     )
     _check(options, tokens, beams, length_penalty)
-    from pipelines.run.generation import filled_masks, load_run, sampled_texts, searched_texts
+    from pipelines.run.text_generation import filled_masks, load_run, sampled_texts, searched_texts
 
     loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
     prompts = [_read(each) for each in prompt or [""]]

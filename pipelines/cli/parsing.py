@@ -103,13 +103,13 @@ def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool
     def bind(*positional: Any, quiet: bool, **named: Any) -> tuple[partial[T], bool]:
         return partial(target, *positional, **named), quiet
 
-    own = inspect.signature(target)
+    signature = inspect.signature(target)
     option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
     # Before the other options: --help lists it beside -h.
-    parameters = sorted([option, *own.parameters.values()], key=lambda parameter: parameter.kind)
-    bind.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
+    parameters = sorted([option, *signature.parameters.values()], key=lambda parameter: parameter.kind)
+    bind.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     hints = {**_parameter_annotations(target), "quiet": Quiet}
-    for parameter in own.parameters.values():
+    for parameter in signature.parameters.values():
         hint = _default_hint(parameter)
         if hint is not None:
             hints[parameter.name] = Annotated[hints[parameter.name], tyro.conf.arg(help_behavior_hint=hint)]
