@@ -10,6 +10,7 @@ import pytest
 from pipelines.evaluate import evaluate
 from pipelines.generate import generate
 from pipelines.report import report
+from pipelines.reporting.samples import Sample
 
 
 def test_the_same_seed_writes_the_same_text(trained_gpt, printed):
@@ -101,8 +102,8 @@ def test_the_report_shows_the_numbers_of_evaluation_json(trained_gpt, tmp_path):
 
 def test_text_from_the_corpus_cannot_break_the_page(trained_gpt, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "pipelines.reporting.samples.samples_of",
-        lambda run, model: [{"title": "t", "before": "<script>alert(1)</script>", "text": "</pre>&amp;"}],
+        "pipelines.reporting.subject.samples_of",
+        lambda run, model: [Sample("t", "", "<script>alert(1)</script>", "</pre>&amp;")],
     )
     text = report([trained_gpt], out=tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script>" not in text
