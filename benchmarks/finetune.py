@@ -27,7 +27,7 @@ from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.recipe import Recipe, load_recipe
 from pipelines.train_tokenizer import train_tokenizer
-from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.training.config import FinetuneConfig
 
 RESULTS = Path(__file__).parent / "results" / "finetune"
 VOCABULARY = 8192

@@ -87,7 +87,7 @@ class OurSteps:
 
     def step(self, consumed: int, tokens: int):
         """What the trainer asks its data for: the batch after so many sequences."""
-        from pipelines.training.loader import Batch
+        from pipelines.training.batch import Batch
 
         return Batch(*batch_of(self._case, self._tokens, consumed // self._case.batch))
 

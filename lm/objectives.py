@@ -32,7 +32,7 @@ def masked_token(
     block: np.ndarray,
     generator: np.random.Generator,
     *,
-    special_ids: Sequence[int],
+    special_ids: Sequence[int] | np.ndarray,
     mask_id: int,
     cls_id: int,
     sep_id: int,
@@ -156,8 +156,8 @@ class SequencePairs(NamedTuple):
 
 
 def sequence_pairs(
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int] | np.ndarray],
+    targets: Sequence[Sequence[int] | np.ndarray],
     *,
     start_id: int,
     end_id: int,

@@ -6,9 +6,8 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.windows import Objective, WindowSettings
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import special_ids, text_ids
-from pipelines.training.data import Dataset, make_any_objective, open_dataset
-from pipelines.training.loader import MaskedToken, SpanCorruption
-from pipelines.training.pair_loader import SequencePairs
+from pipelines.training.data import Dataset, open_dataset
+from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption, make_objective
 from tokenizer import PAD, Tokenizer
 
 
@@ -16,7 +15,7 @@ def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> Objective:
     """Return the objective of a run. An imported run keeps the start, end and mask ids of its files."""
     ids, objective = text_ids(run, tokenizer), run.recipe.objective
     if objective == "next-token" or "imported_from" not in run.facts:
-        return make_any_objective(run.recipe, length, tokenizer)
+        return make_objective(objective, length, tokenizer, run.recipe.model.document_mask)
     if objective == "masked-token":
         return MaskedToken(length, ids.special, tokenizer.vocab_size)
     if ids.start is None or not ids.stops:
@@ -28,7 +27,7 @@ def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> Objective:
     pad = special_ids(run, tokenizer)["pad_token_id"]
     if not isinstance(pad, int):
         pad = ids.special.get(PAD, end)  # any id: padding is masked
-    return SequencePairs(length, start_id=start, end_id=end, pad_id=pad, before=ids.before, after=ids.after)
+    return PairObjective(length, start_id=start, end_id=end, pad_id=pad, before=ids.before, after=ids.after)
 
 
 def dataset_of(run: Run, data: Path | None) -> Dataset:

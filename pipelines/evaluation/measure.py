@@ -25,8 +25,7 @@ from pipelines.run.loading import Trained, load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
 from pipelines.training.data import Dataset
-from pipelines.training.loader import MaskedToken, SpanCorruption
-from pipelines.training.pair_loader import SequencePairs
+from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,11 +156,11 @@ class SplitScorer:
                     unigram = self._baselines.unigram
                     numbers = pseudo_perplexity(self._model, stream, self._objective, self._tokenizer, unigram, bar)
                 return {**numbers, "bits_per_byte": None}
-            case SequencePairs(), Pairs():
+            case PairObjective(), Pairs():
                 return {"cut": self._objective.cut(stream)} | self._translation(split, stream, self._objective)
         return {}
 
-    def _translation(self, split: str, pairs: Pairs, objective: SequencePairs) -> dict[str, Any]:
+    def _translation(self, split: str, pairs: Pairs, objective: PairObjective) -> dict[str, Any]:
         options = self._plan.options
         if not options.beams:
             return {}

@@ -10,9 +10,8 @@ from lm.analysis.baselines import Bigram, Unigram
 from pipelines.dataset.pairs import Lists, Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.windows import BATCH_WINDOWS, Objective, Stream
-from pipelines.training.data import Dataset
-from pipelines.training.loader import SpanCorruption, validation_batch
-from pipelines.training.pair_loader import SequencePairs
+from pipelines.training.data import Dataset, validation_batch
+from pipelines.training.objectives import PairObjective, SpanCorruption
 
 SPAN_BLOCKS = 2048  # of span corruption that the baselines are fitted on
 
@@ -37,7 +36,7 @@ class Baselines:
 
 def _targets(train: Stream, objective: Objective) -> Sequence[np.ndarray]:
     match objective, train:
-        case SequencePairs(), Pairs():
+        case PairObjective(), Pairs():
             return [_with_ends(train.targets, objective.end_id)]
         case SpanCorruption(), TokenStream():
             return [_span_targets(train, objective)]

@@ -15,8 +15,8 @@ from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.ngrams import Baselines, BaselineScores
 from pipelines.evaluation.windows import Windows, windows_per_batch
-from pipelines.training.data import hidden_states
-from pipelines.training.loader import MaskedToken
+from pipelines.training.batch import hidden_states
+from pipelines.training.objectives import MaskedToken
 from tokenizer import Tokenizer
 
 LOGIT_ROWS = 512  # positions whose logits are in memory at once

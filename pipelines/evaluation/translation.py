@@ -13,7 +13,7 @@ from lm.model import LanguageModel
 from pipelines.cli.display import Bar, say
 from pipelines.dataset.pairs import Pairs
 from pipelines.run.text_ids import known_ids
-from pipelines.training.pair_loader import SequencePairs
+from pipelines.training.objectives import PairObjective
 from tokenizer import Tokenizer
 
 SOURCES, TARGETS = 64, 256  # limits of a batch, so that memory does not grow with the number of beams
@@ -23,7 +23,7 @@ EXAMPLES = 12
 def translation_numbers(
     model: LanguageModel,
     pairs: Pairs,
-    objective: SequencePairs,
+    objective: PairObjective,
     tokenizer: Tokenizer,
     *,
     beams: int,
@@ -66,7 +66,7 @@ def translation_numbers(
 def _translated(
     model: LanguageModel,
     pairs: Pairs,
-    objective: SequencePairs,
+    objective: PairObjective,
     beams: int,
     length_penalty: float,
     allowed: torch.Tensor | None,

@@ -13,15 +13,16 @@ import numpy as np
 
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenStream
-from pipelines.training.loader import Batch, MaskedToken, NextToken, SpanCorruption, StreamObjective, validation_batch
-from pipelines.training.pair_loader import SequencePairs
+from pipelines.training.batch import Batch
+from pipelines.training.data import validation_batch
+from pipelines.training.objectives import MaskedToken, NextToken, PairObjective, SpanCorruption, StreamObjective
 
 # Limits of a batch, so that long windows do not fill memory.
 BATCH_WINDOWS, BATCH_POSITIONS = 16, 16_384
 
 Stream = TokenStream | Pairs
 """The examples of a split."""
-Objective = StreamObjective | SequencePairs
+Objective = StreamObjective | PairObjective
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def windows_over(
             return encoder_windows(stream, objective), None
         case SpanCorruption(), TokenStream():
             return span_windows(stream, objective), stream.blocks * objective.positions
-        case SequencePairs(), Pairs():
+        case PairObjective(), Pairs():
             return pair_windows(stream, objective), int(sum(objective.lengths(stream)[1]))
     raise AssertionError(f"{type(objective).__name__} has no windows over {type(stream).__name__}")
 
@@ -103,7 +104,7 @@ def span_windows(stream: TokenStream, objective: SpanCorruption) -> Iterator[Win
         yield Windows(batch, batch.weights > 0, batch.inputs)
 
 
-def pair_windows(pairs: Pairs, objective: SequencePairs) -> Iterator[Windows]:
+def pair_windows(pairs: Pairs, objective: PairObjective) -> Iterator[Windows]:
     """Yield all pairs, scored at every token of the target and at its end token."""
     for first in range(0, len(pairs), BATCH_WINDOWS):
         batch = objective.batch(pairs, np.arange(first, min(first + BATCH_WINDOWS, len(pairs))))

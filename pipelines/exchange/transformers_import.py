@@ -17,9 +17,9 @@ from pipelines.files import read_json, whole_folder
 from pipelines.run.folder import Run
 from pipelines.run.provenance import provenance
 from pipelines.run.recipe import Recipe, save_config
-from pipelines.run.retention import Keep
 from pipelines.run.text_ids import BEFORE_TEXT, ROLES, given_roles, given_special_ids, is_known
 from pipelines.training.checkpoints import take_snapshot, write_checkpoint
+from pipelines.training.config import TrainConfig
 from pipelines.training.progress import Progress
 from tokenizer import Tokenizer
 
@@ -115,7 +115,7 @@ def _write_run(
     }
     tok.save(folder)
     save_config(folder / "config.toml", recipe, facts)
-    write_checkpoint(folder, take_snapshot(model), Progress().as_state(), Keep(), Run(folder).settings)
+    write_checkpoint(folder, take_snapshot(model), Progress().as_state(), TrainConfig(), Run(folder).settings)
 
 
 def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:

@@ -6,19 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from lm.model import build_model
 from pipelines.build_dataset import build_dataset
-from pipelines.cli.display import answer, messages, results, say, table
+from pipelines.cli.display import answer, messages, quantity, results, say, table
 from pipelines.cli.escapes import safe
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measure import EvaluationOptions, measure, plan
-from pipelines.pretrain import fit_to_data, pretrain
+from pipelines.pretrain import pretrain
 from pipelines.reporting.page import write_page
 from pipelines.reporting.subject import subject_of
 from pipelines.run.folder import Run
 from pipelines.run.recipe import Recipe, load_recipe
 from pipelines.run.retention import latest_checkpoint
 from pipelines.train_tokenizer import train_tokenizer
-from pipelines.training.speed import measure_tokens_per_second
+from pipelines.training.data import open_training_data
+from pipelines.training.loop import Trainer
+from pipelines.training.machine import choose_machine
+from pipelines.training.pretraining import fit_to_data
+from tokenizer import Tokenizer
 
 CORPUS = "stdlib"
 VOCAB_SIZE = 8192
@@ -27,6 +34,9 @@ CONTEXT_LENGTH = 256
 SHARES = {"gpt": 0.6, "bert": 0.4}
 # Maximum epochs of a model, however fast the machine.
 MAX_EPOCHS = 6
+
+WARM_UP_STEPS = 2
+MEASURED_SECONDS = 4.0
 
 
 def run_demo(out: Path, seconds: float) -> dict[str, Any]:
@@ -73,10 +83,33 @@ def _sized(recipe: Recipe, data: Path, seconds: float) -> Recipe:
     """Return `recipe` with the number of tokens that this machine trains on in `seconds`."""
     dataset = TokenDataset(data)
     recipe = fit_to_data(recipe, dataset)
-    rate = measure_tokens_per_second(recipe, dataset)
+    rate = _tokens_per_second(recipe, dataset)
     most = MAX_EPOCHS * dataset.split("train").tokens
     tokens = max(recipe.train.batch_tokens, min(most, int(rate * seconds)))
     return replace(recipe, train=replace(recipe.train, tokens=tokens, warmup_tokens=tokens // 20))
+
+
+def _tokens_per_second(recipe: Recipe, dataset: TokenDataset) -> float:
+    """Return the training speed of `recipe`, measured for `MEASURED_SECONDS` on a model that is thrown away."""
+    machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
+    model = build_model(recipe.model, recipe.train.seed).to(machine.device)
+    model.compute_dtype = machine.dtype
+    data = open_training_data(recipe, dataset, Tokenizer.load(dataset.folder))
+    trainer = Trainer(None, model, data, recipe.train)
+
+    def step() -> None:
+        trainer.step()
+        if machine.device.type == "cuda":
+            torch.cuda.synchronize(machine.device)
+
+    for _ in range(WARM_UP_STEPS):
+        step()
+    started, warm = time.perf_counter(), trainer.at.tokens
+    while time.perf_counter() - started < MEASURED_SECONDS:
+        step()
+    rate = (trainer.at.tokens - warm) / (time.perf_counter() - started)
+    say(f"this machine trains it at about {quantity(rate, 'tok')}/s")
+    return rate
 
 
 def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:

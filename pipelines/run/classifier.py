@@ -1,7 +1,7 @@
 """A fine-tuned classifier and its folder.
 
-config.toml (`model`, `finetune`, `run`: where it comes from), labels.json (a list, in the order of the logits),
-tokenizer.json, model.safetensors, manifest.json (see `pipelines.run.manifest`) and evaluation.json.
+The folder holds config.toml (`model`, `finetune`, and `run`, its origin), labels.json (a list, in the order of the
+logits), tokenizer.json, model.safetensors, manifest.json (see `pipelines.run.manifest`) and evaluation.json.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ import tomli_w
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
+from torch import Tensor
 
 from corpora.labelled import Label
 from lm.classification import Classifier
@@ -34,49 +35,49 @@ from pipelines.run.manifest import (
     warn_of_old,
 )
 from pipelines.run.text_ids import is_known
-from pipelines.training.finetune_config import FinetuneConfig
-from pipelines.training.finetuning import encode_texts, predict_logits
+from pipelines.training.config import FinetuneConfig
 from pipelines.training.machine import choose_machine
 from tokenizer import CLS, SEP, Tokenizer
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
+PREDICTED_TEXTS = 64
 
 
 @dataclass(frozen=True)
 class TextClassifier:
-    """A trained model with what it takes to ask it about texts."""
+    """A trained classifier with its tokenizer and labels. Made by `load_classifier`."""
 
     model: Classifier
     tokenizer: Tokenizer
     labels: list[Label]
     config: FinetuneConfig
     edges: tuple[int, int]
-    """The ids that a text is read between, which stand for <|cls|> and <|sep|>."""
+    """Ids of <|cls|> and <|sep|>, which the model reads around a text."""
 
     def predict(self, texts: Sequence[str]) -> tuple[list[Label], np.ndarray]:
-        """The likeliest label of each of N texts, and the probabilities (N, L) float64 of all `labels`, in their order.
+        """Return the likeliest label of each of N texts, and the probabilities (N, L) float64 of all `labels`.
 
-        A text longer than the model reads is cut at its end.
+        A text longer than `room` tokens is cut at its end.
         """
         probabilities = torch.softmax(self.logits(texts).double(), dim=-1)
         return [self.labels[i] for i in probabilities.argmax(dim=-1).tolist()], probabilities.numpy()
 
     def cut(self, texts: Sequence[str]) -> list[bool]:
-        """Which of the texts are longer than what is read of them, `room` tokens."""
+        """Return for each text whether it is longer than `room` tokens."""
         return [len(ids) > self.room for ids in self.tokenizer.encode_batch(texts, disallowed_special=())]
 
     @property
     def room(self) -> int:
-        """Tokens of a text that are read: <|cls|> and <|sep|> take two of the context."""
+        """Number of tokens that the model reads of a text: the context without <|cls|> and <|sep|>."""
         return self.model.config.context_length - 2
 
-    def logits(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> torch.Tensor:
-        """(N, L) float32 on the CPU."""
+    def logits(self, texts: Sequence[str], progress: Callable[[int], None] | None = None) -> Tensor:
+        """Return the logits (N, L) of N texts, float32 on the CPU."""
         rows, _ = encode_texts(self.tokenizer, texts, self.model.config.context_length, self.edges)
-        return predict_logits(self.model, rows, progress)
+        return _predict_logits(self.model, rows, progress)
 
     def save(self, folder: Path, run: dict[str, Any], evaluation: dict[str, Any]) -> None:
-        """Write the files of a classifier into `folder`, which is there; `run`: facts of where it comes from."""
+        """Write the files of the classifier into `folder`, which exists; `run`: facts about its origin."""
         self.tokenizer.save(folder)
         weights = {name: value.cpu().contiguous() for name, value in self.model.state_dict().items()}
         save_tensors(folder / WEIGHTS, weights)
@@ -90,11 +91,11 @@ class TextClassifier:
 
 
 def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "float32") -> TextClassifier:
-    """The classifier that `bytelm finetune` wrote into `folder`, ready to `predict`:
+    """Return the classifier that `bytelm finetune` wrote into `folder`:
 
         labels, probabilities = load_classifier("my-classifier").predict(["a text", "another"])
 
-    Raises ValueError, naming the file, for a folder that holds none or a damaged one.
+    Raises ValueError, naming the file, if there is none or it is damaged.
     """
     folder = Path(folder)
     if not holds_classifier(folder):
@@ -118,7 +119,7 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
 
 
 def holds_classifier(folder: Path) -> bool:
-    """Whether the folder has the files of a classifier."""
+    """Return whether the folder has the files of a classifier."""
     return all((folder / name).is_file() for name in ("config.toml", LABELS, WEIGHTS))
 
 
@@ -144,7 +145,7 @@ def _verified_weights(folder: Path, settings: Mapping[str, Any]) -> bytes:
 
 
 def _labels(path: Path) -> list[Label]:
-    labels = read_json(path, "run bytelm finetune again", list)
+    labels: list[Label] = read_json(path, "run bytelm finetune again", list)
     if not all(isinstance(label, str | int) for label in labels):
         raise ValueError(f"{path} is damaged: run bytelm finetune again")
     return labels
@@ -156,3 +157,45 @@ def _configs(path: Path) -> tuple[ModelConfig, FinetuneConfig, dict[str, Any]]:
         return ModelConfig(**tables["model"]), FinetuneConfig(**tables["finetune"]), dict(tables["run"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}): run bytelm finetune again") from None
+
+
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], positions: int, edges: tuple[int, int]
+) -> tuple[list[np.ndarray], int]:
+    """Return the ids (T,) int64 that an encoder reads of each text, at most `positions`, and the number of cut texts.
+
+    The ids are the first of `edges` (`<|cls|>`), the tokens, cut at the end if they are too many, and the second of
+    `edges` (`<|sep|>`). Special tokens spelled in a text are encoded as text.
+    """
+    room = positions - 2
+    encoded = tokenizer.encode_batch(texts, disallowed_special=())
+    rows = [np.array([edges[0], *ids[:room], edges[1]], dtype=np.int64) for ids in encoded]
+    return rows, sum(len(ids) > room for ids in encoded)
+
+
+@torch.no_grad()
+def _predict_logits(
+    model: Classifier, rows: Sequence[np.ndarray], progress: Callable[[int], None] | None = None
+) -> Tensor:
+    """Return the logits (N, labels) of texts of token ids (T,), float32 on the CPU."""
+    model.eval()
+    device = next(model.parameters()).device
+    order = np.argsort([len(row) for row in rows], kind="stable")
+    logits = torch.empty(len(rows), model.head.output.weight.shape[0])
+    for start in range(0, len(rows), PREDICTED_TEXTS):
+        chosen = order[start : start + PREDICTED_TEXTS]
+        logits[torch.from_numpy(chosen)] = model(*padded([rows[i] for i in chosen], device)).cpu()
+        if progress:
+            progress(start + len(chosen))
+    return logits
+
+
+def padded(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Return the rows padded to the longest, ids (B, T), and a mask (B, T) bool, False at padding; None without any."""
+    lengths = torch.tensor([len(row) for row in rows])
+    longest = int(lengths.max())
+    ids = torch.zeros(len(rows), longest, dtype=torch.int64)
+    for target, row in zip(ids, rows, strict=True):
+        target[: len(row)] = torch.from_numpy(row)
+    present = None if bool((lengths == longest).all()) else (torch.arange(longest) < lengths[:, None]).to(device)
+    return ids.to(device), present

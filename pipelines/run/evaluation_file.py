@@ -73,7 +73,8 @@ def is_whole(contents: dict[str, Any]) -> bool:
     """Whether `contents` has the structure of an evaluation.json."""
     splits, measured, earlier = (contents.get(key) for key in ("splits", "measured", "earlier"))
     return (
-        _is_table_of_tables(splits)
+        isinstance(splits, dict)
+        and _is_table_of_tables(splits)
         and all(map(_are_numbers, splits.values()))
         and (measured is None or _is_table_of_tables(measured))
         and (earlier is None or (isinstance(earlier, list) and all(map(_is_entry, earlier))))

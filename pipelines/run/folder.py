@@ -1,8 +1,8 @@
-"""A run's folder: its configuration, tokenizer, metrics and checkpoints, used by one process at a time."""
+"""A run's folder: its configuration, tokenizer, metrics and checkpoints. One process at a time uses it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,7 @@ from tokenizer import Tokenizer
 
 
 class Run:
-    """A run folder that exists.
-
-    Raises ValueError when `folder` holds no run.
-    """
+    """An existing run folder; ValueError if `folder` holds no run."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -29,7 +26,7 @@ class Run:
             raise ValueError(f"{folder} is not a run: it has no config.toml (bytelm pretrain makes one)")
         if is_classifier(self.folder):
             raise ValueError(
-                f"{folder} is a classifier, not a run: bytelm classify asks it, bytelm finetune makes another"
+                f"{folder} is a classifier, not a run: use bytelm classify, or train another with bytelm finetune"
             )
         self.recipe: Recipe = load_recipe(path)
         self.facts: dict[str, Any] = read_toml(path).get("run", {})
@@ -60,12 +57,12 @@ class Run:
         return read_metrics(self.folder / "metrics.jsonl")
 
     def evaluation(self) -> dict[str, Any] | None:
-        """evaluation.json, or None before bytelm evaluate."""
+        """Return the content of evaluation.json; None before bytelm evaluate."""
         path = self.folder / "evaluation.json"
         if not path.exists():
             return None
         remedy = f"run bytelm evaluate {self.folder} again"
-        evaluation = read_json(path, remedy)
+        evaluation: dict[str, Any] = read_json(path, remedy)
         if not is_whole(evaluation):
             raise ValueError(f"{path} is damaged (it lacks a table of numbers): {remedy}")
         return evaluation
@@ -83,13 +80,13 @@ def checked_tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
 
 
 def is_classifier(folder: Path) -> bool:
-    """Whether the folder is one that bytelm finetune wrote, which has a config.toml too."""
+    """Return whether bytelm finetune wrote the folder, which then has a config.toml too."""
     return (folder / "labels.json").is_file()
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The run folder for this process alone (it is made if need be); ValueError while another process has it."""
+    """Lock the run folder for this process, creating it if needed; ValueError if another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with locked_file(
@@ -97,36 +94,35 @@ def locked(folder: Path) -> Iterator[None]:
         ):
             yield
     finally:
-        # A start that was refused leaves nothing behind.
+        # A refused start leaves nothing behind.
         if not any(folder.iterdir()):
             folder.rmdir()
 
 
 def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenizer: Tokenizer) -> Run:
-    """The run of `recipe` in `folder`: a new one, or the one that is there if it is the same but for fields of
-    CHANGEABLE, which the run then takes over.
+    """Return the run of `recipe` in `folder`: a new one, or an existing one that differs only in CHANGEABLE fields.
 
-    Raises ValueError, naming the first field that differs, when the folder holds another run, and when it holds
-    something else.
+    An existing run takes over the new values. Raises ValueError if the folder holds another run, naming the first field
+    that differs, or something else.
     """
     if (folder / "config.toml").exists():
         run = Run(folder)
         if "imported_from" in run.facts:
-            raise ValueError(f"{folder} was imported, and training does not go on from it: choose another --out")
+            raise ValueError(f"{folder} was imported, and training cannot resume it: choose another --out")
         _check_config(run)
         changes = _changes(run, recipe, facts["dataset_fingerprint"])
         if changes or run.facts["data"] != facts["data"]:
-            # The dataset may have moved: the run remembers where it is now.
+            # The dataset may have moved: record its new path.
             save_config(folder / "config.toml", recipe, {**run.facts, "data": facts["data"]})
             run = Run(folder)
         if changes:
-            told = ", ".join(f"{name} {now!r} (was {was!r})" for name, was, now in changes)
-            say(f"{run.name} goes on with {told}")
+            changed = ", ".join(f"{name} {now!r} (was {was!r})" for name, was, now in changes)
+            say(f"{run.name} resumes with {changed}")
         return run
-    strangers = [path.name for path in folder.iterdir() if path.name != ".lock" and path.suffix != ".partial"]
-    if strangers and not (strangers == ["tokenizer.json"] and _holds(folder, tokenizer)):
+    foreign = [path.name for path in folder.iterdir() if path.name != ".lock" and path.suffix != ".partial"]
+    if foreign and not (foreign == ["tokenizer.json"] and _holds(folder, tokenizer)):
         raise ValueError(
-            f"{folder} is not empty and holds no run (it has {strangers[0]}): choose another --out, or empty it"
+            f"{folder} is not empty and holds no run (it has {foreign[0]}): choose another --out, or empty it"
         )
     tokenizer.save(folder)
     save_config(folder / "config.toml", recipe, facts)
@@ -149,18 +145,18 @@ def _check_config(run: Run) -> None:
 
 def _changes(run: Run, recipe: Recipe, dataset: str) -> list[tuple[str, Any, Any]]:
     """Return (field, the run's value, `recipe`'s value) for each change; ValueError for a forbidden change."""
-    asked, there = flat(asdict(recipe)), flat(asdict(run.recipe))
+    new, old = flat(asdict(recipe)), flat(asdict(run.recipe))
     if run.facts["dataset_fingerprint"] != dataset:
         raise ValueError(
             f"{run.folder} was trained on a dataset with the fingerprint {run.facts['dataset_fingerprint'][:16]}, not "
             f"{dataset[:16]}: give the run's own --data, build it again if it was altered, or choose another --out"
         )
-    changes = [(name, there[name], value) for name, value in asked.items() if value != there[name]]
+    changes = [(name, old[name], value) for name, value in new.items() if value != old[name]]
     for name, was, now in changes:
         if name == "train.batch_tokens" and name in run.settings:
             raise ValueError(
-                f"{run.folder} was begun with train.batch_tokens {was!r}, not {now!r}, and its pairs are sorted into "
-                "batches of that size, so that none is read twice: give the same, or choose another --out"
+                f"{run.folder} has train.batch_tokens {was!r}, not {now!r}, and its pairs are sorted into batches of "
+                "that size: give the same value, or choose another --out"
             )
         if name in run.settings or (name == "train.tokens" and now < was):
             raise ValueError(
@@ -171,13 +167,8 @@ def _changes(run: Run, recipe: Recipe, dataset: str) -> list[tuple[str, Any, Any
 
 
 def _holds(folder: Path, tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer.json of `folder` is `tokenizer`: all that a start killed at a bad moment leaves."""
+    """Return whether tokenizer.json is `tokenizer`, as a start that was killed before config.toml leaves it."""
     try:
         return Tokenizer.load(folder).fingerprint == tokenizer.fingerprint
     except ValueError:
         return False
-
-
-def with_machine(recipe: Recipe, device: str, dtype: str) -> Recipe:
-    """`recipe` with "auto" resolved."""
-    return replace(recipe, train=replace(recipe.train, device=device, dtype=dtype))

@@ -86,7 +86,7 @@ def load_run(
         path: Folder of the run.
         checkpoint: newest, best (the lowest validation loss), or the number of a step.
         device: auto, cpu or cuda.
-        dtype: Of activations and matrix products: float32, bfloat16 or auto.
+        dtype: Dtype of activations and matrix products: float32, bfloat16 or auto.
     """
     run = Run(path)
     tok = run.tokenizer()

@@ -123,7 +123,7 @@ def check_run(folder: Path, manifest: Manifest, settings: Mapping[str, Any]) -> 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested dicts by their dotted names."""
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in tree.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
@@ -139,9 +139,10 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return read_json(path, "")
+        content: dict[str, Any] = read_json(path, "")
     except (OSError, ValueError):
         raise DamagedCheckpointError(f"{path} is missing or damaged") from None
+    return content
 
 
 def _read_old_manifest(folder: Path) -> Manifest:

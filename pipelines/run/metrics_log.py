@@ -1,4 +1,4 @@
-"""What a run logs: metrics.jsonl, and the same for TensorBoard where the recipe says so."""
+"""The log of a run: metrics.jsonl, and the same numbers for TensorBoard if the recipe asks for it."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from typing import Any
 from pipelines.files import naming, parse_json, write_whole
 
 REMEDY = "remove that line"
-ABOVE_FLOAT32 = 2.0**128  # the loss and the norm of a gradient are float32
+ABOVE_FLOAT32 = 2.0**128  # losses and gradient norms are float32
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def _lines(content: bytes) -> list[bytes]:
 
 
 def _parse(line: bytes, name: str) -> dict[str, Any]:
-    record = parse_json(line, name, REMEDY)
+    record: dict[str, Any] = parse_json(line, name, REMEDY)
     if wrong := _wrong_field(record):
         raise ValueError(f"{name} is damaged (its {wrong[:40]!r} is missing or has an impossible value): {REMEDY}")
     return record
@@ -63,12 +63,12 @@ class MetricsLog:
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False, saved: dict[str, Any] | None = None) -> None:
         self._path = folder / "metrics.jsonl"
-        kept = self._kept_lines(step, saved)
-        text = b"".join(line + b"\n" for line in kept)
+        lines = self._retained_lines(step, saved)
+        text = b"".join(line + b"\n" for line in lines)
         write_whole(self._path, text.decode())
         self._bytes, self._digest = len(text), hashlib.sha256(text)
         self._file = self._path.open("a", encoding="utf-8")
-        self._events = Events(folder / "tensorboard", [json.loads(line) for line in kept]) if tensorboard else None
+        self._events = Events(folder / "tensorboard", [json.loads(line) for line in lines]) if tensorboard else None
 
     def state(self) -> dict[str, Any]:
         """Return the log's size in bytes and its SHA-256."""
@@ -84,7 +84,7 @@ class MetricsLog:
         if self._events is not None:
             self._events.write(record)
 
-    def _kept_lines(self, step: int, saved: dict[str, Any] | None) -> list[bytes]:
+    def _retained_lines(self, step: int, saved: dict[str, Any] | None) -> list[bytes]:
         content = self._path.read_bytes() if self._path.exists() else b""
         if saved and hashlib.sha256(content[: saved["bytes"]]).hexdigest() == saved["sha256"]:
             return _lines(content[: saved["bytes"]])
@@ -112,7 +112,7 @@ class MetricsLog:
         return path
 
     def sync(self) -> None:
-        """Make sure that what was written is on disk: a checkpoint must not outlive its metrics."""
+        """Write the lines through to the disk, so that no checkpoint outlives its metrics."""
         with self._named():
             os.fsync(self._file.fileno())
 
@@ -124,7 +124,7 @@ class MetricsLog:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """A full disk says which file it has no room for."""
+        """Name the file in an OSError, such as that of a full disk."""
         try:
             yield
         except OSError as error:
@@ -171,6 +171,6 @@ class Events:
 
 
 def require_tensorboard() -> None:
-    """ValueError where TensorBoard is not installed."""
+    """Raise ValueError if TensorBoard is not installed."""
     if find_spec("tensorboard") is None:
         raise ValueError("train.tensorboard needs the package tensorboard: pip install 'bytelm[tensorboard]'")

@@ -1,21 +1,20 @@
-"""Prompts as the ids that a model reads. What it cannot read whole is cut, and it is said what."""
+"""Prompts as the ids that a model reads. Prompts longer than the context are cut, with a warning."""
 
 import warnings
 from collections.abc import Sequence
 
 from lm.config import ModelConfig
 from pipelines.run.text_ids import TextIds
-from pipelines.training.loader import required
+from pipelines.training.objectives import require_special_tokens
 from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
 
-SHOWN = 40  # characters of a text that say where it was cut
+SHOWN = 40  # characters of a text in a warning about a cut
 
 
 def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig, around: TextIds) -> list[list[int]]:
-    """What a decoder goes on from, for each prompt: what texts begin with (of what we train the end of another
-    document), and the text. Of one that is longer than the context its end.
+    """Return the ids that a decoder continues, for each prompt: the ids before a text, and the text.
 
-    Raises ValueError for an empty prompt where there is nothing to start from.
+    A prompt longer than the context is cut at its beginning. Raises ValueError for an empty prompt without a start id.
     """
     rows = [[*around.before, *tok.encode(text, disallowed_special=())] for text in prompts]
     if around.start is not None:
@@ -27,21 +26,21 @@ def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig, arou
         if len(row) > most:
             warnings.warn(
                 f"{_which('prompt', number, rows)} has {len(row):,} tokens, of which the model reads the last "
-                f"{most:,}: what comes before {_shown(tok, row[-most:])} was cut off",
+                f"{most:,}: the text before {_shown(tok, row[-most:])} was cut off",
                 stacklevel=2,
             )
     return [row[-most:] for row in rows]
 
 
 def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, around: TextIds) -> list[list[int]]:
-    """What an encoder-decoder reads of each source: the text, in which sentinels stand for spans, and its end. Of one
-    that is longer than the context the beginning, as in training, unless positions are relative and so know no end.
+    """Return the ids that an encoder-decoder reads of each source: the text, with sentinels for spans, and its end.
 
-    Raises ValueError where there is nothing that a target would start or end with.
+    A source longer than the context is cut at its end, as in training; relative positions have no limit. Raises
+    ValueError if the model has no id that starts or ends a target.
     """
     special = around.special
     if around.start is None or not around.stops:
-        required("an encoder-decoder", (END_OF_TEXT,), special)
+        require_special_tokens("an encoder-decoder", (END_OF_TEXT,), special)
     marks = {special[name] for name in sentinels(len(special)) if name in special}
     allowed = {spelling for spelling, i in tok.special_tokens.items() if i in marks}
     rows = [tok.encode(text, allowed_special=allowed, disallowed_special=()) for text in sources]
@@ -51,7 +50,7 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, arou
             if len(row) > most:
                 warnings.warn(
                     f"{_which('source', number, rows)} has {len(row):,} tokens, of which the model reads the first "
-                    f"{most:,}: what comes from {_shown(tok, row[most:])} on was cut off",
+                    f"{most:,}: the text from {_shown(tok, row[most:])} on was cut off",
                     stacklevel=2,
                 )
         rows = [row[:most] for row in rows]
@@ -59,15 +58,15 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, arou
 
 
 def masked_ids(tok: Tokenizer, text: str, config: ModelConfig, around: TextIds) -> list[int]:
-    """What an encoder reads of a text with <|mask|>s: it, between <|cls|> and <|sep|>.
+    """Return the ids that an encoder reads of a text with masks: <|cls|>, the text, <|sep|>.
 
-    Raises ValueError for a text without a mask, one that is too long, and a tokenizer without these three.
+    Raises ValueError if the text has no mask or is too long, or if the tokenizer lacks one of these special tokens.
     """
     special = around.special
-    required("an encoder", (CLS, SEP, MASK), special)
+    require_special_tokens("an encoder", (CLS, SEP, MASK), special)
     mask = next(spelling for spelling, i in tok.special_tokens.items() if i == special[MASK])
     if mask not in text:
-        raise ValueError(f"--prompt has no {mask}: put it where the encoder shall guess a token")
+        raise ValueError(f"--prompt has no {mask}: put it where the encoder should predict a token")
     ids = [special[CLS], *tok.encode(text, allowed_special={mask}, disallowed_special=()), special[SEP]]
     if len(ids) > config.context_length and config.positions not in ("relative", "none"):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Recipes: TOML files that say which model is trained on which objective, and how.
+"""Recipes: TOML files with a model, an objective and the settings of its training.
 
-A recipe is named (a file of `recipes/`) or a path. The run's config.toml is a recipe too, fully resolved, with a
-`[run]` table of facts about the run beside it.
+A recipe is the name of a file in `recipes/`, or a path. A run's config.toml is a recipe too, fully resolved, with a
+table `[run]` of facts about the run.
 """
 
 import reprlib
@@ -31,8 +31,8 @@ class Recipe:
     """A model, its objective and its training."""
 
     objective: Literal["next-token", "masked-token", "span-corruption", "sequence-pairs"] = "next-token"
-    """What the model learns: the next token (decoder), masked tokens (encoder), spans taken out of a text, or the
-    targets of pairs (encoder-decoder)."""
+    """Training objective: next tokens (decoder), masked tokens (encoder), corrupted spans of a text, or the targets of
+    pairs (encoder-decoder)"""
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
@@ -57,22 +57,22 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with bytelm."""
+    """Return the names of the recipes that come with bytelm."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def recipe_descriptions() -> str:
-    """A line for each recipe that comes with bytelm: its name and what it is."""
+    """Return a line with the name and the description of each recipe that comes with bytelm."""
     width = max(map(len, recipe_names()))
     lines = [f"  {name:<{width}}  {read_toml(RECIPES / f'{name}.toml')['description']}" for name in recipe_names()]
     return "\n".join(lines)
 
 
 def load_recipe(name: str | Path) -> Recipe:
-    """The recipe of that name, or in that TOML file.
+    """Return the recipe with that name, or in that TOML file.
 
-    Raises ValueError, naming file and field, when there is none, or when it has a field that does not exist
-    (and then the nearest that does) or of the wrong type.
+    Raises ValueError if there is none, or, naming file and field, for an unknown field (with the nearest known one) or
+    a value of the wrong type.
     """
     path = RECIPES / f"{name}.toml" if str(name) in recipe_names() else Path(name)
     if not path.is_file():
@@ -81,7 +81,8 @@ def load_recipe(name: str | Path) -> Recipe:
         raise ValueError(
             f"there is no recipe {str(name)!r}: {hint}recipes are {', '.join(recipe_names())}, or a .toml file"
         )
-    return _build(Recipe, read_toml(path), str(path), "", ignore=("run", "description"))
+    recipe: Recipe = _build(Recipe, read_toml(path), str(path), "", ignore=("run", "description"))
+    return recipe
 
 
 def save_config(path: Path, recipe: Recipe, run: dict[str, Any]) -> None:
@@ -101,7 +102,7 @@ def _build(cls: type, table: dict[str, Any], source: str, prefix: str, ignore: t
             hint = f"; did you mean {prefix}{nearest[0]}?" if nearest else f"; there are {', '.join(names)}"
             raise ValueError(f"{source}: there is no field {prefix}{key[:100]}{hint}")
         hint = hints[key]
-        if is_dataclass(hint):
+        if isinstance(hint, type) and is_dataclass(hint):
             if not isinstance(value, dict):
                 raise ValueError(f"{source}: {prefix}{key} must be a table [{prefix}{key}]")
             values[key] = _build(hint, value, source, f"{prefix}{key}.")
@@ -114,7 +115,7 @@ def _build(cls: type, table: dict[str, Any], source: str, prefix: str, ignore: t
 
 
 def _check(hint: Any, value: Any, source: str, name: str) -> Any:
-    """`value` as the type `hint`; ValueError names the field when it is of another."""
+    """Return `value` as the type `hint`; ValueError, naming the field, if it has another type."""
     if get_origin(hint) is Literal:
         if value in get_args(hint):
             return value
@@ -134,7 +135,7 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
         kinds = "float" if hint is float else " or ".join(t.__name__ for t in accepted)
         raise ValueError(f"{source}: {name} is {reprlib.repr(value)}, but must be of type {kinds}")
-    bits = 128 if hint is float else 63  # the ranges of float32 and int64; NaN is refused too
+    bits = 128 if hint is float else 63  # the ranges of float32 and int64; the comparison refuses NaN too
     if isinstance(value, int | float) and not abs(value) < 2**bits:
         raise ValueError(f"{source}: {name} is out of range: its magnitude must be below 2^{bits}")
-    return float(value) if hint is float else value
+    return float(value) if hint is float and isinstance(value, int | float) else value

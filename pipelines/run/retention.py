@@ -1,50 +1,44 @@
-"""Which checkpoints a run has, and which of them stay. Imports no torch."""
+"""Which checkpoints a run has, and which of them it keeps. Imports no torch."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.files import read_json
+from pipelines.training.config import TrainConfig
 
 STATE = "state.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Keep:
-    """Which checkpoints stay: the newest `last`; with `best` the one of the lowest validation loss; and the first one
-    past each multiple of `every_tokens`, where that is not 0."""
+def retained(run: Path, newest: Path, config: TrainConfig) -> set[Path]:
+    """Return the checkpoints that a run keeps after it wrote `newest`.
 
-    last: int = 1
-    best: bool = False
-    every_tokens: int = 0
-
-    def kept(self, run: Path, newest: Path) -> set[Path]:
-        """The folders that stay after `newest` was written. One whose state.json cannot be read counts as neither best
-        nor a multiple. Those of later steps go: the run went on from before them, since they are damaged."""
-        folders = checkpoint_folders(run)
-        folders = folders[: folders.index(newest) + 1]
-        kept = set(folders[-self.last :])
-        losses = validation_losses(folders)
-        if self.best and losses:
-            kept.add(min(losses, key=losses.__getitem__))
-        reached = 0
-        for folder in folders:
-            state = readable_state(folder)
-            if self.every_tokens and state.get("tokens", 0) // self.every_tokens > reached:
-                reached = state["tokens"] // self.every_tokens
-                kept.add(folder)
-        return kept
+    A checkpoint with an unreadable state.json is neither best nor past a multiple of tokens. Checkpoints of later steps
+    go: they are damaged, and the run resumed before them.
+    """
+    folders = checkpoint_folders(run)
+    folders = folders[: folders.index(newest) + 1]
+    keep = set(folders[-config.keep_checkpoints :])
+    losses = validation_losses(folders)
+    if config.keep_best and losses:
+        keep.add(min(losses, key=losses.__getitem__))
+    reached = 0
+    for folder in folders:
+        tokens = readable_state(folder).get("tokens", 0)
+        if config.keep_every_tokens and tokens // config.keep_every_tokens > reached:
+            reached = tokens // config.keep_every_tokens
+            keep.add(folder)
+    return keep
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
+    """Return the checkpoints of a run, oldest first."""
     folders = [path for path in (run / "checkpoints").glob("step-*") if path.name[5:].isdigit()]
     return sorted(folders, key=lambda path: int(path.name[5:]))
 
 
 def latest_checkpoint(run: Path) -> Path:
-    """The newest checkpoint of a run; ValueError when it has none."""
+    """Return the newest checkpoint of a run; ValueError if there is none."""
     folders = checkpoint_folders(run)
     if not folders:
         raise ValueError(f"{run} has no checkpoint: bytelm pretrain makes one")
@@ -52,17 +46,20 @@ def latest_checkpoint(run: Path) -> Path:
 
 
 def validation_losses(folders: Iterable[Path]) -> dict[Path, float]:
-    """Those of the checkpoints, oldest first, whose own weights were measured: others only know that of weights before.
-    Where it was measured on more or fewer tokens later, only those since."""
+    """Return the loss of each checkpoint that was validated at its own step, oldest first.
+
+    If `validation_tokens` changed during the run, only losses on the newest number of tokens are comparable; others are
+    left out.
+    """
     states = {folder: readable_state(folder) for folder in folders}
     measured = {f: s for f, s in states.items() if s.get("validation_loss") is not None}
     tokens = next((s.get("validated_tokens") for s in reversed(measured.values())), None)
-    own = {f: s for f, s in measured.items() if s.get("validated_step") == s.get("step")}
-    return {f: s["validation_loss"] for f, s in own.items() if s.get("validated_tokens") == tokens}
+    validated = {f: s for f, s in measured.items() if s.get("validated_step") == s.get("step")}
+    return {f: s["validation_loss"] for f, s in validated.items() if s.get("validated_tokens") == tokens}
 
 
 def readable_state(folder: Path) -> dict[str, Any]:
-    """Return the content of state.json, or an empty dict where it is missing or damaged."""
+    """Return the content of state.json, or an empty dict if it is missing or damaged."""
     try:
         state = read_json(folder / STATE, "")
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The ids around the texts of a run, and those that its texts may hold."""
+"""The ids around the texts of a run, and the special ids that its texts may hold."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,68 +12,70 @@ from pipelines.run.folder import Run
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-"""What config.json of transformers names; of these an eos_token_id may be several."""
+"""Names of special ids in config.json of transformers. An eos_token_id may be a list."""
 BEFORE_TEXT = "bytelm_before_text"
-"""What our config.json names beside them: the ids that documents began with in training, which no tokenizer of
-transformers puts there by itself."""
+"""Name in our exported config.json of the ids that began documents in training, which no tokenizer of transformers adds
+by itself."""
 ROLES = {"cls_token": CLS, "sep_token": SEP, "mask_token": MASK}
-"""What tokenizer_config.json of transformers names, in whatever spelling, and how we spell it."""
+"""Names of special tokens in tokenizer_config.json of transformers, with our spellings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextIds:
-    """With which ids texts begin and end for a run's model, and what else its special tokens stand for."""
+    """The ids that a run's model reads around a text, and its special ids."""
 
     before: tuple[int, ...]
-    """Read before a prompt."""
+    """Ids before a prompt"""
     after: tuple[int, ...]
-    """Read after the source of an encoder-decoder."""
+    """Ids after the source of an encoder-decoder"""
     start: int | None
-    """What is gone on from where there is no prompt, as in an encoder-decoder's target."""
+    """Start id when there is no prompt, as in the target of an encoder-decoder"""
     stops: tuple[int, ...]
-    """Each ends what the model writes; the targets of an encoder-decoder are given the first."""
+    """Ids that end generated text; targets of an encoder-decoder end with the first."""
     special: dict[str, int]
-    """The ids of the tokenizer's special tokens, and of those that stand for ours in other spellings, by ours."""
+    """Ids of the tokenizer's special tokens; special tokens in other spellings are also listed under ours."""
 
 
 def text_ids(run: Run, tok: Tokenizer) -> TextIds:
-    """Those of an imported run are what its files say, as in transformers. Otherwise, and where they say nothing, a
-    text begins and ends with <|endoftext|>, if the tokenizer has it; a decoder's begins so if its dataset had it before
-    documents."""
+    """Return the ids around the texts of a run.
+
+    An imported run has those of its files, as in transformers. Otherwise, and for ids that the files lack, a text ends
+    with <|endoftext|> if the tokenizer has it. It also begins with it for a decoder whose dataset had it before
+    documents.
+    """
     named, end = special_ids(run, tok), tok.special_tokens.get(END_OF_TEXT)
-
-    def first_of(*names: str) -> int | list[int] | None:
-        return next((named[name] for name in names if named[name] is not None), end)
-
-    stops = first_of("eos_token_id")
-    stops = () if stops is None else tuple(stops) if isinstance(stops, list) else (stops,)
-    # Of what we train, a decoder reads documents one after the other; an encoder-decoder's source has but an end.
+    stops = _as_tuple(named["eos_token_id"]) or _as_tuple(end)
+    starts = _as_tuple(named["decoder_start_token_id"]) or _as_tuple(named["bos_token_id"]) or _as_tuple(end)
+    # In our training a decoder reads one document after another; the source of an encoder-decoder has only an end.
     begins = run.recipe.model.architecture == "decoder" and end is not None and run.facts.get("separated", True)
     around = run.facts.get("around_text", {"before": [end] if begins else [], "after": []})
     return TextIds(
         before=tuple(around["before"]),
         after=tuple(around["after"]) or stops[:1],
-        start=first_of("decoder_start_token_id", "bos_token_id"),
+        start=starts[0] if starts else None,
         stops=stops,
         special=tok.special_tokens | run.facts.get("roles", {}),
     )
 
 
+def _as_tuple(ids: int | list[int] | None) -> tuple[int, ...]:
+    return () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
+
+
 def special_ids(run: Run, tok: Tokenizer) -> dict[str, int | list[int] | None]:
-    """SPECIAL_IDS as config.json of the run's model names them; None for those that there are not."""
+    """Return the SPECIAL_IDS of the run's model, named as in config.json; None for ids that it lacks."""
     end, pad = tok.special_tokens.get(END_OF_TEXT), tok.special_tokens.get(PAD)
-    # A document begins after the end of another, so the end is what generation begins with, too.
+    # A document begins after the end of another one, so generation begins with the end too.
     given = run.facts.get("special_ids", dict(zip(SPECIAL_IDS, (end, end, pad, end), strict=True)))
     return {name: given.get(name) for name in SPECIAL_IDS}
 
 
 def given_special_ids(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str, int | list[int]]:
-    """Those of SPECIAL_IDS that files of transformers give, the first of them that does; ids that the tokenizer does
-    not know, which stand there for none, are left out.
+    """Return the SPECIAL_IDS in files of transformers; the first file that has one decides.
 
-    Raises ValueError for what is no id.
+    Leaves out ids that the tokenizer lacks, which mean none there. Raises ValueError for a value that is no id.
     """
-    found = {}
+    found: dict[str, int | list[int]] = {}
     for name in SPECIAL_IDS:
         value = next((each[name] for each in settings if each.get(name) is not None), None)
         ids = value if isinstance(value, list) and name == "eos_token_id" else [] if value is None else [value]
@@ -86,9 +88,12 @@ def given_special_ids(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str,
 
 
 def given_roles(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str, int]:
-    """Which special tokens stand for ours in other spellings: those that files of transformers name, and the sentinels
-    of T5, `<extra_id_0>` and so on. The ids, by our spelling."""
-    roles, special = {}, tok.special_tokens
+    """Return the ids of special tokens with other spellings, by our spelling.
+
+    These are the special tokens that files of transformers name, and T5's sentinels, `<extra_id_0>` and so on.
+    """
+    special = tok.special_tokens
+    roles: dict[str, int] = {}
     for name, ours in ROLES.items():
         named = (each.get(name) for each in settings)
         spellings = (token.get("content") if isinstance(token, dict) else token for token in named)
@@ -102,7 +107,7 @@ def given_roles(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str, int]:
 
 
 def known_ids(tok: Tokenizer, model: LanguageModel) -> Tensor | None:
-    """bool (V,) on the model's device: True for the ids that stand for something; None where all of them do.
+    """Return a mask (V,) bool of the used ids, on the model's device; None if all ids are used.
 
     The vocabulary of an imported model may be padded beyond its tokenizer, and a tokenizer may leave ids unused.
     """
@@ -113,7 +118,7 @@ def known_ids(tok: Tokenizer, model: LanguageModel) -> Tensor | None:
 
 
 def is_known(tok: Tokenizer, i: Any) -> bool:
-    """Whether this is an id that stands for something."""
+    """Return whether `i` is an id in use."""
     if type(i) is not int or not 0 <= i < tok.vocab_size:
         return False
     return bool(tok.token_byte_lengths[i] > 0) or i in tok.special_tokens.values()

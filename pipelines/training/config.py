@@ -1,9 +1,18 @@
-"""How a run is trained, in words of the field. Imports no torch."""
+"""Settings of pretraining and fine-tuning. Imports no torch.
 
+`TrainConfig` is flat, like its spellings in recipes and on the command line. Groups of settings would need a conversion
+between both, and tyro reads the source of each dataclass: seven of them made --help a tenth slower.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from lm.optim.schedules import multiplier, weight_decay_multiplier
+
 OptimizerKind = Literal["adamw", "muon"]
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 # Fields that may change when a run resumes. Except for rounding, they change neither the data order nor the objective.
 # `tokens` may only grow: the schedules then span the new total.
@@ -19,134 +28,126 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What the trainer does with a model and a dataset.
+    """Settings of the training of a model on a dataset.
 
-    Tokens are those of the training stream that become inputs; the special tokens that an encoder reads
-    around each block are not counted.
+    Tokens are those of the training stream. Special tokens that an encoder reads around a block do not count.
     """
 
     tokens: int = 10_000_000
     """Total tokens to train on. Resume with a larger value to extend a run; the schedules then span the new total."""
     batch_tokens: int = 16_384
-    """Tokens of one optimizer step, rounded to whole blocks; of pairs, the most of both sides with their padding."""
+    """Tokens of an optimizer step, rounded to whole blocks; for pairs, the maximum of both sides with padding."""
     batch_tokens_start: int = 0
-    """Tokens of the first step, from which batches of blocks grow in a line to batch_tokens; 0: they do not grow."""
+    """Tokens of the first step, from which batches of blocks grow linearly to batch_tokens; 0: constant size."""
     batch_warmup_tokens: int = 0
-    """Tokens of training in which they do."""
+    """Tokens of training over which batches grow."""
     micro_batch: int = 16
-    """Blocks or pairs that go through the model at once; the batch is accumulated from them. 0: as many blocks as fit a
-    GPU's memory; 16 on a CPU, and of pairs, since they differ in length. Compiled blocks are cut evenly into as many
-    micro-batches, so that all have one shape."""
+    """Blocks or pairs in one forward pass; gradients accumulate over a batch. 0: as many blocks as fit a GPU's memory,
+    or 16 on a CPU and for pairs. With compile, a batch of blocks is cut evenly."""
     sampling: Literal["permutation", "crops"] = "permutation"
-    """Blocks in an order drawn by (seed, epoch), each once an epoch; or crops at random offsets of the stream."""
+    """permutation: every block once an epoch, in an order drawn by (seed, epoch). crops: blocks at random offsets."""
     lr: float = 1e-3
-    """Peak learning rate."""
+    """Peak learning rate"""
     schedule: Literal["cosine", "trapezoid", "inverse_sqrt"] = "cosine"
-    """How the learning rate goes after its warm-up: half a cosine; constant, then a line; or 1 / sqrt(step)."""
+    """Learning rate after the warm-up. cosine: half a cosine. trapezoid: constant, then linear. inverse_sqrt: 1 /
+    sqrt(step)."""
     min_lr_ratio: float = 0.1
-    """The learning rate at the end, as a share of the peak; inverse_sqrt has none."""
+    """Final learning rate as a share of the peak; inverse_sqrt ignores it."""
     warmup_tokens: int = 500_000
-    """Tokens of linear warm-up before it."""
+    """Tokens of linear warm-up of the learning rate"""
     decay_share: float = 0.5
-    """The share of the training in which a trapezoid falls."""
+    """Share of the training in which a trapezoid falls"""
     optimizer: OptimizerKind = "adamw"
-    """adamw for all parameters, or muon for the matrices of the blocks and adamw for the others."""
+    """adamw: all parameters. muon: Muon for the matrices of blocks, AdamW for the others."""
     muon_lr: float = 0.0
     """Peak learning rate of Muon; 0: lr. Its updates are as large as AdamW's."""
     muon_momentum: float = 0.95
+    """Momentum of Muon"""
     weight_decay: float = 0.1
-    """Decoupled weight decay of matrices; vectors (biases, norms) are never decayed."""
+    """Decoupled weight decay of matrices. Vectors (biases, norms) never decay."""
     weight_decay_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the weight decay goes from weight_decay to its end: not at all, in a line, or as half a cosine. The learning
-    rate multiplies it besides."""
+    """Weight decay over the run: constant, or linear or half a cosine to weight_decay x weight_decay_ratio. The
+    learning rate multiplies it too."""
     weight_decay_ratio: float = 0.0
-    """The weight decay at the end, as a multiple of weight_decay, where it is scheduled."""
+    """Final weight decay as a multiple of weight_decay, unless its schedule is constant"""
     beta1: float = 0.9
+    """AdamW's decay of the first moment"""
     beta2: float = 0.95
+    """AdamW's decay of the second moment"""
     eps: float = 1e-8
+    """AdamW's term in the denominator"""
     label_smoothing: float = 0.0
-    """Probability that the training targets give to all entries alike; the validation loss has none."""
+    """Probability that training targets spread evenly over the vocabulary"""
     z_loss: float = 0.0
-    """Factor of the squared log-sum-exp of the logits in the training loss, such as 1e-4; validation has none."""
+    """Factor of the squared log-sum-exp of the logits in the training loss, such as 1e-4"""
     grad_clip: float = 1.0
-    """Largest L2 norm of the whole gradient; 0 for none."""
+    """Maximum L2 norm of the whole gradient; 0: none"""
     seed: int = 0
-    """Of the initial weights, the data order, the masks and dropout."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Seed of the initial weights, the data order, the masks and dropout"""
+    device: Device = "auto"
+    """Device; auto: a GPU if there is one"""
     threads: int = 0
     """CPU threads; 0: one per core, or OMP_NUM_THREADS if set. Each thread takes its own rows of the batch. Threads
     share every operation instead if batches are small or the model is compiled or has dropout or stochastic depth."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of activations and matrix products; weights and optimizer state are float32. float16 scales the loss. auto: by
-    what the device is good at. A small training ends within 0.05 nats of float32's validation loss in bfloat16, and
+    dtype: Dtype = "auto"
+    """Dtype of activations and matrix products; weights and optimizer state are float32. float16 scales the loss. auto:
+    the fastest that trains well. A small model's validation loss is within 0.05 nats of float32's in bfloat16, and
     within 0.02 in float16."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
-    """Of matrix products in float32, in torch's words: in full; in TF32 or three bfloat16 products; in bfloat16. Who
-    leaves dtype open has bfloat16 where it is faster, so float32 means float32."""
+    """Precision of float32 matrix products. highest: float32. high: TF32 or three bfloat16 products. medium: bfloat16.
+    dtype auto already uses bfloat16 where it is faster."""
     deterministic: bool = False
-    """Whether a GPU uses only kernels that add up in a fixed order, which are slower: then a run that goes on ends with
-    the same weights there too, bit for bit, on the same kind of GPU. A CPU always does."""
+    """Use only deterministic GPU kernels, which are slower: a resumed run then ends with the same weights bit for bit
+    on the same kind of GPU. A CPU is always deterministic."""
     compile: bool = False
-    """Whether torch.compile prepares the model first: it takes up to a minute, and pays on a GPU; on a CPU where that
-    multiplies bfloat16 matrices (a GPT's step took a fifth less), and for models of many small operations, such as RMS
-    norms and gated MLPs."""
+    """Compile the model with torch.compile, which takes up to a minute. It pays on a GPU, on a CPU with bfloat16
+    products (a GPT's step took a fifth less), and for models of many small operations (RMS norms, gated MLPs)."""
     validate_every_tokens: int = 1_000_000
-    """Tokens between two measurements of the validation loss."""
+    """Tokens between two validations"""
     validation_tokens: int = 32_768
-    """Tokens of the validation split that such a measurement reads, from its start."""
+    """Tokens of the validation split that a validation reads, from its start"""
     checkpoint_every_tokens: int = 2_000_000
-    """Tokens between two checkpoints."""
+    """Tokens between two checkpoints"""
     keep_checkpoints: int = 2
-    """How many of the latest checkpoints are kept."""
+    """Number of newest checkpoints to keep"""
     keep_best: bool = False
-    """Whether the checkpoint of the lowest validation loss is kept too."""
+    """Also keep the checkpoint with the lowest validation loss"""
     keep_every_tokens: int = 0
-    """Also kept for good: the first checkpoint past each multiple of so many tokens; 0: none."""
+    """Also keep the first checkpoint past each multiple of this many tokens; 0: none"""
     average: float = 0.0
-    """Decay of an exponential average of the weights, which validation and evaluation then use; 0: none."""
+    """Decay of an exponential moving average of the weights, which validation and evaluation use; 0: none"""
     nonfinite: Literal["stop", "skip", "rollback"] = "stop"
-    """What happens at a step whose loss or gradient is not finite: the run stops; goes on without that step; or goes
-    back to the last checkpoint and on from there, past all batches that were read since."""
+    """Response to a loss or gradient that is not finite. stop: end the run. skip: leave the step out. rollback: return
+    to the last checkpoint and skip the batches read since."""
     max_rollbacks: int = 10
-    """How many times a run goes back before it stops."""
+    """Number of rollbacks after which a run stops"""
     log_every_steps: int = 10
-    """Optimizer steps between two lines of metrics.jsonl."""
+    """Optimizer steps between two lines of metrics.jsonl"""
     tensorboard: bool = False
-    """Whether what metrics.jsonl says is also written for TensorBoard, to the run's folder tensorboard/."""
+    """Also write metrics.jsonl's numbers for TensorBoard, into the run's folder tensorboard/"""
 
     def __post_init__(self) -> None:
-        positive = (
-            "tokens batch_tokens lr validate_every_tokens validation_tokens "
-            "checkpoint_every_tokens keep_checkpoints log_every_steps eps max_rollbacks"
+        _require_positive(self, "tokens", "batch_tokens", "lr", "eps", "max_rollbacks", "log_every_steps")
+        _require_positive(self, "validate_every_tokens", "validation_tokens", "checkpoint_every_tokens")
+        _require_positive(self, "keep_checkpoints")
+        _require_not_negative(self, "micro_batch", "batch_tokens_start", "batch_warmup_tokens", "warmup_tokens")
+        _require_not_negative(self, "weight_decay", "weight_decay_ratio", "muon_lr", "grad_clip", "z_loss", "threads")
+        _require_not_negative(self, "keep_every_tokens")
+        _require(
+            self,
+            ("beta1", "beta2", "muon_momentum", "average", "label_smoothing"),
+            lambda value: 0 <= value < 1,
+            "be in [0, 1)",
         )
-        for name in positive.split():
-            if not getattr(self, name) > 0:
-                raise ValueError(f"train.{name} is {getattr(self, name)}, but must be above 0")
-        not_negative = (
-            "micro_batch warmup_tokens batch_tokens_start batch_warmup_tokens weight_decay weight_decay_ratio "
-            "grad_clip muon_lr seed keep_every_tokens z_loss threads"
-        )
-        for name in not_negative.split():
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"train.{name} is {getattr(self, name)}, but must not be negative")
+        _require(self, ("min_lr_ratio", "decay_share"), lambda value: 0 <= value <= 1, "be in [0, 1]")
+        _require_seed(self.seed, "train.seed")
         if self.threads > MOST_THREADS:
             raise ValueError(f"train.threads is {self.threads}, but must be at most {MOST_THREADS}")
-        if self.seed >= 2**63:
-            raise ValueError(f"train.seed is {self.seed}, but must be below 2^63")
-        for name in ("beta1", "beta2", "muon_momentum", "average", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"train.{name} is {getattr(self, name)}, but must be in [0, 1)")
-        for name in ("min_lr_ratio", "decay_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"train.{name} is {getattr(self, name)}, but must be in [0, 1]")
         if self.deterministic and not self.micro_batch:
             raise ValueError(
-                "train.micro_batch is 0, and what fits may be another number when a run goes on: give a number, or "
+                "train.micro_batch is 0, and what fits may be another number when a run resumes: give a number, or "
                 "leave train.deterministic out"
             )
-        self._check_batch_warmup()
-
-    def _check_batch_warmup(self) -> None:
         if self.batch_tokens_start > self.batch_tokens:
             raise ValueError(
                 f"train.batch_tokens_start is {self.batch_tokens_start}, but must not be above train.batch_tokens, "
@@ -157,3 +158,85 @@ class TrainConfig:
                 f"train.batch_tokens_start is {self.batch_tokens_start} and train.batch_warmup_tokens is "
                 f"{self.batch_warmup_tokens}: a batch that grows needs both, one that does not needs neither"
             )
+
+    def lr_multiplier(self, done: int, batch_tokens: int, total: int | None = None) -> float:
+        """Return the share of the peak learning rate at a step of `batch_tokens` tokens, after `done` tokens.
+
+        `total` replaces `tokens` as the end of the schedule.
+        """
+        total = total or self.tokens
+        return multiplier(
+            self.schedule,
+            done,
+            warmup=min(self.warmup_tokens, total),
+            total=total,
+            stride=batch_tokens,
+            final=self.min_lr_ratio,
+            decay_share=self.decay_share,
+        )
+
+    def weight_decay_multiplier(self, done: int) -> float:
+        """Return the multiple of `weight_decay` after `done` tokens."""
+        kind, final = self.weight_decay_schedule, self.weight_decay_ratio
+        return weight_decay_multiplier(kind, done, total=self.tokens, final=final)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """How a classifier is trained from an encoder."""
+
+    epochs: int = 10
+    """Passes over the training texts"""
+    batch_size: int = 16
+    """Texts of an optimizer step"""
+    lr: float = 1e-3
+    """Peak learning rate, for a small encoder; one of 100 M parameters needs 5e-5 or less"""
+    warmup: float = 0.1
+    """Share of the steps in which the learning rate rises; then it falls to 0 as a cosine."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of matrices"""
+    dropout: float = 0.1
+    """Dropout probability, in the encoder and before the output matrix, whatever the run was trained with"""
+    pooling: Literal["first", "mean"] = "mean"
+    """Input of the head: the first position, or the mean of all. Pretraining does not train the first position to
+    represent the text."""
+    grad_clip: float = 1.0
+    """Maximum L2 norm of the whole gradient; 0: none"""
+    seed: int = 0
+    """Seed of the new weights, the order of the texts and dropout"""
+    device: Device = "auto"
+    """Device; auto: a GPU if there is one"""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Dtype of activations and matrix products in training; weights and optimizer state are float32."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "epochs", "batch_size", "lr", option=True)
+        _require_not_negative(self, "weight_decay", "grad_clip", "seed", option=True)
+        _require_seed(self.seed, "--seed")
+        for name in ("warmup", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"--{name} is {getattr(self, name)}: give a share from 0 to below 1")
+
+
+def _require_positive(config: object, *names: str, option: bool = False) -> None:
+    _require(config, names, lambda value: value > 0, "be above 0", option)
+
+
+def _require_not_negative(config: object, *names: str, option: bool = False) -> None:
+    _require(config, names, lambda value: value >= 0, "not be negative", option)
+
+
+def _require_seed(seed: int, name: str) -> None:
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"{name} is {seed}, but must {'not be negative' if seed < 0 else 'be below 2^63'}")
+
+
+def _require(
+    config: object, names: tuple[str, ...], holds: Callable[[float], bool], rule: str, option: bool = False
+) -> None:
+    """Raise ValueError if a field breaks a rule; `option`: whether fields are spelled as on the command line."""
+    for name in names:
+        value = getattr(config, name)
+        if not holds(value):
+            spelled = f"--{name.replace('_', '-')}" if option else f"train.{name}"
+            raise ValueError(f"{spelled} is {value}, but must {rule}")

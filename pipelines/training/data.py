@@ -1,51 +1,151 @@
-"""What a run trains on and is validated on, whatever its objective: batches by position."""
+"""The batches of a run in its order.
 
-from collections.abc import Callable, Iterator, Mapping
+The n-th block or pair of a run is a function of (seed, n) alone. So one integer, the number consumed, resumes the
+order.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from lm.analysis.size import flops_per_token
 from lm.model import LanguageModel
 from lm.optim.schedules import batch_size
 from pipelines.cli.display import say
 from pipelines.cli.waiting import doing
-from pipelines.dataset.pairs import PairDataset
-from pipelines.dataset.reader import TokenDataset
+from pipelines.dataset.pairs import PairDataset, Pairs
+from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.run.recipe import Recipe
+from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard
 from pipelines.training.config import TrainConfig
-from pipelines.training.loader import WHOLE, Batch, Loader, Share, StreamObjective, make_objective, validation_batch
-from pipelines.training.pair_loader import PairLoader, SequencePairs
+from pipelines.training.objectives import PairObjective, StreamObjective, make_objective
 from tokenizer import Tokenizer
 
 Dataset = TokenDataset | PairDataset
 
-ALIGNMENT = 16  # bytes, at least an element of any dtype
-FULL_ROWS = 64  # a batch predicts at a multiple of so many positions
+# Batches whose pairs are sorted together. More batches leave less padding, but are less random.
+CHUNK_BATCHES = 64
 
 
 class TrainingData(Protocol):
-    """Where the batches of a trainer come from, or its process's share of them."""
+    """The training and validation batches of one rank."""
 
     unit: str
-    """What its examples are called, in the plural."""
+    """Name of the examples, in the plural."""
 
     def step(self, consumed: int, tokens: int) -> Batch:
-        """The batch of the step after `tokens` tokens of training, which reads on after the first `consumed` examples
-        (blocks or pairs) of the run."""
+        """Return the batch after `consumed` examples (blocks or pairs) and `tokens` tokens of training."""
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
-        """How many examples that batch has in all processes together, and how many tokens: those of its blocks, or of
-        both sides of its pairs with their ends and without padding."""
+        """Return the examples and tokens of that batch over all ranks.
+
+        Tokens are those of the blocks, or of both sides of the pairs with their ends and without padding.
+        """
 
     def flops_per_token(self, model: LanguageModel) -> float:
-        """Floating-point operations of training for each token that `size` counts. Positions that are
-        read beside these, such as `<|cls|>` and sentinels, cost too; padding does not count."""
+        """Return the floating-point operations of training for each token that `size` counts.
+
+        Positions beside these tokens, such as `<|cls|>` and sentinels, cost too; padding does not count.
+        """
 
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
-        """About the first `tokens` of the validation split, at most `rows` examples at a time in a process."""
+        """Yield about the first `tokens` tokens of the validation split, at most `rows` examples a rank at a time."""
+
+
+class BlockLoader:
+    """Training batches of blocks.
+
+    `sampling` "permutation" visits every block once an epoch, in an order drawn by (seed, epoch); "crops" reads at
+    random offsets of the stream, drawn by (seed, number of the crop).
+    """
+
+    def __init__(self, stream: TokenStream, objective: StreamObjective, sampling: str, seed: int) -> None:
+        self.stream, self.objective, self.seed = stream, objective, seed
+        self._crops = sampling == "crops"
+        self._order = lru_cache(maxsize=2)(self._permutation)
+
+    def batch(self, consumed: int, blocks: int, shard: Shard = ALL_ROWS) -> Batch:
+        """Return a rank's rows of the `blocks` blocks after the first `consumed` of the run."""
+        rows, belongs = shard.rows(blocks)
+        starts = np.empty(len(rows), np.int64)
+        draws = []
+        for row, number in enumerate((consumed + rows).tolist()):
+            if self._crops:
+                # A crop has a successor for its last token: it reads one token more than its length.
+                last = self.stream.tokens - self.objective.length - 1
+                starts[row] = np.random.default_rng((self.seed, 0, number, 1)).integers(max(1, last + 1))
+                draws.append((self.seed, 0, number))
+            else:
+                epoch, index = divmod(number, self.stream.blocks)
+                block = int(self._order(epoch)[index])
+                starts[row] = block * self.objective.length
+                draws.append((self.seed, epoch, block))
+        return self.objective.batch(self.stream, starts, draws).weighing_only(belongs)
+
+    def _permutation(self, epoch: int) -> Array:
+        return np.random.default_rng((self.seed, epoch)).permutation(self.stream.blocks)
+
+
+class PairLoader:
+    """Training batches of pairs with similar lengths; each pair once an epoch.
+
+    An epoch is a permutation of all pairs, cut into chunks. Within a chunk the pairs are sorted by length and cut into
+    batches, and the batches are shuffled. So only one chunk is sorted at a time. `batch_tokens` bounds the positions of
+    a batch (the longest source plus the longest target, times the pairs); a batch has at least one pair.
+    """
+
+    def __init__(self, pairs: Pairs, objective: PairObjective, batch_tokens: int, seed: int) -> None:
+        self.pairs, self.objective = pairs, objective
+        self._batch_tokens, self._seed = batch_tokens, seed
+        self._sources, self._targets = objective.lengths(pairs)
+        mean = float(self._sources.mean() + self._targets.mean())
+        self._chunk_pairs = max(1, round(CHUNK_BATCHES * batch_tokens / mean))
+        self._order = lru_cache(maxsize=2)(self._permutation)
+        self._batches = lru_cache(maxsize=2)(self._cut_into_batches)
+
+    def batch(self, consumed: int, shard: Shard = ALL_ROWS) -> Batch:
+        """Return a rank's rows of the batch after the first `consumed` pairs of the run."""
+        pairs = self.rows(consumed)
+        rows, belongs = shard.rows(len(pairs))
+        return self.objective.batch(self.pairs, pairs[rows]).weighing_only(belongs)
+
+    def size(self, consumed: int) -> tuple[int, int]:
+        """Return the pairs and tokens of that batch, ends included, without padding."""
+        rows = self.rows(consumed)
+        return len(rows), int(self._sources[rows].sum() + self._targets[rows].sum())
+
+    def rows(self, consumed: int) -> Array:
+        """Return the pair numbers of the batch after the first `consumed` pairs, which must be whole batches."""
+        epoch, within = divmod(consumed, len(self.pairs))
+        chunk, offset = divmod(within, self._chunk_pairs)
+        rows, bounds = self._batches(epoch, chunk)
+        first = int(np.searchsorted(bounds, offset))
+        assert bounds[first] == offset, "pairs consumed are no whole batches"
+        return rows[bounds[first] : bounds[first + 1]]
+
+    def _permutation(self, epoch: int) -> Array:
+        return np.random.default_rng((self._seed, epoch)).permutation(len(self.pairs))
+
+    def _cut_into_batches(self, epoch: int, chunk: int) -> tuple[Array, Array]:
+        """Return the pair numbers of a chunk in training order, and the bounds of its batches (batches + 1,)."""
+        rows = self._order(epoch)[chunk * self._chunk_pairs : (chunk + 1) * self._chunk_pairs]
+        rows = rows[np.lexsort((self._sources[rows], self._targets[rows]))]
+        batches, start, widest = [], 0, (0, 0)
+        sources, targets = self._sources[rows].tolist(), self._targets[rows].tolist()
+        for end, lengths in enumerate(zip(sources, targets, strict=True)):
+            wider = max(widest[0], lengths[0]), max(widest[1], lengths[1])
+            if end > start and (end + 1 - start) * sum(wider) > self._batch_tokens:
+                batches.append(rows[start:end])
+                start, wider = end, lengths
+            widest = wider
+        batches.append(rows[start:])
+        order = np.random.default_rng((self._seed, epoch, chunk)).permutation(len(batches))
+        shuffled = [batches[number] for number in order.tolist()]
+        return np.concatenate(shuffled), np.cumsum([0, *map(len, shuffled)])
 
 
 class BlockData:
@@ -54,15 +154,15 @@ class BlockData:
     unit = "blocks"
 
     def __init__(
-        self, dataset: TokenDataset, objective: StreamObjective, config: TrainConfig, share: Share = WHOLE
+        self, dataset: TokenDataset, objective: StreamObjective, config: TrainConfig, shard: Shard = ALL_ROWS
     ) -> None:
-        self.share = share
+        self.shard = shard
         self.objective, self._validation = objective, dataset.split("validation")
-        self.loader = Loader(dataset.split("train"), objective, config.sampling, config.seed)
+        self.loader = BlockLoader(dataset.split("train"), objective, config.sampling, config.seed)
         self._config = config
 
     def step(self, consumed: int, tokens: int) -> Batch:
-        return self.loader.batch(consumed, self._blocks(tokens), self.share)
+        return self.loader.batch(consumed, self._blocks(tokens), self.shard)
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self._blocks(tokens), self._blocks(tokens) * self.objective.length
@@ -72,16 +172,16 @@ class BlockData:
         each = flops_per_token(model, length, source_length=source)
         return each * ((length + source) / self.objective.length)
 
+    def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
+        blocks = min(max(1, tokens // self.objective.length), self._validation.blocks)
+        rows *= self.shard.world_size
+        for first in range(0, blocks, rows):
+            yield validation_batch(self._validation, self.objective, first, min(rows, blocks - first), self.shard)
+
     def _blocks(self, tokens: int) -> int:
         full, warmup = self._config.batch_tokens, self._config.batch_warmup_tokens
         size = batch_size(tokens, start=self._config.batch_tokens_start, full=full, warmup=warmup)
         return max(1, round(size / self.objective.length))
-
-    def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
-        blocks = min(max(1, tokens // self.objective.length), self._validation.blocks)
-        rows *= self.share.parts
-        for first in range(0, blocks, rows):
-            yield validation_batch(self._validation, self.objective, first, min(rows, blocks - first), self.share)
 
 
 class PairData:
@@ -90,21 +190,20 @@ class PairData:
     unit = "pairs"
 
     def __init__(
-        self, dataset: PairDataset, objective: SequencePairs, config: TrainConfig, share: Share = WHOLE
+        self, dataset: PairDataset, objective: PairObjective, config: TrainConfig, shard: Shard = ALL_ROWS
     ) -> None:
-        self.share = share
+        self.shard = shard
         self.objective, self._validation = objective, dataset.split("validation")
         train = dataset.split("train")
         self.loader = PairLoader(train, objective, config.batch_tokens, config.seed)
         self._mean_source, self._mean_target = (float(side.mean()) for side in objective.lengths(train))
-        cut = objective.cut(train)
-        if cut:
+        if cut := objective.cut(train):
             say(
                 f"{cut:,} of {len(train):,} pairs are longer than {objective.positions} tokens, their end included: cut"
             )
 
     def step(self, consumed: int, tokens: int) -> Batch:
-        return self.loader.batch(consumed, self.share)
+        return self.loader.batch(consumed, self.shard)
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self.loader.size(consumed)
@@ -115,91 +214,60 @@ class PairData:
     def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
         ends = np.cumsum(sum(self.objective.lengths(self._validation)))
         pairs = min(len(ends), int(np.searchsorted(ends, tokens)) + 1)
-        rows *= self.share.parts
+        rows *= self.shard.world_size
         for first in range(0, pairs, rows):
-            numbers, own = self.share.rows(min(rows, pairs - first))
-            yield self.objective.batch(self._validation, first + numbers).only(own)
+            numbers, belongs = self.shard.rows(min(rows, pairs - first))
+            yield self.objective.batch(self._validation, first + numbers).weighing_only(belongs)
+
+
+class Prefetcher:
+    """Gives the batches of `data` in order, and makes the next one in a thread while the model computes."""
+
+    def __init__(self, data: TrainingData) -> None:
+        self._data = data
+        self._pool = ThreadPoolExecutor(1, "batches")
+        self._next: tuple[tuple[int, int], Future[Batch]] | None = None
+
+    def step(self, consumed: int, tokens: int) -> Batch:
+        """Return the batch of `data.step`, and begin the one after it."""
+        if self._next is None or self._next[0] != (consumed, tokens):
+            self._next = self._begin(consumed, tokens)
+        batch = self._next[1].result()
+        examples, more = self._data.size(consumed, tokens)
+        self._next = self._begin(consumed + examples, tokens + more)
+        return batch
+
+    def close(self) -> None:
+        """Discard the prefetched batch."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._next = None
+
+    def _begin(self, consumed: int, tokens: int) -> tuple[tuple[int, int], Future[Batch]]:
+        return (consumed, tokens), self._pool.submit(self._data.step, consumed, tokens)
 
 
 def open_dataset(folder: Path, objective: str) -> Dataset:
-    """The dataset in `folder`; ValueError when it is not of the kind that the objective needs."""
+    """Return the dataset in `folder`; ValueError if it is not of the kind that the objective reads."""
     doing("reading the dataset")
     return PairDataset(folder) if objective == "sequence-pairs" else TokenDataset(folder)
 
 
-def make_any_objective(recipe: Recipe, length: int, tokenizer: Tokenizer) -> StreamObjective | SequencePairs:
-    """The objective of `recipe` for blocks of `length` tokens, or for pairs of at most that length; ValueError when the
-    tokenizer lacks a special token that it needs."""
-    if recipe.objective == "sequence-pairs":
-        return SequencePairs.of(tokenizer, length)
-    return make_objective(recipe.objective, length, tokenizer, recipe.model.document_mask)
-
-
-def open_training_data(recipe: Recipe, dataset: Dataset, tokenizer: Tokenizer, share: Share = WHOLE) -> TrainingData:
-    """What `recipe` trains on, which must be of the kind that its objective needs, or a process's share of it."""
+def open_training_data(recipe: Recipe, dataset: Dataset, tokenizer: Tokenizer, shard: Shard = ALL_ROWS) -> TrainingData:
+    """Return a rank's batches for `recipe`; `dataset` is what `open_dataset` opens for its objective."""
+    length = recipe.model.context_length if isinstance(dataset, PairDataset) else dataset.context_length
+    objective = make_objective(recipe.objective, length, tokenizer, recipe.model.document_mask)
     if isinstance(dataset, PairDataset):
-        objective = make_any_objective(recipe, recipe.model.context_length, tokenizer)
-        return PairData(dataset, objective, recipe.train, share)
-    return BlockData(dataset, make_any_objective(recipe, dataset.context_length, tokenizer), recipe.train, share)
+        assert isinstance(objective, PairObjective)
+        return PairData(dataset, objective, recipe.train, shard)
+    assert not isinstance(objective, PairObjective)
+    return BlockData(dataset, objective, recipe.train, shard)
 
 
-def sent(parts: Mapping[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
-    """Arrays as tensors on `device`. A GPU fetches them by one copy, from one piece of pinned memory, while it computes
-    what was queued before; from other memory, the copy would wait for that."""
-    if device.type != "cuda":
-        return {name: torch.from_numpy(part).to(device) for name, part in parts.items()}
-    return unpacked(packed(parts, pin=True).to(device, non_blocking=True), parts)
-
-
-def packed(parts: Mapping[str, np.ndarray], *, pin: bool) -> torch.Tensor:
-    """The bytes of arrays one after the other, each from a multiple of ALIGNMENT on; uint8."""
-    room = torch.empty(sum(map(_room, parts.values())), dtype=torch.uint8, pin_memory=pin)
-    for name, there in unpacked(room, parts).items():
-        there.copy_(torch.from_numpy(parts[name]))
-    return room
-
-
-def unpacked(room: torch.Tensor, parts: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Views of what `packed` made of arrays of the dtypes and shapes of `parts`."""
-    found, start = {}, 0
-    for name, part in parts.items():
-        dtype = torch.from_numpy(part).dtype
-        found[name] = room[start : start + part.nbytes].view(dtype).view(part.shape)
-        start += _room(part)
-    return found
-
-
-def _room(part: np.ndarray) -> int:
-    return -(-part.nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def parts_read(batch: Batch) -> dict[str, np.ndarray]:
-    """The arrays of a batch that a model reads, by the names of its arguments."""
-    parts = {"ids": batch.inputs, "source": batch.source}
-    parts |= {"segments": batch.segments, "source_present": batch.source_present}
-    return {name: part for name, part in parts.items() if part is not None}
-
-
-def parts_predicted(batch: Batch, everywhere: bool = False) -> dict[str, np.ndarray]:
-    """`targets` and `weights` of a batch, (N,), and where some positions have a weight of 0 the others' `rows` (N,)
-    among its B x P positions: the masked objective predicts 15 %, and padding is no target. `everywhere`: all positions
-    whatever their weights, so that batches of one shape stay so.
-
-    Rows are filled up to a multiple of `FULL_ROWS`, with a weight of 0. With another number in each batch, hardly any
-    memory that a step has freed would fit the next, and the process would grow.
-    """
-    parts = {"targets": batch.targets.ravel(), "weights": batch.weights.ravel()}
-    if everywhere or batch.weights.all():
-        return parts
-    rows = parts["weights"].nonzero()[0]
-    chosen = {name: part[rows] for name, part in parts.items()} | {"rows": rows}
-    return {name: np.pad(part, (0, -len(rows) % FULL_ROWS)) for name, part in chosen.items()}
-
-
-def hidden_states(
-    model: Callable[..., torch.Tensor], batch: Batch, device: torch.device, wanted: np.ndarray | None = None
-) -> torch.Tensor:
-    """What `model` makes of a batch: (B, P, width), or with `wanted` (B, P) bool only where it is True, row by row:
-    (N, width)."""
-    rows = {} if wanted is None else {"rows": np.flatnonzero(wanted)}
-    return model(**sent(parts_read(batch) | rows, device))
+def validation_batch(
+    stream: TokenStream, objective: StreamObjective, first: int, blocks: int, shard: Shard = ALL_ROWS
+) -> Batch:
+    """Return a rank's rows of the blocks [first, first + blocks) of a split, with the masks of seed 0 and epoch 0."""
+    rows, belongs = shard.rows(min(blocks, stream.blocks - first))
+    numbers = first + rows
+    draws = [(0, 0, number) for number in numbers.tolist()]
+    return objective.batch(stream, numbers * objective.length, draws).weighing_only(belongs)

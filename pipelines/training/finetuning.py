@@ -1,46 +1,238 @@
-"""Training a classifier on labelled texts, and asking it about others."""
+"""Fine-tuning: train a classifier from a pretrained encoder, and compare it with simpler classifiers.
+
+evaluation.json holds, for the held-out texts: `accuracy` and its `standard_error`, `macro_f1`, `cross_entropy` (mean
+nats) and `cross_entropy_bits`; the same numbers of `scratch` (the same model from random weights), `naive_bayes` (over
+the run's tokens) and `most_frequent` (the most frequent label of the training texts); `confusions`, the most frequent
+mistakes; the number of `texts`, and how many of them were `cut`.
+"""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lm.classification import Classifier
+from corpora.labelled import Label, LabelledTexts, read_labelled
+from lm.analysis.metrics import accuracy, bits, token_nll
+from lm.analysis.naive_bayes import NaiveBayes
+from lm.classification import Classifier, build_classifier, macro_f1, most_confused
+from lm.config import WITHOUT_DROPOUT
 from lm.optim.optimizers import OptimizerSettings, build_optimizers
 from lm.optim.schedules import warmup_cosine
-from pipelines.training.finetune_config import FinetuneConfig
-from tokenizer import Tokenizer
+from pipelines.cli.display import Bar
+from pipelines.files import whole_folder
+from pipelines.run.classifier import TextClassifier, encode_texts, holds_classifier, padded
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+from pipelines.run.text_ids import text_ids
+from pipelines.training.config import FinetuneConfig
+from pipelines.training.machine import choose_machine, without_subnormals
+from pipelines.training.objectives import require_special_tokens
+from tokenizer import CLS, SEP
 
-# Batches among which texts change places, so that those of one batch are about as long as each other.
+# Batches whose texts are sorted together, so that the texts of a batch have similar lengths.
 SORTED_BATCHES = 16
-PREDICTED_TEXTS = 64
 
 
-def encode_texts(
-    tokenizer: Tokenizer, texts: Sequence[str], positions: int, edges: tuple[int, int]
-) -> tuple[list[np.ndarray], int]:
-    """What an encoder of so many positions reads of each text, and how many texts are longer: the first of `edges`
-    (`<|cls|>`), the tokens, cut at the end where there are too many, the second (`<|sep|>`); int64. Special spellings
-    in a text are text."""
-    room = positions - 2
-    encoded = tokenizer.encode_batch(texts, disallowed_special=())
-    rows = [np.array([edges[0], *ids[:room], edges[1]], dtype=np.int64) for ids in encoded]
-    return rows, sum(len(ids) > room for ids in encoded)
+@dataclass(frozen=True, kw_only=True)
+class LabelledData:
+    """The source of labelled texts, and how they are split; see `finetune` for the fields."""
+
+    data: Path
+    test: Path | None
+    text_field: str
+    label_field: str
+    held_out: float
+
+    def read(self) -> tuple[LabelledTexts, LabelledTexts]:
+        """Return the texts to train and to test on; ValueError if they teach or test nothing."""
+        train = read_labelled(self.data, self.text_field, self.label_field)
+        if len(set(train.labels)) < 2:
+            raise ValueError(f"all texts of {self.data} have the label {train.labels[0]!r}: give some with another")
+        if self.test is not None:
+            test = read_labelled(self.test, self.text_field, self.label_field)
+            trained_on = set(train.texts)
+            if known := sum(text in trained_on for text in test.texts):
+                warnings.warn(
+                    f"{known:,} of the {len(test):,} texts of {self.test} are in {self.data} too: their accuracy says "
+                    "little about other texts",
+                    stacklevel=4,
+                )
+        elif 0 < self.held_out < 1:
+            train, test = train.hold_out(self.held_out)
+        else:
+            raise ValueError(f"--held-out is {self.held_out}: give a share above 0 and below 1, or --test a file")
+        if not len(test):
+            raise ValueError(
+                f"no text of {self.data} is held out: raise --held-out from {self.held_out:g}, or --test a file"
+            )
+        if unknown := set(test.labels) - set(train.labels):
+            label = min(unknown, key=repr)
+            raise ValueError(
+                f"{self.test} has the label {label!r}, which no text of {self.data} has: remove it, or add training "
+                "texts with it"
+            )
+        return train, test
 
 
-def train_classifier(
+def finetune_run(
+    folder: Path,
+    source: LabelledData,
+    out: Path,
+    config: FinetuneConfig,
+    *,
+    from_scratch: bool,
+    compare_scratch: bool,
+    overwrite: bool,
+) -> dict[str, Any]:
+    """Train a classifier from the run in `folder`, write it into `out` and return its evaluation.json."""
+
+    def replaceable(existing: Path) -> bool:
+        return overwrite and holds_classifier(existing)
+
+    if out.exists() and not replaceable(out):
+        raise ValueError(f"{out} exists already: choose another --out (or replace a classifier with --overwrite)")
+    run = _encoder(folder, config)
+    train, test = source.read()
+    task = ClassificationTask(run, train, test, train.distinct_labels(), config)
+    with whole_folder(out, replaceable) as partial:
+        result = {
+            "run": run.name,
+            "data": str(source.data),
+            "test": str(source.test) if source.test else f"hash:{source.held_out:g}",
+            "labels": len(task.labels),
+            "texts": {"train": len(train), "test": len(test)},
+            "empty": {"train": train.empty, "test": test.empty},
+        }
+        classifier, checkpoint = task.train_classifier("from scratch" if from_scratch else "fine-tuning", from_scratch)
+        result |= {"checkpoint": checkpoint, **task.scores(classifier)}
+        result["scratch"] = None
+        if compare_scratch and not from_scratch:
+            scratch, _ = task.train_classifier("from scratch", True)
+            result["scratch"] = task.numbers(scratch.logits(test.texts))
+        result |= task.baselines()
+        facts = {
+            "pretrained": str(run.folder.resolve()),
+            "checkpoint": checkpoint or "none",
+            "data": str(source.data),
+        }
+        classifier.save(partial, facts, result)
+    return result
+
+
+@dataclass(frozen=True)
+class ClassificationTask:
+    """Labelled texts, and the run whose encoder learns to classify them."""
+
+    run: Run
+    train: LabelledTexts
+    test: LabelledTexts
+    labels: list[Label]
+    config: FinetuneConfig
+
+    def train_classifier(self, name: str, scratch: bool) -> tuple[TextClassifier, str | None]:
+        """Return a trained classifier and the name of the checkpoint it started from, if any."""
+        config, tok = self.config, self.run.tokenizer()
+        special = text_ids(self.run, tok).special
+        edges = special[CLS], special[SEP]
+        start = None if scratch else load_trained(self.run, "cpu")
+        machine = choose_machine(config.device, config.dtype)
+        shape = replace(self.run.recipe.model, dropout=config.dropout)
+        pretrained = start.model if start else None
+        model = build_classifier(shape, len(self.labels), config.seed, config.pooling, pretrained)
+        model.body.compute_dtype = machine.dtype
+        rows, _ = encode_texts(tok, self.train.texts, shape.context_length, edges)
+        with without_subnormals(), Bar(name, config.epochs * len(rows), "texts") as bar:
+            fit(
+                model.to(machine.device),
+                rows,
+                self.numbered(self.train.labels),
+                config,
+                lambda texts, loss: bar.update(texts, note=f"loss {loss:.3f}"),
+            )
+        model.body.compute_dtype = torch.float32  # for testing, and the default for use
+        return TextClassifier(model, tok, self.labels, config, edges), start.checkpoint.name if start else None
+
+    def scores(self, classifier: TextClassifier) -> dict[str, Any]:
+        """Return the entries of evaluation.json about a classifier, including its mistakes."""
+        with Bar("testing", len(self.test), "texts") as bar:
+            logits = classifier.logits(self.test.texts, bar.update)
+        targets = torch.from_numpy(self.numbered(self.test.labels))
+        confusions = [
+            {"label": self.labels[label], "predicted": self.labels[predicted], "times": times}
+            for label, predicted, times in most_confused(targets, logits.argmax(dim=-1))
+        ]
+        cut = {name: sum(classifier.cut(part.texts)) for name, part in (("train", self.train), ("test", self.test))}
+        return {"cut": cut, "cut_to": classifier.room, **self.numbers(logits), "confusions": confusions}
+
+    def numbers(self, logits: Tensor) -> dict[str, float]:
+        """Return accuracy, macro F1 and cross-entropy of logits (N, L) on the test texts."""
+        targets = torch.from_numpy(self.numbered(self.test.labels))
+        share = accuracy(logits, targets)
+        nats = float(token_nll(logits, targets).mean())
+        return {
+            "accuracy": share,
+            "standard_error": (share * (1 - share) / len(targets)) ** 0.5,
+            "macro_f1": macro_f1(targets, logits.argmax(dim=-1)),
+            "cross_entropy": nats,
+            "cross_entropy_bits": bits(nats),
+        }
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Return the numbers of classifiers that use only token counts, or only label frequencies."""
+        tok = self.run.tokenizer()
+        train, test = (
+            [np.array(ids) for ids in tok.encode_batch(part.texts, disallowed_special=())]
+            for part in (self.train, self.test)
+        )
+        targets = self.numbered(self.train.labels)
+        bayes = NaiveBayes.fit(train, targets, len(self.labels), tok.vocab_size)
+        frequencies = np.bincount(targets, minlength=len(self.labels)) / len(targets)
+        return {
+            "naive_bayes": self.numbers(torch.from_numpy(bayes.log_posteriors(test))),
+            "most_frequent": self.numbers(torch.from_numpy(np.log(frequencies)).expand(len(test), -1)),
+        }
+
+    def numbered(self, labels: Sequence[Label]) -> np.ndarray:
+        """Return labels as indices into `labels`: int64 (N,)."""
+        places = {label: place for place, label in enumerate(self.labels)}
+        return np.array([places[label] for label in labels], dtype=np.int64)
+
+
+def _encoder(folder: Path, config: FinetuneConfig) -> Run:
+    """Return the run in `folder`; ValueError if no classifier can be trained from it."""
+    run = Run(folder)
+    if run.recipe.model.architecture != "encoder":
+        raise ValueError(
+            f"{folder} has a model of architecture {run.recipe.model.architecture!r}, but a classifier is trained from "
+            "an encoder, such as that of bytelm pretrain bert-tiny"
+        )
+    if config.dropout and run.recipe.model.attention in WITHOUT_DROPOUT:
+        raise ValueError(
+            f"{folder} has model.attention = {run.recipe.model.attention!r}, which has no dropout, but --dropout is "
+            f"{config.dropout:g}: give --dropout 0"
+        )
+    require_special_tokens("a classifier", (CLS, SEP), text_ids(run, run.tokenizer()).special)
+    return run
+
+
+def fit(
     model: Classifier,
     rows: Sequence[np.ndarray],
     targets: np.ndarray,
     config: FinetuneConfig,
     progress: Callable[[int, float], None],
 ) -> None:
-    """Fit `model` to texts of token ids (T,) and their labels (N,) by cross-entropy.
+    """Train `model` with cross-entropy on texts of token ids (T,) and their labels (N,).
 
-    `progress` is told the texts read so far and the loss (nats). Raises FloatingPointError when the loss is not finite.
+    Calls `progress` with the number of texts read so far and the loss in nats. Raises FloatingPointError if the loss is
+    not finite.
     """
     torch.manual_seed(config.seed)
     model.train()
@@ -57,7 +249,7 @@ def train_classifier(
         loss = F.cross_entropy(model(ids, present), torch.from_numpy(targets[batch]).to(device))
         if not bool(loss.isfinite()):
             raise FloatingPointError(f"the loss of step {step + 1} is not finite: try a lower --lr than {config.lr:g}")
-        loss.backward()
+        torch.autograd.backward(loss)
         if config.grad_clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
         optimizers.step()
@@ -67,44 +259,16 @@ def train_classifier(
     model.eval()
 
 
-@torch.no_grad()
-def predict_logits(
-    model: Classifier, rows: Sequence[np.ndarray], progress: Callable[[int], None] | None = None
-) -> Tensor:
-    """Texts of token ids (T,) to logits (N, labels), float32 on the CPU."""
-    model.eval()
-    device = next(model.parameters()).device
-    order = np.argsort([len(row) for row in rows], kind="stable")
-    logits = torch.empty(len(rows), model.head.output.weight.shape[0])
-    for start in range(0, len(rows), PREDICTED_TEXTS):
-        chosen = order[start : start + PREDICTED_TEXTS]
-        logits[torch.from_numpy(chosen)] = model(*padded([rows[i] for i in chosen], device)).cpu()
-        if progress:
-            progress(start + len(chosen))
-    return logits
-
-
-def padded(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """ids (B, T) of the longest row's length, and bool (B, T) where they are there: None where nothing is padded."""
-    lengths = torch.tensor([len(row) for row in rows])
-    longest = int(lengths.max())
-    ids = torch.zeros(len(rows), longest, dtype=torch.int64)
-    for target, row in zip(ids, rows, strict=True):
-        target[: len(row)] = torch.from_numpy(row)
-    present = None if bool((lengths == longest).all()) else (torch.arange(longest) < lengths[:, None]).to(device)
-    return ids.to(device), present
-
-
 def epochs(lengths: Sequence[int], config: FinetuneConfig) -> Iterator[np.ndarray]:
-    """The rows of each batch, in an order drawn by (seed, epoch)."""
-    lengths = np.asarray(lengths)
+    """Yield the row numbers of each batch, in an order drawn by (seed, epoch)."""
+    sizes = np.asarray(lengths)
     for epoch in range(config.epochs):
         generator = np.random.default_rng((config.seed, epoch))
-        order = generator.permutation(len(lengths))
+        order = generator.permutation(len(sizes))
         batches = []
         for start in range(0, len(order), SORTED_BATCHES * config.batch_size):
             near = order[start : start + SORTED_BATCHES * config.batch_size]
-            near = near[np.argsort(lengths[near], kind="stable")]
+            near = near[np.argsort(sizes[near], kind="stable")]
             batches += [near[i : i + config.batch_size] for i in range(0, len(near), config.batch_size)]
         for i in generator.permutation(len(batches)):
             yield batches[i]

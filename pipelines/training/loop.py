@@ -3,56 +3,49 @@
 import gc
 import math
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
 
 import torch
 
 from lm.model import LanguageModel
 from lm.optim.averaging import WeightAverage
 from lm.optim.optimizers import OptimizerSettings, build_optimizers
-from lm.optim.schedules import multiplier, weight_decay_multiplier
 from pipelines.cli.display import Bar, say
 from pipelines.run.folder import Run
-from pipelines.run.metrics_log import MetricsLog
-from pipelines.run.retention import Keep, checkpoint_folders
-from pipelines.training.allocator import keep_freed_memory
+from pipelines.run.retention import checkpoint_folders
+from pipelines.training.batch import Batch
 from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
 from pipelines.training.config import TrainConfig
-from pipelines.training.data import BlockData, TrainingData, parts_predicted, parts_read, sent
-from pipelines.training.fitting import even, largest_micro_batch
-from pipelines.training.loader import Batch
-from pipelines.training.machine import Machine
-from pipelines.training.parallel import ALONE, OneProcess
-from pipelines.training.prefetch import Prefetcher
-from pipelines.training.progress import Progress
-from pipelines.training.signals import asked_to_stop
-from pipelines.training.stability import LossScale, NotFiniteError, check_weights, count_skipped
+from pipelines.training.data import BlockData, Prefetcher, TrainingData
+from pipelines.training.loss import LossFunction, even, largest_micro_batch, summed_loss
+from pipelines.training.machine import Machine, keep_freed_memory, peak_memory_bytes
+from pipelines.training.parallel import ONE_PROCESS, OneProcess
+from pipelines.training.progress import Progress, TrainingLog, stop_on_signals
+from pipelines.training.stability import LossScale, NotFiniteError, check_weights, skip_or_raise
 from pipelines.training.threads import with_threads
-from pipelines.training.watch import DIVERGED, memory_bytes, utilisation
 
-USUAL_MICRO_BATCH = 16
+DEFAULT_MICRO_BATCH = 16
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one optimizer step was like."""
+    """The result of one optimizer step."""
 
     loss: float
     """Mean nats per target."""
     lr: float
     weight_decay: float
-    tokens: int
-    """Of its batch."""
+    batch_tokens: int
 
 
 class Trainer:
-    """Trains `model` on the training split until `config.tokens`, or until a signal. Without a run only `step` works:
-    nothing is logged or saved. In a run on several processes (`parallel`) only the main one has the run; `data` are the
-    rows of each, and all take the same decisions at the same step.
+    """Trains `model` until `config.tokens`, or until a signal.
 
-    The dtype of activations is the model's own compute_dtype; weights and gradients are float32.
+    Without a run nothing is logged or saved. With several processes only rank 0 has the run, `data` holds each rank's
+    rows, and all ranks take the same decisions at the same step. Weights and gradients are float32.
     """
 
     def __init__(
@@ -62,69 +55,73 @@ class Trainer:
         data: TrainingData,
         config: TrainConfig,
         machine: Machine | None = None,
-        parallel: OneProcess = ALONE,
+        parallel: OneProcess = ONE_PROCESS,
     ) -> None:
         self.run, self.model, self.data, self.config, self.machine = run, model, data, config, machine
         self.parallel = with_threads(parallel, model, config)
         self.batches = Prefetcher(data)
-        self.flops = data.flops_per_token(model) if machine else 0.0
-        self.forward = self.parallel.wrap(model, config.compile)
-        self.device = next(model.parameters()).device  # where FSDP has brought it
+        forward = self.parallel.wrap(model, config.compile)
+        self.device = next(model.parameters()).device  # where FSDP has moved it
         if self.device.type == "cpu":
             keep_freed_memory()
-        narrow = model.compute_dtype == torch.bfloat16  # what the machine is good at, which was found out for the model
-        shares = self.parallel.shares(config.optimizer == "muon")
+        settings = {field.name: getattr(config, field.name) for field in fields(OptimizerSettings)[1:]}
         self.optimizers = build_optimizers(
-            model, _settings(config), narrow, config.compile, self.parallel.spread, shares
+            model,
+            OptimizerSettings(kind=config.optimizer, **settings),
+            model.compute_dtype == torch.bfloat16,  # chosen only where the machine is fast in it
+            config.compile,
+            self.parallel.spread,
+            self.parallel.optimizer_shares(config.optimizer == "muon"),
         )
-        self._parameters = list(model.parameters())  # to walk through the modules for them takes a millisecond
+        self._parameters = list(model.parameters())  # walking through the modules takes a millisecond
         model.train()
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
-        self.at = Progress()
-        self.saved_step: int | None = None
-        self._logged: dict | None = None  # MetricsLog.state() at the restored checkpoint
-        # Of one shape they are compiled once; blocks can be, while their number does not rise.
+        # Compiled blocks have one shape, so they are compiled once; but a batch that grows has many.
         self._one_shape = config.compile and isinstance(data, BlockData) and not config.batch_tokens_start
-        self.config = replace(config, micro_batch=self._micro_batch())
-        if self.device.type == "cuda":  # the log is to tell what training needs, not what was tried before
+        every_position = self._one_shape and model.config.architecture != "encoder"
+        loss = partial(summed_loss, device=self.device, every_position=every_position)
+        self.loss: LossFunction = partial(loss, model, forward, compiled=config.compile)
+        self.training_loss = partial(self.loss, label_smoothing=config.label_smoothing, z_loss=config.z_loss)
+        self.micro_batch = self._micro_batch_rows(partial(loss, model, model))
+        self.at = Progress()
+        self._folder = run.folder if run else None
+        self._settings = run.settings if run else {}
+        self.writer = CheckpointWriter(self._folder, config, self._settings)
+        self.log = TrainingLog(self._folder, self.at, config.tensorboard)
+        self._saved_step: int | None = None
+        self._flops_per_token = data.flops_per_token(model) if machine else 0.0
+        if self.device.type == "cuda":  # the log reports what training needs, without earlier attempts
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def train(self) -> Progress:
-        """Go on from the newest checkpoint, if there is one, to the end."""
-        folder = self.run.folder if self.run else None
+        """Train from the newest checkpoint, if any, to the end; return the final progress."""
         torch.manual_seed(self.config.seed + self.parallel.rank)
-        resumed = self.parallel.tell(bool(folder and checkpoint_folders(folder)))
+        resumed = self.parallel.broadcast(bool(self._folder and checkpoint_folders(self._folder)))
+        log_state = self._restore() if resumed else None
         if resumed:
-            self._restore()
             say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config.tokens)}")
-        # Without a checkpoint even the validation before the first step is measured again.
-        self._open_log(self.at.step if resumed else -1)
-        keep = Keep(
-            last=self.config.keep_checkpoints, best=self.config.keep_best, every_tokens=self.config.keep_every_tokens
-        )
-        self.writer = CheckpointWriter(folder, keep, self.run.settings if self.run else {})
+        # Without a checkpoint even the validation before the first step is repeated.
+        self.log.open(self.at.step if resumed else -1, log_state)
         try:
-            with asked_to_stop(self.at), Bar(self.run.name if self.run else "", self.config.tokens, "tok") as bar:
+            with stop_on_signals(self.at), Bar(self.run.name if self.run else "", self.config.tokens, "tok") as bar:
                 bar.begin_at(self.at.tokens)
                 if not resumed:
-                    self._validate()
+                    self.validate()
                     if self.config.nonfinite == "rollback":
-                        self._checkpoint()  # somewhere to go back to
+                        self._checkpoint()  # to roll back to
                 self._loop(bar)
-                if self.at.signal and self.saved_step != self.at.step:
+                if self.at.signal and self._saved_step != self.at.step:
                     self._checkpoint()
                 self.writer.wait()
         finally:
             self.writer.join()
             self.batches.close()
             gc.unfreeze()
-            if self.log:
-                self.log.close()
+            self.log.close()
         return self.at
 
     def _loop(self, bar: Bar) -> None:
-        self._start_clock()
         frozen = False
         while self.at.tokens < self.config.tokens and not self._stopped():
             try:
@@ -134,143 +131,62 @@ class Trainer:
                     raise
                 self._roll_back(error)
             if not frozen:
-                # What start-up left behind lives as long as the run: the collector need not look at it again.
+                # Objects from start-up live as long as the run: the collector skips them from now on.
                 gc.collect()
                 gc.freeze()
                 frozen = True
 
+    def _stopped(self) -> bool:
+        """Return whether any rank has received a signal."""
+        received = self.parallel.max(self.at.signal)
+        if received:  # a signal that arrives during this exchange counts after the next step
+            self.at.signal = received
+        return received > 0
+
     def _advance(self, bar: Bar) -> None:
-        """One step, and what is due after it."""
+        """Take one step, then log, validate and save if it is time."""
         before = self.at.tokens
         step = self.step()
         self.writer.check()
         if self.at.skipped == 0:
-            self._watch(step.loss)
+            self.log.watch(step.loss)
         note = f"loss {self.at.watch.smoothed():.3f}, lr {step.lr:.2g}"
         bar.update(min(self.at.tokens, self.config.tokens), note=note)
         last = self.at.tokens >= self.config.tokens
         if self.at.unlogged and (last or self.at.step % self.config.log_every_steps == 0):
             self._log_training(step)
-            self._start_clock()
-        best = False
+        improved = False
         if last or self._due(self.config.validate_every_tokens, before):
             lowest = self.at.lowest_validation_loss
-            self._clock += self._timed(self._validate)
-            best = self.config.keep_best and self.at.lowest_validation_loss != lowest
-        if last or best or self._due(self.config.checkpoint_every_tokens, before):
-            self._clock += self._timed(self._checkpoint)
-
-    def _start_clock(self) -> None:
-        """Measure tokens a second from here on."""
-        self._clock, self._clock_tokens = time.perf_counter(), self.at.tokens
-
-    def _restore(self) -> None:
-        """Stand where the run's newest whole checkpoint was made."""
-        folder, settings = (self.run.folder, self.run.settings) if self.run else (None, {})
-        state = resume(folder, self.model, self.optimizers, settings, self.average, self.parallel)
-        self.at.restore(state)
-        self._logged = state.get("metrics")
-        self.loss_scale.restore(state.get("loss_scale", {}))
-        self.saved_step = self.at.step
-
-    def _roll_back(self, error: NotFiniteError) -> None:
-        """Go on from the newest checkpoint, but past all that was read since: some of it did not go well with those
-        weights (Chowdhery et al. 2023, 5.1). Learning goes back with its clock, so that nothing is left out of it."""
-        consumed, rollbacks = self.at.consumed, self.at.rollbacks + 1
-        if rollbacks > self.config.max_rollbacks:
-            raise NotFiniteError(f"{error.what}, after {self.config.max_rollbacks} rollbacks") from None
-        self.writer.wait()
-        self._restore()
-        say(
-            f"{error.what}: back to step {self.at.step:,} and past the {consumed - self.at.consumed:,} "
-            f"{self.data.unit} read since (rollback {rollbacks} of at most {self.config.max_rollbacks})"
-        )
-        self.at.consumed, self.at.rollbacks = consumed, rollbacks
-        if self.log:
-            self.log.close()
-        self._open_log(self.at.step)
-        self._start_clock()
-
-    def _open_log(self, step: int) -> None:
-        self.log = MetricsLog(self.run.folder, step, self.config.tensorboard, self._logged) if self.run else None
-
-    def _stopped(self) -> bool:
-        """Whether a signal has reached any of the processes."""
-        asked = self.parallel.largest(self.at.signal)
-        if asked:  # else a signal may have come while the others were asked, and counts after the next step
-            self.at.signal = asked
-        return asked > 0
-
-    def _watch(self, loss: float) -> None:
-        self.at.unlogged.append(loss)
-        smoothed = self.at.watch.smoothed()
-        if self.at.watch.update(self.at.step, loss):
-            say(f"step {self.at.step:,}: the loss jumped to {loss:.3f}, from about {smoothed:.3f}")
-        if self.at.watch.above == DIVERGED:
-            say(f"step {self.at.step:,}: training has diverged: {self.at.watch.divergence()}; try a lower --train.lr")
-
-    def _log_training(self, step: Step) -> None:
-        """A line of metrics.jsonl on the steps since the last, of which `step` is the newest."""
-        rate = (self.at.tokens - self._clock_tokens) / (time.perf_counter() - self._clock)
-        more = {"spikes": self.at.watch.spikes} if self.at.watch.spikes else {}
-        if self.config.batch_tokens_start:
-            more["batch_tokens"] = step.tokens
-        if self.config.weight_decay_schedule != "constant":
-            more["weight_decay"] = step.weight_decay
-        if self.at.rollbacks:
-            more["rollbacks"] = self.at.rollbacks
-        more |= self.loss_scale.metrics(self.at.overflows)
-        if self.machine is not None:
-            more |= utilisation(rate / self.parallel.world_size, self.flops, self.machine)
-        self._record(
-            "train",
-            math.fsum(self.at.unlogged) / len(self.at.unlogged),
-            smoothed_loss=self.at.watch.smoothed(),
-            lr=step.lr,
-            grad_norm=self.at.grad_norm,
-            tokens_per_s=round(rate, 1),
-            data_wait_s=round(self.at.waited, 3),
-            memory_bytes=memory_bytes(self.device),
-            **more,
-        )
-        self.at.unlogged, self.at.watch.spikes = [], []
-
-    def _schedule(self, batch_tokens: int) -> tuple[float, float]:
-        """Set the learning rate and weight decay of a step on so many tokens; return them."""
-        lr = multiplier(
-            self.config.schedule,
-            self.at.tokens,
-            warmup=min(self.config.warmup_tokens, self.config.tokens),
-            total=self.config.tokens,
-            stride=batch_tokens,
-            final=self.config.min_lr_ratio,
-            decay_share=self.config.decay_share,
-        )
-        decay = weight_decay_multiplier(
-            self.config.weight_decay_schedule,
-            self.at.tokens,
-            total=self.config.tokens,
-            final=self.config.weight_decay_ratio,
-        )
-        self.optimizers.schedule(lr, decay)
-        return lr * self.config.lr, decay * self.config.weight_decay
+            self.validate()
+            improved = self.at.lowest_validation_loss != lowest
+        save = self.config.keep_best and improved
+        if last or save or self._due(self.config.checkpoint_every_tokens, before):
+            self._checkpoint()
 
     def step(self) -> Step:
-        """One optimizer step on the next batch. Where its loss or gradient is not finite: if the recipe skips such
-        steps, or it was float16 that overflowed, the weights stay; else NotFiniteError, and they are spoilt."""
+        """Take one optimizer step on the next batch.
+
+        If its loss or gradient is not finite, the step leaves the weights unchanged if the recipe skips such steps or
+        float16 overflowed. Otherwise it raises NotFiniteError, and the weights are no longer usable.
+        """
         started = time.perf_counter()
         batch = self.batches.step(self.at.consumed, self.at.tokens)
         self.at.waited += time.perf_counter() - started
         examples, tokens = self.data.size(self.at.consumed, self.at.tokens)
         lr, weight_decay = self._schedule(tokens)
-        total, total_norm = self._backward(batch)
-        may_stay = self.config.nonfinite == "skip" or self.loss_scale.enabled
-        if not may_stay:  # then a GPU has this to do while the host waits for the loss
+        weight = max(1.0, self.parallel.sum(float(batch.weights.sum())))
+        batch, scale = self._shaped(batch), self.loss_scale.factor()
+        total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, weight, scale)
+        self.loss_scale.unscale(self.optimizers)
+        total_norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
+        may_skip = self.config.nonfinite == "skip" or self.loss_scale.enabled
+        if not may_skip:  # a GPU works on the update while the host waits for the loss
             self.parallel.update(self.optimizers)
         loss, norm = self.parallel.sum(float(total)), float(total_norm)
         overflowed = self.loss_scale.overflowed(loss, norm)
         finite = math.isfinite(loss) and math.isfinite(norm)
-        if finite and may_stay:
+        if finite and may_skip:
             self.parallel.update(self.optimizers)
         self.optimizers.zero_grad()
         if finite and self.average is not None:
@@ -284,107 +200,101 @@ class Trainer:
         elif overflowed:
             self.at.overflows += 1
         else:
-            count_skipped(self.at, self.config.nonfinite, loss, lr)
+            skip_or_raise(self.at, self.config.nonfinite, loss, lr)
         return Step(loss, lr, weight_decay, tokens)
 
-    def _backward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The gradient of a batch, clipped: this process's part of its mean loss, and the norm before clipping, scalars
-        that a GPU may still be working on."""
-        weight = self.parallel.sum(float(batch.weights.sum()))
-        smoothing = {"label_smoothing": self.config.label_smoothing, "z_loss": self.config.z_loss}
-
-        def loss_of(micro: Batch) -> torch.Tensor:
-            return self._nats(micro, **smoothing) / max(1.0, weight)
-
-        batch = self._shaped(batch)
-        total = self.parallel.gradient(batch, self.config.micro_batch, loss_of, self.loss_scale.scaled)
-        self.loss_scale.unscale(self.optimizers)
-        return total, self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
-
-    def _micro_batch(self) -> int:
-        """The recipe's, or as many rows as fit; where all are to have one shape, no larger than it takes to cut a batch
-        into as many."""
-        size = self.config.micro_batch or self._fitting_micro_batch()
-        if not self._one_shape:
-            return size
-        rows = even(self.data.size(0, 0)[0], self.parallel.world_size)
-        return even(rows, -(-rows // size))
-
-    def _fitting_micro_batch(self) -> int:
-        if self.device.type == "cpu" or not isinstance(self.data, BlockData):
-            return USUAL_MICRO_BATCH
-        wrapped, self.forward = self.forward, self.model  # not compiled for each size, and without other processes
-        batch = self.data.step(0, self.config.batch_warmup_tokens)  # as large as they become
-        # What one process has no memory for none may do: they share out what they validate by it.
-        rows = -self.parallel.largest(-largest_micro_batch(self._nats, batch, self.model))
-        self.forward = wrapped
-        say(f"micro-batches of {rows:,} {self.data.unit}, as many as fit the memory")
-        return rows
+    def _schedule(self, batch_tokens: int) -> tuple[float, float]:
+        """Set the learning rate and weight decay of a step on `batch_tokens` tokens; return them."""
+        lr = self.config.lr_multiplier(self.at.tokens, batch_tokens)
+        decay = self.config.weight_decay_multiplier(self.at.tokens)
+        self.optimizers.schedule(lr, decay)
+        return lr * self.config.lr, decay * self.config.weight_decay
 
     def _shaped(self, batch: Batch) -> Batch:
-        return batch.filled(self.config.micro_batch) if self._one_shape else batch
+        return batch.filled(self.micro_batch) if self._one_shape else batch
 
-    def _nats(self, batch: Batch, **smoothing: float) -> torch.Tensor:
-        """The sum of nats over the targets of a micro-batch."""
-        everywhere = self._one_shape and self.model.config.architecture != "encoder"
-        # Sent before the model runs, or the host would wait for it before it could queue the loss.
-        tensors = sent(parts_read(batch) | parts_predicted(batch, everywhere), self.device)
-        targets, weights = tensors.pop("targets"), tensors.pop("weights")
-        if self.config.compile and "rows" in tensors:  # another number in each batch: told, it is not compiled twice
-            torch._dynamo.maybe_mark_dynamic(tensors["rows"], 0)
-        hidden = self.forward(**tensors).flatten(0, -2)
-        return self.model.loss(hidden, targets, weights, **smoothing)
+    def _log_training(self, step: Step) -> None:
+        """Write a line of metrics.jsonl about the steps since the last line; `step` is the newest of them."""
+        more: dict[str, float] = {}
+        if self.config.batch_tokens_start:
+            more["batch_tokens"] = step.batch_tokens
+        if self.config.weight_decay_schedule != "constant":
+            more["weight_decay"] = step.weight_decay
+        if self.at.rollbacks:
+            more["rollbacks"] = self.at.rollbacks
+        more |= self.loss_scale.metrics(self.at.overflows)
+        if self.machine is not None:
+            rank_rate = self.log.tokens_per_second() / self.parallel.world_size
+            more |= self.machine.utilisation(rank_rate * self._flops_per_token)
+        self.log.write_training(step.lr, peak_memory_bytes(self.device), more)
 
     @torch.no_grad()
-    def _validate(self) -> None:
-        with self.average.applied(self.model) if self.average else nullcontext():
-            self._measure_validation_loss()
-
-    def _measure_validation_loss(self) -> None:
-        self.model.eval()
+    def validate(self) -> None:
+        """Measure and record the validation loss, of the averaged weights if the run averages them."""
         nats = weight = 0.0
-        for batch in self.data.validation(self.config.validation_tokens, self.config.micro_batch):
-            nats += self.parallel.measure(self._shaped(batch), self._nats)
-            weight += float(batch.weights.sum())
-        self.parallel.release(self.model)
-        self.model.train()
+        with self.average.applied(self.model) if self.average else nullcontext():
+            self.model.eval()
+            for batch in self.data.validation(self.config.validation_tokens, self.micro_batch):
+                nats += self.parallel.measure(self.loss, self._shaped(batch))
+                weight += float(batch.weights.sum())
+            self.parallel.reshard(self.model)
+            self.model.train()
         nats, weight = self.parallel.sum(nats), self.parallel.sum(weight)
         if not math.isfinite(nats):
             raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")
-        self.at.take_validation_loss(nats / max(1.0, weight), self.config.validation_tokens)
-        self._record("validation", self.at.validation_loss)
-        say(f"step {self.at.step:,}: {self.at.validation_line()}")
+        self.log.write_validation(nats / max(1.0, weight), self.config.validation_tokens)
+
+    def _due(self, every_tokens: int, before: int) -> bool:
+        """Return whether the step from `before` tokens on crossed a multiple of `every_tokens`."""
+        return self.at.tokens // every_tokens > before // every_tokens
 
     def _checkpoint(self) -> None:
         check_weights(self.model, self.at.step, self.parallel)
-        if self.log:
-            self.log.sync()
         state = self.at.as_state() | {
-            "metrics": self.log.state() if self.log else None,
-            "averaged_steps": self.average.steps if self.average else 0,  # fewer than steps where some were skipped
+            "metrics": self.log.synced_state(),
+            "averaged_steps": self.average.steps if self.average else 0,  # without skipped steps
             "loss_scale": self.loss_scale.as_state(),
         }
         self.writer.write(take_snapshot(self.model, self.optimizers, self.average, self.parallel), state)
-        self.saved_step = self.at.step
+        self._saved_step = self.at.step
 
-    def _record(self, split: str, loss: float, **more: float) -> None:
-        if self.log is None:
-            return
-        seconds = round(self.at.seconds, 3)
-        self.log.write(step=self.at.step, tokens=self.at.tokens, split=split, loss=loss, **more, time_s=seconds)
+    def _restore(self) -> dict[str, Any] | None:
+        """Return to the run's newest whole checkpoint; return the state of metrics.jsonl in it."""
+        state = resume(self._folder, self.model, self.optimizers, self._settings, self.average, self.parallel)
+        self.at.restore(state)
+        self.loss_scale.restore(state.get("loss_scale", {}))
+        self._saved_step = self.at.step
+        return state.get("metrics")
 
-    @staticmethod
-    def _timed(work: Callable[[], None]) -> float:
-        """Do `work`; the seconds that it took, which do not count as training."""
-        started = time.perf_counter()
-        work()
-        return time.perf_counter() - started
+    def _roll_back(self, error: NotFiniteError) -> None:
+        """Return to the newest checkpoint, and skip the batches read since (Chowdhery et al. 2023, 5.1).
 
-    def _due(self, every_tokens: int, before: int) -> bool:
-        """Whether the step from `before` tokens on crossed a multiple of `every_tokens`."""
-        return self.at.tokens // every_tokens > before // every_tokens
+        The schedules return with it, so that no part of them is left out.
+        """
+        consumed, rollbacks = self.at.consumed, self.at.rollbacks + 1
+        if rollbacks > self.config.max_rollbacks:
+            raise NotFiniteError(f"{error.what}, after {self.config.max_rollbacks} rollbacks") from None
+        self.writer.wait()
+        log_state = self._restore()
+        say(
+            f"{error.what}: back to step {self.at.step:,} and past the {consumed - self.at.consumed:,} "
+            f"{self.data.unit} read since (rollback {rollbacks} of at most {self.config.max_rollbacks})"
+        )
+        self.at.consumed, self.at.rollbacks = consumed, rollbacks
+        self.log.open(self.at.step, log_state)
 
+    def _micro_batch_rows(self, loss: LossFunction) -> int:
+        """Return the recipe's micro-batch, or the largest that fits a GPU; `loss` calls the unwrapped model.
 
-def _settings(config: TrainConfig) -> OptimizerSettings:
-    names = [field.name for field in fields(OptimizerSettings) if field.name != "kind"]
-    return OptimizerSettings(kind=config.optimizer, **{name: getattr(config, name) for name in names})
+        Micro-batches of one shape are made as even as their number allows.
+        """
+        rows = self.config.micro_batch or DEFAULT_MICRO_BATCH
+        if not self.config.micro_batch and self.device.type != "cpu" and isinstance(self.data, BlockData):
+            batch = self.data.step(0, self.config.batch_warmup_tokens)  # as large as batches become
+            # The smallest over all ranks, because ranks share out validation by it.
+            rows = -self.parallel.max(-largest_micro_batch(loss, batch, self.model))
+            say(f"micro-batches of {rows:,} {self.data.unit}, as many as fit the memory")
+        if not self._one_shape:
+            return rows
+        rank_rows = even(self.data.size(0, 0)[0], self.parallel.world_size)
+        return even(rank_rows, -(-rank_rows // rows))

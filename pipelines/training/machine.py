@@ -1,20 +1,24 @@
-"""What the machine at hand is good at: the device, and the dtype of activations and matrix products."""
+"""The machine that trains: its device, dtype, speed and memory."""
 
+import ctypes
 import os
 import re
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 
 from lm.attention.backends import fastest
 from lm.config import ModelConfig
-from pipelines.training.config import TrainConfig
+from pipelines.training.config import Device, Dtype, TrainConfig
 
-# Dense operations a second of the matrix units in bfloat16 (float16 where there is no bfloat16), by the makers' data
-# sheets, under the names that the devices give themselves.
+# Dense operations per second of the matrix units in bfloat16 (float16 without bfloat16), from data sheets, by the names
+# that devices report.
 TABULATED = {
     "B200": 2250e12,
     "H200 NVL": 835e12,
@@ -34,39 +38,58 @@ TABULATED = {
     "V100": 125e12,
     "T4": 65e12,
 }
-# Parts of a GPU, and those with more or fewer cores, or less power, than what their names begin with.
-OTHERS = re.compile(r"\b(Laptop|Max-Q|MIG|Ti|SUPER|D)\b")
+# Parts of a GPU, and variants with other numbers of cores or less power than the tabulated device.
+VARIANTS = re.compile(r"\b(Laptop|Max-Q|MIG|Ti|SUPER|D)\b")
 
-TENSOR_CORES = (7, 0)  # the compute capability from which GPUs have matrix units for float16
+TENSOR_CORES = (7, 0)  # compute capability of the first GPUs with matrix units for float16
 
-PATIENCE = 0.1  # seconds of one matrix product that a measurement is worth
+MOST_SECONDS = 0.1  # of one matrix product in a measurement
 
-# bf16 must be this much faster than float32 before its rounding is worth it.
+# bfloat16 must be this much faster than float32 to be worth its rounding.
 WORTHWHILE = 1.3
+
+# Parameters of mallopt(3), from glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
+NEVER = 2**31 - 1
+# Values that glibc adapts to in a process that frees large blocks, and its default number of mapped blocks.
+ADAPTED_TRIM, ADAPTED_MMAP, MMAP_MAX = 64 << 20, 32 << 20, 65536
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a model runs and in which dtype; `why` says how that was chosen, in a line."""
+    """The device and dtype of a model; `why` is a line about how they were chosen."""
 
     device: torch.device
     dtype: torch.dtype
     why: str
     peak_flops: float | None = None
-    """Floating-point operations a second that its maker tabulates, dense, for the dtype; None where not known."""
+    """Tabulated dense operations per second for the dtype; None if unknown."""
     measured_flops: float | None = None
-    """What a large matrix product reaches on it."""
+    """Operations per second of a large matrix product."""
 
     @property
-    def dtype_name(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
+    def device_name(self) -> Device:
+        return cast(Device, self.device.type)
+
+    @property
+    def dtype_name(self) -> Dtype:
+        return cast(Dtype, str(self.dtype).removeprefix("torch."))
+
+    def utilisation(self, flops: float) -> dict[str, float]:
+        """Return the shares of the peaks that `flops` operations per second reach (Chowdhery et al. 2023, appendix B).
+
+        `mfu` is the share of the tabulated peak, `mfu_measured` that of a measured matrix product. Unknown peaks are
+        left out.
+        """
+        peaks = {"mfu": self.peak_flops, "mfu_measured": self.measured_flops}
+        return {name: round(flops / peak, 4) for name, peak in peaks.items() if peak}
 
 
 def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False) -> Machine:
-    """The device and dtype asked for; for "auto", a GPU if there is one, and bfloat16 where it is faster.
+    """Return the requested device and dtype; "auto" is a GPU if there is one, and bfloat16 if it is faster.
 
-    `half`: whether "auto" may be float16, on a GPU that has matrix units for it and no bfloat16 (Volta, Turing); who
-    trains in it must scale the loss. Raises ValueError when "cuda" is asked for where there is none.
+    `half`: whether "auto" may be float16 on a GPU with matrix units for it but no bfloat16 (Volta, Turing); training in
+    float16 must scale the loss. Raises ValueError for "cuda" without a GPU.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but PyTorch sees no GPU here: give cpu or auto")
@@ -84,51 +107,54 @@ def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False
 
 
 def with_peaks(machine: Machine) -> Machine:
-    """`machine` with what its matrix products are said and seen to reach: some milliseconds of work."""
+    """Return `machine` with its tabulated and measured peaks; measuring takes milliseconds."""
     on_gpu = machine.device.type == "cuda"
     name = torch.cuda.get_device_name(machine.device) if on_gpu else ""
     tabulated = tabulated_flops(name)
     if machine.dtype == torch.float32:
-        tabulated = None  # what tables say of it leaves out tensor cores, or means tf32
-    # On a busy CPU one measurement in a dozen is a small part of what it reaches.
+        tabulated = None  # tabulated float32 leaves out tensor cores, or means TF32
+    # On a busy CPU one measurement in a dozen is far too low.
     tries, size = (1, 8192) if on_gpu else (3, 1024)
     measured = max(matmul_flops(machine.dtype, size, machine.device) for _ in range(tries))
     return replace(machine, peak_flops=tabulated, measured_flops=measured)
 
 
 def tabulated_flops(name: str) -> float | None:
-    """What TABULATED has for the device of that name; None for others, whose names may hold one of its."""
-    if OTHERS.search(name):
+    """Return the entry of TABULATED for a device; None for other devices, whose names may contain an entry's."""
+    if VARIANTS.search(name):
         return None
     return next((flops for part, flops in TABULATED.items() if re.search(rf"\b{re.escape(part)}\b", name)), None)
 
 
 def matmul_flops(dtype: torch.dtype, size: int = 512, device: torch.device | str = "cpu") -> float:
-    """Floating-point operations a second of products of square matrices: the best of some of 128, 256 ... `size` rows.
+    """Return the operations per second of products of square matrices: the best of 128, 256 ... `size` rows.
 
-    Where a processor has no instructions for a dtype, a large product takes seconds; so sizes stop before one that
-    would take more than PATIENCE.
+    Stops before a size whose product would take more than MOST_SECONDS: without instructions for the dtype, a large
+    product takes seconds.
     """
     best, rows, generator = 0.0, 128, torch.Generator(device).manual_seed(0)
     while True:
-        # Random, since a GPU multiplies constants in less power and so faster than anything real.
+        # Random, because a GPU multiplies constants with less power, and so faster than real data.
         a, b = (torch.randn(rows, rows, generator=generator, device=device).to(dtype) for _ in range(2))
         seconds = min(_product_seconds(a, b) for _ in range(5))
         best = max(best, 2 * rows**3 / seconds)
         rows *= 2
-        if rows > size or 8 * seconds > PATIENCE:
+        if rows > size or 8 * seconds > MOST_SECONDS:
             return best
 
 
 def _core_flops(dtype: torch.dtype) -> float:
-    """`matmul_flops` of one core of the CPU. Several that share a product wait for each other, on a busy machine so
-    long that float32 has been measured slower than a bfloat16 that is emulated."""
-    with cores_a_product(1):
+    """Return `matmul_flops` of one CPU core.
+
+    Cores that share a product wait for each other. On a busy machine float32 has been measured slower than emulated
+    bfloat16.
+    """
+    with cores_per_operation(1):
         return matmul_flops(dtype)
 
 
 @contextmanager
-def cores_a_product(count: int) -> Iterator[None]:
+def cores_per_operation(count: int) -> Iterator[None]:
     """Let `count` CPU cores share each torch operation within the context; 0 changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
@@ -147,7 +173,7 @@ def _product_seconds(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> str:
-    """Device, dtype, attention and matmul precision of a training, each with why it is that."""
+    """Return a line with the device, dtype, attention backend and matmul precision of a training, and why."""
     attention = f"{model.attention} as asked"
     if model.attention == "auto":
         length = model.context_length
@@ -164,11 +190,11 @@ def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> 
 
 @contextmanager
 def without_subnormals() -> Iterator[None]:
-    """For a time, numbers of float32 below 1.2e-38 are 0 on a CPU. What large activations leave of GELU and softmax is
-    full of them, and some processors take a hundred times as long for each: a step became twice as long.
+    """Round float32 numbers below 1.2e-38 to 0 on a CPU within the context.
 
-    It is a mode of a thread, which those have that it starts: so enter it before the first operation that several
-    threads share, from which torch's own remain.
+    GELU and softmax of large activations produce many of them. On some processors each takes a hundred times as long,
+    and a step twice as long. The mode belongs to a thread, and threads that it starts inherit it. torch keeps its
+    threads, so enter the context before the first operation that several threads share.
     """
     before = bool(torch.tensor(1e-39) * 1.0 == 0.0)
     torch.set_flush_denormal(True)
@@ -179,16 +205,19 @@ def without_subnormals() -> Iterator[None]:
 
 
 @contextmanager
-def kernels(train: TrainConfig) -> Iterator[None]:
-    """For a time, products of float32 matrices at `matmul_precision` of torch.set_float32_matmul_precision, and where
-    `deterministic` only kernels that add up in a fixed order; ValueError where torch has none for an operation."""
-    precision, deterministic = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+def precision(train: TrainConfig) -> Iterator[None]:
+    """Apply `matmul_precision` and `deterministic` within the context.
+
+    Raises ValueError if an operation has no deterministic kernel.
+    """
+    matmul, deterministic = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    settings: Any = torch.utils.deterministic  # its flag is a property, which type checkers do not see
+    filled = settings.fill_uninitialized_memory
     torch.set_float32_matmul_precision(train.matmul_precision)
     if train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its first product
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # all that is read has been written
+        settings.fill_uninitialized_memory = False  # training writes memory before reading it
     try:
         yield
     except RuntimeError as error:
@@ -200,14 +229,56 @@ def kernels(train: TrainConfig) -> Iterator[None]:
             "--model.attention closed_form, or train without it"
         ) from error
     finally:
-        torch.set_float32_matmul_precision(precision)
+        torch.set_float32_matmul_precision(matmul)
         if train.deterministic:  # the call imports torch.compile, which takes 2 s of CPU time
             torch.use_deterministic_algorithms(deterministic)
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        settings.fill_uninitialized_memory = filled
+
+
+def keep_freed_memory() -> bool:
+    """Make the C library keep freed memory for the next step; return whether it does.
+
+    Every step allocates the same large tensors. glibc returns each to the system, which zeroes every page again: a
+    sixteenth of the time of a small model's step on the CPU. Other C libraries (musl, macOS, Windows) are unchanged.
+    """
+    c = _glibc()
+    return c is not None and bool(c.mallopt(M_MMAP_MAX, 0)) and bool(c.mallopt(M_TRIM_THRESHOLD, NEVER))
+
+
+@contextmanager
+def freed_memory_returned() -> Iterator[None]:
+    """At the end, undo `keep_freed_memory` and return free memory to the system, because a notebook continues."""
+    try:
+        yield
+    finally:
+        if c := _glibc():
+            c.mallopt(M_MMAP_MAX, MMAP_MAX)
+            c.mallopt(M_MMAP_THRESHOLD, ADAPTED_MMAP)
+            c.mallopt(M_TRIM_THRESHOLD, ADAPTED_TRIM)
+            c.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """Return the C library if it is glibc."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        c = ctypes.CDLL(None)
+        return c if hasattr(c, "mallopt") and hasattr(c, "malloc_trim") else None
+    except OSError:
+        return None
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the peak memory of the GPU if `device` is one, otherwise the peak resident memory of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _best_on_gpu(device: torch.device, half: bool) -> tuple[torch.dtype, str]:
-    """The dtype for "auto" and why."""
+    """Return the dtype for "auto", and why."""
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.bfloat16, "bfloat16"
     if half and torch.cuda.get_device_capability(device) >= TENSOR_CORES:

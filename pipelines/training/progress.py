@@ -1,51 +1,114 @@
-"""Where a run stands."""
+"""Progress: where a run stands, what it logs, and the signals that stop it."""
 
 import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from pipelines.cli.display import quantity
-from pipelines.training.watch import LossWatch
+from pipelines.cli.display import quantity, say
+from pipelines.run.metrics_log import MetricsLog
+
+SMOOTHING = 0.98  # decay of the loss's mean and deviation: about the last 50 steps
+SPIKE = 6.0  # standard deviations above the mean
+BEFORE_SPIKES = 50  # steps in which the loss falls too fast to judge
+DIVERGED = 100  # consecutive steps with a smoothed loss above the first one
+
+# Seconds in which several signals count as one: a terminal or a scheduler signals all processes of a job, and their
+# parent passes the signal on.
+ONE_REQUEST = 1.0
+
+
+@dataclass
+class LossWatch:
+    """An exponential mean of the loss, corrected for its start, that detects spikes and divergence."""
+
+    steps: int = 0
+    mean: float = 0.0
+    square: float = 0.0
+    spikes: list[int] = field(default_factory=list)
+    """Steps with a spike since the last line of metrics.jsonl."""
+    first: float | None = None
+    """Loss of the first step; None in a run that resumed from a checkpoint of version 0.1."""
+    above: int = 0
+    """Number of latest consecutive steps with a smoothed loss above the first one."""
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the smoothed loss has been above `first` for at least `DIVERGED` steps."""
+        return self.above >= DIVERGED
+
+    def smoothed(self) -> float:
+        """Return the mean in nats per target; nan before the first step."""
+        return self.mean / (1.0 - SMOOTHING**self.steps) if self.steps else math.nan
+
+    def update(self, step: int, loss: float) -> bool:
+        """Add the loss of a step; return whether it is a spike."""
+        spike = self.steps >= BEFORE_SPIKES and loss > self.smoothed() + SPIKE * self._deviation()
+        if spike:
+            self.spikes.append(step)
+        if self.steps == 0:
+            self.first = loss
+        self.steps += 1
+        self.mean = SMOOTHING * self.mean + (1.0 - SMOOTHING) * loss
+        self.square = SMOOTHING * self.square + (1.0 - SMOOTHING) * loss * loss
+        self.above = self.above + 1 if self.first is not None and self.smoothed() > self.first else 0
+        return spike
+
+    def divergence(self) -> str:
+        """Return the smoothed loss and the first loss as text."""
+        return f"the loss is {self.smoothed():.3f}, and was {self.first:.3f} at the first step"
+
+    def as_list(self) -> list[Any]:
+        """Return the fields for a checkpoint; `LossWatch(*fields)` restores them."""
+        return [self.steps, self.mean, self.square, list(self.spikes), self.first, self.above]
+
+    def _deviation(self) -> float:
+        mean_square = self.square / (1.0 - SMOOTHING**self.steps)
+        return math.sqrt(max(0.0, mean_square - self.smoothed() ** 2))
 
 
 @dataclass
 class Progress:
-    """All that a checkpoint must remember besides tensors."""
+    """The state of a run that a checkpoint holds besides tensors."""
 
     step: int = 0
-    """Optimizer steps, those included that were left out."""
+    """Optimizer steps, including skipped ones."""
     tokens: int = 0
-    """Tokens trained on: schedules and intervals go by them, so that steps may be of any size."""
+    """Tokens trained on. Schedules and intervals count tokens, so steps may have any size."""
     consumed: int = 0
-    """Blocks or pairs that the run has read in its order."""
+    """Blocks or pairs read, in the run's order."""
     seconds: float = 0.0
-    """Spent training; validation, checkpoints and what happened between two processes are left out."""
+    """Seconds of training, without validation, checkpoints and time between processes."""
     waited: float = 0.0
-    """Of these, seconds that the trainer waited for batches."""
+    """Seconds of these in which the trainer waited for batches."""
     unlogged: list[float] = field(default_factory=list)
-    """The losses (nats) of the steps since the last line of metrics.jsonl, which reports their mean."""
+    """Losses (nats) of the steps since the last line of metrics.jsonl, which holds their mean."""
     grad_norm: float = 0.0
-    """Of the last step that was taken."""
+    """Gradient norm of the last step that was not skipped."""
     validation_loss: float | None = None
-    """The last one measured, in nats per target."""
+    """Last validation loss, in nats per target."""
     validated_step: int = -1
-    """The step after which it was."""
+    """Step of that validation."""
     validated_tokens: int = 0
-    """How much of the validation split it was measured on: losses on more or fewer tokens do not compare."""
+    """Validation tokens it was measured on. Losses on different numbers of tokens do not compare."""
     lowest_validation_loss: float | None = None
-    """Of all that were measured on as many."""
+    """Lowest validation loss on that number of tokens."""
     watch: LossWatch = field(default_factory=LossWatch)
     skipped: int = 0
-    """Steps in a row that were left out because their loss or gradient was not finite."""
+    """Latest consecutive steps that were skipped because their loss or gradient was not finite."""
     overflows: int = 0
-    """Steps that were left out because the loss was scaled too high for float16, which is no fault of theirs."""
+    """Steps that were skipped because the scaled loss overflowed float16."""
     rollbacks: int = 0
-    """How many times the run went back to a checkpoint."""
+    """Number of rollbacks to a checkpoint."""
     signal: int = 0
-    """The signal that asked the run to save and leave, or 0; no checkpoint remembers it."""
+    """Signal that asked the run to stop, or 0; not part of a checkpoint."""
 
-    def take_validation_loss(self, loss: float, tokens: int) -> None:
-        """Remember the validation loss of the weights as they are, on about so many tokens."""
+    def add_validation_loss(self, loss: float, tokens: int) -> None:
+        """Record the validation loss of the current weights on about `tokens` tokens."""
         lowest = self.lowest_validation_loss if tokens == self.validated_tokens else None
         self.validation_loss, self.validated_step, self.validated_tokens = loss, self.step, tokens
         self.lowest_validation_loss = loss if lowest is None else min(lowest, loss)
@@ -69,11 +132,117 @@ class Progress:
         return "; ".join(filter(None, (so_far, self.validation_line(), diverged)))
 
     def as_state(self) -> dict[str, Any]:
-        """What state.json holds of it: a copy, since it is written while training goes on."""
+        """Return the fields for state.json, copied, because training continues while they are written."""
         state = {name: value for name, value in vars(self).items() if name != "signal"}
         return state | {"unlogged": list(self.unlogged), "watch": self.watch.as_list()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Stand where `as_state` was taken; what an older checkpoint does not know stays as it is."""
+        """Set the fields in `state`; fields that an older checkpoint lacks keep their values."""
         for name in self.as_state().keys() & state.keys():
             setattr(self, name, LossWatch(*state[name]) if name == "watch" else state[name])
+
+
+class TrainingLog:
+    """The lines of metrics.jsonl that a run writes while it trains, and messages about its loss.
+
+    Without a `folder` it writes no lines.
+    """
+
+    def __init__(self, folder: Path | None, at: Progress, tensorboard: bool) -> None:
+        self._folder, self._at, self._tensorboard = folder, at, tensorboard
+        self._metrics: MetricsLog | None = None
+        self.start_clock()
+
+    def open(self, step: int, state: dict[str, Any] | None) -> None:
+        """Continue metrics.jsonl after `step` (-1: none) of the checkpoint that recorded `state`."""
+        self.close()
+        if self._folder:
+            self._metrics = MetricsLog(self._folder, step, self._tensorboard, state)
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Measure tokens per second from here on."""
+        self._clock = self._at.tokens, self._at.seconds
+
+    def tokens_per_second(self) -> float:
+        """Return the training speed since the last line, without validation and checkpoints."""
+        tokens, seconds = self._clock
+        return (self._at.tokens - tokens) / max(1e-9, self._at.seconds - seconds)
+
+    def watch(self, loss: float) -> None:
+        """Add the loss of a step; print a message about a spike or a divergence."""
+        at = self._at
+        at.unlogged.append(loss)
+        smoothed = at.watch.smoothed()
+        if at.watch.update(at.step, loss):
+            say(f"step {at.step:,}: the loss jumped to {loss:.3f}, from about {smoothed:.3f}")
+        if at.watch.above == DIVERGED:
+            say(f"step {at.step:,}: training has diverged: {at.watch.divergence()}; try a lower --train.lr")
+
+    def write_training(self, lr: float, memory_bytes: int, more: dict[str, Any]) -> None:
+        """Write a line about the steps since the last line; `lr` is that of the newest step."""
+        at = self._at
+        self._write(
+            "train",
+            math.fsum(at.unlogged) / len(at.unlogged),
+            smoothed_loss=at.watch.smoothed(),
+            lr=lr,
+            grad_norm=at.grad_norm,
+            tokens_per_s=round(self.tokens_per_second(), 1),
+            data_wait_s=round(at.waited, 3),
+            memory_bytes=memory_bytes,
+            **({"spikes": at.watch.spikes} if at.watch.spikes else {}),
+            **more,
+        )
+        at.unlogged, at.watch.spikes = [], []
+        self.start_clock()
+
+    def write_validation(self, loss: float, tokens: int) -> None:
+        """Record and print the validation loss of the current weights on about `tokens` tokens."""
+        self._at.add_validation_loss(loss, tokens)
+        self._write("validation", loss)
+        say(f"step {self._at.step:,}: {self._at.validation_line()}")
+
+    def synced_state(self) -> dict[str, Any] | None:
+        """Write the lines through to the disk; return the log's state for a checkpoint."""
+        if self._metrics is None:
+            return None
+        self._metrics.sync()
+        return self._metrics.state()
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+
+    def _write(self, split: str, loss: float, **more: Any) -> None:
+        if self._metrics is not None:
+            at = self._at
+            self._metrics.write(
+                step=at.step, tokens=at.tokens, split=split, loss=loss, **more, time_s=round(at.seconds, 3)
+            )
+
+
+@contextmanager
+def stop_on_signals(at: Progress) -> Iterator[None]:
+    """Set `at.signal` on the first SIGINT or SIGTERM; a signal more than a second later raises KeyboardInterrupt."""
+    received: list[float] = []  # times in this process: `at.signal` may come from another one
+
+    def receive(number: int, frame: object) -> None:
+        received.append(time.monotonic())
+        if received[-1] - received[0] > ONE_REQUEST:
+            raise KeyboardInterrupt
+        if len(received) > 1:
+            return
+        at.signal = number
+        say(f"{signal.Signals(number).name}: saving a checkpoint after this step (again to leave without)")
+
+    try:
+        before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread, which handles signals
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

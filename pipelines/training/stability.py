@@ -1,54 +1,58 @@
-"""Numbers that are not finite: how float16 avoids them, and what becomes of a step that has them."""
+"""Losses, gradients and weights that are not finite: float16's loss scaling, and what happens to such a step."""
 
 import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lm.optim.optimizers import Optimizers
 from pipelines.cli.display import say
 from pipelines.training.parallel import OneProcess
 from pipelines.training.progress import Progress
 
-MOST_SKIPPED = 10  # steps in a row that are not finite, after which a run stops even if it skips
-SMALLEST_SCALE = 1.0  # of the loss: an overflow at a smaller one is not the scale's doing
+MOST_SKIPPED = 10  # consecutive steps that may be skipped
+SMALLEST_SCALE = 1.0  # an overflow at or below this scale has another cause
 
 
 class NotFiniteError(FloatingPointError):
-    """A loss, a gradient or weights that are not finite: `what` says which; the message also says what to do."""
+    """A loss, a gradient or a weight is not finite. `what` names it; the message adds a remedy."""
 
     def __init__(self, what: str, remedy: str = "try a lower --train.lr") -> None:
-        super().__init__(f"{what}: {remedy}; checkpoints made before are as they were")
+        super().__init__(f"{what}: {remedy}; earlier checkpoints are unchanged")
         self.what = what
 
 
 class LossScale:
-    """Dynamic loss scaling for float16, torch's own (Micikevicius et al. 2018, 3.2); for any other dtype nothing.
+    """Dynamic loss scaling for float16 with torch's GradScaler (Micikevicius et al. 2018, 3.2); off for other dtypes.
 
-    The gradient of a loss times a large power of two keeps what float16 would round to 0. Where it overflows, the step
-    is left out and the scale halved; after 2,000 steps without that it is doubled.
+    A scaled loss keeps small gradients that float16 would round to 0. After an overflow the step is skipped and the
+    scale halved; after 2,000 steps without overflow the scale is doubled.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+        self._one = torch.ones((), device=device)
 
     @property
     def enabled(self) -> bool:
         """Whether the loss is scaled."""
         return self._scaler.is_enabled()
 
-    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """What to take the gradient of."""
-        return self._scaler.scale(loss)
+    def factor(self) -> Tensor | float:
+        """Return the factor of the loss: the scale, or 1.0 if the loss is not scaled."""
+        return self._scaler.scale(self._one) if self.enabled else 1.0
 
     def unscale(self, optimizers: Optimizers) -> None:
-        """Make the gradients those of the loss itself."""
+        """Divide the gradients by the scale."""
         for part in optimizers.parts:
             self._scaler.unscale_(part)
 
     def overflowed(self, loss: float, norm: float) -> bool:
-        """Adapt the scale to a step of that loss and gradient norm; whether its gradient is not finite because the
-        scale was too large. Where the loss itself is not finite no scale would help."""
+        """Update the scale after a step; return whether the scale was too large for the step's gradient.
+
+        No scale helps if the loss itself is not finite.
+        """
         if not self.enabled:
             return False
         before = self._scaler.get_scale()
@@ -57,22 +61,21 @@ class LossScale:
         return self._scaler.get_scale() < before
 
     def metrics(self, overflows: int) -> dict[str, float]:
-        """What the log says of it."""
+        """Return the entries of metrics.jsonl about the scale."""
         return {"loss_scale": self._scaler.get_scale(), "overflows": overflows} if self.enabled else {}
 
     def as_state(self) -> dict[str, Any]:
-        """What a checkpoint remembers."""
+        """Return the state for a checkpoint."""
         return self._scaler.state_dict()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint's; one of another dtype has none, and the scale starts as in a new run."""
+        """Restore a checkpoint's state. It is empty if the checkpoint had another dtype; the scale then starts anew."""
         if state:
             self._scaler.load_state_dict(state)
 
 
-def count_skipped(at: Progress, policy: str, loss: float, lr: float) -> None:
-    """Let the step just made be left out, since its loss or gradient is not finite, if the recipe's `policy` is "skip";
-    else raise NotFiniteError."""
+def skip_or_raise(at: Progress, policy: str, loss: float, lr: float) -> None:
+    """Count the last step as skipped if `policy` is "skip"; otherwise, or after too many, raise NotFiniteError."""
     at.skipped += 1
     what = f"the {'gradient' if math.isfinite(loss) else 'loss'} of step {at.step} is not finite"
     if policy == "skip" and at.skipped <= MOST_SKIPPED:
@@ -86,10 +89,9 @@ def count_skipped(at: Progress, policy: str, loss: float, lr: float) -> None:
 
 
 def check_weights(model: torch.nn.Module, step: int, parallel: OneProcess) -> None:
-    """NotFiniteError, in all processes alike, when a weight is not finite: a run could not go on from such a
-    checkpoint."""
+    """Raise NotFiniteError, on all ranks alike, if a weight is not finite: no run could resume from it."""
     weights = list(model.named_parameters())
-    broken = [i for i, (_, weight) in enumerate(weights, 1) if not bool(parallel.own(weight).isfinite().all())]
-    number = parallel.largest(max(broken, default=0))
+    broken = [i for i, (_, weight) in enumerate(weights, 1) if not bool(parallel.to_local(weight).isfinite().all())]
+    number = parallel.max(max(broken, default=0))
     if number:
         raise NotFiniteError(f"the weights {weights[number - 1][0]} after step {step} are not finite")

@@ -1,4 +1,4 @@
-"""Row threads: several CPU threads train one model, each on its own rows of the batch.
+"""Row threads: the strategy in which several CPU threads train one model, each on its own rows of the batch.
 
 When cores share every operation, they wait for each other hundreds of times per step. Each wait can cost a time slice
 if another process uses one of the cores. Row threads wait only a few times per step, and they sleep while they wait.
@@ -6,6 +6,7 @@ if another process uses one of the cores. Row threads wait only a few times per 
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -13,16 +14,18 @@ from torch import Tensor
 
 from lm.model import LanguageModel
 from lm.optim.optimizers import Optimizers, balanced
+from pipelines.training.batch import Batch
 from pipelines.training.config import TrainConfig
-from pipelines.training.loader import Batch
-from pipelines.training.machine import cores_a_product
+from pipelines.training.loss import LossFunction
+from pipelines.training.machine import cores_per_operation
 from pipelines.training.parallel import OneProcess
 
 LEAST_TOKENS = 512  # per thread: below it, Python and a gradient per thread cost more than the second core gains
 LEAST_PARAMETERS = 2_000_000  # below it, sharing passes over the parameters gains less than waking a thread costs
 MOST = 8  # threads, because Python's interpreter lock allows one at a time between operations
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Gradients = list[Tensor | None]
 """One gradient per parameter; None for a parameter that the loss does not depend on."""
 
@@ -67,61 +70,56 @@ class Threads(OneProcess):
     def workers(self) -> str:
         return f"{self.threads} threads, each with its own rows"
 
-    def shares(self, muon: bool) -> int:
-        return self.threads if muon else len(self._portions)
-
-    def gradient(
-        self, batch: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        parts = self._rows(batch)
+    def gradient(self, loss: LossFunction, batch: Batch, rows: int, weight: float, scale: Tensor | float) -> Tensor:
+        parts = self._split(batch)
         if len(parts) < 2:
-            return super().gradient(batch, size, loss_of, scaled)
-        at_once = -(-size // len(parts))
-        done = self._in_threads(lambda rows: self._gradient_of(rows, at_once, loss_of, scaled), parts)
-        totals, gradients = zip(*done, strict=True)
-        self._in_threads(lambda places: self._take_sums(places, gradients), self._portions)
-        return torch.stack(totals).sum()
+            return super().gradient(loss, batch, rows, weight, scale)
+        rows_per_thread = -(-rows // len(parts))
+        of_part = partial(self._gradient_of, loss, rows_per_thread, weight, scale)
+        results = self._in_threads(of_part, parts)
+        self._in_threads(partial(self._store_sums, [gradients for _, gradients in results]), self._portions)
+        return torch.stack([total for total, _ in results]).sum()
 
-    def measure(self, batch: Batch, loss_of: Callable[[Batch], Tensor]) -> float:
-        @torch.no_grad()  # gradient mode is thread-local
-        def measured(rows: Batch) -> float:
-            return float(loss_of(rows))
-
-        return sum(self._in_threads(measured, self._rows(batch)))
+    def measure(self, loss: LossFunction, batch: Batch) -> float:
+        return sum(self._in_threads(partial(super().measure, loss), self._split(batch)))
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:
         portions = [[self._parameters[place] for place in places] for places in self._portions]
         gradients = [[p.grad for p in portion if p.grad is not None] for portion in portions]
         norms = self._in_threads(torch._foreach_norm, gradients)
-        norm = torch.linalg.vector_norm(torch.stack([each for some in norms for each in some]))
+        norm: Tensor = torch.linalg.vector_norm(torch.stack([each for some in norms for each in some]))
         factor = limit / (float(norm) + 1e-6)
         if factor < 1.0:
             self._in_threads(lambda some: torch._foreach_mul_(some, factor), gradients)
         return norm
 
+    def optimizer_shares(self, muon: bool) -> int:
+        return self.threads if muon else len(self._portions)
+
     def update(self, optimizers: Optimizers) -> None:
         self._in_threads(optimizers.step_share, range(len(optimizers.shares)))
 
-    def _rows(self, batch: Batch) -> list[Batch]:
+    def _split(self, batch: Batch) -> list[Batch]:
         """Return each thread's rows. A batch with few rows or tokens uses fewer threads."""
         tokens = batch.inputs.size + (0 if batch.source is None else batch.source.size)
         threads = min(self.threads, len(batch.inputs), thread_count(self.cores, tokens))
         return list(batch.split(-(-len(batch.inputs) // threads)))
 
     def _gradient_of(
-        self, rows: Batch, size: int, loss_of: Callable[[Batch], Tensor], scaled: Callable[[Tensor], Tensor]
+        self, loss: LossFunction, rows: int, weight: float, scale: Tensor | float, batch: Batch
     ) -> tuple[Tensor, Gradients]:
-        """Return the loss of `rows` and its gradients, without touching p.grad, which all threads share."""
+        """Return a part of the mean loss and its gradients, without touching p.grad, which all threads share."""
         total = torch.zeros(())
         gradients: Gradients = [None] * len(self._parameters)
-        for micro in rows.split(size):
-            loss = loss_of(micro)
-            more = torch.autograd.grad(scaled(loss), self._parameters, allow_unused=True)
+        for micro in batch.split(rows):
+            part = loss(micro) / weight
+            more = torch.autograd.grad(part * scale, self._parameters, allow_unused=True)
             gradients = [_sum(pair) for pair in zip(gradients, more, strict=True)]
-            total = total + loss.detach()
+            total = total + part.detach()
         return total, gradients
 
-    def _take_sums(self, places: Iterable[int], gradients: Sequence[Gradients]) -> None:
+    def _store_sums(self, gradients: Sequence[Gradients], places: Iterable[int]) -> None:
+        """Store the sums over threads in the parameters with the numbers `places`."""
         for place in places:
             self._parameters[place].grad = _sum(part[place] for part in gradients)
 
@@ -136,7 +134,7 @@ class Threads(OneProcess):
             torch.set_num_threads(cores)  # a per-thread setting; another number gives other bits
             return work(item)
 
-        with cores_a_product(cores):
+        with cores_per_operation(cores):
             started = [self._others.submit(with_cores, item) for item in items[1:]]
             try:
                 first = work(items[0])

@@ -53,7 +53,7 @@ def make(folder: Path) -> None:
     from pipelines.finetune import finetune
     from pipelines.pretrain import pretrain
     from pipelines.train_tokenizer import train_tokenizer
-    from pipelines.training.finetune_config import FinetuneConfig
+    from pipelines.training.config import FinetuneConfig
 
     folder.mkdir()
     os.chdir(folder)

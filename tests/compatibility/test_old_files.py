@@ -21,7 +21,7 @@ from pipelines.report import report
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
-from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.training.config import FinetuneConfig
 from tokenizer import PretokenCounts, Tokenizer
 
 VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if (path / "expected.json").is_file())

@@ -86,16 +86,17 @@ def _counts(folder: Path) -> None:
 
 def _checkpoint(folder: Path) -> None:
     from pipelines.run.folder import Run
-    from pipelines.training.checkpoints import newest_whole
+    from pipelines.training.checkpoints import newest_whole_checkpoint
 
-    newest_whole(folder / "decoder", Run(folder / "decoder").settings, "model.safetensors", "state.json")
+    newest_whole_checkpoint(folder / "decoder", Run(folder / "decoder").settings, "model.safetensors", "state.json")
 
 
 def _state(folder: Path) -> None:
-    from pipelines.run.retention import Keep, latest_checkpoint
+    from pipelines.run.retention import latest_checkpoint, retained
+    from pipelines.training.config import TrainConfig
 
     run = folder / "decoder"
-    Keep(best=True, every_tokens=1).kept(run, latest_checkpoint(run))
+    retained(run, latest_checkpoint(run), TrainConfig(keep_best=True, keep_every_tokens=1))
 
 
 def _config(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a training step frees stays with the process, where the system's allocator can be told so."""
+"""Memory that a training step frees stays with the process until training ends, with glibc."""
 
 import platform
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 FAULTS = """
 import resource, sys
 import torch
-from pipelines.training.allocator import keep_freed_memory
+from pipelines.training.machine import keep_freed_memory
 
 kept = keep_freed_memory() if sys.argv[1] == "kept" else False
 for number in range(12):
@@ -22,14 +22,14 @@ print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def page_faults(how: str) -> tuple[bool, int]:
-    """Whether it was kept, and the pages that four rounds of 160 MB asked the system for."""
+    """Return whether freed memory was kept, and the page faults of four rounds of 160 MB."""
     said = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True)
     kept, faults = said.stdout.split()
     return kept == "1", int(faults)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_memory_that_a_step_freed_serves_the_next_one():
+def test_the_next_step_reuses_memory_that_a_step_freed():
     kept, faults = page_faults("kept")
     assert kept and faults < 1_000
     assert page_faults("returned")[1] > 10_000
@@ -38,7 +38,7 @@ def test_memory_that_a_step_freed_serves_the_next_one():
 RESIDENT = """
 import torch
 from pipelines.cli.memory import resident_memory
-from pipelines.training.allocator import freed_memory_returned, keep_freed_memory
+from pipelines.training.machine import freed_memory_returned, keep_freed_memory
 
 with freed_memory_returned():
     keep_freed_memory()

@@ -1,4 +1,4 @@
-"""Training by torch.compile: the same numbers, from as few graphs as there are."""
+"""Training with torch.compile: the same numbers, from few graphs."""
 
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ def test_batches_and_validations_of_any_size_are_of_one_shape(
 
 
 @pytest.mark.slow
-def test_compiling_changes_nothing_but_time(tmp_path, small_recipe, dataset_folder):
+def test_a_compiled_model_trains_like_an_uncompiled_one(tmp_path, small_recipe, dataset_folder):
     losses = []
     for compiled in (False, True):
         model = replace(small_recipe.model, dropout=0.0)
@@ -42,7 +42,7 @@ def test_compiling_changes_nothing_but_time(tmp_path, small_recipe, dataset_fold
 
 
 @pytest.mark.slow
-def test_compiling_without_a_compiler_is_a_sentence_and_the_run_goes_on_without(
+def test_compiling_without_a_compiler_fails_in_one_sentence_and_the_run_resumes_uncompiled(
     bytelm, dataset_folder, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("CXX", "/nonexistent")

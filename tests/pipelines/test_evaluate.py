@@ -21,7 +21,7 @@ from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.recipe import load_recipe, save_config
-from pipelines.training.loader import NextToken
+from pipelines.training.objectives import NextToken
 from tests.pipelines.training_cases import make_old
 from tokenizer import Tokenizer
 

@@ -19,7 +19,7 @@ from pipelines.finetune import finetune
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.recipe import save_config
-from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.training.config import FinetuneConfig
 from pipelines.training.finetuning import SORTED_BATCHES, epochs
 from tests.pipelines.training_cases import make_old
 

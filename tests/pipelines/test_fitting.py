@@ -1,4 +1,4 @@
-"""The micro-batch that the memory has room for."""
+"""The largest micro-batch that fits the memory."""
 
 import re
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.pretrain import pretrain
-from pipelines.training.fitting import NUMBERS_TO_COME, even, largest_micro_batch
-from pipelines.training.loader import Batch
+from pipelines.training.batch import Batch
+from pipelines.training.loss import OPTIMIZER_NUMBERS, even, largest_micro_batch
 from tests.pipelines.training_cases import with_train
 
 
@@ -36,14 +36,14 @@ def test_a_batch_is_cut_into_as_few_even_parts_as_fit_and_no_gradient_is_left(ro
     assert len(tried) <= 2 * rows.bit_length()
 
 
-def test_room_is_kept_for_the_optimizer(monkeypatch):
-    """Three numbers for each parameter are taken up while the batch goes through."""
+def test_memory_is_reserved_for_the_optimizer(monkeypatch):
+    """Three numbers per parameter are allocated during the forward and backward pass."""
     model, there = torch.nn.Linear(4, 4), []
     taken = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda tensor: there.append(tensor.numel()) or taken(tensor))
 
     def nats(batch):
-        assert sum(there) == NUMBERS_TO_COME * (4 * 4 + 4) == 60
+        assert sum(there) == OPTIMIZER_NUMBERS * (4 * 4 + 4) == 60
         return model(torch.from_numpy(batch.inputs).float()).sum()
 
     assert largest_micro_batch(nats, batch_of(8), model) == 8
@@ -51,10 +51,10 @@ def test_room_is_kept_for_the_optimizer(monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_gpu_with_little_room_trains_in_micro_batches_that_fit(
+def test_a_gpu_with_little_memory_trains_in_micro_batches_that_fit(
     tmp_path, small_recipe, dataset_folder, printed, compiled
 ):
-    """A batch of 8,192 blocks would take some 700 MB."""
+    """A batch of 8,192 blocks would take about 700 MB."""
     tokens = 8192 * 32
     recipe = with_train(small_recipe, device="cuda", micro_batch=0, batch_tokens=tokens, tokens=2 * tokens)
     recipe = with_train(recipe, compile=compiled)

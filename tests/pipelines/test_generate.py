@@ -118,7 +118,7 @@ def test_a_source_longer_than_the_context_is_cut_with_a_warning(trained_translat
         assert f"source 2 of 2 has {len(tok.encode(long))} tokens, of which the model reads the first 31" in str(
             warning.message
         )
-        assert f"what comes from '{rest}" in str(warning.message)
+        assert f"the text from '{rest}" in str(warning.message)
     assert cut == generate(trained_translator, prompt=start, tokens=12, greedy=True, beams=0)
     with pytest.warns(UserWarning, match="the source has"):
         assert generate(trained_translator, prompt=long, tokens=12) == whole

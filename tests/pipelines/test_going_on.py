@@ -1,4 +1,4 @@
-"""A run goes on: at another batch size, with other settings, and along schedules that go by tokens."""
+"""A run resumes with another batch size, other settings, or more tokens."""
 
 import json
 import os
@@ -24,6 +24,7 @@ from tests.pipelines.training_cases import (
     metrics_of,
     start,
     stop_after,
+    watch_batches,
     weights_of,
     with_train,
 )
@@ -31,19 +32,13 @@ from tests.pipelines.training_cases import (
 
 @pytest.fixture
 def read(monkeypatch):
-    """The blocks that trainings read, in order: a list of rows of token ids."""
-    rows, nats = [], Trainer._nats
-
-    def remember(self, batch, **smoothing):
-        if self.model.training:
-            rows.extend(batch.inputs.tolist())
-        return nats(self, batch, **smoothing)
-
-    monkeypatch.setattr(Trainer, "_nats", remember)
-    return rows
+    """The blocks that training reads, in order: a list of rows of token ids."""
+    read = []
+    watch_batches(monkeypatch, lambda rows, training: read.extend(rows if training else []))
+    return read
 
 
-def test_a_run_goes_on_at_another_batch_size_without_repeating_or_skipping_a_block(
+def test_a_run_resumes_with_another_batch_size_without_repeating_or_skipping_a_block(
     tmp_path, small_recipe, dataset_folder, read, printed
 ):
     out = tmp_path / "gpt"
@@ -53,13 +48,13 @@ def test_a_run_goes_on_at_another_batch_size_without_repeating_or_skipping_a_blo
     larger = with_train(small_recipe, batch_tokens=640, micro_batch=5, log_every_steps=1)
     assert pretrain(larger, data=dataset_folder, out=out) == 0
     said = " ".join(printed.readouterr().out.split())
-    assert "gpt goes on with train.batch_tokens 640 (was 256), train.micro_batch 5 (was 8), train.log_every" in said
+    assert "gpt resumes with train.batch_tokens 640 (was 256), train.micro_batch 5 (was 8), train.log_every" in said
     assert read == in_order(dataset_folder, len(read))
     assert len(read) * 32 == metrics_of(out)[-1]["tokens"] == 23 * 256 + 11 * 640
     assert Run(out).recipe.train == larger.train
 
 
-def test_schedules_and_intervals_go_by_tokens_whatever_the_batch(tmp_path, small_recipe, dataset_folder, monkeypatch):
+def test_schedules_and_intervals_count_tokens_at_any_batch_size(tmp_path, small_recipe, dataset_folder, monkeypatch):
     out = tmp_path / "gpt"
     with monkeypatch.context() as patch:
         stop_after(23, patch)
@@ -100,7 +95,7 @@ def test_a_growing_batch_and_a_falling_decay_are_logged_and_resumed_exactly(
 
 
 @pytest.mark.slow
-def test_the_optimizer_decays_as_the_schedule_says(tmp_path, small_recipe, dataset_folder, trained_gpt):
+def test_weight_decay_follows_its_schedule(tmp_path, small_recipe, dataset_folder, trained_gpt):
     """With a decay that rules the weights: where it falls to nothing they end larger than where it stays."""
 
     def norm(**changes):
@@ -122,7 +117,7 @@ def test_the_optimizer_decays_as_the_schedule_says(tmp_path, small_recipe, datas
         ({"batch_tokens": 512, "weight_decay_schedule": "linear"}, "train.weight_decay_schedule is 'constant'"),
     ],
 )
-def test_what_changes_what_is_learnt_is_refused_by_field(
+def test_a_change_of_the_objective_or_the_data_order_is_refused_by_field(
     tmp_path, small_recipe, dataset_folder, trained_gpt, change, told
 ):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
@@ -140,7 +135,7 @@ def test_a_finished_run_is_extended_and_prints_its_new_schedule(
     done = bytelm("pretrain", "--out", out, "--train.tokens", "25.6k")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert "gpt goes on with train.tokens 25600 (was 12800)" in said
+    assert "gpt resumes with train.tokens 25600 (was 12800)" in said
     assert "extended from 12.8 ktok to 25.6 ktok: the cosine schedule spans all 25.6 ktok" in said
     train = small_recipe.train
     rate = train.lr * multiplier("cosine", 12_800, warmup=1024, total=25_600, stride=256, final=train.min_lr_ratio)
@@ -185,7 +180,7 @@ def test_an_automatic_dtype_is_not_reported_as_requested(tmp_path, small_recipe,
     assert f"{Run(tmp_path / 'gpt').recipe.train.dtype} as before" in said
 
 
-def test_a_run_goes_on_in_another_dtype_where_that_is_asked_for(tmp_path, small_recipe, dataset_folder, monkeypatch):
+def test_a_run_resumes_in_another_dtype_on_request(tmp_path, small_recipe, dataset_folder, monkeypatch):
     out = tmp_path / "gpt"
     with monkeypatch.context() as patch:
         stop_after(30, patch)
@@ -196,13 +191,13 @@ def test_a_run_goes_on_in_another_dtype_where_that_is_asked_for(tmp_path, small_
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(tmp_path, small_recipe, dataset_folder, trained_gpt, printed):
+def test_a_run_from_a_gpu_resumes_on_a_cpu(tmp_path, small_recipe, dataset_folder, trained_gpt, printed):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     run = Run(out)
     save_config(out / "config.toml", with_train(run.recipe, device="cuda", dtype="float16"), run.facts)
     shutil.rmtree(out / "checkpoints" / "step-0000050")
     assert pretrain(with_train(small_recipe, device="auto"), data=dataset_folder, out=out) == 0
-    assert "goes on with train.device 'cpu' (was 'cuda'), train.dtype 'float32'" in " ".join(
+    assert "resumes with train.device 'cpu' (was 'cuda'), train.dtype 'float32'" in " ".join(
         printed.readouterr().out.split()
     )
     assert_same_run(out, trained_gpt)
@@ -219,12 +214,12 @@ def test_a_run_begun_on_a_gpu_goes_on_where_there_is_none(tmp_path, small_recipe
         ({"deterministic": True, "micro_batch": 0}, "train.micro_batch is 0, and what fits may be another number"),
     ],
 )
-def test_schedules_that_cannot_be_are_refused(change, told):
+def test_impossible_schedules_are_refused(change, told):
     with pytest.raises(ValueError, match=told):
         TrainConfig(**change)
 
 
-def test_kernels_add_up_in_a_fixed_order_while_training_if_asked_and_only_then(
+def test_deterministic_kernels_are_used_only_while_a_deterministic_run_trains(
     tmp_path, small_recipe, dataset_folder, monkeypatch, printed
 ):
     seen, step = set(), Trainer.step
@@ -240,7 +235,9 @@ def test_kernels_add_up_in_a_fixed_order_while_training_if_asked_and_only_then(
     assert "; kernels that add up in a fixed order" in " ".join(printed.readouterr().out.split())
 
 
-def test_an_operation_without_a_fixed_order_is_refused_by_name(tmp_path, small_recipe, dataset_folder, monkeypatch):
+def test_an_operation_without_a_deterministic_kernel_is_refused_by_name(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
     def step(trainer):
         torch.empty(3).put_(torch.tensor([0]), torch.ones(1))  # has none, on a CPU either
 
@@ -251,7 +248,7 @@ def test_an_operation_without_a_fixed_order_is_refused_by_name(tmp_path, small_r
         pretrain(with_train(small_recipe, deterministic=True), data=dataset_folder, out=tmp_path / "gpt")
 
 
-def test_float32_products_have_the_precision_asked_for_while_training_and_only_then(
+def test_float32_products_have_the_configured_precision_only_while_training(
     tmp_path, small_recipe, dataset_folder, monkeypatch, printed
 ):
     seen, step = set(), Trainer.step
@@ -293,9 +290,7 @@ def test_memory_does_not_grow_and_the_trainer_does_not_wait_for_data(tmp_path, s
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_where_each_batch_predicts_at_another_number_of_positions(
-    tmp_path, small_recipe, dataset_folder
-):
+def test_memory_does_not_grow_if_each_batch_has_another_number_of_targets(tmp_path, small_recipe, dataset_folder):
     train = {"tokens": 1024 * 200, "batch_tokens": 1024, "micro_batch": 32, "log_every_steps": 10}
     recipe = with_train(small_recipe, **train)
     shape = {"architecture": "encoder", "context_length": 34, "layers": 2, "width": 128}

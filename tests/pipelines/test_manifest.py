@@ -21,7 +21,7 @@ from pipelines.run.loading import load_trained
 from pipelines.run.manifest import DamagedCheckpointError, manifest_json, read_manifest
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
-from pipelines.training.finetune_config import FinetuneConfig
+from pipelines.training.config import FinetuneConfig
 from tests.pipelines.training_cases import make_old, with_train
 from tokenizer import Tokenizer
 

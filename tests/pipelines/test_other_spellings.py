@@ -19,8 +19,8 @@ from pipelines.reporting.inside import look_inside
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
-from pipelines.training.finetune_config import FinetuneConfig
-from pipelines.training.loader import validation_batch
+from pipelines.training.config import FinetuneConfig
+from pipelines.training.data import validation_batch
 from tests.pipelines.exchange_cases import our_model, save_peer
 from tokenizer import Tokenizer
 

@@ -27,8 +27,9 @@ from pipelines.run.loading import load_trained
 from pipelines.run.recipe import load_recipe
 from pipelines.run.retention import latest_checkpoint
 from pipelines.train_tokenizer import train_tokenizer
-from pipelines.training.data import hidden_states, open_training_data
-from pipelines.training.pair_loader import PairLoader, SequencePairs
+from pipelines.training.batch import hidden_states
+from pipelines.training.data import PairLoader, open_training_data
+from pipelines.training.objectives import PairObjective
 from tokenizer import Tokenizer
 
 
@@ -250,7 +251,7 @@ def test_an_epoch_reads_every_pair_once_in_batches_within_the_budget(lengths, bu
     half = len(lengths) // 2
     pairs = Pairs(lists_of([sources[:half], sources[half:]]), lists_of([targets]))
     tok = Tokenizer.train(["abc"], vocab_size=261)
-    loader = PairLoader(pairs, SequencePairs.of(tok, 64), budget, seed)
+    loader = PairLoader(pairs, PairObjective.of(tok, 64), budget, seed)
     consumed, orders = 0, []
     for _ in range(2):
         order = []
@@ -262,7 +263,7 @@ def test_an_epoch_reads_every_pair_once_in_batches_within_the_budget(lengths, bu
             consumed += len(batch.inputs)
         assert sorted(order) == list(range(len(lengths)))
         orders.append(order)
-    again = PairLoader(pairs, SequencePairs.of(tok, 64), budget, seed)
+    again = PairLoader(pairs, PairObjective.of(tok, 64), budget, seed)
     assert (again.batch(len(lengths)).source[:, 0] - 300).tolist() == orders[1][: len(again.batch(len(lengths)).source)]
 
 
@@ -270,7 +271,7 @@ def test_padding_changes_no_loss(run, data):
     """The loss of a batch is the sum of the losses of its pairs without padding."""
     this = Run(run)
     model = load_trained(this, device="cpu").model
-    objective, pairs = SequencePairs.of(this.tokenizer(), 16), PairDataset(data).split("validation")
+    objective, pairs = PairObjective.of(this.tokenizer(), 16), PairDataset(data).split("validation")
 
     def nats(rows):
         batch = objective.batch(pairs, np.array(rows))
@@ -290,7 +291,7 @@ def test_a_token_of_a_pair_costs_about_what_it_does_on_average_over_all_pairs(da
     training = open_training_data(recipe, dataset, tok)
     model = meta_model(replace(recipe.model, vocab_size=dataset.vocab_size))
     costs = tokens = 0
-    for source, target in zip(*SequencePairs.of(tok, 16).lengths(dataset.split("train")), strict=True):
+    for source, target in zip(*PairObjective.of(tok, 16).lengths(dataset.split("train")), strict=True):
         costs += flops_per_token(model, int(target), source_length=int(source)) * int(source + target)
         tokens += int(source + target)
     assert training.flops_per_token(model) == pytest.approx(costs / tokens, rel=0.02)
@@ -320,7 +321,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_weights(tmp_path, recipe
 
 
 def test_tokens_are_those_of_both_sides_without_padding(run, data):
-    objective, pairs = SequencePairs.of(Run(run).tokenizer(), 16), PairDataset(data).split("train")
+    objective, pairs = PairObjective.of(Run(run).tokenizer(), 16), PairDataset(data).split("train")
     lengths = np.sum(objective.lengths(pairs), axis=0)
     state = json.loads((latest_checkpoint(run) / "state.json").read_text())
     assert 130_000 <= state["tokens"] < 130_000 + 512
@@ -333,7 +334,7 @@ def test_a_run_on_pairs_goes_on_with_other_micro_batches_but_not_with_another_ba
     out = shutil.copytree(run, tmp_path / "run")
     assert pretrain(replace(recipe, train=replace(recipe.train, micro_batch=5)), data=data, out=out) == 0
     assert Run(out).recipe.train.micro_batch == 5
-    with pytest.raises(ValueError, match=r"begun with train\.batch_tokens 512, not 300, and its pairs are sorted"):
+    with pytest.raises(ValueError, match=r"has train\.batch_tokens 512, not 300, and its pairs are sorted"):
         pretrain(replace(recipe, train=replace(recipe.train, batch_tokens=300)), data=data, out=out)
 
 

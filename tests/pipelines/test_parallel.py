@@ -1,4 +1,4 @@
-"""One run on several processes, which torchrun starts, against the same run on one."""
+"""A run on several processes that torchrun starts equals the same run on one."""
 
 import json
 import os
@@ -23,8 +23,10 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.pretrain import pretrain
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
-from pipelines.training.loader import Loader, NextToken, Share
+from pipelines.training.batch import Shard
+from pipelines.training.data import BlockLoader
 from pipelines.training.machine import Machine
+from pipelines.training.objectives import NextToken
 from tests.pipelines.training_cases import metrics_of, wait_for_checkpoint, weights_of, with_train
 
 GUIDE = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
@@ -69,7 +71,7 @@ def launch(recipe, data, out, kind, *options, processes=2):
 
 
 def finish(job, status=0):
-    """What the job printed, once it has ended as it should."""
+    """Return the output of a job after it has ended with the expected status."""
     output, _ = job.communicate(timeout=300)
     assert (job.returncode == 0) == (status == 0), output
     return output
@@ -80,7 +82,7 @@ def run(*arguments, **options):
 
 
 def members(job):
-    """The processes of a job, by rank."""
+    """Return the processes of a job by rank."""
     ranks = {}
     for children in Path(f"/proc/{job.pid}/task").glob("*/children"):
         for pid in map(int, children.read_text().split()):
@@ -126,8 +128,8 @@ def assert_identical(one, other):
 
 
 @given(count=st.integers(1, 60), parts=st.integers(1, 20))
-def test_the_shares_of_a_batch_are_its_rows_in_order(count, parts):
-    read = [Share(part, parts).rows(count) for part in range(parts)]
+def test_the_shards_of_a_batch_are_its_rows_in_order(count, parts):
+    read = [Shard(part, parts).rows(count) for part in range(parts)]
     assert np.concatenate([rows[own] for rows, own in read]).tolist() == list(range(count))
     assert len({len(rows) for rows, _ in read}) == 1
     sizes = [int(own.sum()) for _, own in read]
@@ -137,13 +139,13 @@ def test_the_shares_of_a_batch_are_its_rows_in_order(count, parts):
 
 @settings(deadline=None)
 @given(consumed=st.integers(0, 50), blocks=st.integers(1, 12), parts=st.integers(1, 5), crops=st.booleans())
-def test_shares_hold_the_targets_of_the_whole_batch(consumed, blocks, parts, crops):
+def test_shards_hold_the_targets_of_the_whole_batch(consumed, blocks, parts, crops):
     stream = TokenStream([np.arange(300, dtype=np.uint16)], 3)
-    loader = Loader(stream, NextToken(3), "crops" if crops else "permutation", seed=1)
+    loader = BlockLoader(stream, NextToken(3), "crops" if crops else "permutation", seed=1)
     whole = loader.batch(consumed, blocks)
-    shares = [loader.batch(consumed, blocks, Share(part, parts)) for part in range(parts)]
+    shards = [loader.batch(consumed, blocks, Shard(part, parts)) for part in range(parts)]
     for name in ("inputs", "targets"):
-        scored = [getattr(batch, name)[batch.weights > 0] for batch in shares]
+        scored = [getattr(batch, name)[batch.weights > 0] for batch in shards]
         assert np.array_equal(np.concatenate(scored), getattr(whole, name)[whole.weights > 0])
 
 
@@ -163,7 +165,7 @@ def test_fsdp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, data
     assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=1e-4)  # Muon orthogonalises in bfloat16
 
 
-def test_a_job_that_was_not_started_for_it_is_a_clear_error(tmp_path, recipe, dataset_folder, monkeypatch):
+def test_parallel_without_torchrun_is_a_clear_error(tmp_path, recipe, dataset_folder, monkeypatch):
     with pytest.raises(ValueError, match=r"is for processes that torchrun starts: torchrun .* --parallel ddp"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="ddp")
     monkeypatch.setenv("RANK", "0")
@@ -203,7 +205,7 @@ def test_every_kind_of_model_trains_as_on_one_process(tmp_path, recipe, dataset_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_processes_of_which_one_has_a_row_without_weight_may_skip_layers(tmp_path, recipe, dataset_folder, kind):
+def test_layers_can_be_skipped_if_one_process_has_a_row_without_weight(tmp_path, recipe, dataset_folder, kind):
     """At random, each for itself. 7 blocks are 4 and 3: only one process predicts at all of its positions."""
     recipe = replace(recipe, model=replace(recipe.model, stochastic_depth=0.3, layers=3))
     run(recipe, dataset_folder, tmp_path / "two", kind)
@@ -259,7 +261,7 @@ def whole(request, tmp_path_factory, longer, dataset_folder):
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_a_job_that_lost_a_process_ends_and_the_same_command_goes_on(tmp_path, longer, dataset_folder, whole, rank):
+def test_a_job_that_lost_a_process_ends_and_the_same_command_resumes_it(tmp_path, longer, dataset_folder, whole, rank):
     kind, untouched = whole
     job = launch(longer, dataset_folder, tmp_path / "run", kind)
     wait_for_step(tmp_path / "run", 60, job)
@@ -297,7 +299,7 @@ def test_a_job_that_was_asked_to_stop_saves_first(tmp_path, longer, dataset_fold
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("ddp", "none"), ("fsdp", "none"), ("none", "ddp"), ("none", "fsdp")])
-def test_a_run_goes_on_in_another_number_of_processes(tmp_path, longer, dataset_folder, first, second):
+def test_a_run_resumes_with_another_number_of_processes(tmp_path, longer, dataset_folder, first, second):
     """The same blocks in the same order, to the same losses: nothing is repeated or left out."""
     recipe = with_train(replace(longer, model=replace(longer.model, dropout=0.0)), keep_checkpoints=100)
     out = tmp_path / "run"
@@ -333,7 +335,7 @@ def test_losses_that_are_not_finite_stop_all_processes_with_one_message(tmp_path
     assert output.count("of step 2 is not finite") == (3 if policy == "rollback" else 1)
     assert output.count(": skipped") == (4 if policy == "skip" else 0)
     assert output.count("of at most 2)") == (2 if policy == "rollback" else 0)
-    assert output.count("checkpoints made before are as they were") == 1
+    assert output.count("earlier checkpoints are unchanged") == 1
     assert "has lost another one" not in output
 
 
@@ -346,7 +348,7 @@ def test_float16_scales_the_loss_of_two_processes_as_of_one(tmp_path, recipe, da
 
 
 @pytest.mark.slow
-def test_what_the_main_process_refuses_ends_the_job(tmp_path, recipe, dataset_folder):
+def test_an_error_on_rank_0_ends_the_job(tmp_path, recipe, dataset_folder):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("mine")
     output = finish(launch(recipe, dataset_folder, tmp_path / "run", "ddp"), status=1)
@@ -378,12 +380,12 @@ def test_fsdp_refuses_what_it_cannot_do_before_anything_is_written(
 ):
     """The run's device is a GPU in the last two cases, the process's never."""
     machine = Machine(torch.device(device), getattr(torch, asked.get("dtype", "float32")), "")
-    monkeypatch.setattr("pipelines.pretrain._machine", lambda recipe, out, group: machine)
+    monkeypatch.setattr("pipelines.training.pretraining.choose_machine", lambda *_, **__: machine)
     with pytest.raises(ValueError, match=refused):
         pretrain(with_train(recipe, **asked), data=dataset_folder, out=tmp_path / "run", parallel="fsdp")
     assert not (tmp_path / "run").exists()
 
 
-def test_on_a_cpu_fsdp_takes_a_micro_batch_that_is_left_open(tmp_path, recipe, dataset_folder, one_of_a_job):
+def test_fsdp_on_a_cpu_accepts_an_open_micro_batch(tmp_path, recipe, dataset_folder, one_of_a_job):
     recipe = with_train(recipe, micro_batch=0, tokens=7 * 32 * 2)
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="fsdp") == 0

@@ -1,4 +1,4 @@
-"""Recipes: what they hold, and what they refuse."""
+"""Recipes: their fields, and the errors of wrong ones."""
 
 import tomllib
 from dataclasses import asdict, replace
@@ -19,7 +19,7 @@ def test_every_recipe_survives_being_saved_with_a_run(name, tmp_path):
     assert tomllib.loads((tmp_path / "config.toml").read_text())["run"] == {"data": "somewhere"}
 
 
-def test_the_named_recipes_are_there():
+def test_the_named_recipes_exist():
     assert {"gpt-tiny", "gpt-small", "gpt2-124m", "bert-tiny", "bert-base"} <= set(recipe_names())
 
 
@@ -69,7 +69,7 @@ def test_counts_in_toml_may_have_units(tmp_path):
 
 
 @given(st.integers(0, 10**15))
-def test_a_plain_number_is_itself(number):
+def test_a_plain_number_is_a_count(number):
     assert parse_count(str(number)) == number
     assert parse_count(f"{number}k") == 1000 * number
 
@@ -77,17 +77,17 @@ def test_a_plain_number_is_itself(number):
 @pytest.mark.parametrize(
     ("text", "number"), [("300k", 300_000), ("50M", 50_000_000), ("2G", 2 * 10**9), ("1.5k", 1500), ("1_000", 1000)]
 )
-def test_counts_as_people_write_them(text, number):
+def test_counts_with_units_are_read(text, number):
     assert parse_count(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "k", "1.2345k", "ten", "5T", "1e6", "--3"])
-def test_what_is_no_count_is_refused(text):
+def test_a_value_that_is_no_count_is_refused(text):
     with pytest.raises(ValueError, match="is not a whole number"):
         parse_count(text)
 
 
-def test_every_recipe_says_what_it_is_for():
+def test_every_recipe_has_a_description():
     for path in RECIPES.glob("*.toml"):
         assert tomllib.loads(path.read_text())["description"]
 

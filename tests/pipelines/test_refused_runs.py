@@ -76,7 +76,7 @@ def test_a_context_that_is_not_the_datasets_is_refused_with_both_remedies(tmp_pa
 def test_a_tokenizer_that_is_not_the_datasets_is_refused(tmp_path, small_recipe, dataset_folder):
     data = shutil.copytree(dataset_folder, tmp_path / "data")
     Tokenizer.train(["another text, another vocabulary"], vocab_size=270).save(data)
-    with pytest.raises(ValueError, match=r"tokenizer\.json in it is not the one"):
+    with pytest.raises(ValueError, match=r"its tokenizer\.json is not the tokenizer"):
         pretrain(small_recipe, data=data, out=tmp_path / "run")
 
 

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.recipe import save_config
-from pipelines.run.retention import Keep, checkpoint_folders, latest_checkpoint
+from pipelines.run.retention import checkpoint_folders, latest_checkpoint
+from pipelines.training.config import TrainConfig
 from pipelines.training.parallel import OneProcess
 from tests.pipelines.training_cases import (
     assert_same_run,
@@ -131,7 +132,7 @@ def test_a_checkpoint_that_is_being_written_is_waited_for_however_often_one_is_i
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoints, "write_checkpoint", slow)
-    writer = checkpoints.CheckpointWriter(tmp_path, Keep(last=1), {})
+    writer = checkpoints.CheckpointWriter(tmp_path, TrainConfig(keep_checkpoints=1), {})
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         writer.write({}, {})
@@ -158,7 +159,7 @@ def test_a_run_goes_on_without_unpickling_anything(tmp_path, small_recipe, datas
 def test_a_signal_before_the_first_step_saves_too(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
     from pipelines.training.loop import Trainer
 
-    validate = Trainer._validate
+    validate = Trainer.validate
 
     def interrupted(self):
         validate(self)
@@ -166,7 +167,7 @@ def test_a_signal_before_the_first_step_saves_too(tmp_path, small_recipe, datase
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_validate", interrupted)
+        patch.setattr(Trainer, "validate", interrupted)
         assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 128 + signal.SIGTERM
     assert latest_checkpoint(tmp_path / "gpt").name == "step-0000000"
     assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
@@ -200,10 +201,10 @@ def test_what_is_saved_after_a_damaged_checkpoint_takes_its_place(tmp_path, smal
 def test_signals_that_come_together_are_one_request(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
     """As where a scheduler signals all processes of a job and the one that started them passes it on; the first comes
     while this process hears from the others whether they were asked."""
-    largest, asked = OneProcess.largest, []
+    maximum, asked = OneProcess.max, []
 
     def interrupted(self, value):
-        answer = largest(self, value)
+        answer = maximum(self, value)
         asked.append(value)
         if len(asked) == 20:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -211,7 +212,7 @@ def test_signals_that_come_together_are_one_request(tmp_path, small_recipe, data
         return answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(OneProcess, "largest", interrupted)
+        patch.setattr(OneProcess, "max", interrupted)
         assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 128 + signal.SIGTERM
     assert int(latest_checkpoint(tmp_path / "gpt").name[-7:]) < 50
     assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0

@@ -17,8 +17,9 @@ from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
-from pipelines.training.data import hidden_states, open_training_data
-from pipelines.training.loader import MaskedToken, NextToken, SpanCorruption, segments_of, validation_batch
+from pipelines.training.batch import hidden_states
+from pipelines.training.data import open_training_data, validation_batch
+from pipelines.training.objectives import MaskedToken, NextToken, SpanCorruption, document_numbers
 from tests.pipelines.training_cases import make_old
 from tokenizer import Tokenizer, sentinels
 
@@ -112,8 +113,8 @@ def test_a_tokenizer_without_sentinels_is_refused_with_the_remedy(tmp_path, reci
 
 def test_documents_are_numbered_by_their_separators():
     ids = np.array([[5, 0, 6, 7, 0, 0, 8], [0, 1, 2, 3, 4, 5, 6]])
-    assert segments_of(ids, 0).tolist() == [[0, 1, 1, 1, 2, 3, 3], [1] * 7]
-    assert segments_of(ids, None) is None
+    assert document_numbers(ids, 0).tolist() == [[0, 1, 1, 1, 2, 3, 3], [1] * 7]
+    assert document_numbers(ids, None) is None
 
 
 def test_a_document_mask_hides_other_documents_in_training_and_evaluation(tmp_path, small_recipe, tokenizer_folder):

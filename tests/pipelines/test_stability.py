@@ -18,24 +18,30 @@ from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training import machine
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import choose_machine
+from pipelines.training.parallel import OneProcess
 from pipelines.training.stability import LossScale
-from tests.pipelines.training_cases import assert_same_run, in_order, metrics_of, stop_after, weights_of, with_train
+from tests.pipelines.training_cases import (
+    after_each_step,
+    assert_same_run,
+    in_order,
+    metrics_of,
+    stop_after,
+    watch_batches,
+    weights_of,
+    with_train,
+)
 
 
 def poison(monkeypatch, blocks):
-    """Make the loss of these blocks (rows of token ids) not a number when they are trained on; the rows that were
-    trained on, in order."""
-    read, nats = [], Trainer._nats
+    """Make the training loss of these blocks (rows of token ids) nan; return the rows that training reads, in order."""
+    read = []
     bad = {tuple(row) for row in blocks}
 
-    def poisoned(self, batch, **smoothing):
-        if not self.model.training:
-            return nats(self, batch, **smoothing)
-        rows = batch.inputs.tolist()
-        read.extend(rows)
-        return nats(self, batch, **smoothing) * (math.nan if any(tuple(row) in bad for row in rows) else 1.0)
+    def is_bad(rows, training):
+        read.extend(rows if training else [])
+        return training and any(tuple(row) in bad for row in rows)
 
-    monkeypatch.setattr(Trainer, "_nats", poisoned)
+    watch_batches(monkeypatch, is_bad)
     return read
 
 
@@ -44,7 +50,7 @@ def recipe(small_recipe):
     return with_train(small_recipe, nonfinite="rollback")
 
 
-def test_a_run_goes_back_to_its_checkpoint_and_on_past_the_batches_that_made_it_fail(
+def test_a_run_rolls_back_to_its_checkpoint_and_skips_the_batches_that_made_it_fail(
     tmp_path, recipe, dataset_folder, monkeypatch, printed
 ):
     order, out = in_order(dataset_folder, 400 + 32 + 8), tmp_path / "gpt"
@@ -65,7 +71,9 @@ def test_a_run_goes_back_to_its_checkpoint_and_on_past_the_batches_that_made_it_
 
 
 @pytest.mark.slow
-def test_what_was_learnt_is_what_a_run_without_those_batches_learns(tmp_path, recipe, dataset_folder, monkeypatch):
+def test_a_rolled_back_run_learns_the_same_as_a_run_without_the_skipped_batches(
+    tmp_path, recipe, dataset_folder, monkeypatch
+):
     """The batches of the first step are passed over; the rest is a run that begins to read after them."""
     order = in_order(dataset_folder, 8)
     with monkeypatch.context() as patch:
@@ -89,17 +97,15 @@ def test_a_run_that_rolled_back_resumes_exactly(how, tmp_path, recipe, dataset_f
     recipe = with_train(recipe, optimizer="muon", average=0.9)
     poison(monkeypatch, [in_order(dataset_folder, 200)[190]])
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "whole") == 0
-    watch = Trainer._watch
 
-    def dies(self, loss):
-        watch(self, loss)
-        if self.at.step == 22 and self.at.rollbacks:
+    def die(trainer):
+        if trainer.at.step == 22 and trainer.at.rollbacks:
             if how == "killed":
                 raise RuntimeError("as if the machine died")
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_watch", dies)
+        after_each_step(patch, die)
         try:
             assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 128 + signal.SIGTERM
         except RuntimeError:
@@ -110,19 +116,16 @@ def test_a_run_that_rolled_back_resumes_exactly(how, tmp_path, recipe, dataset_f
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "rollback"])
-def test_a_gradient_that_is_not_finite_is_told_from_a_loss(
+def test_an_error_distinguishes_a_gradient_that_is_not_finite_from_a_loss(
     tmp_path, small_recipe, dataset_folder, monkeypatch, printed, policy
 ):
-    backward, spoilt = Trainer._backward, []
+    clip, steps = OneProcess.clip, []
 
-    def poisoned(self, batch):
-        total, norm = backward(self, batch)
-        if self.at.step == 23 and not spoilt:
-            spoilt.append(self.at.step)
-            norm = norm * math.inf
-        return total, norm
+    def overflowing(self, parameters, limit):
+        steps.append(len(steps))
+        return clip(self, parameters, limit) * (math.inf if steps[-1] == 23 else 1.0)
 
-    monkeypatch.setattr(Trainer, "_backward", poisoned)
+    monkeypatch.setattr(OneProcess, "clip", overflowing)
     recipe = with_train(small_recipe, nonfinite=policy)
     if policy == "stop":
         with pytest.raises(FloatingPointError, match="the gradient of step 24 is not finite"):
@@ -136,7 +139,7 @@ def test_a_gradient_that_is_not_finite_is_told_from_a_loss(
     assert metrics_of(tmp_path / "gpt")[-1]["tokens"] == recipe.train.tokens
 
 
-def test_a_run_that_fails_wherever_it_goes_on_stops_and_keeps_its_checkpoint(
+def test_a_run_that_fails_after_every_rollback_stops_and_keeps_its_checkpoint(
     tmp_path, recipe, dataset_folder, monkeypatch
 ):
     order = in_order(dataset_folder, 400)
@@ -148,14 +151,15 @@ def test_a_run_that_fails_wherever_it_goes_on_stops_and_keeps_its_checkpoint(
 
 
 def test_a_validation_that_is_not_finite_rolls_back_too(tmp_path, recipe, dataset_folder, monkeypatch, printed):
-    nats, failures = Trainer._nats, []
+    steps, failures = [], []
 
-    def once(self, batch, **smoothing):
-        fails = not self.model.training and self.at.step == 30 and not failures
+    def fails_once(rows, training):
+        fails = not training and len(steps) == 30 and not failures
         failures.extend([True] * fails)
-        return nats(self, batch, **smoothing) * (math.nan if fails else 1.0)
+        return fails
 
-    monkeypatch.setattr(Trainer, "_nats", once)
+    after_each_step(monkeypatch, lambda trainer: steps.append(trainer.at.step))
+    watch_batches(monkeypatch, fails_once)
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
     said = " ".join(printed.readouterr().out.split())
     assert "the validation loss after step 30 is not finite: back to step 20 and past the 80 blocks" in said
@@ -187,7 +191,7 @@ def test_the_scale_falls_until_float16_holds_the_gradient_and_no_further():
     for _ in range(15):
         parameter.grad = None
         loss = (1000 * parameter.half()).sum().float()
-        scale.scaled(loss).backward()
+        (loss * scale.factor()).backward()
         scale.unscale(optimizers)
         overflows.append(scale.overflowed(float(loss.detach()), float(parameter.grad.norm())))
     assert overflows == [True] * 10 + [False] * 5  # 2^6 * 1000 is the largest below 65,504
@@ -196,13 +200,13 @@ def test_the_scale_falls_until_float16_holds_the_gradient_and_no_further():
 
 
 @pytest.mark.parametrize(("loss", "start"), [(math.nan, 2.0**16), (1.0, 1.0)])
-def test_what_no_scale_would_help_is_no_overflow_and_leaves_the_scale(loss, start):
+def test_a_failure_that_no_scale_helps_is_no_overflow_and_leaves_the_scale(loss, start):
     """A loss that is not finite itself, and a gradient that is not at a scale of 1."""
     parameter = torch.nn.Parameter(torch.tensor([1.0]))
     optimizers = SimpleNamespace(parts=[torch.optim.AdamW([parameter])])
     scale = LossScale(torch.float16, torch.device("cpu"))
     scale.restore(scale.as_state() | {"scale": start})
-    scale.scaled(parameter.sum() * math.inf).backward()
+    (parameter.sum() * math.inf * scale.factor()).backward()
     scale.unscale(optimizers)
     assert not scale.overflowed(loss, math.inf)
     assert scale.as_state()["scale"] == start
@@ -218,7 +222,7 @@ def test_float16_trains_like_float32(tmp_path, small_recipe, dataset_folder, tra
     assert (line["loss_scale"], line["overflows"]) == (2.0**16, 0)
 
 
-def test_overflows_are_counted_apart_and_the_scale_is_resumed(tmp_path, small_recipe, dataset_folder, monkeypatch):
+def test_overflows_are_counted_separately_and_the_scale_is_resumed(tmp_path, small_recipe, dataset_folder, monkeypatch):
     """A scale that begins far too high and is doubled every fourth step: overflows come and go, even where the recipe
     stops at anything that is not finite."""
     often = partial(torch.amp.GradScaler, init_scale=2.0**32, growth_interval=4)
@@ -241,7 +245,7 @@ def test_overflows_are_counted_apart_and_the_scale_is_resumed(tmp_path, small_re
     ("capability", "half", "dtype"),
     [((7, 5), True, "float16"), ((7, 0), True, "float16"), ((6, 1), True, "float32"), ((7, 5), False, "float32")],
 )
-def test_a_gpu_without_bfloat16_trains_in_float16_where_it_has_matrix_units(monkeypatch, capability, half, dtype):
+def test_a_gpu_without_bfloat16_trains_in_float16_if_it_has_matrix_units(monkeypatch, capability, half, dtype):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -262,7 +266,7 @@ def test_a_gpu_with_bfloat16_trains_in_it(monkeypatch):
 
 
 @pytest.mark.parametrize(("times", "dtype"), [(3.0, torch.bfloat16), (1.0, torch.float32), (0.1, torch.float32)])
-def test_a_cpu_trains_in_bfloat16_where_that_is_measured_to_be_faster(monkeypatch, times, dtype):
+def test_a_cpu_trains_in_bfloat16_if_it_is_measured_to_be_faster(monkeypatch, times, dtype):
     monkeypatch.setattr(machine, "matmul_flops", lambda of: (times if of == torch.bfloat16 else 1.0) * 90e9)
     assert choose_machine("cpu").dtype == dtype
     assert choose_machine("cpu", "float32").dtype == torch.float32
@@ -285,7 +289,7 @@ def test_a_busy_machine_does_not_train_in_a_dtype_that_it_emulates(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_recipe_may_ask_for_rollback_late(tmp_path, small_recipe, recipe, dataset_folder, monkeypatch):
+def test_a_run_can_switch_to_rollback_when_it_resumes(tmp_path, small_recipe, recipe, dataset_folder, monkeypatch):
     """A run that stopped goes on past what stopped it, from the checkpoint that it has."""
     poison(monkeypatch, [in_order(dataset_folder, 200)[190]])
     with pytest.raises(FloatingPointError, match="of step 24 is not finite"):
@@ -295,12 +299,12 @@ def test_a_recipe_may_ask_for_rollback_late(tmp_path, small_recipe, recipe, data
 
 
 @pytest.mark.slow
-def test_the_recipe_that_rolls_back_changes_nothing_where_all_is_finite(tmp_path, recipe, dataset_folder, trained_gpt):
+def test_the_rollback_policy_changes_nothing_if_all_losses_are_finite(tmp_path, recipe, dataset_folder, trained_gpt):
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
     assert_same_run(tmp_path / "gpt", trained_gpt)
 
 
-def test_subnormals_are_zero_in_training_and_the_threads_that_it_starts_and_numbers_after_it(
+def test_subnormals_are_zero_in_training_and_its_threads_but_not_afterwards(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
     subnormal = torch.full((8,), 1e-39)
@@ -310,14 +314,13 @@ def test_subnormals_are_zero_in_training_and_the_threads_that_it_starts_and_numb
     def left():
         return int((subnormal * 1.5).count_nonzero())
 
-    found, watch = set(), Trainer._watch
+    found = set()
 
-    def watching(self, loss):
-        watch(self, loss)
+    def look(trainer):
         with ThreadPoolExecutor(1) as threads:
             found.update((left(), threads.submit(left).result()))
 
-    monkeypatch.setattr(Trainer, "_watch", watching)
+    after_each_step(monkeypatch, look)
     assert left() == 8
     assert pretrain(with_train(small_recipe, tokens=2560), data=dataset_folder, out=tmp_path / "gpt") == 0
     assert found == {0}

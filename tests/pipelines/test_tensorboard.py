@@ -1,4 +1,4 @@
-"""TensorBoard shows what metrics.jsonl says, once."""
+"""TensorBoard shows every number of metrics.jsonl once."""
 
 import json
 from collections import defaultdict
@@ -6,8 +6,7 @@ from collections import defaultdict
 import pytest
 
 from pipelines.pretrain import pretrain
-from pipelines.training.loop import Trainer
-from tests.pipelines.training_cases import with_train
+from tests.pipelines.training_cases import after_each_step, with_train
 
 
 def scalars_of(run):
@@ -32,14 +31,11 @@ def expected_of(run):
 
 
 def die_after(step, patch):
-    watch = Trainer._watch
-
-    def dies(self, loss):
-        watch(self, loss)
-        if self.at.step == step:
+    def die(trainer):
+        if trainer.at.step == step:
             raise RuntimeError("as if the machine died")
 
-    patch.setattr(Trainer, "_watch", dies)
+    after_each_step(patch, die)
 
 
 def test_tensorboard_has_the_numbers_of_metrics_jsonl_once_however_often_the_run_resumed(
@@ -69,7 +65,7 @@ def test_training_and_validation_loss_are_on_one_chart(tmp_path, small_recipe, d
 
 
 @pytest.mark.slow
-def test_a_run_that_gets_tensorboard_late_has_its_beginning_there_too(
+def test_a_run_that_turns_tensorboard_on_late_shows_all_of_its_steps(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
     out = tmp_path / "gpt"
@@ -81,7 +77,7 @@ def test_a_run_that_gets_tensorboard_late_has_its_beginning_there_too(
     assert scalars_of(out) == expected_of(out)
 
 
-def test_without_tensorboard_installed_the_run_is_refused_before_it_begins(
+def test_a_run_without_tensorboard_installed_is_refused_before_it_starts(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
     monkeypatch.setattr("pipelines.run.metrics_log.find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""One run on the cores of a CPU: threads with rows of their own, beside one that has them all."""
+"""Row threads on a CPU train like one thread."""
 
 import os
 import subprocess
@@ -16,10 +16,10 @@ from lm.config import ModelConfig
 from lm.model import build_model
 from pipelines.pretrain import pretrain
 from pipelines.training import threads
+from pipelines.training.batch import Batch
 from pipelines.training.config import TrainConfig
-from pipelines.training.loader import Batch
 from pipelines.training.loop import Trainer
-from pipelines.training.parallel import ALONE, OneProcess
+from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from pipelines.training.threads import Threads, thread_count, with_threads
 from tests.pipelines.training_cases import assert_same_run, metrics_of, start, wait_for_step
 
@@ -61,7 +61,7 @@ def batch_of(kind, rows):
 
 
 def gradient_of(parallel, model, batch, size):
-    """The loss and the gradient of every parameter; None for one that is not used."""
+    """Return the loss and the gradient of every parameter; None for an unused one."""
 
     def loss_of(micro):
         more = {} if micro.source is None else {"source": torch.from_numpy(micro.source)}
@@ -69,7 +69,7 @@ def gradient_of(parallel, model, batch, size):
         parts = (torch.from_numpy(part.ravel()) for part in (micro.targets, micro.weights))
         return model.loss(hidden, *parts)
 
-    total = parallel.gradient(batch, size, loss_of, lambda loss: 4.0 * loss)
+    total = parallel.gradient(loss_of, batch, size, 2.0, 4.0)
     gradients = [parameter.grad for parameter in model.parameters()]
     model.zero_grad(set_to_none=True)
     return total, gradients
@@ -78,7 +78,7 @@ def gradient_of(parallel, model, batch, size):
 @pytest.mark.parametrize("kind", SHAPES)
 @settings(max_examples=20)
 @given(rows=st.integers(1, 9), size=st.integers(1, 10), cores=st.sampled_from([2, 3, 4, 6, 8, 12]))
-def test_the_gradient_is_that_of_one_thread_and_always_the_same(kind, rows, size, cores):
+def test_the_gradient_equals_that_of_one_thread_and_is_reproducible(kind, rows, size, cores):
     model, batch = build_model(SHAPES[kind], seed=0), batch_of(kind, rows)
     several = Threads(model.parameters(), cores, thread_count(cores, 10**6))
     total, gradients = gradient_of(several, model, batch, size)
@@ -94,7 +94,7 @@ def test_the_gradient_is_that_of_one_thread_and_always_the_same(kind, rows, size
 
 
 @pytest.mark.parametrize("failing", [0, 3])
-def test_an_error_in_any_thread_is_raised_when_all_have_ended(failing):
+def test_an_error_in_a_thread_is_raised_after_all_have_ended(failing):
     model, ended = build_model(SHAPE, seed=0), []
     before = torch.get_num_threads()
 
@@ -107,13 +107,13 @@ def test_an_error_in_any_thread_is_raised_when_all_have_ended(failing):
     numbered = np.repeat(np.arange(4)[:, None], 8, axis=1)
     batch = Batch(numbered, numbered, np.ones((4, 8), np.float32))
     with pytest.raises(FloatingPointError, match="this one"):
-        Threads(model.parameters(), 4, 4).gradient(batch, 4, loss_of, lambda loss: loss)
+        Threads(model.parameters(), 4, 4).gradient(loss_of, batch, 4, 1.0, 1.0)
     assert sorted(ended) == [0, 1, 2, 3]
     assert torch.get_num_threads() == before
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_each_thread_has_its_cores_whatever_batch_it_began_with(monkeypatch):
+def test_each_thread_has_its_cores_at_any_batch_size(monkeypatch):
     """2 threads with 2 cores each for a small batch, then 4 with one each, as in a run that is resumed there."""
     monkeypatch.setattr(threads, "LEAST_TOKENS", 16)
     model = build_model(SHAPE, seed=0)
@@ -126,24 +126,24 @@ def test_each_thread_has_its_cores_whatever_batch_it_began_with(monkeypatch):
             seen.append(torch.get_num_threads())
             return model(torch.from_numpy(micro.inputs)).sum()
 
-        several.gradient(batch_of("decoder", rows), 100, loss_of, lambda loss: loss)
+        several.gradient(loss_of, batch_of("decoder", rows), 100, 1.0, 1.0)
         return seen
 
     assert [cores_of(rows) for rows in (4, 8, 4, 8)] == [[2, 2], [1, 1, 1, 1], [2, 2], [1, 1, 1, 1]]
 
 
-def test_threads_share_the_cores_evenly_and_have_enough_to_do(monkeypatch):
+def test_threads_share_the_cores_evenly_and_have_enough_tokens(monkeypatch):
     assert [thread_count(cores, 10**6) for cores in (1, 2, 3, 6, 8, 11, 12, 64)] == [1, 2, 3, 6, 8, 1, 6, 8]
     monkeypatch.setattr(threads, "LEAST_TOKENS", 1024)
     assert [thread_count(8, tokens) for tokens in (1, 2047, 2048, 4095, 4096)] == [1, 1, 2, 2, 4]
 
 
-def test_what_is_drawn_at_random_or_compiled_stays_in_one_thread(monkeypatch):
+def test_random_or_compiled_models_train_in_one_thread(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
 
     def workers(compiled=False, **shape):
         config = TrainConfig(compile=compiled)
-        return with_threads(ALONE, build_model(replace(SHAPE, **shape), seed=0), config).workers
+        return with_threads(ONE_PROCESS, build_model(replace(SHAPE, **shape), seed=0), config).workers
 
     assert workers() == "4 threads, each with its own rows"
     assert workers(compiled=True) == workers(dropout=0.1) == workers(stochastic_depth=0.1) == ""
@@ -159,7 +159,7 @@ def test_several_threads_update_and_validate_like_one_thread(optimizer, monkeypa
         config = TrainConfig(batch_tokens=48, lr=1e-2, grad_clip=0.1, optimizer=optimizer, warmup_tokens=1)
         trainer = Trainer(None, model, data, config)
         losses = [trainer.step().loss for _ in range(4)]
-        measured = trainer.parallel.measure(data.step(9, 0), trainer._nats)
+        measured = trainer.parallel.measure(trainer.loss, data.step(9, 0))
         return losses, measured, trainer.at.grad_norm, list(model.parameters()), len(trainer.optimizers.shares)
 
     losses, measured, norm, weights, shares = trained(2)
@@ -274,7 +274,9 @@ def two_cores(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_a_run_with_threads_says_so_and_is_that_of_one_thread(recipe, dataset_folder, tmp_path, two_cores, printed):
+def test_a_run_with_threads_reports_them_and_trains_like_one_thread(
+    recipe, dataset_folder, tmp_path, two_cores, printed
+):
     short = replace(recipe, train=replace(recipe.train, tokens=2048 * 10))
     for cores in (2, 1):
         torch.set_num_threads(cores)

@@ -1,4 +1,4 @@
-"""Training: what a run learns, logs and keeps, and that every setting does what it says."""
+"""Training: a run's losses, log and checkpoints, and the effect of every setting."""
 
 import gc
 import json
@@ -14,7 +14,7 @@ import torch
 from lm.model import build_model
 from lm.optim.optimizers import Optimizers
 from pipelines.dataset.reader import TokenDataset
-from pipelines.pretrain import fit_to_data, pretrain
+from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.checkpoints import whole_checkpoint
@@ -22,18 +22,21 @@ from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import tabulated_flops
 from pipelines.training.parallel import OneProcess
+from pipelines.training.pretraining import fit_to_data
 from tests.pipelines.training_cases import (
+    after_each_step,
     assert_same_run,
     metrics_of,
     rewrite_state,
     stop_after,
+    watch_batches,
     weights_of,
     with_train,
 )
 from tokenizer import Tokenizer
 
 
-def test_the_loss_falls_and_metrics_tell_it(trained_gpt, small_recipe):
+def test_the_loss_falls_in_metrics_jsonl(trained_gpt, small_recipe):
     lines = metrics_of(trained_gpt)
     train = [line for line in lines if line["split"] == "train"]
     validation = [line for line in lines if line["split"] == "validation"]
@@ -46,7 +49,7 @@ def test_the_loss_falls_and_metrics_tell_it(trained_gpt, small_recipe):
     assert [folder.name for folder in checkpoint_folders(trained_gpt)] == ["step-0000040", "step-0000050"]
 
 
-def test_the_logged_validation_loss_is_that_of_the_checkpoint(trained_gpt, dataset_folder):
+def test_the_logged_validation_loss_matches_the_checkpoint(trained_gpt, dataset_folder):
     """Recomputed in plain PyTorch, without dropout, over the first 640 tokens of the split."""
     from pipelines.run.loading import load_trained
 
@@ -59,7 +62,7 @@ def test_the_logged_validation_loss_is_that_of_the_checkpoint(trained_gpt, datas
     assert metrics_of(trained_gpt)[-1]["loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
-def test_seed_clipping_decay_rates_and_batches_do_what_they_say(tmp_path, small_recipe, dataset_folder, trained_gpt):
+def test_seed_clipping_decay_rates_and_batches_have_their_effect(tmp_path, small_recipe, dataset_folder, trained_gpt):
     def ends(name, **changes):
         recipe = replace(small_recipe, train=replace(small_recipe.train, **changes))
         pretrain(recipe, data=dataset_folder, out=tmp_path / name)
@@ -79,7 +82,7 @@ def test_seed_clipping_decay_rates_and_batches_do_what_they_say(tmp_path, small_
     assert halved[-1]["tokens"] == normal[-1]["tokens"]
 
 
-def test_the_collector_leaves_alone_what_start_up_left_until_the_run_ends(
+def test_the_garbage_collector_skips_objects_from_start_up_until_the_run_ends(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
     frozen = []
@@ -95,20 +98,18 @@ def test_the_collector_leaves_alone_what_start_up_left_until_the_run_ends(
     assert gc.get_freeze_count() == 0
 
 
-def test_counting_what_is_frozen_walks_through_it_and_is_not_done_in_a_step(
-    tmp_path, small_recipe, dataset_folder, monkeypatch
-):
+def test_a_step_does_not_count_frozen_objects(tmp_path, small_recipe, dataset_folder, monkeypatch):
     monkeypatch.setattr(gc, "get_freeze_count", None)
     assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
 
 
-def test_a_finished_run_is_left_as_it_is(tmp_path, small_recipe, dataset_folder, trained_gpt):
+def test_a_finished_run_is_not_changed(tmp_path, small_recipe, dataset_folder, trained_gpt):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
     assert (out / "metrics.jsonl").read_bytes() == (trained_gpt / "metrics.jsonl").read_bytes()
 
 
-def test_accumulating_micro_batches_is_one_large_batch(tmp_path, small_recipe, dataset_folder):
+def test_accumulated_micro_batches_equal_one_large_batch(tmp_path, small_recipe, dataset_folder):
     ends = []
     for size in (8, 3):
         model = replace(small_recipe.model, dropout=0.0)
@@ -137,28 +138,25 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_p
     assert all(torch.isfinite(value).all() for value in saved.values())
 
 
-def test_steps_that_are_not_finite_are_skipped_where_the_recipe_says_so(
+def test_steps_that_are_not_finite_are_skipped_if_the_recipe_allows_it(
     tmp_path, small_recipe, dataset_folder, monkeypatch, printed
 ):
-    nats = Trainer._nats
-
-    def poisoned(self, batch, **smoothing):
-        bad = self.model.training and self.at.step in (3, 4, 20)
-        return nats(self, batch, **smoothing) * (math.nan if bad else 1.0)
-
-    monkeypatch.setattr(Trainer, "_nats", poisoned)
+    steps = []
+    after_each_step(monkeypatch, lambda trainer: steps.append(trainer.at.step))
+    watch_batches(monkeypatch, lambda rows, training: training and len(steps) in (3, 4, 20))
     recipe = replace(small_recipe, train=replace(small_recipe.train, nonfinite="skip"))
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run") == 0
     said = printed.readouterr().out
     assert all(f"the loss of step {step} is not finite: skipped" in said for step in (4, 5, 21))
     assert all(weight.isfinite().all() for weight in weights_of(tmp_path / "run").values())
     assert all(math.isfinite(line["loss"]) for line in metrics_of(tmp_path / "run"))
+    steps.clear()
     with pytest.raises(FloatingPointError, match="of step 4 is not finite, at a learning rate"):
         pretrain(small_recipe, data=dataset_folder, out=tmp_path / "stopped")
 
 
 @pytest.mark.parametrize(("nonfinite", "order"), [("stop", ["update", "loss"]), ("skip", ["loss", "update"])])
-def test_weights_are_updated_before_the_loss_is_waited_for_unless_it_decides(
+def test_weights_are_updated_before_waiting_for_the_loss_unless_the_step_may_be_skipped(
     small_recipe, dataset_folder, monkeypatch, nonfinite, order
 ):
     happened = []
@@ -171,16 +169,13 @@ def test_weights_are_updated_before_the_loss_is_waited_for_unless_it_decides(
 
 
 def test_a_run_that_skips_forever_stops(tmp_path, small_recipe, dataset_folder, monkeypatch):
-    nats = Trainer._nats
-    monkeypatch.setattr(
-        Trainer, "_nats", lambda self, *a, **k: nats(self, *a, **k) * (math.nan if self.model.training else 1.0)
-    )
+    watch_batches(monkeypatch, lambda rows, training: training)
     recipe = replace(small_recipe, train=replace(small_recipe.train, nonfinite="skip"))
     with pytest.raises(FloatingPointError, match=r"step 11 is not finite \(nor were those of the 10 steps before\)"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
 
 
-def test_a_micro_batch_that_is_left_open_is_16_on_a_cpu(tmp_path, small_recipe, dataset_folder):
+def test_an_open_micro_batch_is_16_on_a_cpu(tmp_path, small_recipe, dataset_folder):
     runs = []
     for size in (0, 16):
         runs.append(tmp_path / str(size))
@@ -190,7 +185,7 @@ def test_a_micro_batch_that_is_left_open_is_16_on_a_cpu(tmp_path, small_recipe, 
 
 
 @pytest.mark.parametrize(("validate", "checkpoint"), [(768, 5120), (2560, 1024)])
-def test_the_best_weights_that_were_measured_are_kept_and_milestones(
+def test_the_best_checkpoint_and_milestones_are_kept(
     tmp_path, small_recipe, dataset_folder, bytelm, validate, checkpoint
 ):
     """A rate that grows until the loss gets worse again. Checkpoints are sparser than measurements, or denser."""
@@ -211,7 +206,7 @@ def test_the_best_weights_that_were_measured_are_kept_and_milestones(
     assert written[0] == written[1] != ""
 
 
-def test_the_best_is_one_of_those_that_were_measured_on_the_same_tokens(
+def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
     every = {"validate_every_tokens": 2560, "checkpoint_every_tokens": 12_800, "keep_checkpoints": 1, "keep_best": True}
@@ -233,11 +228,11 @@ def test_the_best_is_one_of_those_that_were_measured_on_the_same_tokens(
 @pytest.mark.parametrize(
     ("which", "told"),
     [
-        ("3", "has no checkpoint of step 3: it has those of 40, 50"),
+        ("3", "has no checkpoint of step 3: its checkpoints are of 40, 50"),
         ("last", "--checkpoint is 'last': give newest, best, or the number of a step"),
     ],
 )
-def test_a_checkpoint_that_is_not_there_is_refused(bytelm, trained_gpt, which, told):
+def test_a_missing_checkpoint_is_refused(bytelm, trained_gpt, which, told):
     done = bytelm("generate", trained_gpt, "--checkpoint", which)
     assert (done.returncode, told in " ".join(done.stderr.split())) == (1, True), done.stderr
 
@@ -262,7 +257,7 @@ def test_a_checkpoint_that_is_not_there_is_refused(bytelm, trained_gpt, which, t
         ("", None),
     ],
 )
-def test_only_the_peak_of_the_device_itself_is_taken_for_its_peak(name, flops):
+def test_the_tabulated_peak_is_that_of_the_exact_device(name, flops):
     assert tabulated_flops(name) == flops
 
 
@@ -282,7 +277,7 @@ def test_a_gpu_reaches_the_same_loss(tmp_path, small_recipe, dataset_folder, tra
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_run_that_goes_on_on_a_gpu_ends_with_the_same_weights_if_deterministic(
+def test_a_deterministic_run_resumed_on_a_gpu_ends_with_the_same_weights(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
     recipe = with_train(small_recipe, device="cuda", dtype="auto", deterministic=True)

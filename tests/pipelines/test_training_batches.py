@@ -1,4 +1,4 @@
-"""What training reads: every token, in an order that is a function of the seed."""
+"""Training reads every token, in an order that is a function of the seed."""
 
 from dataclasses import replace
 from queue import Queue
@@ -11,29 +11,30 @@ from hypothesis import strategies as st
 
 from lm.analysis.size import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.training.data import ALIGNMENT, FULL_ROWS, open_training_data, packed, parts_predicted, sent, unpacked
-from pipelines.training.loader import Batch, Loader, NextToken, make_objective, validation_batch
+from pipelines.training.batch import ALIGNMENT, ROW_MULTIPLE, Batch, loss_inputs, packed, to_device, unpacked
+from pipelines.training.data import BlockLoader, open_training_data, validation_batch
+from pipelines.training.objectives import NextToken, make_objective
 from tokenizer import Tokenizer
 
 
-def test_an_epoch_visits_every_block_once_in_an_order_of_its_own():
+def test_each_epoch_visits_every_block_once_in_a_new_order():
     stream = TokenStream([np.arange(30, dtype=np.uint16)], 3)
-    loader = Loader(stream, NextToken(3), "permutation", seed=1)
+    loader = BlockLoader(stream, NextToken(3), "permutation", seed=1)
     epochs = [[int(x) for x in loader.batch(start, 10).inputs[:, 0]] for start in (0, 10, 20)]
     assert all(sorted(epoch) == list(range(0, 30, 3)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_the_order_does_not_depend_on_how_it_is_cut_into_batches():
+def test_the_order_does_not_depend_on_the_batch_size():
     stream = TokenStream([np.arange(300, dtype=np.uint16)], 3)
-    loader = Loader(stream, NextToken(3), "permutation", seed=1)
+    loader = BlockLoader(stream, NextToken(3), "permutation", seed=1)
     whole = loader.batch(0, 120).inputs
     assert np.array_equal(whole, np.concatenate([loader.batch(0, 33).inputs, loader.batch(33, 87).inputs]))
 
 
 def test_every_token_but_the_first_is_a_target_exactly_once():
     stream = TokenStream([np.arange(12, dtype=np.uint16), np.arange(12, 30, dtype=np.uint16)], 3)
-    batch = Loader(stream, NextToken(3), "permutation", seed=1).batch(0, 10)
+    batch = BlockLoader(stream, NextToken(3), "permutation", seed=1).batch(0, 10)
     assert sorted(batch.targets[batch.weights > 0].tolist()) == list(range(1, 30))
     follows = batch.targets[batch.weights > 0] - batch.inputs[batch.weights > 0]
     assert (follows == 1).all()
@@ -41,7 +42,7 @@ def test_every_token_but_the_first_is_a_target_exactly_once():
 
 def test_crops_lie_in_the_stream_and_reach_both_ends():
     stream = TokenStream([np.arange(40, dtype=np.uint16)], 3)
-    batch = Loader(stream, NextToken(3), "crops", seed=1).batch(0, 500)
+    batch = BlockLoader(stream, NextToken(3), "crops", seed=1).batch(0, 500)
     assert (batch.weights == 1).all()
     assert (batch.targets == batch.inputs + 1).all()
     assert batch.inputs.min() == 0
@@ -49,7 +50,7 @@ def test_crops_lie_in_the_stream_and_reach_both_ends():
     assert len(np.unique(batch.inputs[:, 0])) == 37
 
 
-def test_a_token_of_a_decoder_costs_one_position_and_one_of_an_encoder_a_little_more(dataset_folder, small_recipe):
+def test_a_token_costs_one_position_in_a_decoder_and_a_little_more_in_an_encoder(dataset_folder, small_recipe):
     dataset, tok = TokenDataset(dataset_folder), Tokenizer.load(dataset_folder)
     for objective, architecture, positions in (("next-token", "decoder", 32), ("masked-token", "encoder", 34)):
         shape = {"architecture": architecture, "context_length": positions, "vocab_size": dataset.vocab_size}
@@ -60,17 +61,17 @@ def test_a_token_of_a_decoder_costs_one_position_and_one_of_an_encoder_a_little_
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300))
-def test_what_is_predicted_has_few_sizes_and_weighs_what_it_did(chosen):
+def test_loss_inputs_have_few_sizes_and_keep_their_weights(chosen):
     weights = np.array([chosen, chosen], np.float32)
     targets = np.arange(weights.size).reshape(weights.shape) + 7
-    parts = parts_predicted(Batch(targets, targets, weights))
+    parts = loss_inputs(Batch(targets, targets, weights))
     count = len(parts["targets"])
     assert count == len(parts["weights"]) and parts["weights"].sum() == weights.sum()
     assert np.array_equal(parts["targets"][parts["weights"] > 0], targets[weights > 0])
     if all(chosen):
         assert "rows" not in parts and count == weights.size
     else:
-        assert count % FULL_ROWS == 0 and count - weights.sum() < FULL_ROWS
+        assert count % ROW_MULTIPLE == 0 and count - weights.sum() < ROW_MULTIPLE
         assert np.array_equal(parts["rows"][parts["weights"] > 0], weights.ravel().nonzero()[0])
 
 
@@ -96,8 +97,8 @@ def test_masking_alone_hides_one_position(dataset_folder, tokenizer_folder):
     assert batch.targets[batch.weights > 0].tolist() == [10, 23]
 
 
-def test_batches_made_ahead_are_those_made_when_asked_for():
-    from pipelines.training.prefetch import Prefetcher
+def test_prefetched_batches_equal_batches_made_on_demand():
+    from pipelines.training.data import Prefetcher
 
     class Data:
         made = Queue()
@@ -128,7 +129,7 @@ SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=3)
 
 
 @given(st.lists(st.tuples(st.sampled_from([np.int64, np.float32, np.bool_]), SHAPES), min_size=1, max_size=6))
-def test_arrays_that_travel_in_one_piece_arrive_as_they_were(kinds):
+def test_packed_arrays_are_unpacked_unchanged(kinds):
     generator = np.random.default_rng(0)
     parts = {f"{n}": generator.integers(0, 2**20, shape).astype(dtype) for n, (dtype, shape) in enumerate(kinds)}
     parts = {name: part % 2 if part.dtype == bool else part for name, part in parts.items()}
@@ -138,4 +139,4 @@ def test_arrays_that_travel_in_one_piece_arrive_as_they_were(kinds):
     for name, part in parts.items():
         assert arrived[name].numpy().dtype == part.dtype
         np.testing.assert_array_equal(arrived[name].numpy(), part)
-        np.testing.assert_array_equal(sent(parts, torch.device("cpu"))[name].numpy(), part)
+        np.testing.assert_array_equal(to_device(parts, torch.device("cpu"))[name].numpy(), part)

@@ -1,4 +1,4 @@
-"""What a training tells while one waits for it."""
+"""The log and the messages of a running training."""
 
 import itertools
 import json
@@ -13,18 +13,19 @@ from lm.analysis.size import meta_model
 from pipelines.cli import display
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset
-from pipelines.pretrain import fit_to_data, pretrain
+from pipelines.pretrain import pretrain
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
 from pipelines.training import machine as machines
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
-from pipelines.training.watch import SMOOTHING, LossWatch
+from pipelines.training.pretraining import fit_to_data
+from pipelines.training.progress import SMOOTHING, LossWatch
 from tests.pipelines.training_cases import metrics_of, stop_after, with_train
 from tokenizer import Tokenizer
 
 
-def test_the_log_tells_how_the_machine_is_used(tmp_path, small_recipe, dataset_folder, monkeypatch):
+def test_the_log_has_the_utilisation_of_the_machine(tmp_path, small_recipe, dataset_folder, monkeypatch):
     """On one that is said to reach a GFLOP/s, and reaches two."""
     known = {"peak_flops": 1e9, "measured_flops": 2e9}
     monkeypatch.setattr(machines, "with_peaks", lambda machine: replace(machine, **known))
@@ -48,7 +49,7 @@ def test_the_smoothed_loss_is_an_exponential_mean_of_the_losses_of_all_steps(tmp
         assert line["smoothed_loss"] == pytest.approx(float(losses[:steps] @ ages / ages.sum()), rel=1e-9)
 
 
-def test_a_loss_that_jumps_is_a_spike_and_ordinary_noise_is_none():
+def test_a_jump_of_the_loss_is_a_spike_and_noise_is_not():
     generator = np.random.default_rng(0)
     watch = LossWatch()
     assert not any(watch.update(step, 4.0 + 0.1 * generator.standard_normal()) for step in range(500))
@@ -58,7 +59,7 @@ def test_a_loss_that_jumps_is_a_spike_and_ordinary_noise_is_none():
     assert watch.spikes == [500]
 
 
-def test_spikes_are_said_and_logged_once(tmp_path, small_recipe, dataset_folder, monkeypatch, printed):
+def test_spikes_are_printed_and_logged_once(tmp_path, small_recipe, dataset_folder, monkeypatch, printed):
     step = Trainer.step
 
     def jumping(self):
@@ -75,7 +76,7 @@ def test_spikes_are_said_and_logged_once(tmp_path, small_recipe, dataset_folder,
     assert "step 63: the loss jumped to 1" in said
 
 
-def test_time_left_counts_what_this_process_has_done(monkeypatch, printed):
+def test_time_left_follows_from_the_speed_of_this_process(monkeypatch, printed):
     """40 of 100 were there when it began; 20 more took 30 seconds: 40 are left, a minute."""
     clock = itertools.chain([0.0, 0.0, 30.0], itertools.repeat(31.0))
     monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))

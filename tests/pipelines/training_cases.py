@@ -1,7 +1,8 @@
-"""What tests of training share: runs started, stopped, looked at and compared."""
+"""Helpers for tests of training: start, stop, inspect and compare runs."""
 
 import hashlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,12 +13,14 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load_file
 
+from lm.model import LanguageModel
 from pipelines.dataset.reader import TokenDataset
 from pipelines.run.manifest import MANIFEST, manifest_json, read_manifest
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
-from pipelines.training.loader import Loader, NextToken
+from pipelines.training.data import BlockLoader
 from pipelines.training.loop import Trainer
+from pipelines.training.objectives import NextToken
 
 OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memory_bytes")
 
@@ -27,7 +30,7 @@ def weights_of(run):
 
 
 def metrics_of(run):
-    """metrics.jsonl without what is a matter of time."""
+    """Return the lines of metrics.jsonl without entries that depend on time."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().split("\n")[:-1]]
     return [{k: v for k, v in line.items() if k not in OF_TIME} for line in lines]
 
@@ -40,7 +43,7 @@ def assert_same_run(one, other):
 
 
 def start(recipe, data, out, tmp_path):
-    """The same training in a process of its own."""
+    """Start the training in another process."""
     save_config(tmp_path / "recipe.toml", recipe, {})
     command = ["pretrain", str(tmp_path / "recipe.toml"), "--data", str(data), "--out", str(out)]
     code = f"import sys; from pipelines.cli.dispatch import main; sys.exit(main({command!r}))"
@@ -56,7 +59,7 @@ def wait_for_step(run, step, process):
 
 
 def wait_for_checkpoint(run, process):
-    """Until a checkpoint is whole: it is written in the background, and on a slow disk many steps after its own."""
+    """Wait until a checkpoint is whole. It is written in the background, on a slow disk many steps later."""
     _wait(lambda: checkpoint_folders(run), process)
 
 
@@ -72,19 +75,40 @@ def _wait(until, process):
 
 def in_order(dataset_folder, blocks, seed=0):
     stream = TokenDataset(dataset_folder).split("train")
-    return Loader(stream, NextToken(32), "permutation", seed).batch(0, blocks).inputs.tolist()
+    return BlockLoader(stream, NextToken(32), "permutation", seed).batch(0, blocks).inputs.tolist()
 
 
 def stop_after(step, monkeypatch):
-    """Have the run ask itself to stop after that step, as a scheduler would."""
-    watch = Trainer._watch
+    """Send SIGTERM to the run after `step`, as a scheduler would."""
 
-    def stopping(self, loss):
-        watch(self, loss)
-        if self.at.step == step:
+    def stop(trainer):
+        if trainer.at.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Trainer, "_watch", stopping)
+    after_each_step(monkeypatch, stop)
+
+
+def after_each_step(monkeypatch, action):
+    """Call `action(trainer)` after each optimizer step."""
+    step = Trainer.step
+
+    def stepping(self):
+        done = step(self)
+        action(self)
+        return done
+
+    monkeypatch.setattr(Trainer, "step", stepping)
+
+
+def watch_batches(monkeypatch, is_bad):
+    """Call `is_bad(rows, training)` with the ids that a model reads; if it returns True, the loss is nan."""
+    forward = LanguageModel.forward
+
+    def watched(self, ids, **more):
+        hidden = forward(self, ids, **more)
+        return hidden * math.nan if is_bad(ids.tolist(), self.training) else hidden
+
+    monkeypatch.setattr(LanguageModel, "forward", watched)
 
 
 def rewrite(folder, **contents):

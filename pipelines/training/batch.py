@@ -1,0 +1,142 @@
+"""Batches: arrays of token ids, targets and weights, one rank's rows of them, and the tensors that a model reads."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ALIGNMENT = 16  # bytes, at least one element of any dtype
+ROW_MULTIPLE = 64  # a batch predicts at a multiple of this many positions
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The rows of every batch that one rank reads."""
+
+    rank: int = 0
+    world_size: int = 1
+
+    def rows(self, count: int) -> tuple[Array, Array]:
+        """Return the numbers of this rank's rows in a batch of `count` rows, and whether each belongs to it.
+
+        Shards are contiguous, cover the batch and differ in size by at most one. All ranks read equally many rows: a
+        smaller shard also reads a row of another rank, whose weights must be 0 (`Batch.weighing_only`).
+        """
+        first, end = (count * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        rows = np.arange(first, first + -(-count // self.world_size))
+        return np.minimum(rows, count - 1), rows < end
+
+
+ALL_ROWS = Shard()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and targets (B, P) int64 with weights (B, P) float32, 0 where a position is not a target."""
+
+    inputs: Array
+    targets: Array
+    weights: Array
+    source: Array | None = None
+    """(B, S) int64: ids that the encoder of an encoder-decoder reads."""
+    source_present: Array | None = None
+    """(B, S) bool: False where the source is padding; None without padding."""
+    segments: Array | None = None
+    """(B, P) int64: document number of each position, for models with a document mask."""
+
+    def split(self, size: int) -> Iterable["Batch"]:
+        """Yield micro-batches of at most `size` rows."""
+        for start in range(0, len(self.inputs), size):
+            yield self._indexed(slice(start, start + size))
+
+    def columns(self, count: int) -> "Batch":
+        """Return the first `count` positions of every row; only for batches without a source."""
+        if count == self.inputs.shape[1]:
+            return self
+        return self._indexed((slice(None), slice(count)))
+
+    def filled(self, size: int) -> "Batch":
+        """Return the batch with its last row repeated, at weight 0, until `size` divides the number of rows."""
+        count = len(self.inputs)
+        rows = np.arange(-(-count // size) * size)
+        if len(rows) == count:
+            return self
+        return self._indexed(np.minimum(rows, count - 1)).weighing_only(rows < count)
+
+    def weighing_only(self, rows: Array) -> "Batch":
+        """Return the batch with weights of 0 wherever `rows` (B,) bool is False."""
+        return self if rows.all() else replace(self, weights=self.weights * rows[:, None])
+
+    def _indexed(self, index: slice | tuple[slice, slice] | Array) -> "Batch":
+        parts: dict[str, Any] = {name: None if part is None else part[index] for name, part in vars(self).items()}
+        return replace(self, **parts)
+
+
+def model_inputs(batch: Batch) -> dict[str, Array]:
+    """Return the arrays of a batch that a model reads, by argument name."""
+    parts = {"ids": batch.inputs, "source": batch.source}
+    parts |= {"segments": batch.segments, "source_present": batch.source_present}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def loss_inputs(batch: Batch, every_position: bool = False) -> dict[str, Array]:
+    """Return `targets` and `weights` (N,) of a batch, and `rows` (N,), their numbers among its B x P positions.
+
+    Positions of weight 0 are left out: masked-token training predicts at 15 % of the positions, and padding is no
+    target. Without such positions there are no `rows`. `every_position` keeps all, so that all batches have one shape.
+
+    `rows` are padded with weight 0 to a multiple of ROW_MULTIPLE. With a new size in every batch, freed memory would
+    seldom fit the next step, and the process would grow.
+    """
+    parts = {"targets": batch.targets.ravel(), "weights": batch.weights.ravel()}
+    if every_position or batch.weights.all():
+        return parts
+    rows = parts["weights"].nonzero()[0]
+    chosen = {name: part[rows] for name, part in parts.items()} | {"rows": rows}
+    return {name: np.pad(part, (0, -len(rows) % ROW_MULTIPLE)) for name, part in chosen.items()}
+
+
+def hidden_states(
+    model: Callable[..., Tensor], batch: Batch, device: torch.device, positions: Array | None = None
+) -> Tensor:
+    """Return the hidden states (B, P, width) of a batch; with `positions` (B, P) bool only those where it is True:
+    (N, width)."""
+    rows = {} if positions is None else {"rows": np.flatnonzero(positions)}
+    return model(**to_device(model_inputs(batch) | rows, device))
+
+
+def to_device(parts: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
+    """Return arrays as tensors on `device`.
+
+    A GPU gets them in one asynchronous copy from pinned memory; a copy from pageable memory would wait for its queue.
+    """
+    if device.type != "cuda":
+        return {name: torch.from_numpy(part).to(device) for name, part in parts.items()}
+    return unpacked(packed(parts, pin=True).to(device, non_blocking=True), parts)
+
+
+def packed(parts: Mapping[str, Array], *, pin: bool) -> Tensor:
+    """Return the bytes of arrays in one uint8 tensor, each array at a multiple of ALIGNMENT."""
+    buffer = torch.empty(sum(map(_aligned_bytes, parts.values())), dtype=torch.uint8, pin_memory=pin)
+    for name, view in unpacked(buffer, parts).items():
+        view.copy_(torch.from_numpy(parts[name]))
+    return buffer
+
+
+def unpacked(buffer: Tensor, parts: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Return views into the tensor that `packed` made of arrays with the dtypes and shapes of `parts`."""
+    views, start = {}, 0
+    for name, part in parts.items():
+        dtype = torch.from_numpy(part).dtype
+        views[name] = buffer[start : start + part.nbytes].view(dtype).view(part.shape)
+        start += _aligned_bytes(part)
+    return views
+
+
+def _aligned_bytes(part: Array) -> int:
+    return -(-part.nbytes // ALIGNMENT) * ALIGNMENT

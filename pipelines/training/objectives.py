@@ -1,0 +1,232 @@
+"""Objectives: classes that turn blocks of a token stream, or pairs, into batches.
+
+An objective of a token stream reads blocks of `length` tokens. `positions` is the number of positions of a row in the
+stack that predicts, `source_positions` in the encoder of an encoder-decoder (0 without one). Random choices are drawn
+by (seed, epoch, block number).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+import numpy as np
+
+from lm.objectives import lengths_of_span_corruption, masked_token, next_token, sequence_pairs, span_corruption
+from pipelines.dataset.pairs import Pairs
+from pipelines.dataset.reader import TokenStream
+from pipelines.training.batch import Array, Batch
+from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
+
+Draws = Iterable[tuple[int, int, int]]
+"""(seed, epoch, block number) of each row, which seed its random choices."""
+
+
+class NextToken:
+    """The decoder's objective: T inputs, each with the next token as its target.
+
+    The last token of the stream has no successor, so its target has weight 0.
+    """
+
+    source_positions = 0
+
+    def __init__(self, context_length: int, separator: int | None = None) -> None:
+        """`separator`: the id that begins a document, for models with a document mask."""
+        self.length = self.positions = context_length
+        self._separator = separator
+
+    def batch(self, stream: TokenStream, starts: Array, draws: Draws) -> Batch:
+        """Return the blocks that begin at `starts` (B,) of the stream; nothing is random."""
+        blocks = np.zeros((len(starts), self.length + 1), np.int64)
+        present = np.ones((len(starts), self.length), np.float32)
+        for row, start in enumerate(starts.tolist()):
+            tokens = stream.read(start, self.length + 1)
+            blocks[row, : len(tokens)] = tokens
+            present[row, len(tokens) - 1 :] = 0
+        inputs, targets, weights = next_token(blocks)
+        return Batch(inputs, targets, weights * present, segments=document_numbers(inputs, self._separator))
+
+
+class MaskedToken:
+    """The encoder's objective: `<|cls|>`, a block of T tokens with some masked, `<|sep|>`."""
+
+    source_positions = 0
+
+    def __init__(
+        self, context_length: int, special: Mapping[str, int], vocab_size: int, separator: int | None = None
+    ) -> None:
+        """`special`: ids of special tokens, which are never masked. Random replacements are below `vocab_size`."""
+        require_special_tokens("masked-token", (MASK, CLS, SEP), special)
+        self.length, self.positions = context_length, context_length + 2
+        self._separator, self._vocab_size = separator, vocab_size
+        self._mask, self._cls, self._sep = special[MASK], special[CLS], special[SEP]
+        self._special = np.array(sorted(set(special.values())))
+
+    def batch(self, stream: TokenStream, starts: Array, draws: Draws) -> Batch:
+        """Return the blocks that begin at `starts` (B,) of the stream, each masked by its draw."""
+        rows = [
+            masked_token(
+                block,
+                np.random.default_rng(draw),
+                mask_id=self._mask,
+                cls_id=self._cls,
+                sep_id=self._sep,
+                special_ids=self._special,
+                vocab_size=self._vocab_size,
+            )
+            for block, draw in zip(stream.gather(starts, self.length), draws, strict=True)
+        ]
+        inputs, targets, weights = (np.stack(part) for part in zip(*rows, strict=True))
+        return Batch(inputs, targets, weights, segments=document_numbers(targets, self._separator))
+
+    def alone(self, blocks: Array, columns: Array) -> Batch:
+        """Return blocks (B, T) in which only token `columns` (B,) of each is masked and a target."""
+        rows = np.arange(len(blocks))
+        edges = np.full((len(blocks), 1), self._cls), np.full((len(blocks), 1), self._sep)
+        targets = np.concatenate([edges[0], blocks, edges[1]], axis=1)
+        inputs, weights = targets.copy(), np.zeros(targets.shape, np.float32)
+        inputs[rows, columns + 1] = self._mask
+        weights[rows, columns + 1] = 1
+        return Batch(inputs, targets, weights, segments=document_numbers(targets, self._separator))
+
+
+class SpanCorruption:
+    """T5's objective (Raffel et al. 2020, 3.1.4).
+
+    The encoder reads a block of T tokens in which sentinels replace some spans, and `<|endoftext|>`. The decoder
+    predicts the spans, each after its sentinel, and `<|endoftext|>`.
+    """
+
+    def __init__(
+        self, context_length: int, special: Mapping[str, int], start_id: int | None = None, end_id: int | None = None
+    ) -> None:
+        """`start_id` begins targets and `end_id` ends both sides; both default to `<|endoftext|>`."""
+        self.source_positions, self.positions = lengths_of_span_corruption(context_length, end=True)
+        # Both sides together hold the tokens, two ends, and two sentinels a span.
+        spans = (self.source_positions + self.positions - context_length - 2) // 2
+        require_special_tokens("span-corruption", sentinels(spans), special, "--sentinels 100")
+        if start_id is None or end_id is None:
+            require_special_tokens("span-corruption", (END_OF_TEXT,), special)
+            start_id = end_id = special[END_OF_TEXT]
+        self.length = context_length
+        self._sentinels = [special[name] for name in sentinels(spans)]
+        self._start, self._end = start_id, end_id
+
+    def batch(self, stream: TokenStream, starts: Array, draws: Draws) -> Batch:
+        """Return the blocks that begin at `starts` (B,) of the stream, each corrupted by its draw."""
+        rows = [
+            span_corruption(
+                block,
+                np.random.default_rng(draw),
+                sentinel_ids=self._sentinels,
+                start_id=self._start,
+                end_id=self._end,
+            )
+            for block, draw in zip(stream.gather(starts, self.length), draws, strict=True)
+        ]
+        source, inputs, targets, weights = (np.stack(part) for part in zip(*rows, strict=True))
+        return Batch(inputs, targets, weights, source)
+
+
+StreamObjective = NextToken | MaskedToken | SpanCorruption
+
+
+class PairObjective:
+    """The objective of pairs: the encoder reads the source and its end, the decoder predicts the target and its end.
+
+    Shorter sides are padded. Padding is masked in attention and has weight 0.
+    """
+
+    def __init__(
+        self,
+        context_length: int,
+        *,
+        start_id: int,
+        end_id: int,
+        pad_id: int,
+        before: Sequence[int] = (),
+        after: Sequence[int] | None = None,
+    ) -> None:
+        """`before` and `after`: ids around a source; by default only `end_id` after it."""
+        self.positions = context_length
+        self.start_id, self.end_id, self.pad_id = start_id, end_id, pad_id
+        self.before, self.after = tuple(before), (end_id,) if after is None else tuple(after)
+        self._around = len(self.before) + len(self.after), 1  # ids added to a source, and to a target
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, context_length: int) -> Self:
+        """Return the objective of our own training: `<|endoftext|>` starts and ends, `<|pad|>` pads.
+
+        Raises ValueError if `tokenizer` lacks one of them.
+        """
+        special = tokenizer.special_tokens
+        require_special_tokens("sequence-pairs", (END_OF_TEXT, PAD), special)
+        end = special[END_OF_TEXT]
+        return cls(context_length, start_id=end, end_id=end, pad_id=special[PAD])
+
+    def batch(self, pairs: Pairs, rows: Array) -> Batch:
+        """Return the pairs with the numbers `rows`; a side longer than the context, with its end, is cut."""
+        sides = zip((pairs.sources, pairs.targets), self._around, strict=True)
+        lengths = [int(side.lengths[rows].max()) + around for side, around in sides]
+        made = sequence_pairs(
+            [pairs.sources[row] for row in rows.tolist()],
+            [pairs.targets[row] for row in rows.tolist()],
+            start_id=self.start_id,
+            end_id=self.end_id,
+            pad_id=self.pad_id,
+            source_length=min(lengths[0], self.positions),
+            target_length=min(lengths[1], self.positions),
+            before=self.before,
+            after=self.after,
+        )
+        return Batch(made.inputs, made.targets, made.weights, made.source, made.source_present)
+
+    def lengths(self, pairs: Pairs) -> tuple[Array, Array]:
+        """Return the positions (N,) of each source and of each target, ends included."""
+        source, target = (
+            np.minimum(side.lengths.astype(np.int64) + around, self.positions)
+            for side, around in zip((pairs.sources, pairs.targets), self._around, strict=True)
+        )
+        return source, target
+
+    def cut(self, pairs: Pairs) -> int:
+        """Return the number of pairs that are longer than the context."""
+        source, target = (self.positions - around for around in self._around)
+        return int(((pairs.sources.lengths > source) | (pairs.targets.lengths > target)).sum())
+
+
+def make_objective(
+    name: str, length: int, tokenizer: Tokenizer, document_mask: bool = False
+) -> StreamObjective | PairObjective:
+    """Return the objective `name` for blocks of `length` tokens, or for pairs of at most `length` positions a side.
+
+    With `document_mask` batches number the documents of each row. Raises ValueError if the tokenizer lacks a special
+    token.
+    """
+    if name == "sequence-pairs":
+        return PairObjective.of(tokenizer, length)
+    special, separator = tokenizer.special_tokens, None
+    if document_mask:
+        require_special_tokens("document_mask", (END_OF_TEXT,), special)
+        separator = special[END_OF_TEXT]
+    if name == "next-token":
+        return NextToken(length, separator)
+    if name == "masked-token":
+        return MaskedToken(length, special, tokenizer.vocab_size, separator)
+    return SpanCorruption(length, special)
+
+
+def require_special_tokens(
+    purpose: str, names: Iterable[str], special: Mapping[str, int], option: str = "--special-tokens"
+) -> None:
+    """Raise ValueError if `special` lacks one of `names`; `option` of train-tokenizer adds them."""
+    for name in names:
+        if name not in special:
+            raise ValueError(
+                f"{purpose} needs the special token {name}, which the tokenizer lacks: train one that has it "
+                f"(bytelm train-tokenizer {option}), or of an imported model name it in tokenizer_config.json and "
+                "import it again"
+            )
+
+
+def document_numbers(ids: Array, separator: int | None) -> Array | None:
+    """Return the document number (B, P) of each position within its row; a separator begins a document."""
+    return None if separator is None else np.cumsum(ids == separator, axis=1)

@@ -1,0 +1,229 @@
+"""A pretraining run: check that recipe, dataset, run folder and machine fit together, then train."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from lm.model import build_model
+from pipelines.cli.display import answer, quantity, say
+from pipelines.cli.waiting import doing
+from pipelines.dataset.reader import TokenDataset
+from pipelines.run.folder import Run, locked, open_or_create
+from pipelines.run.metrics_log import require_tensorboard
+from pipelines.run.model_costs import model_costs
+from pipelines.run.provenance import provenance
+from pipelines.run.recipe import Recipe
+from pipelines.run.retention import checkpoint_folders
+from pipelines.training.data import Dataset, open_dataset, open_training_data
+from pipelines.training.launch import processes
+from pipelines.training.loop import Trainer
+from pipelines.training.machine import (
+    Machine,
+    choose_machine,
+    cores_per_operation,
+    freed_memory_returned,
+    precision,
+    precision_line,
+    with_peaks,
+    without_subnormals,
+)
+from pipelines.training.parallel import Kind, OneProcess
+from tokenizer import Tokenizer
+
+
+def train(recipe: Recipe, data: Path, out: Path, parallel: Kind) -> int:
+    """Train the model of `recipe` in this process, or in the processes that torchrun started; see `pretrain`."""
+    group, threads = processes(parallel, recipe.train.device), recipe.train.threads
+    with freed_memory_returned(), without_subnormals(), cores_per_operation(threads), group as strategy:
+        return _train(recipe, data, out, strategy)
+
+
+def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess) -> int:
+    dataset = open_dataset(data, recipe.objective)
+    tok = Tokenizer.load(data)
+    if tok.fingerprint != dataset.tokenizer_fingerprint:
+        raise ValueError(
+            f"{data}: its tokenizer.json is not the tokenizer that the dataset was built with "
+            f"({tok.fingerprint[:16]} instead of {dataset.tokenizer_fingerprint[:16]}): build the dataset again"
+        )
+    if parallel.broadcast(dataset.fingerprint) != dataset.fingerprint:
+        raise ValueError(f"{data} is another dataset on rank {parallel.rank} than on rank 0: give all ranks the same")
+    recipe = _fitted(recipe, dataset, out)
+    if recipe.train.tensorboard:
+        require_tensorboard()
+    training_data = open_training_data(recipe, dataset, tok, parallel.shard)
+    # A run that cannot be built is refused before anything is written.
+    machine = _machine(recipe, out, parallel)
+    if parallel.kind == "fsdp":
+        _check_fsdp(recipe, out, parallel, machine)
+    recipe = replace(recipe, train=replace(recipe.train, device=machine.device_name, dtype=machine.dtype_name))
+    model = build_model(recipe.model, recipe.train.seed)
+    model.compute_dtype = machine.dtype
+    if parallel.kind != "fsdp":  # FSDP moves one block at a time, because all of them may not fit the GPU
+        model = model.to(machine.device)
+    facts = {
+        "data": str(data.resolve()),
+        "dataset_fingerprint": dataset.fingerprint,
+        "tokenizer_fingerprint": tok.fingerprint,
+        **provenance(machine.device),
+        "separated": dataset.info.get("separator") is not None,
+    }
+    with locked(out) if parallel.is_main else nullcontext(), precision(recipe.train):
+        tokens_before = _token_budget(out) if parallel.is_main else 0
+        run = open_or_create(out, recipe, facts, tok) if parallel.is_main else None
+        doing("measuring the machine")
+        machine = with_peaks(machine) if parallel.is_main else machine
+        trainer = Trainer(run, model, training_data, recipe.train, machine, parallel)
+        _announce(out, trainer, machine, recipe, tokens_before)
+        with _compiling():
+            at = trainer.train()
+    if at.signal and at.tokens < recipe.train.tokens:
+        saved = f"saved at step {at.step:,}, {at.share_of(recipe.train.tokens)}"
+        say(f"{out}: {saved}; {_resuming(out)} resumes it")
+        return 128 + at.signal if parallel.is_main else 0
+    say(f"{out}: {at.summary()}")
+    return 0
+
+
+def fit_to_data(recipe: Recipe, dataset: Dataset) -> Recipe:
+    """Return `recipe` with the dataset's vocabulary; ValueError if its vocabulary or context does not fit."""
+    model = recipe.model
+    if model.vocab_size not in (0, dataset.vocab_size):
+        raise ValueError(
+            f"model.vocab_size is {model.vocab_size}, but the dataset's tokenizer has {dataset.vocab_size} entries: "
+            "leave it out, or build the dataset with another tokenizer"
+        )
+    around = 2 if recipe.objective == "masked-token" else 0
+    # A dataset of pairs has no context length.
+    if isinstance(dataset, TokenDataset) and model.context_length != dataset.context_length + around:
+        fitting = model.context_length - around
+        raise ValueError(
+            f"model.context_length is {model.context_length}, but the dataset has blocks of {dataset.context_length} "
+            f"tokens{' (and the encoder reads two more)' if around else ''}: build the dataset with --context-length "
+            f"{fitting}, or give --model.context-length {dataset.context_length + around}"
+        )
+    return replace(recipe, model=replace(model, vocab_size=dataset.vocab_size))
+
+
+def print_plan(recipe: Recipe, data: Path, out: Path) -> None:
+    """Print the work that `recipe` takes on the dataset `data`, its size and its output path."""
+    dataset = open_dataset(data, recipe.objective)
+    recipe = fit_to_data(recipe, dataset)
+    train = recipe.train
+    costs = model_costs(recipe.model, "float32", train.optimizer)
+    available = dataset.split("train").tokens
+    memory = costs["training_bytes"]
+    checkpoint = memory["weights"] * (2 if train.average else 1) + memory["moments"]
+    retained = train.keep_checkpoints + train.keep_best
+    parameters = quantity(costs["parameters"]["total"], "")
+    answer(
+        f"would train {parameters} parameters on {quantity(train.tokens, 'tok')} of {data} "
+        f"({train.tokens / available:.3g} epochs of {quantity(available, 'tok')}), in batches of {batches(recipe)}"
+    )
+    answer(f"compute: {quantity(costs['flops_per_token'] * train.tokens, 'FLOP')}")
+    answer(
+        f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "
+        f"gradients and optimizer, and about {quantity(memory['activations'], 'B')} of activations per sequence"
+    )
+    state = "resume the run" if checkpoint_folders(out) else "make a run"
+    answer(f"would {state} in {out}, with {retained} checkpoints of about {quantity(checkpoint, 'B')} each")
+
+
+def batches(recipe: Recipe) -> str:
+    """Return the size of a recipe's batches as text."""
+    train = recipe.train
+    if train.batch_tokens_start:
+        grown = f"{train.batch_tokens:,} after {train.batch_warmup_tokens:,}"
+        return f"{train.batch_tokens_start:,} tokens, growing to {grown}"
+    return f"{'at most ' if recipe.objective == 'sequence-pairs' else ''}{train.batch_tokens:,} tokens"
+
+
+def _fitted(recipe: Recipe, dataset: Dataset, out: Path) -> Recipe:
+    """Return `fit_to_data` of the recipe; if `out` has a run, the error also says how to resume it."""
+    try:
+        return fit_to_data(recipe, dataset)
+    except ValueError as error:
+        if not (out / "config.toml").exists():
+            raise
+        raise ValueError(f"{error}; or resume the run with its own settings: {_resuming(out)}") from None
+
+
+def _resuming(out: Path) -> str:
+    """Return the command that resumes the run in `out`."""
+    return f"bytelm pretrain --out {shlex.quote(str(out))}"
+
+
+def _token_budget(out: Path) -> int:
+    """Return the token budget of the run in `out`; 0 for a new run."""
+    return Run(out).recipe.train.tokens if (out / "config.toml").exists() else 0
+
+
+def _machine(recipe: Recipe, out: Path, parallel: OneProcess) -> Machine:
+    """Return the device of this rank and the dtype that rank 0 chose; an existing run has already decided "auto"."""
+    if not parallel.is_main:
+        device, dtype = parallel.broadcast(["", ""])
+        return choose_machine(device, dtype, half=True)
+    resumed = (out / "config.toml").exists()
+    decided = Run(out).recipe.train if resumed else recipe.train
+    if decided.device == "cuda" and not torch.cuda.is_available():
+        resumed, decided = False, recipe.train  # the run started on another machine
+    device = decided.device if recipe.train.device == "auto" else recipe.train.device
+    dtype = decided.dtype if recipe.train.dtype == "auto" else recipe.train.dtype
+    machine = choose_machine(device, dtype, half=True)
+    if resumed and machine.dtype_name == decided.dtype:
+        machine = replace(machine, why=machine.why.replace(" as asked", " as before"))
+    parallel.broadcast([machine.device.type, machine.dtype_name])
+    return machine
+
+
+def _check_fsdp(recipe: Recipe, out: Path, parallel: OneProcess, machine: Machine) -> None:
+    """Raise ValueError if FSDP cannot train this recipe on this machine."""
+    if machine.dtype_name == "float16":
+        raise ValueError("--parallel fsdp does not scale float16's loss: use --parallel ddp, or --train.dtype float32")
+    if machine.device.type == "cuda" and not recipe.train.micro_batch:
+        raise ValueError(
+            "train.micro_batch is 0, and --parallel fsdp cannot find out what fits a GPU: give --train.micro-batch"
+        )
+    if parallel.device != machine.device.type:
+        raise ValueError(f"{out} was begun on another device: give --train.device {parallel.device}")
+
+
+def _announce(out: Path, trainer: Trainer, machine: Machine, recipe: Recipe, tokens_before: int) -> None:
+    """Print what is trained and how; `tokens_before` is the token budget of a resumed run so far."""
+    parameters = quantity(sum(p.numel() for p in trainer.model.parameters()), "")
+    tokens = f"{quantity(recipe.train.tokens, 'tok')} in batches of {batches(recipe)}"
+    workers = f"; {trainer.parallel.workers}" if trainer.parallel.workers else ""
+    say(f"{out.resolve().name}: {parameters} parameters, {tokens}{workers}")
+    say(precision_line(machine, recipe.model, recipe.train))
+    if tokens_before and tokens_before < recipe.train.tokens:
+        say(_extension(recipe, tokens_before))
+
+
+def _extension(recipe: Recipe, before: int) -> str:
+    """Return a line about the learning rate of a run that is extended from `before` tokens."""
+    train = recipe.train
+
+    def rate(total: int) -> str:
+        return f"{train.lr_multiplier(before, train.batch_tokens, total) * train.lr:.3g}"
+
+    old, new = quantity(before, "tok"), quantity(train.tokens, "tok")
+    return (
+        f"extended from {old} to {new}: the {train.schedule} schedule spans all {new}, and the learning rate at {old} "
+        f"is {rate(train.tokens)} instead of {rate(before)}"
+    )
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Turn an error of torch.compile, such as a missing C++ compiler, into a ValueError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f"train.compile is true, but torch.compile failed here: train without it ({why})") from error
