@@ -11,14 +11,16 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from tokenizer.text import block_of, text_bytes
+from tokenizer.text import nfc, text_bytes
 
 BLOCK_BYTES = 4 << 20
 LONGEST_PATH = 1 << 15
+NORMALIZED_BYTES = 1 << 20  # normalized at once
 SEARCHED_BYTES = 1 << 20  # at once, where a document offers no place to cut it
 
 
@@ -44,6 +46,13 @@ def as_readonly(data: np.ndarray) -> np.ndarray:
 def single_block(text: bytes | mmap.mmap) -> Block:
     """One document as a block."""
     return Block(np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)], dtype=np.int64))
+
+
+def block_of(documents: list[bytes]) -> Block:
+    """Documents as one block."""
+    offsets = np.zeros(len(documents) + 1, dtype=np.int64)
+    np.cumsum([len(document) for document in documents], out=offsets[1:])
+    return Block(np.frombuffer(b"".join(documents), dtype=np.uint8), offsets)
 
 
 def arrow_block(array) -> Block:
@@ -114,6 +123,28 @@ def _safe_place(data: np.ndarray, place: int, end: int) -> int:
         place += window
         window = min(2 * window, SEARCHED_BYTES)
     return end
+
+
+def nfc_block(block: Block) -> Block:
+    """Each document of a block in NFC; the block itself where they all are."""
+    # What is in NFC together is so apart too.
+    if all(nfc(piece) is piece for piece in _pieces(block.data, int(block.offsets[0]), int(block.offsets[-1]))):
+        return block
+    return block_of(
+        [b"".join(map(nfc, _pieces(block.data, start, end))) for start, end in pairwise(block.offsets.tolist())]
+    )
+
+
+def _pieces(data: np.ndarray, start: int, end: int) -> Iterator[bytes]:
+    """data[start:end] in pieces that end before an ASCII character, across which nothing composes."""
+    while start < end:
+        stop = min(start + NORMALIZED_BYTES, end)
+        while stop < end and not (ascii_bytes := data[stop : min(stop + 4096, end)] < 128).any():
+            stop += len(ascii_bytes)
+        if stop < end:
+            stop += int(ascii_bytes.argmax())
+        yield data[start:stop].tobytes()
+        start = stop
 
 
 def corpus_blocks(corpus) -> tuple[Iterator[Block], int | None]:

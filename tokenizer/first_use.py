@@ -10,17 +10,27 @@ import atexit
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 
 from tokenizer.workers import thread_count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tokenizer.vocabulary import Vocabulary
+    from numba.core.dispatcher import Dispatcher
+
+# The kernels that show whether a part of the kernels is compiled, as module and function.
+PARTS = {
+    "counting": ("scan.scan", "counts.count", "counts.export"),
+    "merging": ("merge_loop.merge",),
+    "spilling": ("spill.gather", "spill.up_to"),
+    "tables": ("tables.insert_tokens", "tables.insert_pairs", "tables.fill_byte_pairs", "merges.merge_tokens"),
+    "encoding": ("encode.encode",),
+}
+_running: dict[str, subprocess.Popen[bytes]] = {}
 
 
-def compiled(kernel) -> bool:
+def compiled(kernel: Dispatcher) -> bool:
     """Return whether a kernel is compiled for this processor, in this process or in the cache on disk."""
     if kernel.overloads:
         return True
@@ -38,12 +48,13 @@ def begin(part: str) -> None:
 
     Does nothing if the part is already compiled, on a single core, or if no process can be started.
     """
-    kernels, _ = PARTS[part]()
+    kernels = _kernels(part)
     if part in _running or not _may_start() or all(map(compiled, kernels)):
         return
     if not all(hasattr(kernel._cache, "_cache_file") for kernel in kernels):
         return  # the cache has no writable folder, so another process could not pass on its result
-    code = f"import sys; sys.path[:] = {sys.path!r}; from tokenizer import first_use; first_use.compile_part({part!r})"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from tokenizer.compilation import compile_part; "
+    code += f"compile_part({part!r})"
     quiet = subprocess.DEVNULL
     with suppress(OSError):
         _running[part] = subprocess.Popen([sys.executable, "-c", code], stdin=quiet, stdout=quiet, stderr=quiet)
@@ -54,14 +65,11 @@ def wait(part: str) -> None:
     process = _running.pop(part, None)
     if process is None:
         return
-    kernels, _ = PARTS[part]()
+    kernels = _kernels(part)
     while process.poll() is None and not all(map(compiled, kernels)):
         time.sleep(0.02)
     process.kill()
     process.wait()
-
-
-_running: dict[str, subprocess.Popen] = {}
 
 
 @atexit.register
@@ -75,16 +83,9 @@ def _may_start() -> bool:
     return thread_count(None) > 1 and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
-def compile_part(part: str) -> None:
-    """Compile a part of the kernels by running it on a tiny input."""
-    _, use = PARTS[part]()
-    use()
-
-
-def compile_kernels() -> None:
-    """Compile all kernels for training and encoding, so that later calls need not wait."""
-    for part in PARTS:
-        compile_part(part)
+def _kernels(part: str) -> list[Dispatcher]:
+    places = (place.split(".") for place in PARTS[part])
+    return [getattr(import_module(f"tokenizer.kernels.{module}"), name) for module, name in places]
 
 
 def compile_elsewhere() -> None:
@@ -94,101 +95,3 @@ def compile_elsewhere() -> None:
     for part, process in [*_running.items()]:
         process.wait()
         del _running[part]
-
-
-def _counting() -> tuple[list, Callable[[], None]]:
-    from tokenizer.kernels.counts import count, export
-    from tokenizer.kernels.scan import scan
-
-    def use() -> None:
-        from tokenizer.documents import single_block
-        from tokenizer.splitting.patterns import resolve_pattern
-        from tokenizer.splitting.pretokenize import pretoken_ends
-        from tokenizer.training.count_table import CountTable
-
-        block, table = single_block(b"a"), CountTable()
-        for ends in pretoken_ends(block, resolve_pattern("gpt2")):
-            table.add(block.data, 0, ends)
-        table.export()
-
-    return [scan, count, export], use
-
-
-def _merging() -> tuple[list, Callable[[], None]]:
-    from tokenizer.kernels import merge_loop as merge_kernel
-
-    def use() -> None:
-        import numpy as np
-
-        from tokenizer.splitting.patterns import resolve_pattern
-        from tokenizer.training.counting import PretokenCounts
-        from tokenizer.training.merging import empty_training, learn_merges
-
-        data, offsets, counts = np.full(3, 97, dtype=np.uint8), np.array([0, 3]), np.array([2])
-        few = PretokenCounts(resolve_pattern("gpt2"), data, offsets, counts)
-        # The merge loop comes first: the waiting process needs the other kernels earlier and compiles them itself.
-        merge_kernel.merge(empty_training(few, 1), np.empty((1, 2), dtype=np.int32), 1, 2**62, 1)
-        learn_merges(few, 1, byte_order=bytes(range(256)), min_frequency=1, max_token_length=None)
-
-    return [merge_kernel.merge], use
-
-
-def _spilling() -> tuple[list, Callable[[], None]]:
-    from tokenizer.kernels import spill as spill_kernel
-
-    def use() -> None:
-        import numpy as np
-
-        from tokenizer.training.spilling import Counted, batches, in_order, merge
-
-        data, offsets = np.frombuffer(b"ba", dtype=np.uint8), np.arange(3)
-        counted = in_order(Counted(data, offsets, np.ones(2, dtype=np.int64)))
-        list(merge([batches(counted), batches(counted)]))
-
-    return [spill_kernel.gather, spill_kernel.up_to], use
-
-
-def _tables() -> tuple[list, Callable[[], None]]:
-    from tokenizer.kernels import merges as apply_kernel
-    from tokenizer.kernels import tables as table_kernel
-
-    def use() -> None:
-        from tokenizer.encoding.bulk import EncodingTables
-
-        EncodingTables(_bytes_alone())
-
-    kernels = [table_kernel.insert_tokens, table_kernel.insert_pairs, table_kernel.fill_byte_pairs]
-    return [*kernels, apply_kernel.merge_tokens], use
-
-
-def _encoding() -> tuple[list, Callable[[], None]]:
-    from tokenizer.kernels import encode as encode_kernel
-
-    def use() -> None:
-        from tokenizer.documents import single_block
-        from tokenizer.encoding.bulk import Encoder, EncodingTables
-
-        Encoder(EncodingTables.without_entries(_bytes_alone())).encode(single_block(b""))
-
-    return [encode_kernel.encode], use
-
-
-def _bytes_alone() -> Vocabulary:
-    """Return the vocabulary of the 256 bytes."""
-    import numpy as np
-
-    from tokenizer.byte_level import BYTE_ORDERS
-    from tokenizer.splitting.patterns import resolve_pattern
-    from tokenizer.vocabulary import trained_vocabulary
-
-    return trained_vocabulary(np.empty((0, 2), dtype=np.int32), BYTE_ORDERS["gpt2"], (), resolve_pattern("gpt2"))
-
-
-# Each part of the kernels: the kernels that show whether the part is compiled, and a function that runs them all.
-PARTS: dict[str, Callable[[], tuple[list, Callable[[], None]]]] = {
-    "counting": _counting,
-    "merging": _merging,
-    "spilling": _spilling,
-    "tables": _tables,
-    "encoding": _encoding,
-}

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
 
-    import numpy as np
-
-    from tokenizer.documents import Block
-
-PIECE_BYTES = 1 << 20
 # Code points of which newer versions of Unicode say that they compose or change places. The NFC of tokenizers follows
 # Unicode 9, which does not have them; they are left where they are, and nothing composes across them.
 _SINCE_UNICODE_9 = (
@@ -76,36 +69,3 @@ def _known() -> re.Pattern[str]:
 
     runs = (run.split("-") for run in _SINCE_UNICODE_9.split())
     return re.compile("[^" + "".join(f"{chr(int(run[0], 16))}-{chr(int(run[-1], 16))}" for run in runs) + "]+")
-
-
-def nfc_block(block: Block) -> Block:
-    """Each document of a block in NFC; the block itself where they all are."""
-    # What is in NFC together is so apart too.
-    if all(nfc(piece) is piece for piece in _pieces(block.data, int(block.offsets[0]), int(block.offsets[-1]))):
-        return block
-    return block_of(
-        [b"".join(map(nfc, _pieces(block.data, start, end))) for start, end in pairwise(block.offsets.tolist())]
-    )
-
-
-def _pieces(data: np.ndarray, start: int, end: int) -> Iterator[bytes]:
-    """data[start:end] in pieces that end before an ASCII character, across which nothing composes."""
-    while start < end:
-        stop = min(start + PIECE_BYTES, end)
-        while stop < end and not (ascii_bytes := data[stop : min(stop + 4096, end)] < 128).any():
-            stop += len(ascii_bytes)
-        if stop < end:
-            stop += int(ascii_bytes.argmax())
-        yield data[start:stop].tobytes()
-        start = stop
-
-
-def block_of(documents: list[bytes]) -> Block:
-    """Documents as one block."""
-    import numpy as np
-
-    from tokenizer.documents import Block
-
-    offsets = np.zeros(len(documents) + 1, dtype=np.int64)
-    np.cumsum([len(document) for document in documents], out=offsets[1:])
-    return Block(np.frombuffer(b"".join(documents), dtype=np.uint8), offsets)

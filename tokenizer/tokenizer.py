@@ -12,7 +12,7 @@ from tokenizer.encoding.special_spellings import SpecialTokens
 from tokenizer.encoding.text_encoder import TextEncoder, offset_by
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS
 from tokenizer.splitting.patterns import Pattern
-from tokenizer.text import block_of, text_bytes
+from tokenizer.text import text_bytes
 from tokenizer.vocabulary import Vocabulary
 
 # A program that encodes a short text needs none of these, and they take longer to import than its work does.
@@ -349,6 +349,8 @@ class Tokenizer:
                 with offset_by(0, f"texts[{number}]: "):
                     encoded.append(self.encode_to_numpy(document, threads, **special).tolist())
             return encoded
+        from tokenizer.documents import block_of
+
         ids, id_offsets = self._texts.to_arrays(block_of(documents), threads)
         ids, ends = ids.tolist(), id_offsets.tolist()
         return [ids[start:end] for start, end in pairwise(ends)]

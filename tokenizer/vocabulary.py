@@ -23,7 +23,6 @@ BY_MERGES = "merges"  # the listed merge of lowest rank, leftmost first
 WHOLE_FIRST = "whole pretoken, then merges"  # Hugging Face's ignore_merges
 BY_RANKS = "whole pretoken, then ranks"  # tiktoken: any two neighbours whose bytes are a token, lowest id first
 
-
 LONGEST_RANKED_TOKEN = 4096  # bytes, in a vocabulary by ranks
 
 
@@ -144,7 +143,7 @@ class Vocabulary:
         import numpy as np
 
         if self.pairs is None:
-            from tokenizer.encoding.bulk import all_merges_of_ranks
+            from tokenizer.encoding.merge_tables import all_merges_of_ranks
 
             return all_merges_of_ranks(self.tokens) if self._merges_of_ranks is None else self._merges_of_ranks
         listed = self._listed_merges
@@ -172,7 +171,7 @@ class Vocabulary:
     @cached_property
     def _merges_of_ranks(self) -> np.ndarray | None:
         """The merges that give the ids of joining by rank, with ids as ranks; None where there are none."""
-        from tokenizer.encoding.bulk import merges_from_ranks
+        from tokenizer.encoding.merge_tables import merges_from_ranks
 
         if max(map(len, self.ids)) > LONGEST_RANKED_TOKEN:
             return None
@@ -186,7 +185,7 @@ class Vocabulary:
         """
         if self.rule == BY_MERGES or (self.rule == BY_RANKS and self._merges_of_ranks is not None):
             return BY_MERGES
-        from tokenizer.encoding.bulk import all_tokens_reachable
+        from tokenizer.encoding.merge_tables import all_tokens_reachable
 
         return BY_MERGES if all_tokens_reachable(self.tokens, self.merges, self.byte_ids) else WHOLE_FIRST
 

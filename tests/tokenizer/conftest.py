@@ -17,7 +17,7 @@ os.environ["BYTELM_CACHE"] = ""
 @pytest.fixture(scope="session", autouse=True)
 def kernels():
     """Compile the kernels: without them small texts go through plain Python, and these tests are of the kernels."""
-    from tokenizer.first_use import compile_kernels
+    from tokenizer.compilation import compile_kernels
 
     compile_kernels()
 

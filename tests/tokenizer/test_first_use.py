@@ -93,7 +93,7 @@ print(first_use.compiled(merge))
 
 @pytest.mark.slow
 def test_what_is_compiled_beforehand_is_all_that_training_and_encoding_compile(tmp_path, text):
-    run("from tokenizer.first_use import compile_kernels; compile_kernels()", tmp_path)
+    run("from tokenizer.compilation import compile_kernels; compile_kernels()", tmp_path)
     code = f"""
 from pathlib import Path
 from tokenizer import Tokenizer

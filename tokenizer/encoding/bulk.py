@@ -10,14 +10,16 @@ import numpy as np
 from tokenizer import first_use
 from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
 from tokenizer.encoding.long_pretokens import encode_long, long_parts
+from tokenizer.encoding.merge_tables import bytes_joined, merge_table, merge_tokens, table_rows, token_table
 from tokenizer.kernels import encode as encode_kernel
 from tokenizer.kernels import long as long_kernel
 from tokenizer.kernels import merges as apply_kernel
 from tokenizer.kernels import tables as kernel
 from tokenizer.kernels.caches import LARGE_ROW, SMALL_ROW, Caches
-from tokenizer.kernels.tools import SHORT, aligned
+from tokenizer.kernels.tools import aligned
+from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretokenized
-from tokenizer.vocabulary import BY_MERGES, LONGEST_RANKED_TOKEN, Vocabulary
+from tokenizer.vocabulary import BY_MERGES, Vocabulary
 from tokenizer.workers import share_out
 
 SMALL_CACHE = 1 << 19  # rows of 32 bytes
@@ -25,116 +27,7 @@ LARGE_CACHE = 1 << 16  # rows of 128 bytes
 SMALL_TEXT = 1 << 16  # bytes up to which there is an id's room for every byte from the start
 PART_IDS = 1 << 20  # room for the ids of a part
 BYTE = np.dtype(np.uint8)
-BYTES_PER_STEP = 1 << 20  # of tokens that are looked at with NumPy
 CHUNKS_PER_CALL = 8  # of CHUNK pretokens, some milliseconds, between looks at Ctrl-C
-
-
-def _capacity(entries: int) -> int:
-    """A power of two at least twice the entries."""
-    return 1 << max(8, (2 * entries).bit_length())
-
-
-def token_table(tokens: list[bytes | None]) -> kernel.Tokens:
-    """Tokens found by their bytes. ValueError where two have the same."""
-    lengths = np.array([len(token or b"") for token in tokens], dtype=np.int64)
-    offsets = np.zeros(len(tokens) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    longer = int((lengths >= SHORT).sum())
-    table = kernel.Tokens(
-        short=aligned(4 * _capacity(len(tokens) - longer), 0),
-        long=np.zeros(_capacity(longer), dtype=np.uint64),
-        blob=np.frombuffer(b"".join(token or b"" for token in tokens), dtype=np.uint8),
-        offsets=offsets,
-    )
-    repeated = kernel.insert_tokens(table)
-    if repeated >= 0:
-        raise ValueError(f"two tokens have the bytes {tokens[repeated]!r}; the second has the id {repeated}")
-    return table
-
-
-def merge_table(
-    listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, joined: np.ndarray, room: int = 0
-) -> kernel.Merges:
-    """Merges, int32 (n, 3), found by their pair, with their ranks. ValueError where a pair is repeated."""
-    pairs = aligned(2 * _capacity(len(listed) + room), kernel.NOTHING)
-    repeated = kernel.insert_pairs(pairs, np.ascontiguousarray(listed), ranks.astype(np.int64))
-    if repeated >= 0:
-        raise ValueError(f"merge {repeated} joins a pair that an earlier merge joins")
-    table = kernel.Merges(byte_ids, pairs, np.empty(65536, dtype=np.uint64), joined)
-    kernel.fill_byte_pairs(table)
-    return table
-
-
-def bytes_joined(table: kernel.Tokens) -> np.ndarray:
-    """Return which two bytes stand side by side in any token: bool (65536,), by their values."""
-    joined = np.zeros(65536, dtype=np.bool_)
-    last_bytes = table.offsets[1:-1] - 1
-    for start in range(0, len(table.blob) - 1, BYTES_PER_STEP):
-        part = table.blob[start : start + BYTES_PER_STEP + 1]
-        both = part[:-1].astype(np.uint16) << 8 | part[1:]
-        same_token = np.ones(len(both), dtype=np.bool_)
-        first, last = np.searchsorted(last_bytes, [start, start + len(both)])
-        same_token[last_bytes[first:last] - start] = False
-        joined[both[same_token]] = True
-    return joined
-
-
-def all_merges_of_ranks(tokens: list[bytes | None]) -> np.ndarray:
-    """Return every two tokens that together are a token: int32 (n, 3), left, right and whole, by whole, then left.
-
-    Applied as merges in this order, they give the same ids as joining by rank. As long as no join crosses the edges
-    of a token, its bytes are joined in any text as they are joined alone. So only one pair ever makes the token,
-    and the order of the merges that make the same token does not matter.
-    """
-    table = token_table(tokens)
-    last = len(table.offsets) - 1
-    pairs = np.empty((4 * len(table.blob) // 3 + LONGEST_RANKED_TOKEN, 3), dtype=np.int32)
-    done = used = 0
-    while done < last:
-        done, used = kernel.pairs_by_bytes(table, done, last, pairs, used)
-        if done < last:
-            pairs = np.concatenate([pairs, np.empty_like(pairs)])
-    pairs = pairs[:used]
-    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0], pairs[:, 2]))]
-
-
-def _merge_tokens(table: kernel.Tokens, merges: kernel.Merges, learn: bool = False) -> np.ndarray:
-    """What merging leaves of each token's bytes: int32 (tokens, 3), their number and the first two ids.
-
-    With `learn`, see `apply_kernel.merge_tokens`, the two that are left become a merge for the tokens that follow.
-    """
-    last = len(table.offsets) - 1
-    parts = np.zeros((last, 3), dtype=np.int32)
-    memory = np.zeros(1, dtype=apply_kernel.MERGE_TOKENS_RECORD)
-    for first in range(0, last, 1 << 14):
-        stop = min(first + (1 << 14), last)
-        if apply_kernel.merge_tokens(table, first, stop, merges, memory, learn, parts) < stop:
-            break
-    return parts
-
-
-def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.ndarray | None:
-    """The merge list of a vocabulary that is given by ranks alone: int32 (n, 3), or None where it has none.
-
-    Merging each token's bytes by the merges of the tokens before it must leave the two parts it is made of. Where
-    that holds for every token, merging by this list and by ranks give the same ids for every text: before a pair
-    is joined by rank, its bytes have been merged as they are in the token alone.
-    """
-    table = token_table(tokens)
-    none = np.empty((0, 3), dtype=np.int32)
-    merges = merge_table(none, none[:, 2], byte_ids, bytes_joined(table), room=len(tokens))
-    parts = _merge_tokens(table, merges, learn=True)
-    merged = np.flatnonzero(np.diff(table.offsets) > 1)
-    if (parts[merged, 0] != 2).any():
-        return None
-    return np.stack([parts[merged, 1], parts[merged, 2], merged.astype(np.int32)], axis=1)
-
-
-def all_tokens_reachable(tokens: list[bytes | None], merges: np.ndarray, byte_ids: np.ndarray) -> bool:
-    """Whether the merges make every token out of its own bytes, so that looking it up whole changes nothing."""
-    table = token_table(tokens)
-    parts = _merge_tokens(table, merge_table(merges, np.arange(len(merges)), byte_ids, bytes_joined(table)))
-    return all(parts[i, 0] == 1 and parts[i, 1] == i for i, token in enumerate(tokens) if token is not None)
 
 
 class EncodingTables:
@@ -165,7 +58,7 @@ class EncodingTables:
         self.made_by = made_by if long_kernel.monotone(listed, ranks, len(self.token_bytes)) else None
         if by_merges:
             # A whole pretoken may be looked up only where merging gives the same; so leave the others out.
-            parts = _merge_tokens(self.tokens, self.merges)
+            parts = merge_tokens(self.tokens, self.merges)
             reached = (parts[:, 0] == 1) & (parts[:, 1] == np.arange(len(parts)))
             if not reached[np.diff(self.tokens.offsets) > 0].all():
                 self.tokens = self._table_of(reached)
@@ -177,15 +70,15 @@ class EncodingTables:
         return token_table([token if keep else None for token, keep in zip(self.token_bytes, wanted, strict=True)])
 
     @classmethod
-    def without_entries(cls, vocabulary: Vocabulary) -> EncodingTables:
+    def without_entries(cls) -> EncodingTables:
         """Return empty tables, built without running a kernel."""
         tables = cls.__new__(cls)
-        tables.pattern = vocabulary.pattern
+        tables.pattern = resolve_pattern("gpt2")
         tables.automaton = automaton_arrays(tables.pattern.automaton)
         none, nothing = np.zeros(1, dtype=np.int64), np.frombuffer(b"", dtype=np.uint8)
-        tables.tokens = kernel.Tokens(aligned(4 * _capacity(0), 0), np.zeros(_capacity(0), np.uint64), nothing, none)
-        pairs, of_bytes = aligned(2 * _capacity(0), kernel.NOTHING), np.full(65536, kernel.NOTHING, dtype=np.uint64)
-        tables.merges = kernel.Merges(vocabulary.byte_ids, pairs, of_bytes, np.zeros(65536, dtype=np.bool_))
+        tables.tokens = kernel.Tokens(aligned(4 * table_rows(0), 0), np.zeros(table_rows(0), np.uint64), nothing, none)
+        pairs, of_bytes = aligned(2 * table_rows(0), kernel.NOTHING), np.full(65536, kernel.NOTHING, dtype=np.uint64)
+        tables.merges = kernel.Merges(np.arange(256, dtype=np.int32), pairs, of_bytes, np.zeros(65536, dtype=np.bool_))
         return tables
 
 
@@ -294,6 +187,11 @@ class Encoder:
                     id_offsets[state[1]] = state[0]
 
 
+def compile_encoding() -> None:
+    """Compile the encoding kernel by encoding an empty text with empty tables."""
+    Encoder(EncodingTables.without_entries()).encode(single_block(b""))
+
+
 class EncoderPool:
     """Encoders lent to threads one at a time; their caches stay warm in between."""
 
@@ -305,7 +203,7 @@ class EncoderPool:
     def tables(self) -> EncodingTables:
         if not first_use.compiled(encode_kernel.encode):
             first_use.begin("tables")
-            first_use.compile_part("encoding")
+            compile_encoding()
             first_use.wait("tables")
         return EncodingTables(self._vocabulary)
 

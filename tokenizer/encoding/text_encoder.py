@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from tokenizer.encoding.short import FIRST_BYTES, ShortEncoder
-from tokenizer.text import nfc, nfc_block
+from tokenizer.text import nfc
 from tokenizer.vocabulary import Vocabulary
 
 # A program that encodes a short text needs none of these, and they take longer to import than its work does.
@@ -68,6 +68,8 @@ class TextEncoder:
 
         threads = thread_count(threads)
         if self._vocabulary.normalizer is not None:
+            from tokenizer.documents import nfc_block
+
             block = nfc_block(block)
         encoded = self._encode_shortly(block) if self._before_kernels(block.size) else self._pool.encode(block, threads)
         ids, id_offsets = encoded
@@ -82,6 +84,8 @@ class TextEncoder:
     def to_parts(self, block: Block) -> Iterator[np.ndarray]:
         """Yield the ids of one document in parts, uint32. Each part is overwritten by the next."""
         if self._vocabulary.normalizer is not None:
+            from tokenizer.documents import nfc_block
+
             block = nfc_block(block)
         for ids in self._pool.parts(block):
             if self._vocabulary.missing_bytes and ids.max(initial=0) >= self._vocabulary.size:

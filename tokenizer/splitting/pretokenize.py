@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from tokenizer.documents import Block, single_block, text_bytes
+from tokenizer.documents import Block, block_of, single_block
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.patterns import Automaton, Pattern
 from tokenizer.splitting.scanner import pretokens_of
-from tokenizer.text import block_of
+from tokenizer.text import text_bytes
 
 # Pretokens per kernel call: their ends stay in the second-level cache, and Ctrl-C is heard between calls.
 CHUNK = 16384

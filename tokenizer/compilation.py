@@ -1,0 +1,77 @@
+"""Compilation of the kernels in this process, part by part, by running them on tiny inputs.
+
+A process that compiles one part does not import what the other parts need.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenizer.splitting.patterns import resolve_pattern
+
+
+def compile_part(part: str) -> None:
+    """Compile a part of the kernels; see `first_use.PARTS`."""
+    _RUN_PART[part]()
+
+
+def compile_kernels() -> None:
+    """Compile all kernels for training and encoding, so that later calls need not wait."""
+    for part in _RUN_PART:
+        compile_part(part)
+
+
+def _count() -> None:
+    from tokenizer.documents import single_block
+    from tokenizer.splitting.pretokenize import pretoken_ends
+    from tokenizer.training.count_table import CountTable
+
+    block, table = single_block(b"a"), CountTable()
+    for ends in pretoken_ends(block, resolve_pattern("gpt2")):
+        table.add(block.data, 0, ends)
+    table.export()
+
+
+def _merge() -> None:
+    from tokenizer.kernels import merge_loop as merge_kernel
+    from tokenizer.training.counting import PretokenCounts
+    from tokenizer.training.merging import empty_training, learn_merges
+
+    data, offsets, counts = np.full(3, 97, dtype=np.uint8), np.array([0, 3]), np.array([2])
+    few = PretokenCounts(resolve_pattern("gpt2"), data, offsets, counts)
+    # The merge loop comes first: the waiting process needs the other kernels earlier and compiles them itself.
+    merge_kernel.merge(empty_training(few, 1), np.empty((1, 2), dtype=np.int32), 1, 2**62, 1)
+    learn_merges(few, 1, byte_order=bytes(range(256)), min_frequency=1, max_token_length=None)
+
+
+def _spill() -> None:
+    from tokenizer.training.count_table import Counted
+    from tokenizer.training.spilling import batches, in_order, merge
+
+    data, offsets = np.frombuffer(b"ba", dtype=np.uint8), np.arange(3)
+    counted = in_order(Counted(data, offsets, np.ones(2, dtype=np.int64)))
+    list(merge([batches(counted), batches(counted)]))
+
+
+def _fill_tables() -> None:
+    from tokenizer.byte_level import BYTE_ORDERS
+    from tokenizer.encoding.bulk import EncodingTables
+    from tokenizer.vocabulary import trained_vocabulary
+
+    no_merges = np.empty((0, 2), dtype=np.int32)
+    EncodingTables(trained_vocabulary(no_merges, BYTE_ORDERS["gpt2"], (), resolve_pattern("gpt2")))
+
+
+def _encode() -> None:
+    from tokenizer.encoding.bulk import compile_encoding
+
+    compile_encoding()
+
+
+_RUN_PART = {
+    "counting": _count,
+    "merging": _merge,
+    "spilling": _spill,
+    "tables": _fill_tables,
+    "encoding": _encode,
+}

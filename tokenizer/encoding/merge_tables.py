@@ -1,0 +1,120 @@
+"""Hash tables of tokens and merges for the kernels, and the merges that follow from ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenizer.kernels import merges as apply_kernel
+from tokenizer.kernels import tables as kernel
+from tokenizer.kernels.tools import SHORT, aligned
+
+BYTES_PER_STEP = 1 << 20  # of tokens that NumPy examines at once
+
+
+def table_rows(entries: int) -> int:
+    """A power of two at least twice the entries."""
+    return 1 << max(8, (2 * entries).bit_length())
+
+
+def token_table(tokens: list[bytes | None]) -> kernel.Tokens:
+    """Tokens found by their bytes. ValueError where two have the same."""
+    lengths = np.array([len(token or b"") for token in tokens], dtype=np.int64)
+    offsets = np.zeros(len(tokens) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    longer = int((lengths >= SHORT).sum())
+    table = kernel.Tokens(
+        short=aligned(4 * table_rows(len(tokens) - longer), 0),
+        long=np.zeros(table_rows(longer), dtype=np.uint64),
+        blob=np.frombuffer(b"".join(token or b"" for token in tokens), dtype=np.uint8),
+        offsets=offsets,
+    )
+    repeated = kernel.insert_tokens(table)
+    if repeated >= 0:
+        raise ValueError(f"two tokens have the bytes {tokens[repeated]!r}; the second has the id {repeated}")
+    return table
+
+
+def merge_table(
+    listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, joined: np.ndarray, room: int = 0
+) -> kernel.Merges:
+    """Merges, int32 (n, 3), found by their pair, with their ranks. ValueError where a pair is repeated."""
+    pairs = aligned(2 * table_rows(len(listed) + room), kernel.NOTHING)
+    repeated = kernel.insert_pairs(pairs, np.ascontiguousarray(listed), ranks.astype(np.int64))
+    if repeated >= 0:
+        raise ValueError(f"merge {repeated} joins a pair that an earlier merge joins")
+    table = kernel.Merges(byte_ids, pairs, np.empty(65536, dtype=np.uint64), joined)
+    kernel.fill_byte_pairs(table)
+    return table
+
+
+def bytes_joined(table: kernel.Tokens) -> np.ndarray:
+    """Return which two bytes stand side by side in any token: bool (65536,), by their values."""
+    joined = np.zeros(65536, dtype=np.bool_)
+    last_bytes = table.offsets[1:-1] - 1
+    for start in range(0, len(table.blob) - 1, BYTES_PER_STEP):
+        part = table.blob[start : start + BYTES_PER_STEP + 1]
+        both = part[:-1].astype(np.uint16) << 8 | part[1:]
+        same_token = np.ones(len(both), dtype=np.bool_)
+        first, last = np.searchsorted(last_bytes, [start, start + len(both)])
+        same_token[last_bytes[first:last] - start] = False
+        joined[both[same_token]] = True
+    return joined
+
+
+def all_merges_of_ranks(tokens: list[bytes | None]) -> np.ndarray:
+    """Return every two tokens that together are a token: int32 (n, 3), left, right and whole, by whole, then left.
+
+    Applied as merges in this order, they give the same ids as joining by rank. As long as no join crosses the edges
+    of a token, its bytes are joined in any text as they are joined alone. So only one pair ever makes the token,
+    and the order of the merges that make the same token does not matter.
+    """
+    table = token_table(tokens)
+    last = len(table.offsets) - 1
+    longest = int(np.diff(table.offsets).max(initial=0))
+    pairs = np.empty((4 * len(table.blob) // 3 + longest, 3), dtype=np.int32)
+    done = used = 0
+    while done < last:
+        done, used = kernel.pairs_by_bytes(table, done, last, pairs, used)
+        if done < last:
+            pairs = np.concatenate([pairs, np.empty_like(pairs)])
+    pairs = pairs[:used]
+    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0], pairs[:, 2]))]
+
+
+def merge_tokens(table: kernel.Tokens, merges: kernel.Merges, learn: bool = False) -> np.ndarray:
+    """What merging leaves of each token's bytes: int32 (tokens, 3), their number and the first two ids.
+
+    With `learn`, see `apply_kernel.merge_tokens`, the two that are left become a merge for the tokens that follow.
+    """
+    last = len(table.offsets) - 1
+    parts = np.zeros((last, 3), dtype=np.int32)
+    memory = np.zeros(1, dtype=apply_kernel.MERGE_TOKENS_RECORD)
+    for first in range(0, last, 1 << 14):
+        stop = min(first + (1 << 14), last)
+        if apply_kernel.merge_tokens(table, first, stop, merges, memory, learn, parts) < stop:
+            break
+    return parts
+
+
+def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.ndarray | None:
+    """The merge list of a vocabulary that is given by ranks alone: int32 (n, 3), or None where it has none.
+
+    Merging each token's bytes by the merges of the tokens before it must leave the two parts it is made of. Where
+    that holds for every token, merging by this list and by ranks give the same ids for every text: before a pair
+    is joined by rank, its bytes have been merged as they are in the token alone.
+    """
+    table = token_table(tokens)
+    none = np.empty((0, 3), dtype=np.int32)
+    merges = merge_table(none, none[:, 2], byte_ids, bytes_joined(table), room=len(tokens))
+    parts = merge_tokens(table, merges, learn=True)
+    merged = np.flatnonzero(np.diff(table.offsets) > 1)
+    if (parts[merged, 0] != 2).any():
+        return None
+    return np.stack([parts[merged, 1], parts[merged, 2], merged.astype(np.int32)], axis=1)
+
+
+def all_tokens_reachable(tokens: list[bytes | None], merges: np.ndarray, byte_ids: np.ndarray) -> bool:
+    """Whether the merges make every token out of its own bytes, so that looking it up whole changes nothing."""
+    table = token_table(tokens)
+    parts = merge_tokens(table, merge_table(merges, np.arange(len(merges)), byte_ids, bytes_joined(table)))
+    return all(parts[i, 0] == 1 and parts[i, 1] == i for i, token in enumerate(tokens) if token is not None)
