@@ -1,4 +1,4 @@
-"""Any corpus as blocks of documents: bytes one after another, and where each document starts.
+"""Blocks of documents from any corpus: the concatenated bytes, and the offset of each document.
 
 A corpus is the path of a text file, or an iterable of documents: str and bytes are texts, `Path` objects are files,
 pyarrow arrays and record batches with one text column hold many texts. A block is a view of a few megabytes that
@@ -21,12 +21,12 @@ from tokenizer.text import nfc, text_bytes
 BLOCK_BYTES = 4 << 20
 LONGEST_PATH = 1 << 15
 NORMALIZED_BYTES = 1 << 20  # normalized at once
-SEARCHED_BYTES = 1 << 20  # at once, where a document offers no place to cut it
+SEARCHED_BYTES = 1 << 20  # searched at once for a place to cut
 
 
 @dataclass(frozen=True)
 class Block:
-    """data: uint8, read-only; offsets: int64, document d is data[offsets[d]:offsets[d + 1]]."""
+    """Consecutive documents. data: uint8, read-only; document d is data[offsets[d]:offsets[d + 1]]; offsets: int64."""
 
     data: np.ndarray
     offsets: np.ndarray
@@ -37,26 +37,26 @@ class Block:
 
 
 def as_readonly(data: np.ndarray) -> np.ndarray:
-    """A read-only view: kernels are compiled for read-only bytes alone."""
+    """Return a read-only view; kernels are compiled for read-only bytes only."""
     view = data.view()
     view.flags.writeable = False
     return view
 
 
 def single_block(text: bytes | mmap.mmap) -> Block:
-    """One document as a block."""
+    """Return a block of one document."""
     return Block(np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)], dtype=np.int64))
 
 
 def block_of(documents: list[bytes]) -> Block:
-    """Documents as one block."""
+    """Return one block of several documents."""
     offsets = np.zeros(len(documents) + 1, dtype=np.int64)
     np.cumsum([len(document) for document in documents], out=offsets[1:])
     return Block(np.frombuffer(b"".join(documents), dtype=np.uint8), offsets)
 
 
 def arrow_block(array) -> Block:
-    """The documents of a pyarrow string or binary array, without copying their bytes. ValueError for nulls."""
+    """Return the documents of a pyarrow string or binary array without copying their bytes. ValueError for nulls."""
     import pyarrow as pa
 
     small = array.type in (pa.string(), pa.binary())
@@ -82,7 +82,7 @@ def arrow_block(array) -> Block:
 
 
 def cut(block: Block, target: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Blocks of about `target` bytes of whole documents."""
+    """Yield blocks of whole documents, of about `target` bytes each."""
     offsets = block.offsets
     first, documents = 0, len(offsets) - 1
     while first < documents:
@@ -93,10 +93,10 @@ def cut(block: Block, target: int = BLOCK_BYTES) -> Iterator[Block]:
 
 
 def cut_within(block: Block, target: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Blocks of about `target` bytes whose documents may be parts of one.
+    """Yield blocks of about `target` bytes; long documents are cut into parts with the same pretokens.
 
-    A part ends before a space or line feed that follows an ASCII letter or digit. With every named pattern
-    a pretoken always ends there, whatever comes before and after; so the parts have the pretokens of the whole.
+    A part ends before a space or line feed that follows an ASCII letter or digit. Every named pattern always ends a
+    pretoken there.
     """
     for piece in cut(block, target):
         if piece.size <= 2 * target:
@@ -126,8 +126,8 @@ def _safe_place(data: np.ndarray, place: int, end: int) -> int:
 
 
 def nfc_block(block: Block) -> Block:
-    """Each document of a block in NFC; the block itself where they all are."""
-    # What is in NFC together is so apart too.
+    """Return a block with every document in NFC; the same block if all of them already are."""
+    # Parts of a text in NFC are in NFC.
     if all(nfc(piece) is piece for piece in _pieces(block.data, int(block.offsets[0]), int(block.offsets[-1]))):
         return block
     return block_of(
@@ -136,7 +136,7 @@ def nfc_block(block: Block) -> Block:
 
 
 def _pieces(data: np.ndarray, start: int, end: int) -> Iterator[bytes]:
-    """data[start:end] in pieces that end before an ASCII character, across which nothing composes."""
+    """Yield data[start:end] in pieces that end before an ASCII character: no characters compose across these ends."""
     while start < end:
         stop = min(start + NORMALIZED_BYTES, end)
         while stop < end and not (ascii_bytes := data[stop : min(stop + 4096, end)] < 128).any():
@@ -148,12 +148,12 @@ def _pieces(data: np.ndarray, start: int, end: int) -> Iterator[bytes]:
 
 
 def corpus_blocks(corpus) -> tuple[Iterator[Block], int | None]:
-    """The blocks of a corpus in order, and its bytes where they are known beforehand."""
+    """Return the blocks of a corpus in order, and its size in bytes if known in advance."""
     paths = _as_paths(corpus)
     if paths is not None:
         return map(file_block, paths), sum(path.stat().st_size for path in paths)
     if isinstance(corpus, (bytes, bytearray, memoryview)):
-        raise ValueError("a single bytes object is no corpus: pass a path, or a list of documents")
+        raise ValueError("a single bytes object is not a corpus: pass a path, or a list of documents")
     if not isinstance(corpus, Iterable) and not hasattr(corpus, "to_batches"):
         raise ValueError(
             "corpus must be a path, or an iterable of str, bytes, Path objects or Arrow record batches, "
@@ -188,7 +188,7 @@ def _existing(path: str | os.PathLike) -> Path:
 
 
 def _is(test, path) -> bool:
-    """Path.is_file or is_dir, also of a text that is too long for a path or has a NUL."""
+    """Return Path.is_file or is_dir; False for a text that is too long for a path or has a NUL."""
     if isinstance(path, str) and len(path) > LONGEST_PATH:
         return False
     try:
@@ -198,8 +198,8 @@ def _is(test, path) -> bool:
 
 
 def file_block(path: str | os.PathLike) -> Block:
-    """A file as one document, memory-mapped so that it need not fit in memory; a pipe is read."""
-    with open(path, "rb") as file:  # noqa: PTH123 - a path as a str is as good
+    """Return a file as one document, memory-mapped so that it need not fit in memory; a pipe is read."""
+    with open(path, "rb") as file:  # noqa: PTH123 - open takes str and Path
         try:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):  # a pipe, or an empty file
@@ -208,7 +208,7 @@ def file_block(path: str | os.PathLike) -> Block:
 
 
 def release(block: Block) -> None:
-    """Take the pages of a mapped file out of memory when they are done with; the system would only do so in need."""
+    """Release the pages of a mapped file; the system would do so only under memory pressure."""
     mapped = getattr(block.data.base, "obj", None)
     if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
         first = -(-int(block.offsets[0]) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -218,7 +218,7 @@ def release(block: Block) -> None:
 
 
 def _arrow_chunks(corpus):
-    """The items of a corpus; Arrow tables, chunked arrays and batches as their plain arrays."""
+    """Yield the items of a corpus; Arrow tables, chunked arrays and batches become plain arrays."""
     if hasattr(corpus, "to_batches"):  # a table or dataset
         corpus = corpus.to_batches()
     elif hasattr(corpus, "iterchunks"):

@@ -1,4 +1,4 @@
-"""Compilation of the kernels at first use on a machine, which takes seconds.
+"""Compilation of the kernels in other processes at first use on a machine, which takes seconds.
 
 Texts of up to `encoding.short.FIRST_BYTES` are handled in plain Python instead. For larger texts two processes compile
 in parallel and share the cache on disk.

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def thread_count(threads: int | None) -> int:
-    """The number of threads asked for, by default one per core this process may use."""
+    """Return `threads` if valid, by default one per core that this process may use."""
     if threads is None:
         if hasattr(os, "sched_getaffinity"):
             return len(os.sched_getaffinity(0))
@@ -21,17 +21,17 @@ def thread_count(threads: int | None) -> int:
 
 
 class Stopped(Exception):  # noqa: N818 - a signal, not an error
-    """Raised inside a worker to leave its work half done."""
+    """Raised inside a worker to abort its task."""
 
 
 def share_out(
     tasks: Iterable[Any], work: list[Callable[[Any, Callable[[], None]], None]], done: Callable[[Any], None]
 ) -> None:
-    """Give each task to whichever worker is free; `work[k]` is only ever called by worker k.
+    """Run tasks on a pool of threads, one per entry of `work`; only worker k calls `work[k]`.
 
-    work[k](task, check): `check` is to be called now and then and raises when the work must stop. `done(task)` is
-    called in this thread, in no particular order. The tasks are drawn in this thread, never more than two a
-    worker ahead. The first exception of any of them is raised here after all workers have stopped.
+    work[k](task, check): call `check` regularly; it raises when the work must stop. `done(task)` runs in the calling
+    thread, in no particular order. Tasks are drawn in the calling thread, at most two per worker in advance. The first
+    exception of a task is raised here after all workers have stopped.
     """
     if len(work) == 1:
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Encoding on the bulk paths: shared tables, one encoder with its own caches for each thread."""
+"""Encoding with the kernels: tables shared by all threads, and one encoder with its own caches per thread."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tokenizer.workers import share_out
 
 SMALL_CACHE = 1 << 19  # rows of 32 bytes
 LARGE_CACHE = 1 << 16  # rows of 128 bytes
-SMALL_TEXT = 1 << 16  # bytes up to which there is an id's room for every byte from the start
-PART_IDS = 1 << 20  # room for the ids of a part
+SMALL_TEXT = 1 << 16  # up to this many bytes, `out` starts with room for one id per byte
+PART_IDS = 1 << 20  # ids of a part
 BYTE = np.dtype(np.uint8)
-CHUNKS_PER_CALL = 8  # of CHUNK pretokens, some milliseconds, between looks at Ctrl-C
+CHUNKS_PER_CALL = 8  # of CHUNK pretokens: milliseconds, between which Ctrl-C is handled
 
 
 class EncodingTables:
-    """What all threads read and none writes."""
+    """Read-only tables of a vocabulary that all threads share."""
 
     def __init__(self, vocabulary: Vocabulary):
         missing = [bytes([byte]) for byte in vocabulary.missing_bytes]
@@ -43,10 +43,10 @@ class EncodingTables:
         listed = vocabulary.merges
         ranks, made_by = np.arange(len(listed)), np.ascontiguousarray(listed[:, 2])
         by_merges = vocabulary.semantics == BY_MERGES
-        # Merging makes long tokens anyway, and a table of them would need their megabytes again.
+        # Merging makes long tokens anyway, and a table would hold their megabytes a second time.
         found_whole = (self.byte_lengths <= apply_kernel.SCRATCH) | (not by_merges)
         self.tokens = self._table_of(found_whole)
-        # Only where a token is found whole because merging makes it may a part of a pretoken be looked up as a whole.
+        # A piece of a pretoken may be looked up whole only if merging makes every token that is found whole.
         joined = bytes_joined(self.tokens)
         if by_merges:
             for left, right, _ in listed[~found_whole[made_by]].tolist():
@@ -54,17 +54,17 @@ class EncodingTables:
         else:
             joined.fill(True)
         self.merges = merge_table(listed, ranks, byte_ids, joined)
-        # The id that each rank makes, or None where merges may rank before those that make their parts.
+        # The id that each rank makes, or None if a merge may rank before the merges that make its parts.
         self.made_by = made_by if long_kernel.monotone(listed, ranks, len(self.token_bytes)) else None
         if by_merges:
-            # A whole pretoken may be looked up only where merging gives the same; so leave the others out.
+            # A whole pretoken may be looked up only if merging gives the same id; leave out all other tokens.
             parts = merge_tokens(self.tokens, self.merges)
             reached = (parts[:, 0] == 1) & (parts[:, 1] == np.arange(len(parts)))
             if not reached[np.diff(self.tokens.offsets) > 0].all():
                 self.tokens = self._table_of(reached)
 
     def _table_of(self, wanted: np.ndarray) -> kernel.Tokens:
-        """Return the table of those tokens that are wanted, bool (tokens,)."""
+        """Return the table of the tokens where `wanted`, bool (tokens,), is true."""
         if wanted.all():
             return token_table(self.token_bytes)
         return token_table([token if keep else None for token, keep in zip(self.token_bytes, wanted, strict=True)])
@@ -89,24 +89,24 @@ class Encoder:
         self.tables = tables
         self.caches = Caches(aligned(SMALL_CACHE * SMALL_ROW, 0), aligned(LARGE_CACHE * LARGE_ROW, 0))
         for cache in self.caches:
-            cache.fill(0)  # so that the system hands the memory out now and not while a text waits
+            cache.fill(0)  # so that the system allocates the pages now and not during encoding
         self.batch = np.zeros(1, dtype=encode_kernel.BATCH_RECORD)
         self.ends = np.empty(CHUNK, dtype=np.int64)
         automaton = NO_AUTOMATON if tables.automaton is None else tables.automaton
         self._tables = (*automaton, *tables.merges, *tables.tokens, *self.caches)
-        # For a short text, which is encoded in less time than it takes to make these.
+        # Arguments for a short text, which takes less time to encode than they take to create.
         self._offsets = np.zeros(2, dtype=np.int64)
         self._id_offsets = np.zeros(2, dtype=np.int64)
         self._state = np.zeros(8, dtype=np.int64)
         self._out = np.empty(SMALL_TEXT + 4, dtype=np.uint32)
-        # Python makes its integers faster of signed ones, and no id has the upper bit.
+        # Python converts signed integers faster, and no id has the upper bit set.
         self._ids, self._size = memoryview(self._out.view(np.int32)), memoryview(self._offsets)
         self._reached = memoryview(self._state)
         self._fixed = (self._offsets, self._out, self._id_offsets, self._state, self.ends, self.batch)
         self._fixed += (CHUNKS_PER_CALL, *self._tables)
 
     def encode(self, block: Block, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
+        """Return the ids of all documents, uint32, and the offset of each document's ids, int64 (documents + 1,)."""
         if self.tables.automaton is None:
             block, ends_by_chunk = pretokenized(block, self.tables.pattern)
         state = np.zeros(8, dtype=np.int64)
@@ -152,9 +152,9 @@ class Encoder:
                     state[encode_kernel.START], state[encode_kernel.FIRST] = end, first + 1
 
     def encode_to_list(self, text: bytes) -> list[int]:
-        """The ids of one text."""
+        """Return the ids of one text."""
         if not 0 < len(text) <= SMALL_TEXT or self.tables.automaton is None:
-            return memoryview(self.encode(single_block(text))[0].view(np.int32)).tolist()  # faster than the array's own
+            return memoryview(self.encode(single_block(text))[0].view(np.int32)).tolist()  # faster than array.tolist
         self._size[1] = len(text)
         self._state.fill(0)
         data = np.frombuffer(text, dtype=BYTE)
@@ -164,7 +164,7 @@ class Encoder:
         return self._ids[: self._reached[encode_kernel.OUT]].tolist()
 
     def _run(self, block: Block, ends, out, id_offsets, state, check) -> np.ndarray:
-        """Call the kernel until it is done; `out`, or what it has become."""
+        """Call the kernel until it is done. Return `out`, or the longer array that replaced it."""
         while True:
             outcome = encode_kernel.encode(
                 block.data, block.offsets, out, id_offsets, state, ends, self.batch, CHUNKS_PER_CALL, *self._tables
@@ -193,7 +193,7 @@ def compile_encoding() -> None:
 
 
 class EncoderPool:
-    """Encoders lent to threads one at a time; their caches stay warm in between."""
+    """Encoders lent to one thread at a time; their caches stay warm in between."""
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
@@ -217,7 +217,7 @@ class EncoderPool:
         self._idle.append(encoder)
 
     def warm_up(self, threads: int) -> None:
-        """Have the kernels, the tables, and an encoder for each thread ready."""
+        """Prepare the kernels, the tables, and an encoder for each thread."""
         encoders = [self.take() for _ in range(threads)]
         for encoder in encoders:
             encoder.encode(single_block(b"a"))
@@ -240,7 +240,7 @@ class EncoderPool:
             self.give_back(encoder)
 
     def encode(self, block: Block, threads: int) -> tuple[np.ndarray, np.ndarray]:
-        """As `Encoder.encode`, on several threads; the ids do not depend on how many."""
+        """As `Encoder.encode`, on several threads; the ids do not depend on their number."""
         block = Block(as_readonly(block.data), block.offsets)
         target = 1 << 20
         if threads == 1 or block.size <= target:
@@ -270,20 +270,23 @@ class EncoderPool:
         finally:
             for encoder in encoders:
                 self.give_back(encoder)
-        # Where the (parts of) documents end in bytes and in ids; a document's end is one of these places.
+        # Ends of the parts of documents, in bytes and in ids; every end of a document is one of them.
         byte_ends = np.concatenate([block.offsets[:1], *(piece.offsets[1:] for piece in pieces)])
         id_ends = np.concatenate([[0], *joined.ends])
         return joined.ids, id_ends[np.searchsorted(byte_ends, block.offsets, side="right") - 1]
 
 
 class _Joined:
-    """The ids of pieces behind one another. Each is put there as soon as it is its turn, so that its own memory, which
-    the caches still have, serves the next: touching new memory takes longer than copying."""
+    """Concatenated ids of pieces.
+
+    Each piece is appended as soon as its turn comes, so that its memory, still cached, is reused for the next piece:
+    touching new memory takes longer than copying.
+    """
 
     def __init__(self, room: int):
         self._out, self._size = np.empty(room, dtype=np.uint32), 0
         self.ends: list[np.ndarray] = []
-        """Where in `ids` the documents of each piece end."""
+        """Ends in `ids` of the documents of each piece."""
 
     def append(self, ids: np.ndarray, id_offsets: np.ndarray) -> None:
         start, self._size = self._size, self._size + len(ids)
@@ -298,7 +301,7 @@ class _Joined:
 
 
 def _with_room(out: np.ndarray, used: int, more: int) -> np.ndarray:
-    """A longer array that begins with the first ids of `out` that are used."""
+    """Return a longer array that starts with the first `used` ids of `out`."""
     larger = np.empty(len(out) + max(more, len(out) // 2), dtype=np.uint32)
     larger[:used] = out[:used]  # the rest was never touched
     return larger

@@ -1,19 +1,19 @@
-"""Where a long text can be cut into pieces that encode to the same ids as the whole."""
+"""Places to cut a long text into pieces that encode to the same ids as the whole."""
 
 import numpy as np
 
 from tokenizer.splitting.patterns import Pattern
 
-# How far back from the wanted place a cut is looked for before the piece is made longer instead.
+# The search goes back this far from the wanted place; if it finds no cut, the piece becomes longer.
 SEARCHED_BYTES = 1 << 16
 
 
 def safe_cuts(text: memoryview | bytes, pattern: Pattern, piece_bytes: int) -> list[int]:
-    """Byte offsets, ascending, that cut `text` (UTF-8) into pieces of about `piece_bytes`.
+    """Return ascending byte offsets that cut `text` (UTF-8) into pieces of about `piece_bytes`.
 
-    A cut is made between an ASCII letter and a space that is followed by an ASCII letter. Every named pattern begins
-    a pretoken there whatever stands before, and its look-aheads do not reach across: a piece that ends with a letter
-    has no white space left to decide about. A pattern that is only a regular expression promises nothing: no cuts.
+    A cut is between an ASCII letter and a space followed by an ASCII letter. Every named pattern starts a pretoken
+    there, whatever precedes. Its look-aheads do not cross the cut, because a piece that ends with a letter leaves no
+    white space undecided. A custom regex has no cuts, since it guarantees none of this.
     """
     data = np.frombuffer(text, np.uint8)
     cuts: list[int] = []

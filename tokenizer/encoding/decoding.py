@@ -7,11 +7,11 @@ import numpy as np
 from tokenizer.documents import as_readonly
 from tokenizer.kernels import decode as kernel
 
-IDS_PER_CALL = 1 << 22  # some 10 ms, between which Ctrl-C is heard
+IDS_PER_CALL = 1 << 22  # about 10 ms, between which Ctrl-C is handled
 
 
 class Decoder:
-    """The bytes of every id: `by_id` has None for those that are no token."""
+    """Decoder of arrays of ids. by_id: the bytes of each id, None for an id without a token."""
 
     def __init__(self, by_id: list[bytes | None]):
         self._offsets = np.zeros(len(by_id) + 1, dtype=np.int64)
@@ -20,7 +20,7 @@ class Decoder:
         self._table = as_readonly(np.frombuffer(whole, dtype=np.uint8))
 
     def decode(self, ids) -> bytes | None:
-        """What a numpy or Arrow array of whole numbers stands for; None if one of them is no token."""
+        """Return the bytes of a numpy or Arrow array of integer ids; None if an id has no token."""
         ids = ids if isinstance(ids, np.ndarray) else ids.to_numpy(zero_copy_only=False)
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             return None

@@ -1,9 +1,10 @@
 """Encoding one very long pretoken, such as a gigabyte of one letter, window by window.
 
-Where every merge ranks behind those that make its parts, ids are those of a whole text if every two that are neighbours
-are what merging their own bytes gives: the first merge that reached from one into the next would do so with these two
-alone, since up to then both have been merged as they are by themselves. So windows are merged apart from each other,
-each beginning where the one before has an id begin, and only the two ids that meet are tried.
+This needs a vocabulary in which every merge ranks after the merges that make its parts. Then a sequence of ids is the
+encoding of the whole text if merging the bytes of any two neighbours gives the same two ids: before the first merge
+across their boundary, both are merged as in isolation, so that merge would also happen to the two alone. Windows are
+therefore merged separately. Each starts at an id boundary of the window before, and only the two ids that meet there
+are checked.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from tokenizer.encoding.bulk import EncodingTables
 
 WINDOW = 1 << 16  # bytes
-MARGIN = 128  # bytes at the end of a window whose ids may depend on what follows
-WORK_PER_CALL = 1_000_000  # steps, about 0.2 s, between looks at Ctrl-C
-PART_IDS = 1 << 20  # of a run that are written out at once
+MARGIN = 128  # bytes at the end of a window whose ids may depend on the text after it
+WORK_PER_CALL = 1_000_000  # steps: about 0.2 s, between which Ctrl-C is handled
+PART_IDS = 1 << 20  # ids of a run in one part
 
 
 def encode_long(
@@ -36,9 +37,9 @@ def encode_long(
     at: int,
     check: Callable[[], None],
 ) -> int:
-    """Write the ids of the pretoken data[start:end] to out[at:], which has room for one a byte; where they end.
+    """Write the ids of the pretoken data[start:end] to out[at:]. Return the end of the ids.
 
-    data: uint8; out: uint32. ValueError for more than 2 GiB.
+    data: uint8; out: uint32, with room for one id per byte. ValueError for more than 2 GiB.
     """
     token = find_token(data, start, end, tables.tokens)
     if token >= 0:
@@ -51,7 +52,7 @@ def encode_long(
     if (runs := long_runs(data[start:end])) is not None:
         return write_runs(merge_runs(runs, tables.merges), out, at)
     first, window = at, WINDOW
-    apart: dict[tuple[int, int], bool] = {}  # of pairs of ids that met; in a periodic text they are the same few
+    apart: dict[tuple[int, int], bool] = {}  # whether two ids that meet stay apart; periodic texts repeat few pairs
     long = long_kernel.make_long(min(window, end - start), len(tables.made_by))
     while True:
         size = min(window, end - start)
@@ -60,7 +61,7 @@ def encode_long(
         if meeting and meeting not in apart:
             apart[meeting] = _stay_apart(*meeting, tables, check)
         if meeting and not apart[meeting]:
-            # Ids that depend on more of the text than a window has: a longer one is tried, from farther back on.
+            # These ids depend on more text than a window holds: retry with a longer window that starts further back.
             window *= 2
             wanted = start - window // 4
             while at > first and start > wanted:
@@ -81,7 +82,7 @@ def encode_long(
 def long_parts(
     data: np.ndarray, start: int, end: int, tables: EncodingTables, check: Callable[[], None]
 ) -> Iterator[np.ndarray]:
-    """Yield the ids of the pretoken data[start:end] in parts. Those of long runs are never all in memory."""
+    """Yield the ids of the pretoken data[start:end] in parts. The ids of long runs are never all in memory."""
     runs = None
     if tables.made_by is not None and find_token(data, start, end, tables.tokens) < 0:
         runs = long_runs(data[start:end])
@@ -105,7 +106,7 @@ def _merge_window(data, start: int, size: int, tables: EncodingTables, long, out
 
 
 def _stay_apart(left: int, right: int, tables: EncodingTables, check: Callable[[], None]) -> bool:
-    """Return whether merging the bytes of two ids gives the two again."""
+    """Return whether merging the bytes of two ids gives the same two ids."""
     both = np.frombuffer(tables.token_bytes[left] + tables.token_bytes[right], dtype=np.uint8)
     long = long_kernel.make_long(len(both), len(tables.made_by))
     ids = np.empty(len(both), dtype=np.uint32)
@@ -114,7 +115,7 @@ def _stay_apart(left: int, right: int, tables: EncodingTables, check: Callable[[
 
 
 def merge_by_heap(data, start: int, n: int, tables: EncodingTables, out, at: int, check) -> int:
-    """In n log n steps, whatever the ranks of merges are."""
+    """Merge n bytes through a heap, for any ranks, in O(n log n) steps. Return the end of the ids in `out`."""
     merges, heap = tables.merges, apply_kernel.make_heap(n)
     size = 0
     for first in range(0, n, WORK_PER_CALL):

@@ -12,12 +12,12 @@ BYTES_PER_STEP = 1 << 20  # of tokens that NumPy examines at once
 
 
 def table_rows(entries: int) -> int:
-    """A power of two at least twice the entries."""
+    """Return the rows of a hash table for `entries`: a power of two, at least twice as many."""
     return 1 << max(8, (2 * entries).bit_length())
 
 
 def token_table(tokens: list[bytes | None]) -> kernel.Tokens:
-    """Tokens found by their bytes. ValueError where two have the same."""
+    """Return the hash table from bytes to tokens. ValueError if two tokens have the same bytes."""
     lengths = np.array([len(token or b"") for token in tokens], dtype=np.int64)
     offsets = np.zeros(len(tokens) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -37,7 +37,7 @@ def token_table(tokens: list[bytes | None]) -> kernel.Tokens:
 def merge_table(
     listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, joined: np.ndarray, room: int = 0
 ) -> kernel.Merges:
-    """Merges, int32 (n, 3), found by their pair, with their ranks. ValueError where a pair is repeated."""
+    """Return the hash table from pairs to merges, int32 (n, 3), and their ranks. ValueError for a repeated pair."""
     pairs = aligned(2 * table_rows(len(listed) + room), kernel.NOTHING)
     repeated = kernel.insert_pairs(pairs, np.ascontiguousarray(listed), ranks.astype(np.int64))
     if repeated >= 0:
@@ -48,7 +48,7 @@ def merge_table(
 
 
 def bytes_joined(table: kernel.Tokens) -> np.ndarray:
-    """Return which two bytes stand side by side in any token: bool (65536,), by their values."""
+    """Return which two bytes are adjacent in any token: bool (65536,), indexed by first << 8 | second."""
     joined = np.zeros(65536, dtype=np.bool_)
     last_bytes = table.offsets[1:-1] - 1
     for start in range(0, len(table.blob) - 1, BYTES_PER_STEP):
@@ -62,11 +62,12 @@ def bytes_joined(table: kernel.Tokens) -> np.ndarray:
 
 
 def all_merges_of_ranks(tokens: list[bytes | None]) -> np.ndarray:
-    """Return every two tokens that together are a token: int32 (n, 3), left, right and whole, by whole, then left.
+    """Return every pair of tokens that concatenate to a token: int32 (n, 3), left, right and merged, sorted by
+    merged, then left.
 
-    Applied as merges in this order, they give the same ids as joining by rank. As long as no join crosses the edges
-    of a token, its bytes are joined in any text as they are joined alone. So only one pair ever makes the token,
-    and the order of the merges that make the same token does not matter.
+    Applied as merges in this order, they give the same ids as joining by rank. While no join crosses the ends of a
+    token, its bytes are joined in any text exactly as in isolation. So only one pair ever makes the token, and the
+    order of merges that make the same token does not matter.
     """
     table = token_table(tokens)
     last = len(table.offsets) - 1
@@ -82,9 +83,9 @@ def all_merges_of_ranks(tokens: list[bytes | None]) -> np.ndarray:
 
 
 def merge_tokens(table: kernel.Tokens, merges: kernel.Merges, learn: bool = False) -> np.ndarray:
-    """What merging leaves of each token's bytes: int32 (tokens, 3), their number and the first two ids.
+    """Merge the bytes of each token. Return int32 (tokens, 3): the number of remaining ids, and the first two.
 
-    With `learn`, see `apply_kernel.merge_tokens`, the two that are left become a merge for the tokens that follow.
+    With `learn`, two remaining ids become a merge for the tokens that follow; see `apply_kernel.merge_tokens`.
     """
     last = len(table.offsets) - 1
     parts = np.zeros((last, 3), dtype=np.int32)
@@ -97,11 +98,11 @@ def merge_tokens(table: kernel.Tokens, merges: kernel.Merges, learn: bool = Fals
 
 
 def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.ndarray | None:
-    """The merge list of a vocabulary that is given by ranks alone: int32 (n, 3), or None where it has none.
+    """Return the merge list of a vocabulary given by ranks: int32 (n, 3), or None if there is none.
 
-    Merging each token's bytes by the merges of the tokens before it must leave the two parts it is made of. Where
-    that holds for every token, merging by this list and by ranks give the same ids for every text: before a pair
-    is joined by rank, its bytes have been merged as they are in the token alone.
+    Merging a token's bytes with the merges of all earlier tokens must leave two parts. If this holds for every token,
+    this list and the ranks give the same ids for every text: before a pair is joined by rank, its bytes have been
+    merged exactly as in the token alone.
     """
     table = token_table(tokens)
     none = np.empty((0, 3), dtype=np.int32)
@@ -114,7 +115,7 @@ def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.nd
 
 
 def all_tokens_reachable(tokens: list[bytes | None], merges: np.ndarray, byte_ids: np.ndarray) -> bool:
-    """Whether the merges make every token out of its own bytes, so that looking it up whole changes nothing."""
+    """Return whether merging its own bytes makes every token, so that looking up whole pretokens changes no ids."""
     table = token_table(tokens)
     parts = merge_tokens(table, merge_table(merges, np.arange(len(merges)), byte_ids, bytes_joined(table)))
     return all(parts[i, 0] == 1 and parts[i, 1] == i for i, token in enumerate(tokens) if token is not None)

@@ -1,6 +1,7 @@
 """Encoding a pretoken of a few long runs of one byte, such as 64 MB of spaces, in time proportional to its ids.
 
-This needs merges that all rank behind those that make their parts: then a pair is merged everywhere before the next.
+This needs a vocabulary in which every merge ranks after the merges that make its parts. Then each pair is merged
+everywhere before the next pair.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 from tokenizer.kernels.tables import LOW_HALF, NOTHING, Merges, look_up_pair
 from tokenizer.training.byte_runs import run_starts
 
-BYTES_PER_STEP = 1000  # a merge takes a step for each run, and each run brings merges of its own
+BYTES_PER_STEP = 1000  # a merge takes a step per run, and each run adds merges
 
-Run = tuple[int, int]  # a byte or an id, and how many follow one another
+Run = tuple[int, int]  # a byte or id, and its repeat count
 
 
 def long_runs(pretoken: np.ndarray) -> list[Run] | None:
-    """Return the runs of a pretoken's bytes, or None if they are so many that merging them takes longer."""
+    """Return the runs of a pretoken's bytes, or None if merging that many runs takes longer than merging bytes."""
     starts = run_starts(pretoken, isqrt(len(pretoken) // BYTES_PER_STEP))
     if starts is None or len(starts) ** 2 * BYTES_PER_STEP > len(pretoken):
         return None
@@ -28,7 +29,7 @@ def long_runs(pretoken: np.ndarray) -> list[Run] | None:
 
 
 def merge_runs(runs: list[Run], merges: Merges) -> list[Run]:
-    """Return the runs of ids that runs of bytes are merged to."""
+    """Merge runs of bytes. Return the runs of ids."""
     runs = [(int(merges.byte_ids[byte]), repeat) for byte, repeat in runs]
     values: dict[tuple[int, int], int] = {}  # rank << 32 | merged id of each pair that was looked up
     while True:
@@ -43,7 +44,7 @@ def merge_runs(runs: list[Run], merges: Merges) -> list[Run]:
 
 
 def _replace(runs: list[Run], left: int, right: int, new: int) -> list[Run]:
-    """Return the runs after a pair has been replaced by `new` from left to right."""
+    """Replace a pair by `new` from left to right. Return the new runs."""
     replaced: list[Run] = []
 
     def append(symbol: int, repeat: int) -> None:
@@ -66,7 +67,7 @@ def _replace(runs: list[Run], left: int, right: int, new: int) -> list[Run]:
 
 
 def write_runs(runs: list[Run], out: np.ndarray, at: int) -> int:
-    """Write the ids of runs to out[at:]. Returns the place behind the last one."""
+    """Write the ids of runs to out[at:]. Return the end of the ids."""
     for symbol, repeat in runs:
         out[at : at + repeat] = symbol
         at += repeat

@@ -1,6 +1,6 @@
-"""Encoding of short texts in plain Python, for programs that encode little: it loads neither numba nor numpy.
+"""Encoding of short texts in plain Python, for programs that encode little: no import of numba or numpy.
 
-It gives the ids of the kernels, at about a hundredth of their speed, but without the time that it takes to load them.
+The ids are those of the kernels. The speed is about a hundredth of theirs, but there is no loading time.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tokenizer.splitting.scanner import pretokens_of
 from tokenizer.vocabulary import BY_MERGES, BY_RANKS, Vocabulary
 
 LONGEST_TEXT = 2000  # bytes
-# Bytes encoded here in all, in about as much time as it takes to load the kernels. It also bounds the cache.
+# Total bytes encoded here; they take about as long as loading the kernels. This also bounds the cache.
 BUDGET = 100_000
 
-# Bytes that plain Python counts or encodes in about two seconds. Compiling the kernels takes several times as long.
+# Plain Python counts or encodes this many bytes in about two seconds. Compiling the kernels takes several times longer.
 FIRST_BYTES = 2_000_000
 
 
 class ShortEncoder:
-    """Encodes texts while `takes` says so."""
+    """Encoder of texts for which `takes` returns true."""
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
@@ -29,7 +29,7 @@ class ShortEncoder:
         self._encoded: dict[bytes, list[int]] = {}
 
     def takes(self, size: int) -> bool:
-        """Whether a text of that many bytes is for this encoder."""
+        """Return whether this encoder takes a text of `size` bytes."""
         return size <= self._longest and size <= self._left
 
     def extend(self, budget: int) -> None:
@@ -37,7 +37,7 @@ class ShortEncoder:
         self._longest = self._left = budget
 
     def encode(self, text: bytes) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
         self._left -= len(text)
         ids: list[int] = []
         for pretoken in pretokens_of(text, self._vocabulary.pattern):
@@ -66,7 +66,7 @@ class ShortEncoder:
 
     @cached_property
     def _rank(self) -> Callable:
-        """The function from two neighbours to the rank of their merge, None where there is none."""
+        """The function from two neighbours to the rank of their merge, or to None if they do not merge."""
         ids, pairs, first = self._vocabulary.ids, self._vocabulary.pairs, self._vocabulary.first_merged
         if self._vocabulary.rule == BY_RANKS:
             return lambda left, right: ids.get(left + right)
@@ -75,7 +75,7 @@ class ShortEncoder:
             return lambda left, right: ranks.get((left, right))
 
         def rank(left, right) -> int | None:
-            # Every token is made by one merge at most, and its id says by which.
+            # At most one merge makes each token, and the id of the token gives its number.
             number = ids.get(left + right, -1) - first
             return number if 0 <= number < len(pairs) and tuple(pairs[number]) == (left, right) else None
 
@@ -83,9 +83,9 @@ class ShortEncoder:
 
 
 def merged(word: str | bytes, rank: Callable) -> Sequence:
-    """Merge the characters or bytes of a word, always the pair of lowest rank, leftmost first.
+    """Merge the characters or bytes of a word: the pair of lowest rank first, the leftmost among equals.
 
-    The parts are a linked list, and a heap has their pairs, also those that have gone since: O(n log n) for n parts.
+    The parts form a linked list; a heap holds their pairs, stale ones included. O(n log n) for n parts.
     """
     n = len(word)
     parts = [word[i : i + 1] for i in range(n)]

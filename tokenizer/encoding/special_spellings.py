@@ -1,4 +1,4 @@
-"""Special tokens in a text: where their spellings stand, and tiktoken's rule for what becomes of them."""
+"""Special tokens in a text: their positions, and tiktoken's rule for allowed and disallowed ones."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _OTHER_WORD_CHARACTERS += (("\U0001f130", "\U0001f149"), ("\U0001f150", "\U0001f
 
 
 class SpecialTokens:
-    """A vocabulary's special tokens, by their spelling, and what to do about them in a text.
+    """Finder of a vocabulary's special tokens in texts.
 
-    flags: the flags of added tokens, by spelling. Tokens are found in the order of `tokenizers`: first tokens without
-    the flag normalized, then the others in the normalized text in between. A single_word token is not found next to a
-    word character. lstrip and rstrip add the white space before and after a token to it.
+    flags: the flags of added tokens, by spelling. The search follows `tokenizers`: first tokens without the flag
+    normalized, then normalized tokens in the normalized text between them. A single_word token does not match next to
+    a word character. lstrip and rstrip extend a token by the white space before and after it.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SpecialTokens:
         self._normalizes = normalizer is not None
 
     def allowed_in(self, data: bytes, allowed: SpecialSet, disallowed: SpecialSet) -> frozenset[str]:
-        """ValueError for a disallowed spelling in the text; the allowed ones where it may have one of these."""
+        """Return the allowed spellings if the text has one, else none. ValueError if it has a disallowed spelling."""
         allowed = self._all if isinstance(allowed, str) and allowed == "all" else _as_set("allowed_special", allowed)
         if isinstance(disallowed, str) and disallowed == "all":
             disallowed = self._all - allowed if allowed else self._all
@@ -142,13 +142,13 @@ def _leading_space() -> re.Pattern[bytes]:
 
 
 class _Spellings:
-    """Finds the first of several spellings, the longest of those that start there."""
+    """Search for several spellings at once: the first match, and the longest spelling at that place."""
 
     def __init__(self, spellings: frozenset[str] | frozenset[bytes]):
         encoded = [spelling.encode() if isinstance(spelling, str) else spelling for spelling in spellings]
         encoded.sort(key=lambda spelling: (-len(spelling), spelling))
         self._encoded = encoded
-        # Where no spelling's first two bytes are, no spelling is; and most texts do not even have the first.
+        # A fast check before the regex: most texts do not even have the first byte of any spelling.
         self._beginnings = [(spelling[0], spelling) for spelling in sorted({spelling[:2] for spelling in encoded})]
 
     @cached_property

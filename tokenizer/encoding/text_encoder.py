@@ -1,4 +1,4 @@
-"""Texts to ids, by whatever is quickest: plain Python while they are few and short, from then on the kernels."""
+"""Encoding of texts by the faster of two ways: plain Python for few short texts, then the kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizer.encoding.short import FIRST_BYTES, ShortEncoder
 from tokenizer.text import nfc
 from tokenizer.vocabulary import Vocabulary
 
-# A program that encodes a short text needs none of these, and they take longer to import than its work does.
+# A program that encodes a short text needs none of these imports, which take longer than the encoding.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MissingByteError(ValueError):
-    """A text has a byte for which the vocabulary has no token."""
+    """Raised for a byte of the text for which the vocabulary has no token."""
 
     def __init__(self, byte: int, offset: int, where: str = ""):
         self.byte, self.offset = byte, offset
@@ -41,16 +41,16 @@ def offset_by(start: int, where: str = "") -> Iterator[None]:
 
 
 class TextEncoder:
-    """The ids of texts in which special tokens are text like any other. Threads may share it."""
+    """Encoder that treats special tokens as ordinary text. Thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
-        # Gives way to the pool once that is there.
+        # None once the pool exists.
         self.short: ShortEncoder | None = ShortEncoder(vocabulary)
         self._cold: bool | None = None  # whether the kernels are not compiled yet; None until checked
 
     def to_list(self, data: bytes) -> list[int]:
-        """The ids of one text."""
+        """Return the ids of one text."""
         if self._vocabulary.normalizer is not None:
             data = nfc(data)
         short = self.short
@@ -63,7 +63,7 @@ class TextEncoder:
         return ids
 
     def to_arrays(self, block: Block, threads: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all documents, uint32, and where each document's begin, int64 (documents + 1,)."""
+        """Return the ids of all documents, uint32, and the offset of each document's ids, int64 (documents + 1,)."""
         from tokenizer.workers import thread_count
 
         threads = thread_count(threads)
@@ -93,11 +93,11 @@ class TextEncoder:
             yield ids
 
     def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
-        """Return the first byte of a text without a token, and its offset. `ids`: ids of the text, up to there."""
+        """Return the first byte of a text without a token, and its offset. ids: the text's ids up to this byte."""
         size, tokens = self._vocabulary.size, self._vocabulary.tokens
         place = next(place for place, i in enumerate(ids) if i >= size)
         byte = self._vocabulary.missing_bytes[ids[place] - size]
-        # Pre-tokenizers may add spaces to the text, but leave its bytes in their order.
+        # Pre-tokenizers may add spaces, but keep the order of the bytes.
         offset = -1
         for _ in range(1 + b"".join(tokens[i] for i in ids[:place]).count(byte)):
             offset = max(offset, text.find(byte, offset + 1))
@@ -127,7 +127,7 @@ class TextEncoder:
         return np.array(ids, dtype=np.uint32), np.array(id_offsets, dtype=np.int64)
 
     def warm_up(self, threads: int | None) -> None:
-        """Have what `to_arrays` needs ready."""
+        """Prepare what `to_arrays` needs."""
         from tokenizer.workers import thread_count
 
         self._pool.warm_up(thread_count(threads))
