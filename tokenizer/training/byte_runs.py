@@ -1,4 +1,4 @@
-"""Finding runs of one byte in long pretokens; training holds pretokens that are mostly runs as runs (`run_kernel`)."""
+"""Runs of one byte in long pretokens. Training stores pretokens that are mostly runs as runs (`kernels.runs`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import numpy as np
 from tokenizer.kernels import runs as kernel
 from tokenizer.kernels.pairs import NONE
 
-LEAST_LENGTH = 4096  # bytes of a pretoken that is looked at
-BYTES_PER_RUN = 64  # on average, at least
-MOST_RUNS = 4096  # every merge looks at all of them
+LEAST_LENGTH = 4096  # bytes; shorter pretokens are not examined
+BYTES_PER_RUN = 64  # least average in a pretoken that is mostly runs
+MOST_RUNS = 4096  # every merge visits all runs
 BYTES_PER_CALL = 1 << 20
 
 
@@ -34,7 +34,7 @@ def find_runs(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def run_starts(pretoken: np.ndarray, most: int) -> np.ndarray | None:
-    """Return where the runs of one byte start in a pretoken, int64 (n,), or None if they are more than `most`."""
+    """Return the starts of the runs of one byte in a pretoken, int64 (n,), or None if there are more than `most`."""
     starts, total = [np.zeros(1, dtype=np.int64)], 1
     for first in range(1, len(pretoken), BYTES_PER_CALL):
         last = min(first + BYTES_PER_CALL, len(pretoken))

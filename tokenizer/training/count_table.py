@@ -1,4 +1,4 @@
-"""A growing hash table of pretoken counts, which can be told how much memory it may take."""
+"""A growing hash table of pretoken counts with an optional memory limit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from tokenizer.documents import as_readonly
 from tokenizer.splitting.pretokenize import CHUNK
 
-# Rows of a table that one kernel call moves or exports: tens of milliseconds, between which Ctrl-C is heard.
+# Rows that one kernel call moves or exports: tens of milliseconds, between which Ctrl-C is handled.
 ROWS_PER_CALL = 1 << 20
 LONG_BYTES_PER_CALL = 64 << 20
 
 
 class Counted(NamedTuple):
-    """Distinct pretokens and their counts: data uint8, one pretoken after another; offsets int64 (n + 1,); counts
+    """Distinct pretokens and their counts. data: uint8, the concatenated pretokens; offsets: int64 (n + 1,); counts:
     int64 (n,)."""
 
     data: np.ndarray
@@ -25,7 +25,7 @@ class Counted(NamedTuple):
 
     @classmethod
     def empty(cls, n: int, size: int) -> Counted:
-        """Room for n pretokens of `size` bytes together."""
+        """Return uninitialized arrays for n pretokens of `size` bytes in total."""
         return cls(np.empty(size, dtype=np.uint8), np.zeros(n + 1, dtype=np.int64), np.empty(n, dtype=np.int64))
 
     @classmethod
@@ -40,9 +40,9 @@ class Counted(NamedTuple):
 
 
 class CountTable:
-    """One thread's hash table; see `kernels.counts` for its layout.
+    """One thread's hash table; `kernels.counts` describes its layout.
 
-    With a limit, in bytes, it does not grow beyond that, except for a single pretoken that is larger than all of it.
+    limit: the table does not grow beyond this many bytes, except for a single larger pretoken.
     """
 
     def __init__(self, limit: int | None = None):
@@ -69,10 +69,10 @@ class CountTable:
         first: int = 0,
         check: Callable[[], None] = lambda: None,
     ) -> int:
-        """Count pretokens that follow one another from data[start] on, `weights` times each (default once).
+        """Count the adjacent pretokens data[start:ends[0]], data[ends[0]:ends[1]], ..., from index `first` on.
 
-        Those before number `first` are left out. Returns the number of the first one not counted: fewer than all
-        only where the table has reached its limit.
+        weights: counts to add, int64 (n,), by default 1 each. Returns the index of the first pretoken not counted,
+        which is less than n only if the table has reached its limit.
         """
         from tokenizer.kernels import counts as kernel
 
@@ -103,7 +103,7 @@ class CountTable:
         return first
 
     def _grow(self, kernel, length: int, check: Callable[[], None]) -> bool:
-        """Make room for a pretoken of `length` bytes that found none; False where the limit forbids it."""
+        """Make room for a pretoken of `length` bytes. Return False if the limit forbids it."""
         if length < 16:
             if not self._may_take(2 * self.short.nbytes):
                 return False
@@ -134,30 +134,30 @@ class CountTable:
         return True
 
     def _may_take(self, more: int) -> bool:
-        """Whether there may be so many more bytes, beside those that are there until what they hold has moved."""
+        """Return whether allocating `more` bytes, old arrays included, stays within the limit."""
         return self.limit is None or not len(self) or self.nbytes + more <= self.limit
 
     def clear(self) -> None:
-        """Forget everything, but keep the size."""
-        self.short = np.zeros(self.short.shape, dtype=np.uint64)  # the system hands out zeroed pages as they are used
+        """Remove all counts, but keep the capacity."""
+        self.short = np.zeros(self.short.shape, dtype=np.uint64)  # the system allocates zeroed pages on first use
         self.long_slots[:] = 0
         self.state[:] = 0
 
     def parts(self, rows: int = ROWS_PER_CALL) -> Iterator[Counted]:
-        """All pretokens, in no order, in parts of at most `rows` of them, or one larger than the bytes of a part."""
+        """Yield all pretokens, unordered, in parts of at most `rows`; a very large pretoken is a part by itself."""
         for part in self._parts(rows):
             counted = Counted.empty(part.pretokens, part.size)
             self._export(part, counted)
             yield counted
 
     def export(self) -> Counted:
-        """All pretokens, in no order."""
+        """Return all pretokens, unordered."""
         listed = list(self._parts(ROWS_PER_CALL))
         whole = Counted.empty(len(self), sum(part.size for part in listed))
         row = at = 0
         for part in listed:
             last, end = row + part.pretokens, at + part.size
-            # A part in memory of its own would have a very long pretoken once more.
+            # Written in place: a separate part would copy a very long pretoken.
             self._export(part, Counted(whole.data[at:end], whole.offsets[row : last + 1], whole.counts[row:last]))
             whole.offsets[row + 1 : last + 1] += at
             row, at = last, end
@@ -166,7 +166,7 @@ class CountTable:
     def _parts(self, rows: int) -> Iterator[_Part]:
         from tokenizer.kernels import counts as kernel
 
-        for slots in _slices(len(self.short), 2 * rows):  # at most half of them are taken
+        for slots in _slices(len(self.short), 2 * rows):  # at most half of the rows are in use
             short = self.short[slots]
             taken = int(np.count_nonzero(short[:, 1]))
             yield _Part(short, self.long_entries[:0], taken, int(kernel.short_bytes(short)))
@@ -188,7 +188,7 @@ class CountTable:
 
 
 class _Part(NamedTuple):
-    """Some rows of a table: of `short` or of `long_entries`, how many pretokens they have, and their bytes."""
+    """Rows of `short` or of `long_entries`, their number of pretokens, and the bytes of these."""
 
     short: np.ndarray
     long: np.ndarray

@@ -1,4 +1,4 @@
-"""Counting pretokens: how often each distinct one occurs in a corpus, all that training needs to know of it."""
+"""Counts of the distinct pretokens of a corpus, which are all that training needs."""
 
 from __future__ import annotations
 
@@ -38,40 +38,39 @@ from tokenizer.workers import share_out, thread_count
 Progress = Callable[[str, int, int | None], None]
 
 LEAST_MEMORY = 16_000_000
-LEAST_THREAD_MEMORY = 4_000_000  # with less, a thread would spill all the time: there are fewer threads then
+LEAST_THREAD_MEMORY = 4_000_000  # with less, a thread would spill all the time; use fewer threads instead
 ROW_GROUP = 65536  # rows of a saved file that are read at once
 
 
 class PretokenCounts:
-    """The distinct pretokens of a corpus and how often each occurs, in 64-bit counts.
+    """The distinct pretokens of a corpus with 64-bit counts, in no particular order.
 
-    A thing of its own: counts of several corpora (or of shards, made on several machines) add up with `+`, `sum` and,
-    from files that need not fit in memory, `merge`; they are saved as Parquet, and any number of vocabularies is
-    trained from them with `Tokenizer.train_from_counts`. The order of the pretokens carries no meaning.
+    Counts of several corpora or shards add up with `+`, `sum`, or, from files that need not fit in memory, `merge`.
+    `save` writes Parquet. `Tokenizer.train_from_counts` trains any number of vocabularies from the same counts.
     """
 
     def __init__(self, pattern: Pattern, data: np.ndarray, offsets: np.ndarray, counts: np.ndarray):
         self.pattern = pattern
-        self.data = data  # uint8: the pretokens one after another
+        self.data = data  # uint8: the concatenated pretokens
         self.offsets = offsets  # int64 (n + 1,)
         self.counts = counts  # int64 (n,)
-        self.spilled_runs = self.spilled_bytes = 0  # what did not fit in memory while these were counted
+        self.spilled_runs = self.spilled_bytes = 0  # written to disk during counting
 
     def __len__(self) -> int:
         return len(self.counts)
 
     @property
     def total(self) -> int:
-        """Occurrences of all pretokens together."""
+        """Number of occurrences of all pretokens."""
         return int(self.counts.sum())
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the corpus that was counted."""
+        """Size of the counted corpus in bytes."""
         return sum(int(np.dot(np.diff(piece.offsets), piece.counts)) for piece in pieces(self._counted))
 
     def items(self) -> Iterator[tuple[bytes, int]]:
-        """The pretokens with their counts."""
+        """Yield the pretokens with their counts."""
         for data, offsets, counts in batches(self._counted):
             content = data[offsets[0] : offsets[-1]].tobytes()
             places = (offsets - offsets[0]).tolist()
@@ -79,16 +78,16 @@ class PretokenCounts:
                 yield content[places[i] : places[i + 1]], count
 
     def at_least(self, count: int) -> PretokenCounts:
-        """Those pretokens that occur at least so often.
+        """Return the pretokens that occur at least `count` times.
 
-        A vocabulary trained on these is no longer exactly that of the corpus; the difference of the two `total_bytes`
-        says how much of it was left out.
+        A vocabulary trained on them differs from the corpus's exact vocabulary. The difference between the two
+        `total_bytes` is the part of the corpus left out.
         """
         return PretokenCounts(self.pattern, *at_least(self._counted, count))
 
     @classmethod
     def sum(cls, several: Iterable[PretokenCounts]) -> PretokenCounts:
-        """The counts of several corpora together. ValueError for different patterns, and for no counts at all."""
+        """Return the sum of the counts of several corpora. ValueError for different patterns, and for no counts."""
         table, pattern = CountTable(), None
         for counts in several:
             pattern = _common_pattern(pattern, counts.pattern)
@@ -116,7 +115,7 @@ class PretokenCounts:
         return Counted(self.data, self.offsets, self.counts)
 
     def to_table(self):
-        """A pyarrow table with columns pretoken (large_binary) and count (int64), sorted by pretoken."""
+        """Return a pyarrow table with columns pretoken (large_binary) and count (int64), sorted by pretoken."""
         import pyarrow as pa
 
         data, offsets, counts = in_order_by_steps(self._counted)
@@ -126,7 +125,7 @@ class PretokenCounts:
         return table.replace_schema_metadata({"pattern": self.pattern.regex})
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write a Parquet file; the same counts give the same file. It appears whole or not at all."""
+        """Write a Parquet file atomically; equal counts give equal files."""
         import pyarrow.parquet as pq
 
         path = Path(path)
@@ -138,14 +137,14 @@ class PretokenCounts:
                     writer.write_table(table.slice(first, ROW_GROUP))
             partial.replace(path)
         except OSError as error:
-            # A full disk does not say which file did not fit.
+            # The error of a full disk names no file.
             raise OSError(error.errno, error.strerror or str(error), str(path)) from None
         finally:
             partial.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> PretokenCounts:
-        """Read what `save` wrote. ValueError where the file is not such a table."""
+        """Read a file that `save` wrote. ValueError for any other file."""
         saved = _Saved(path)
         table = CountTable()
         for batch in saved.batches():
@@ -160,11 +159,11 @@ class PretokenCounts:
         spill_folder: str | os.PathLike | None = None,
         progress: Progress | None = None,
     ) -> PretokenCounts:
-        """The sum of the counts that `save` wrote to several files, which need not fit in memory.
+        """Return the sum of counts in files that `save` wrote, which need not fit in memory.
 
-        memory: bytes that the work may take. The sum stands in temporary files in `spill_folder` (by default the
-        system's) that are mapped into memory and disappear with it. progress: called as ("combine", pretokens done,
-        in all). ValueError for different patterns, no path, or a file that is none of these.
+        memory: limit in bytes. The sum is memory-mapped from temporary files in `spill_folder` (default: the system's
+        temporary folder), which disappear with it. progress: called as ("combine", pretokens done, total). ValueError
+        for different patterns, no path, or a file that `save` did not write.
         """
         check_budget(memory)
         files, pattern = [_Saved(path) for path in paths], None
@@ -186,7 +185,7 @@ def _common_pattern(first: Pattern | None, second: Pattern) -> Pattern:
 
 
 class _Saved:
-    """A file that `PretokenCounts.save` wrote."""
+    """Reader of a file that `PretokenCounts.save` wrote."""
 
     def __init__(self, path: str | os.PathLike):
         import pyarrow as pa
@@ -204,7 +203,7 @@ class _Saved:
             raise self._damaged(error) from None
 
     def batches(self) -> Run:
-        """The pretokens as they stand there. ValueError where the file is damaged."""
+        """Yield the pretokens in the order of the file. ValueError if the file is damaged."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -223,7 +222,7 @@ class _Saved:
             raise self._damaged(error) from None
 
     def run(self) -> Run:
-        """As `batches`; ValueError, too, where the pretokens do not ascend."""
+        """As `batches`; ValueError also if the pretokens do not ascend."""
         last = None
         for batch in self.batches():
             first = batch.pretoken(0)
@@ -250,20 +249,19 @@ def count_pretokens(
 
     corpus: the path of a text file, or an iterable of str and bytes (texts), `Path` objects (files), pyarrow
     string/binary arrays, or record batches with one such column. A list of str that all name existing files is a
-    ValueError: pass `Path` objects. A file is one document; documents never join. It is read as a stream:
-    memory is bounded by the distinct pretokens. The counts do not depend on `threads`, the order of the
-    documents, how they are batched, or `memory`. progress: called as ("count", bytes done, bytes in all or None).
+    ValueError: pass `Path` objects. A file is one document. No pretoken spans two documents. The corpus is read as a
+    stream, so memory depends on the number of distinct pretokens only. The counts do not depend on `threads`, `memory`,
+    or the order and batching of documents. progress: called as ("count", bytes done, total bytes or None).
 
-    memory: bytes that the tables of counts may take, those of all threads together (None: as many as it takes). What
-    does not fit is written in sorted runs to a temporary file in `spill_folder` (by default the system's) and merged
-    in the end, which progress hears of as ("combine", pretokens done, in all); the result then stands in such
-    files, too, mapped into memory. They have no name and disappear with the process. The interpreter, libraries
-    and a few megabytes of text per thread come on top. forecast: ends counting with a ValueError as soon as
-    the spilled pretokens show that merging cannot fit in memory.
+    memory: limit in bytes for the count tables of all threads together (None: no limit). The interpreter, libraries
+    and a few megabytes of text per thread come on top. Counts beyond the limit go in sorted runs to an unnamed
+    temporary file in `spill_folder` (default: the system's temporary folder). The runs are merged at the end, with
+    progress ("combine", pretokens done, total). The result is then memory-mapped from such files, which disappear with
+    the process. forecast: raises ValueError as soon as the spilled pretokens show that merging cannot fit in memory.
 
-    Bytes that are not UTF-8 are a pretoken each. Raises ValueError for a lone surrogate in a str (with the document's
-    position), nulls and unknown columns, FileNotFoundError for a path that does not exist, and OSError, which names
-    the folder, where a run cannot be written.
+    Each byte that is not UTF-8 is a pretoken. Raises ValueError for a lone surrogate in a str (with its position in
+    the document), nulls and unknown columns, FileNotFoundError for a missing path, and OSError, which names the folder,
+    if a run cannot be written.
     """
     pattern = resolve_pattern(pattern)
     blocks, total = corpus_blocks(corpus)
@@ -292,7 +290,7 @@ def count_pretokens(
 
     first = Counted.empty(0, 0)
     if memory is None and not compiled(count_kernel.count):
-        begin("merging")  # most counts are merged next
+        begin("merging")  # training usually follows
         first, pieces = _count_first(pieces, pattern, done)
         if pieces is None:
             return PretokenCounts(pattern, *first)
@@ -319,7 +317,7 @@ def _count_first(
 ) -> tuple[Counted, Iterator[Block] | None]:
     """Count up to FIRST_BYTES in plain Python, which takes less time than compiling the kernels.
 
-    Returns the counts and the remaining pieces, or None in place of the pieces if none remain.
+    Return the counts, and the remaining pieces or None.
     """
     counter, left = Counter(), FIRST_BYTES
     for piece in pieces:
@@ -333,12 +331,12 @@ def _count_first(
 
 
 class _Counter:
-    """One thread's table, and where it goes when it is full."""
+    """One thread's table, which spills to disk when full."""
 
     def __init__(self, limit: int | None, spilled: RunFile | None, forecast: MergeForecast | None):
         self.table = CountTable(limit)
         self._spilled, self._forecast = spilled, forecast
-        # Sorting takes some 80 bytes a row: a fifth of the limit, which growing, too, leaves of it.
+        # Sorting takes about 80 bytes per row, so a run takes a fifth of the limit; growing leaves that much free.
         self._run_rows = RUN_ROWS if limit is None else min(RUN_ROWS, limit // 400)
 
     def add(self, data, start: int, ends, weights, check: Callable[[], None] = lambda: None) -> None:
@@ -347,7 +345,7 @@ class _Counter:
             self.spill(check)
 
     def spill(self, check: Callable[[], None]) -> None:
-        """Write the table as sorted runs and empty it."""
+        """Write the table to disk as sorted runs and clear it."""
         for part in self.table.parts(self._run_rows):
             check()
             if self._forecast is not None:
@@ -361,6 +359,6 @@ def _combining(progress: Progress | None, total: int) -> Callable[[int], None]:
 
 
 def check_budget(memory: int | None) -> None:
-    """ValueError for what cannot be a number of bytes to keep to."""
+    """Raise ValueError unless `memory` is None or a number of bytes of at least LEAST_MEMORY."""
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < LEAST_MEMORY):
         raise ValueError(f"memory is in bytes, at least {LEAST_MEMORY:,}, or None, not {memory!r}")

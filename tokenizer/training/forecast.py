@@ -1,4 +1,4 @@
-"""The least memory that merging takes: exactly once pretokens are counted, and from a sample during counting."""
+"""The least memory that merging takes: exact after counting, estimated from a sample during counting."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tokenizer.training.count_table import Counted
 SAMPLED = 256  # one distinct pretoken in this many is sampled
 LEAST_SAMPLE = 1000  # sampled pretokens from which an estimate is trusted
 LONGEST_SAMPLED = 64  # bytes: one huge pretoken must not count SAMPLED times
-MARGIN = 1.15  # for the error of sampling, and because the pool may stay partly empty
+MARGIN = 1.15  # for the sampling error and an unfilled pool
 
 
 def merge_bytes(pretokens: int, size: int) -> int:
-    """Return the bytes that merging takes to start with `pretokens` distinct pretokens of `size` bytes together.
+    """Return the bytes that merging takes at its start, for `pretokens` distinct pretokens of `size` bytes in total.
 
-    A pretoken has an offset and a count of 8 bytes each. A byte of a pretoken has itself, a node of three indices, and
-    one and a half places in the pool of positions. Records of pairs come on top while `learn_merges` runs.
+    A pretoken takes an offset and a count of 8 bytes each. Each of its bytes takes one byte, a node of three indices,
+    and one and a half places in the pool of positions. Records of pairs come on top while `learn_merges` runs.
     """
     index = 4 if max(pretokens, size + 2) < 2**31 else 8
     return 16 * pretokens + size + (9 * index * size) // 2
 
 
 class MergeForecast:
-    """Ends counting early once merging the spilled pretokens would certainly take too much memory.
+    """Estimate that stops counting once merging the spilled pretokens cannot fit in memory.
 
-    The hash of a pretoken decides whether the sample has it, so it is sampled in every run or in none. The sample holds
-    it once, with its total count.
+    The hash of a pretoken decides whether it is sampled, so it is in the sample of every run or of none. The sample
+    holds it once, with its total count.
     """
 
     def __init__(self, memory: int, min_count: int = 1):

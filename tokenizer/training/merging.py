@@ -1,9 +1,9 @@
-"""From pretoken counts to the merge list: the rule of byte-pair encoding, exactly.
+"""Byte-pair encoding, exactly: from pretoken counts to the merge list.
 
-Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016), on bytes: the pair with
-the largest count is merged, among equals the one with the smallest left, then right id; a pair's count is the
-sum over pretokens of their count times its overlapping occurrences; replacement goes from left to right
-without overlap.
+Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016), on bytes: merge the pair
+with the largest count; among equals the one with the smallest left id, then right id. A pair's count is the sum over
+pretokens of their count times its occurrences, overlapping ones included. Replacement goes from left to right without
+overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tokenizer.training.byte_runs import find_runs
 from tokenizer.training.counting import PretokenCounts
 from tokenizer.training.forecast import merge_bytes
 
-WORK_PER_CALL = 1_000_000  # replacements, about 0.1 s: Ctrl-C and progress are heard in between
+WORK_PER_CALL = 1_000_000  # replacements: about 0.1 s, between which progress is reported and Ctrl-C handled
 POSITIONS_PER_CALL = 1 << 23
 
 
@@ -29,7 +29,7 @@ def check_memory(counts: PretokenCounts, memory: int | None) -> None:
     if memory is None or merge_bytes(len(counts), len(counts.data)) <= memory:
         return
     lengths = np.diff(counts.offsets)
-    lengths[find_runs(counts.data, counts.offsets)[:, run_kernel.WORD]] = 0  # runs take no memory to speak of
+    lengths[find_runs(counts.data, counts.offsets)[:, run_kernel.WORD]] = 0  # runs take hardly any memory
     needed = merge_bytes(len(counts), int(lengths.sum()))
     if needed <= memory:
         return
@@ -56,7 +56,7 @@ def learn_merges(
     memory: int | None = None,
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> np.ndarray:
-    """Return up to `wanted` merges, int32 (n, 2): symbols below 256 are places in `byte_order`, 256 + k is merge k.
+    """Return up to `wanted` merges, int32 (n, 2): a symbol below 256 indexes `byte_order`, 256 + k is merge k.
 
     memory: limit in bytes for the counts and the arrays of merging. Raises ValueError before they exceed it.
     """
@@ -84,7 +84,7 @@ def learn_merges(
 
 
 def empty_training(counts: PretokenCounts, wanted: int) -> kernel.Training:
-    """Return the arrays for these counts, with only the runs in them."""
+    """Return the arrays for these counts, filled with the runs only."""
     runs = find_runs(counts.data, counts.offsets)
     positions = len(counts.data) - int(runs[:, run_kernel.REPEAT].sum())
     index = np.int32 if positions < 2**31 - 2 and len(counts) < 2**31 else np.int64
@@ -158,7 +158,7 @@ def _larger(array: np.ndarray, used: int) -> np.ndarray:
 
 
 def _grown(training: kernel.Training, spare: int | None) -> kernel.Training:
-    """Make room for one more merge, whose pairs may be as many as the positions of the pair at the top of the heap."""
+    """Make room for one more merge. The positions of the pair at the top of the heap bound its number of new pairs."""
     top = int(training.heap[0, 2])
     length = int(training.records[kernel.RECORD * top + kernel.LENGTH])
     runs = int(training.state[kernel.RUNS])
@@ -167,7 +167,7 @@ def _grown(training: kernel.Training, spare: int | None) -> kernel.Training:
         _check_growth(training, training.runs.nbytes + training.old_runs.nbytes, spare)
         larger = _larger(training.runs, runs)
         training = training._replace(runs=larger, old_runs=np.empty_like(larger))
-    if 2 * length > len(training.events):  # its content is of one merge alone
+    if 2 * length > len(training.events):  # holds nothing between merges
         _check_growth(training, 4 * length * training.events[:1].nbytes - training.events.nbytes, spare)
         training = training._replace(events=np.empty((4 * length, 2), dtype=training.events.dtype))
     used = int(training.state[kernel.RECORDS])
@@ -186,7 +186,7 @@ def _grown(training: kernel.Training, spare: int | None) -> kernel.Training:
 
 
 def _tidied(training: kernel.Training, spare: int | None) -> kernel.Training:
-    """Make room in the pool, for half of it and for what the next merge may put in: twice its pair's places."""
+    """Compact the pool and make room: at least half of it, and twice the positions of the pair with most."""
     used = int(training.state[kernel.RECORDS])
     starts = training.records[kernel.START : kernel.RECORD * used : kernel.RECORD]
     by_start, done, filled = np.argsort(starts), 0, 0
@@ -201,7 +201,7 @@ def _tidied(training: kernel.Training, spare: int | None) -> kernel.Training:
 
 
 def _lower_floor(training: kernel.Training, min_count: int, spare: int | None) -> kernel.Training:
-    """Put the pairs on the heap that come next: those of at least a quarter of the largest count."""
+    """Put the next pairs on the heap: all with at least a quarter of the largest count."""
     used = int(training.state[kernel.RECORDS])
     largest = training.records[kernel.COUNT : kernel.RECORD * used : kernel.RECORD].max(initial=0)
     floor = max(min_count, int(largest) // 4)

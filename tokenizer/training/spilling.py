@@ -1,7 +1,7 @@
 """Counts that do not fit in memory: sorted runs in a temporary file, merged as a stream.
 
-A run is a sequence of batches whose pretokens ascend by their bytes, none twice. Merging takes from every run what
-comes up to a common bound, puts it in order and adds up what is equal; it holds a batch of each run at a time.
+A run is a sequence of batches whose pretokens strictly ascend by their bytes. Merging takes the pretokens up to a
+common bound from every run, sorts them and adds up equal ones. It holds one batch of each run at a time.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import numpy as np
 from tokenizer.documents import as_readonly
 from tokenizer.training.count_table import Counted
 
-RUN_ROWS = 1 << 20  # sorted at once, some 0.3 s, between which Ctrl-C is heard
+RUN_ROWS = 1 << 20  # sorted at once: about 0.3 s, between which Ctrl-C is handled
 RUN_BYTES = 1 << 26
 BATCH_ROWS = 8192
 BATCH_BYTES = 1 << 18
-WINDOW_ROWS = 1 << 18  # put in order at once when runs are merged: about what the caches hold
+WINDOW_ROWS = 1 << 18  # sorted at once when runs are merged: about the size of the CPU caches
 MOST_RUNS = 128  # merged at once; each may be an open file
-RUN_MEMORY = 2 << 20  # what a run takes at most while it is merged, unless a pretoken alone is larger
+RUN_MEMORY = 2 << 20  # most bytes per run during merging, unless a single pretoken is larger
 
-_MADV_PAGEOUT = 21  # of Linux; the module mmap does not name it
+_MADV_PAGEOUT = 21  # of Linux; not in the module mmap
 
 Run = Iterator[Counted]
 
 
 def in_order(counted: Counted) -> Counted:
-    """The pretokens sorted by their bytes, with equal ones added up."""
+    """Return the pretokens sorted by their bytes, with equal ones added up."""
     from tokenizer.kernels import spill as kernel
 
     if ascends(counted):
@@ -49,7 +49,7 @@ def in_order(counted: Counted) -> Counted:
 
 
 def in_order_by_steps(counted: Counted) -> Counted:
-    """As `in_order`, in steps between which Ctrl-C is heard."""
+    """As `in_order`, in steps between which Ctrl-C is handled."""
     if len(counted.counts) <= RUN_ROWS or ascends(counted):
         return in_order(counted)
     return joined(list(merge([batches(in_order(piece)) for piece in pieces(counted)])))
@@ -61,7 +61,7 @@ def at_least(counted: Counted, count: int) -> Counted:
 
 
 def _gathered(counted: Counted, order: np.ndarray) -> Counted:
-    """The pretokens in `order`, with equal neighbours added up."""
+    """Return the pretokens in `order`, with equal neighbours added up."""
     from tokenizer.kernels import spill as kernel
 
     data, offsets, counts = map(as_readonly, counted)
@@ -81,7 +81,7 @@ def ascends(counted: Counted) -> bool:
 
 
 def joined(parts: list[Counted]) -> Counted:
-    """Parts one after another."""
+    """Return the concatenation of parts."""
     spans = [(int(part.offsets[0]), int(part.offsets[-1])) for part in parts]
     whole = Counted.empty(sum(len(part.counts) for part in parts), sum(end - start for start, end in spans))
     rows = at = 0
@@ -95,7 +95,7 @@ def joined(parts: list[Counted]) -> Counted:
 
 
 def _cut(counted: Counted, rows: int, size: int) -> Iterator[Counted]:
-    """Views of consecutive pretokens: at most `rows` of them and `size` bytes, or one that is larger alone."""
+    """Yield views of consecutive pretokens: at most `rows` and `size` bytes, or one larger pretoken."""
     data, offsets, counts = counted
     first = 0
     while first < len(counts):
@@ -113,12 +113,12 @@ def pieces(counted: Counted) -> Iterator[Counted]:
 
 
 def batches(counted: Counted) -> Run:
-    """A run of what is in order already."""
+    """Return counts that are already sorted as a run."""
     return _cut(counted, BATCH_ROWS, BATCH_BYTES)
 
 
 class _Head:
-    """The batch of a run that merging has come to, and how far."""
+    """Current batch and row of a run during merging."""
 
     def __init__(self, batch: Counted, run: Run):
         self.run = run
@@ -128,7 +128,7 @@ class _Head:
         self.batch, self.row = batch, 0
 
     def up_to(self, bound: np.ndarray) -> Counted:
-        """The pretokens from here on that do not come after `bound`, which are thereby done with."""
+        """Consume and return the next pretokens up to and including `bound`."""
         from tokenizer.kernels import spill as kernel
 
         data, offsets, counts = map(as_readonly, self.batch)
@@ -137,7 +137,7 @@ class _Head:
 
 
 def merge(runs: Iterable[Run]) -> Run:
-    """One run out of several: equal pretokens are added up."""
+    """Merge several sorted runs into one, adding up equal pretokens."""
     heads = [_Head(batch, run) for run in runs for batch in [next(run, None)] if batch is not None]
     while heads:
         step = max(1, WINDOW_ROWS // len(heads))
@@ -152,8 +152,7 @@ def merge(runs: Iterable[Run]) -> Run:
 
 
 class _NamelessFile:
-    """A file without a name: it is gone when closed, however the process ends. An error is an OSError that says where
-    and what to do."""
+    """Temporary file without a name, which disappears however the process ends. An OSError names the folder."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -172,7 +171,7 @@ class _NamelessFile:
             return self._file.read(size)
 
     def mapped(self, dtype: type[np.generic]) -> np.ndarray:
-        """All of it as an array, which outlives the file; writable, as kernels are compiled for, but in memory only."""
+        """Return the content as an array that outlives the file. Writable, as kernels expect; writes stay in memory."""
         if not self.size:
             return np.empty(0, dtype)
         with self._naming():
@@ -180,7 +179,7 @@ class _NamelessFile:
             return np.asarray(np.memmap(self._file, dtype=dtype, mode="c"))
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what a full disk did not take is not wanted any more
+        with contextlib.suppress(OSError):  # unwritten data of a full disk is not needed
             self._file.close()
 
     @contextlib.contextmanager
@@ -193,7 +192,7 @@ class _NamelessFile:
 
 
 class RunFile:
-    """Sorted runs in a temporary file in `folder`, by default the system's for these; threads may write at once."""
+    """Sorted runs in a temporary file in `folder` (default: the system's temporary folder). Writing is thread-safe."""
 
     def __init__(self, folder: str | os.PathLike | None = None):
         import pyarrow as pa
@@ -233,7 +232,7 @@ class RunFile:
             self._runs.append(places)
 
     def runs(self) -> list[Run]:
-        """The runs written so far, each to be read once, while nothing is written."""
+        """Return the runs written so far. Each can be read once, while no thread writes."""
         return [self._read(places) for places in self._runs]
 
     def _read(self, places) -> Run:
@@ -255,9 +254,9 @@ def merge_on_disk(
     memory: int | None = None,
     step: Callable[[int], None] = lambda done: None,
 ) -> Counted:
-    """One run out of any number, as arrays that are mapped from temporary files and so need not stay in memory.
+    """Merge any number of runs into arrays that are mapped from temporary files and need not stay in memory.
 
-    memory: bytes that merging may take. step: called with the number of pretokens read so far, of all runs together.
+    memory: limit for merging in bytes. step: called with the number of pretokens read so far from all runs.
     """
     most = MOST_RUNS if memory is None else max(2, min(MOST_RUNS, memory // RUN_MEMORY))
     done = 0
@@ -293,7 +292,7 @@ def _mapped(run: Run, folder: Path) -> Counted:
 
 
 def _page_out(counted: Counted) -> None:
-    """Page out counts that are mapped from temporary files. Reading the counts loads them again."""
+    """Page out counts mapped from temporary files. Reading the counts loads them again."""
     for array in counted:
         mapped = array
         while isinstance(mapped, np.ndarray):

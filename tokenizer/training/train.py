@@ -1,4 +1,4 @@
-"""From pretoken counts to a vocabulary: what may be asked for, and what comes of it."""
+"""From pretoken counts to a vocabulary: validation of options, and training."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ def check_options(
     max_token_length: int | None,
     byte_order: str,
 ) -> tuple[str, ...]:
-    """ValueError for what no vocabulary can be trained with; the special tokens, once for all.
-
-    It is asked before anything is counted.
-    """
+    """Return the special tokens as a tuple. ValueError for options with which no vocabulary can be trained."""
     special_tokens = check_special_tokens(special_tokens)
     for name, value, least in (("min_frequency", min_frequency, 0), ("max_token_length", max_token_length, 1)):
         if value is None and name == "max_token_length":
@@ -64,11 +61,11 @@ def train_vocabulary(
     progress: Callable[[str, int, int | None], None] | None,
     memory: int | None,
 ) -> Vocabulary:
-    """The vocabulary of counts, as `Tokenizer.train_from_counts` describes it, with options that were checked.
+    """Train a vocabulary as `Tokenizer.train_from_counts` describes, with options from `check_options`.
 
-    It warns, in the name of whoever called the caller, where the counts run out of pairs.
+    Warns at the caller of the caller when pairs run out.
     """
-    refuse_misread_by_tokenizers(counts.pattern)  # it could not be saved
+    refuse_misread_by_tokenizers(counts.pattern)  # tokenizer.json could not express it
     check_memory(counts, memory)
     wanted = vocab_size - 256 - len(special_tokens)
     order = BYTE_ORDERS[byte_order]
