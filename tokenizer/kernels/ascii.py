@@ -1,9 +1,9 @@
-"""Pretokens of ASCII text, 64 bytes at a time: bytes are classified by vector instructions into bit masks, and where
-pretokens begin follows from the masks by bit algebra.
+"""Pretokens of ASCII text, 64 bytes at a time: vector instructions classify the bytes into bit masks, and bit algebra
+on the masks finds the starts of pretokens.
 
-Bit i of a mask stands for byte i of a window that begins where a pretoken begins. So (mask << 1) & other tells which
-bytes of `other` follow one of `mask`, and adding the lowest bit of a run of ones carries to the run's end. What the
-window does not decide, because it depends on what follows or because a byte is not ASCII, is left to the automaton.
+Bit i of a mask stands for byte i of a window that starts at a pretoken. So (mask << 1) & other is the bytes of `other`
+that follow a byte of `mask`, and adding the lowest bit of a run of ones carries to the end of the run. The automaton
+decides the rest: bytes that are not ASCII, and pretokens that depend on text after the window.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WINDOW = 64
 
 @intrinsic
 def _classify(typing_context, array, index):
-    """Masks of the 64 bytes of a uint8 array from `index` on: upper case, lower case, digits, space, other white space
-    but line ends, line ends, apostrophes, slashes, and bytes that are not ASCII. Not bounds-checked."""
+    """Return masks of array[index:index + 64], uint8: upper case, lower case, digits, spaces, other white space except
+    line ends, line ends, apostrophes, slashes, and bytes that are not ASCII. Not bounds-checked."""
 
     def codegen(context, builder, signature, arguments):
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -60,19 +60,19 @@ def _classify(typing_context, array, index):
 
 @inlined
 def _after(mask):
-    """The bytes that follow one of the mask."""
+    """Return the bytes that follow a byte of the mask."""
     return mask << ONE
 
 
 @inlined
 def _starts(mask):
-    """The first byte of every run of the mask."""
+    """Return the first byte of every run of the mask."""
     return mask & ~_after(mask)
 
 
 @inlined
 def _back_from(last, mask):
-    """The bytes of the mask from which one of `last`, at the end of a run of the mask, is reached without a gap."""
+    """Return the runs of the mask that end in a byte of `last`. `last` has only ends of runs."""
     for shift in (1, 2, 4, 8, 16, 32):
         last |= mask & last >> np.uint64(shift)
         mask &= mask >> np.uint64(shift)
@@ -81,7 +81,7 @@ def _back_from(last, mask):
 
 @inlined
 def _gpt2(letter, digit, space, white, other):
-    """Where pretokens of `gpt2` begin, but for contractions:
+    """Return the starts of pretokens of `gpt2`, except for contractions:
     ` ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`."""
     last_white = white & ~(white >> ONE)
     words = _starts(letter) | _starts(digit) | _starts(other)
@@ -90,14 +90,14 @@ def _gpt2(letter, digit, space, white, other):
 
 @inlined
 def _cl100k(letter, digit, digits_together, space, blank, newline, other):
-    """Where pretokens of `cl100k` and its kin begin, but for contractions:
+    """Return the starts of pretokens of `cl100k` and similar patterns, except for contractions:
     `[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`."""
     first_newline = _after(other) & newline
-    taken = ((newline + first_newline) ^ newline) & newline  # line ends that belong to the others before them
+    taken = ((newline + first_newline) ^ newline) & newline  # line ends that belong to the punctuation before them
     white = (blank | newline) & ~taken
     last_blank = blank & ~((blank | newline) >> ONE)
-    final_blanks = _back_from(last_blank, blank)  # those after the last line end of their run
-    alone = _starts(other) & ~_after(space)  # others that begin a pretoken, which a letter right behind them joins
+    final_blanks = _back_from(last_blank, blank)  # blanks after the last line end of their run
+    alone = _starts(other) & ~_after(space)  # punctuation that starts a pretoken; letters right after it join
     digits = _starts(digit)
     if digits_together == 1:
         digits = digit
@@ -113,8 +113,8 @@ def _cl100k(letter, digit, digits_together, space, blank, newline, other):
 
 @inlined
 def _contraction(data, at, fold):
-    """The length of the contraction that begins with the apostrophe at data[at]; 0 for none, -1 where that depends on
-    bytes that are not ASCII."""
+    """Return the length of the contraction at the apostrophe data[at], 0 for none, -1 if it depends on bytes that are
+    not ASCII."""
     one = data[at + 1]
     two = data[at + 2]
     if fold:
@@ -131,9 +131,9 @@ def _contraction(data, at, fold):
 
 @internal
 def split_ascii(data, position, end, rules, ends, n):
-    """Write the ends of pretokens from `position` on, where one begins, for as long as ASCII alone decides.
+    """Write the ends of pretokens to `ends` from index n on, while ASCII decides them. `position` starts a pretoken.
 
-    Returns how many of `ends` are written, and where the pretoken begins that is left.
+    Return the number of ends written, and the start of the next pretoken.
     """
     while n + WINDOW <= len(ends) and position + WINDOW <= len(data):
         upper, lower, digit, space, tab, newline, apostrophe, slash, high = _classify(data, position)
@@ -148,7 +148,7 @@ def split_ascii(data, position, end, rules, ends, n):
         newline &= known
         white = blank | newline
         other = known & ~(letter | digit | white)
-        # White space at the end of what is known depends on what follows.
+        # White space at the end of the known bytes depends on the text after it.
         sure = 64 - np.int64(leading_zeros(known & ~white))
         if rules == ASCII_GPT2:
             starts = _gpt2(letter, digit, space, white, other)
@@ -160,7 +160,7 @@ def split_ascii(data, position, end, rules, ends, n):
             if rules == ASCII_O200K:
                 starts |= upper & _after(lower)
                 quotes = apostrophe & _after(letter)
-                # `[\r\n/]*` after others goes on behind line ends.
+                # `[\r\n/]*` after punctuation continues beyond line ends.
                 sure = min(sure, np.int64(trailing_zeros(slash & known & _after(newline))) - 1)
         quotes &= known
         done = 0
@@ -184,7 +184,7 @@ def split_ascii(data, position, end, rules, ends, n):
         if sure < 1:
             break
         if sure == length == end - position:
-            starts |= ONE << np.uint64(length)  # the text ends with a pretoken that is decided
+            starts |= ONE << np.uint64(length)  # the end of the text ends the last pretoken
         starts &= (ONE << np.uint64(sure)) * np.uint64(2) - ONE if sure < 64 else ALL
         starts &= ~ONE
         if starts == 0:

@@ -1,10 +1,10 @@
 """A hash table from pretokens to 64-bit counts, in two parts.
 
-Pretokens of up to 15 bytes live in `short`, uint64 (capacity, 4): the bytes in the first two words, zero
-padded, their number in the top byte of the second (so no key is zero), then the count; one row is half a
-cache line, and a probe needs no other memory. Longer ones keep their bytes in an arena: `long_slots`
-(uint64, 0 where empty) holds the upper half of the hash and an entry's number + 1, `long_entries`
-(int64, (n, 3)) the start in the arena, the length and the count.
+Pretokens of up to 15 bytes are in `short`, uint64 (capacity, 4). The first two words hold the bytes, zero padded, with
+their number in the top byte of the second word, so no key is zero. The third word is the count. A row is half a cache
+line, and a probe needs no other memory. The bytes of longer pretokens are in an arena. `long_slots`, uint64, holds the
+upper half of the hash and an entry's index + 1, or 0 if empty. `long_entries`, int64 (n, 3), holds the start in the
+arena, the length and the count.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED = range(3)  # in `state`, int64 (3,)
 def count(data, start, ends, first, last, weights, short, long_slots, long_entries, arena, state):
     """Count the pretokens ends[first:last], the first of which starts at data[start].
 
-    Each counts weights[i] times, or once where `weights` is empty. Returns the index of the first pretoken
-    not counted because the table must grow; `last` when all are.
+    Pretoken i counts weights[i] times, or once if `weights` is empty. Return the index of the first pretoken not
+    counted because the table must grow, or `last`.
     """
     short_mask = np.uint64(len(short) - 1)
     long_mask = np.uint64(len(long_slots) - 1)
@@ -118,7 +118,7 @@ def move_long(long_slots, long_entries, arena, larger):
 
 @kernel
 def short_bytes(short):
-    """How many bytes the pretokens in `short` have together."""
+    """Return the total bytes of the pretokens in `short`."""
     total = 0
     for i in range(len(short)):
         total += np.int64(short[i, 1] >> np.uint64(56))
@@ -127,7 +127,7 @@ def short_bytes(short):
 
 @kernel
 def export(short, long_entries, arena, state, data, offsets, counts):
-    """Write all pretokens one after another to `data`, where they start to `offsets`, and their counts."""
+    """Write the concatenated pretokens to `data`, with their offsets and counts."""
     n = 0
     at = 0
     for i in range(len(short)):

@@ -1,4 +1,4 @@
-"""From ids to bytes."""
+"""Decoding of ids to bytes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import numpy as np
 
 from tokenizer.kernels.tools import kernel, load_8, store_8
 
-PADDING = 16  # bytes behind the last token's, so that 16 may be loaded from where any begins
+PADDING = 16  # bytes after the last token, so that 16 bytes can be loaded from the start of any token
 
 
 @kernel
 def measure(ids, offsets, first, last):
-    """How many bytes ids[first:last] stand for, or -1 - i for the first, ids[i], that is no token.
+    """Return the number of bytes of ids[first:last], or -1 - i for the first id, ids[i], without a token.
 
-    ids: uint32; offsets: int64 (vocabulary + 1,), where each token begins in the table; what is no token has no bytes.
+    ids: uint32; offsets: int64 (vocabulary + 1,), the start of each token in the table. An id without a token has no
+    bytes.
     """
     size = 0
     for i in range(first, last):
@@ -26,9 +27,9 @@ def measure(ids, offsets, first, last):
 
 @kernel
 def write(ids, table, offsets, first, last, out, at):
-    """Write the bytes of ids[first:last] to `out`, uint8, from `at` on; where they end.
+    """Write the bytes of ids[first:last] to out[at:], uint8. Return the end of the bytes.
 
-    Most tokens are short, so 16 bytes are copied at once and what is too much is overwritten by the next.
+    Most tokens are short: each copy is 16 bytes, and the next token overwrites the excess.
     """
     safe = len(out) - PADDING
     for i in range(first, last):

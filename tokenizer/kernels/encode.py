@@ -1,8 +1,8 @@
-"""From pretokens to ids, batch by batch: caches of recent pretokens in front of the merging in `apply_kernel`.
+"""Encoding of pretokens, batch by batch: caches of recent pretokens in front of the merging in `kernels.merges`.
 
-What takes time is waiting for memory. So a batch goes through in steps, each of which asks for the
-cache lines that the next one reads: pack and hash; look up in the caches, writing the ids and leaving gaps for what
-they do not have. When some of these wait, they are merged, by turns, and the gaps are closed.
+Memory latency dominates. So a batch is processed in steps, and each step prefetches the cache lines of the next. First
+pack and hash the pretokens, then look them up in the caches: hits write their ids, misses leave gaps. When enough
+misses have accumulated, their merges run interleaved, and the gaps are closed.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from tokenizer.kernels.tools import (
     store_8,
 )
 
-# In `state`: ids written and documents done; documents scanned and where to go on; where the first pretoken not
-# encoded starts, its number in `ends` and that of the last; room needed in `out`.
+# Indices in `state`: ids written, documents encoded; documents scanned, position of the scanner; start of the first
+# pretoken not encoded, its index in `ends`, and the end of the used part of `ends`; room needed in `out`.
 OUT, DOCUMENT, SCANNED, POSITION, START, FIRST, LAST, NEEDED = range(8)
 DONE, MORE, GROW, LONG = range(4)  # what `encode` returns
 BATCH = 512
-BATCHES = 64  # in a turn; a pretoken may be of any number of pieces
-WAITING = 128  # as many pretokens that no cache has are worth merging together
-CUT = 5  # pretokens of this many bytes and more are taken apart; if they are ASCII, only from SHORT on
-LARGE = 64  # pretokens of this many bytes and more are not cached
+BATCHES = 64  # most batches per call of `_encode`; a pretoken may have any number of pieces
+WAITING = 128  # misses that are worth merging together
+CUT = 5  # pretokens of at least this many bytes are split into pieces; those that end in ASCII only from SHORT bytes
+LARGE = 64  # pretokens of at least this many bytes are not cached
 
 
-# Pretokens that no cache has, in the order of the text, for which there are gaps in `out`.
+# Pretokens that missed the caches, in text order. Each has a gap in `out`.
 MISSES = WAITING + BATCH + 1
 MISSES_RECORD = np.dtype(
     [
@@ -58,37 +58,36 @@ MISSES_RECORD = np.dtype(
         ("low", np.uint64, MISSES),  # as in a batch
         ("high", np.uint64, MISSES),
         ("rows", np.uint64, MISSES),
-        ("written", np.int64, MISSES),  # where in `out` the gap begins, of as many places as there are bytes
-        ("counts", np.int64, MISSES),  # how many ids are in `found`
-        ("places", np.int64, MISSES),  # and where they begin
-        ("merging", np.int64, MISSES),  # which ones are merged
-        ("items", np.int64, (MISSES, 2)),  # their starts and lengths
-        ("spans", np.int64, (MISSES, 2)),  # and where in `found` their ids are, and how many
+        ("written", np.int64, MISSES),  # start of the gap in `out`, which has one place per byte
+        ("counts", np.int64, MISSES),  # number of ids in `found`
+        ("places", np.int64, MISSES),  # start of the ids in `found`
+        ("merging", np.int64, MISSES),  # indices of the misses to merge
+        ("items", np.int64, (MISSES, 2)),  # start and length of each
+        ("spans", np.int64, (MISSES, 2)),  # start and number of its ids in `found`
         ("found", np.uint32, MISSES * SCAN_LIMIT + SCRATCH),
     ]
 )
 
-# Scratch memory for pretokens on their way, one record, which is one argument of a kernel where as many arrays would
-# take longer to hand over than a short text to encode.
+# Scratch memory of `encode`: one record, because passing as many arrays takes longer than encoding a short text.
 BATCH_RECORD = np.dtype(
     [
         ("ends", np.int64, BATCH),  # of pieces
-        ("low", np.uint64, BATCH),  # the two words of a pretoken as `pack` gives them; of a large one the last word,
-        ("high", np.uint64, BATCH),  # 0,
-        ("lengths", np.int64, BATCH),  # and its length in bytes
-        ("rows", np.uint64, BATCH),  # the first row of its key in its cache
-        ("written", np.int64, BATCH),  # where in `out` its ids or its gap begin
+        ("low", np.uint64, BATCH),  # first word of the packed pretoken; last word of a large pretoken
+        ("high", np.uint64, BATCH),  # second word of the packed pretoken; 0 for a large one
+        ("lengths", np.int64, BATCH),  # bytes of a large pretoken
+        ("rows", np.uint64, BATCH),  # first row of its key in its cache
+        ("written", np.int64, BATCH),  # start of its ids or its gap in `out`
         ("misses", MISSES_RECORD),
         ("scratch", SCRATCH_RECORD),
     ]
 )
-NO_ROW = ALL  # of a pretoken that no cache takes
+NO_ROW = ALL  # in place of the row of a pretoken that is not cached
 
 
 @inlined
 def _piece_end(data, start, end, joined):
-    """Where the first piece of data[start:end] ends: between two bytes that no token has side by side, where no merge
-    ever reaches across. The pieces are merged as the whole is, and return more often."""
+    """Return the end of the first piece of data[start:end]: between two bytes that are adjacent in no token, so that no
+    merge crosses. Merging the pieces gives the ids of the whole, and pieces recur more often."""
     limit = min(end, start + SCRATCH + 1)
     i = start + 1
     while i < limit and joined[np.int64(data[i - 1]) << 8 | np.int64(data[i])]:
@@ -98,10 +97,10 @@ def _piece_end(data, start, end, joined):
 
 @internal
 def _pack(data, start, ends, joined, caches, batch):
-    """Fill a batch with pretokens, long ones in pieces, packed and hashed.
+    """Fill a batch with packed and hashed pretokens, long ones in pieces.
 
-    Returns how many there are, and the number of the pretoken that the next belongs to. It stops at one that is too
-    long, or too near the end of the data to load, whose end and length it leaves in the batch.
+    Return the size of the batch, and the index of the next pretoken. The batch ends before a pretoken that is too long,
+    or too near the end of the data to load, but holds its end and length.
     """
     small = caches.small
     small_mask = np.uint64(len(small) - 2 * SMALL_ROW)
@@ -112,7 +111,7 @@ def _pack(data, start, ends, joined, caches, batch):
     while k < BATCH and pretoken < pretokens:
         end = ends[pretoken]
         length = end - start
-        # Joined by `&` and `|` because that is one branch, hardly ever taken in English.
+        # `&` and `|` make this one branch, rarely taken in English.
         if (length >= CUT) & (data[np.uint64(end - 1)] >= 0x80) | (length >= SHORT) | (start > safe):
             whole_end = end
             end = _piece_end(data, start, end, joined) if length >= CUT else end
@@ -149,7 +148,7 @@ def _pack(data, start, ends, joined, caches, batch):
 
 @inlined
 def _pack_large(data, start, length, large):
-    """The last word of a large pretoken, and the first of its two rows, for which it asks."""
+    """Return the last word of a large pretoken, and the first of its two rows, which are prefetched."""
     words = (length + 7) >> 3
     h = np.uint64(length)
     for w in range(words - 1):
@@ -166,10 +165,10 @@ def _pack_large(data, start, length, large):
 
 @internal
 def _look_up(data, n, caches, tokens, batch, misses, out, at):
-    """Write the ids of the n pretokens of a batch to out[at:] where the caches have them. The others leave gaps of as
-    many places as they have bytes, and are appended to the `misses` that there are.
+    """Look up the n pretokens of a batch in the caches, and write their ids to out[at:].
 
-    Returns how many there are now, and where in `out` it all ends.
+    A miss leaves a gap of one place per byte, and is appended to the `misses` earlier ones. Return the new number of
+    misses, and the end of ids and gaps in `out`.
     """
     small = caches.small
     large = caches.large
@@ -181,7 +180,7 @@ def _look_up(data, n, caches, tokens, batch, misses, out, at):
         low = batch.low[k]
         batch.written[k] = at
         if high:
-            # Which of the two rows it is cannot be predicted, so no branch depends on it; nor on the number of ids.
+            # No branch depends on which of the two rows matches or on the number of ids, which are unpredictable.
             first = (small[row] ^ low) | (small[row + ONE] ^ high) << np.uint64(COUNT_BITS)
             second = (small[row + np.uint64(4)] ^ low) | (small[row + np.uint64(5)] ^ high) << np.uint64(COUNT_BITS)
             if min(first, second) == 0:
@@ -211,9 +210,9 @@ def _look_up(data, n, caches, tokens, batch, misses, out, at):
 
 @internal
 def _find_or_merge(data, misses, used, merges, tokens, large, missed, scratch):
-    """Find the first `misses` among the tokens, and merge the others, to `found` from `used` on."""
+    """Look up the first `misses` as whole tokens, and merge the rest. Write the ids to `found` from `used` on."""
     n = 0
-    found = missed.found[:]  # sliced, so as to have no length in its type, for each of which would be compiled
+    found = missed.found[:]  # a slice has no length in its type, so one compiled version serves all lengths
     for m in range(misses):
         start = missed.starts[m]
         length = missed.lengths[m]
@@ -245,7 +244,7 @@ def _find_or_merge(data, misses, used, merges, tokens, large, missed, scratch):
 
 @internal
 def _find_or_merge_one(data, start, length, merges, tokens, found, heap):
-    """Find or merge a pretoken of more than SCAN_LIMIT bytes, to the beginning of `found`; how many ids it has."""
+    """Look up or merge a pretoken of more than SCAN_LIMIT bytes. Write its ids to `found` and return their number."""
     token = find_long(data, start, start + length, tokens)
     if token >= 0:
         found[0] = token
@@ -257,10 +256,10 @@ def _find_or_merge_one(data, start, length, merges, tokens, found, heap):
 
 @internal
 def _close_gaps(misses, end, missed, out, id_offsets, document, documents):
-    """Put the ids of the missing in their places, and move what is written between them to its own, and with it where
-    documents document + 1 to `documents` begin.
+    """Write the ids of the misses into their gaps, and move the ids between the gaps to close them.
 
-    end: where in `out` it all ends, gaps included; returns where it ends without.
+    Adjusts the starts of documents document + 1 to `documents` in `id_offsets`. end: end of ids and gaps in `out`.
+    Return the end of the ids without gaps.
     """
     at = missed.written[0]
     moved = 0
@@ -275,7 +274,7 @@ def _close_gaps(misses, end, missed, out, id_offsets, document, documents):
         moved += missed.lengths[m] - count
         segment = missed.written[m] + missed.lengths[m]
         segment_end = missed.written[m + 1] if m + 1 < misses else end
-        # Two at a time; the one beyond the end has been moved already, or is nothing.
+        # Two ids at a time; the one beyond the end was moved already, or is unused.
         for i in range(0, segment_end - segment, 2):
             store_8(out, at + i, load_8(out, segment + i))
         at += segment_end - segment
@@ -286,8 +285,10 @@ def _close_gaps(misses, end, missed, out, id_offsets, document, documents):
 
 @internal
 def _end_documents(n, at, batch, offsets, id_offsets, document):
-    """Write where the documents begin that follow one of the n pretokens, gaps included; `at`: where the last of these
-    ends. Returns the number of the document that the next pretoken belongs to."""
+    """Write the starts of the documents that begin within or after this batch to `id_offsets`, gaps included.
+
+    at: end of the batch in `out`. Return the document of the next pretoken.
+    """
     documents = len(offsets) - 1
     k = 0
     while document < documents and offsets[document + 1] <= batch.ends[n - 1]:
@@ -300,7 +301,7 @@ def _end_documents(n, at, batch, offsets, id_offsets, document):
 
 @internal
 def _remember(data, misses, missed, caches):
-    """Put what was missing into the caches, where its ids fit."""
+    """Insert the misses whose ids fit into the caches."""
     small = caches.small
     large = caches.large
     found = missed.found
@@ -315,7 +316,7 @@ def _remember(data, misses, missed, caches):
         if length < SHORT and n <= 4:
             high = missed.high[m] | np.uint64(n) << np.uint64(64 - COUNT_BITS)
             if small[row] == low and small[row + np.uint64(1)] == high:
-                continue  # the second of two that waited is there already
+                continue  # an equal miss before this one was just inserted
             for w in range(SMALL_ROW):
                 small[row + np.uint64(SMALL_ROW + w)] = small[row + np.uint64(w)]
             small[row] = low
@@ -350,9 +351,9 @@ def _remember(data, misses, missed, caches):
 def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, out, id_offsets, state):
     """Encode the pretokens ends[first:], the first of which starts at data[start].
 
-    Whole pretokens are looked up in `tokens` before they are merged. Ids go to `out` (uint32, room for one a
-    byte and three more) from state[OUT] on; id_offsets[d] is where those of document d begin. Returns the index of the
-    first pretoken not encoded, and whether that is because a piece of it is longer than SCRATCH.
+    Whole pretokens are looked up in `tokens` before they are merged. Ids go to out[state[OUT]:], uint32, with room for
+    one id per byte and three more; id_offsets[d] is the start of document d. Return the index of the first pretoken not
+    encoded, and whether a piece of it is longer than SCRATCH.
     """
     missed = batch.misses
     misses = 0
@@ -369,7 +370,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
         first += pretokens
         stopped = n < BATCH and first < len(ends)
         if stopped and batch.lengths[n] <= SCRATCH:
-            # One that the caches do not take; the next batch begins behind it.
+            # This piece is not cached; the next batch starts after it.
             stopped = False
             end = batch.ends[n]
             length = batch.lengths[n]
@@ -414,13 +415,13 @@ def encode(
 ):  # fmt: skip
     """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
 
-    Ids go to `out` (uint32) from state[OUT] on; id_offsets[d] is where those of document d begin. ends: int64 scratch
-    memory; what it holds from state[FIRST] to state[LAST] is encoded before anything is scanned. scratch: one
-    BATCH_RECORD. Then come what `scan` takes of a pattern, `Merges`, `Tokens` and `Caches`, all array by array, because
-    numba takes longer to take tuples apart than a short text takes to be encoded.
+    Ids go to out[state[OUT]:], uint32; id_offsets[d] is the start of document d. ends: int64 scratch memory;
+    ends[state[FIRST]:state[LAST]] is encoded before more text is scanned. scratch: one BATCH_RECORD. The rest are the
+    pattern's arguments of `scan`, then `Merges`, `Tokens` and `Caches` array by array, because numba takes longer to
+    unpack tuples than to encode a short text.
 
-    Returns DONE; MORE when there is more to do; GROW when `out` must have state[NEEDED] places more; LONG when of the
-    pretoken that ends at ends[state[FIRST]] a piece of more bytes than SCRATCH begins at state[START].
+    Return DONE; MORE after `chunks` chunks; GROW if `out` needs state[NEEDED] more places; LONG if a piece of more than
+    SCRATCH bytes starts at state[START], in the pretoken that ends at ends[state[FIRST]].
     """
     merges = Merges(byte_ids, pairs, of_bytes, joined)
     tokens = Tokens(short, long, blob, token_offsets)
@@ -436,7 +437,7 @@ def encode(
             )  # fmt: skip
             if state[LAST] == 0:
                 continue
-        state[NEEDED] = ends[state[LAST] - 1] - state[START] + 4  # an id a byte, and what is written beyond
+        state[NEEDED] = ends[state[LAST] - 1] - state[START] + 4  # one id per byte, and the excess of wide stores
         if state[OUT] + state[NEEDED] > len(out):
             return GROW
         state[FIRST], stopped = _encode(

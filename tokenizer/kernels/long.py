@@ -1,9 +1,9 @@
 """Merging a very long pretoken, such as a megabyte of one letter, in time proportional to its bytes.
 
-Where every merge ranks behind those that make its two parts, which `monotone` tells, no merge makes a pair of lower
-rank than its own. So pairs go into buckets by rank, and one bucket after the other is emptied: all its merges
-first, then the pairs that these have made. That needs no heap, and the memory that each step waits for is known
-beforehand.
+This needs a vocabulary in which every merge ranks after the merges that make its parts (see `monotone`). Then no merge
+makes a pair of lower rank than its own. Pairs go into one bucket per rank, and the buckets are emptied in order: first
+all merges of a bucket, then the look-up of the pairs they made. This needs no heap, and all memory accesses can be
+prefetched.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import numpy as np
 from tokenizer.kernels.tables import find_pair, pair_bucket, pair_key
 from tokenizer.kernels.tools import inlined, kernel, prefetch
 
-NONE, FRESH = -1, -2  # instead of a rank: no pair that merges starts here; one that is yet to be looked up
-ID, NEXT, PREVIOUS, RANK, NODE = range(5)  # parts of a node, and their number
-COUNT, OLDER, FIRST, CHUNK = 0, 1, 2, 16  # parts of a chunk, and its size, which is a cache line's
+NONE, FRESH = -1, -2  # in place of a rank: no merge starts here; pair not looked up yet
+ID, NEXT, PREVIOUS, RANK, NODE = range(5)  # fields of a node, and their number
+COUNT, OLDER, FIRST, CHUNK = 0, 1, 2, 16  # fields of a chunk, and its size: one cache line
 PLACES = CHUNK - FIRST
 BEGUN, CURRENT, CHUNKS, FREE = range(4)  # in `state`
 NEW_STATE = 0, 0, 0, NONE
-AHEAD = 8
+AHEAD = 8  # prefetch distance in merges
 
 
 class Long(NamedTuple):
-    """Memory for n bytes, which may be used again once all buckets are empty."""
+    """Arrays for a pretoken of n bytes; reusable once all buckets are empty."""
 
-    nodes: np.ndarray  # int32, NODE for each byte: id, neighbours, and the rank of the pair that starts here
-    newest: np.ndarray  # int32, for each rank: the chunk of its bucket that has room, or NONE
-    chunks: np.ndarray  # int32, CHUNK for each: how many places it holds, the chunk filled before it, and the places
-    done: np.ndarray  # int32: where merges of one bucket were made
-    state: np.ndarray  # int64 (4,): bytes laid out, the rank at hand, chunks ever used, the first free one
+    nodes: np.ndarray  # int32, NODE per byte: id, neighbours, and rank of the pair that starts here
+    newest: np.ndarray  # int32, per rank: newest chunk of its bucket, or NONE
+    chunks: np.ndarray  # int32, CHUNK each: number of places, previous chunk of the bucket, places
+    done: np.ndarray  # int32: places of the merges of one bucket
+    state: np.ndarray  # int64 (4,): bytes laid out, current rank, chunks ever used, first free chunk
 
 
 def make_long(n: int, ranks: int) -> Long:
     return Long(
         nodes=np.empty(NODE * n, dtype=np.int32),
         newest=np.full(ranks, NONE, dtype=np.int32),
-        # A merge takes one place out of the buckets and puts up to two in.
+        # A merge removes one place from the buckets and adds up to two.
         chunks=np.empty(CHUNK * (2 * n // PLACES + min(ranks, 2 * n) + 1), dtype=np.int32),
         done=np.empty(n // 2 + 1, dtype=np.int32),
         state=np.array(NEW_STATE, dtype=np.int64),
@@ -46,7 +46,7 @@ def make_long(n: int, ranks: int) -> Long:
 
 
 def monotone(listed: np.ndarray, ranks: np.ndarray, tokens: int) -> bool:
-    """Whether every merge, int32 (n, 3), ranks behind those that make its parts."""
+    """Return whether every merge, int32 (n, 3), ranks after the merges that make its parts."""
     made = np.full(tokens, NONE, dtype=np.int64)
     np.maximum.at(made, listed[:, 2], ranks)
     return bool((np.maximum(made[listed[:, 0]], made[listed[:, 1]]) < ranks).all())
@@ -96,7 +96,7 @@ def begin(data, start, n, merges, long, work):
 
 @inlined
 def _look_up(left, right, nodes, pairs, chunks, newest, state):
-    """Find the pair of two neighbours and put it into its bucket."""
+    """Look up the pair of two neighbours and put it into its bucket."""
     value = find_pair(pairs, pair_key(nodes[NODE * left + ID], nodes[NODE * right + ID]))
     rank = np.int64(np.int32(value >> np.uint64(32)))
     nodes[NODE * left + RANK] = rank
@@ -106,7 +106,7 @@ def _look_up(left, right, nodes, pairs, chunks, newest, state):
 
 @inlined
 def _merge_at(place, n, made, nodes):
-    """Merge the pair that starts at a place into the id `made`."""
+    """Merge the pair that starts at a place into the id `made`. Return the next place."""
     gone = np.int64(nodes[NODE * place + NEXT])
     after = np.int64(nodes[NODE * gone + NEXT])
     nodes[NODE * place + ID] = made
@@ -120,7 +120,7 @@ def _merge_at(place, n, made, nodes):
 
 @kernel
 def merge(n, merges, made_by, long, work):
-    """Empty buckets until about `work` places are done; whether any is left. made_by: int32, the id each rank makes."""
+    """Empty buckets until about `work` places are done. Return whether any are left. made_by: int32, id per rank."""
     nodes = long.nodes
     chunks = long.chunks
     newest = long.newest
@@ -140,10 +140,10 @@ def merge(n, merges, made_by, long, work):
             for k in range(count):
                 place = np.int64(chunks[CHUNK * chunk + FIRST + k])
                 if nodes[NODE * place + RANK] != rank:
-                    continue  # the pair that started here is no more
+                    continue  # stale: the pair that started here has gone
                 before = np.int64(nodes[NODE * place + PREVIOUS])
                 if before >= 0 and nodes[NODE * before + RANK] == rank:
-                    continue  # a run of one symbol, which is merged from its left end
+                    continue  # inside a run of one symbol, which merges from its left end
                 while True:
                     done[merged] = place
                     merged += 1
@@ -156,7 +156,7 @@ def merge(n, merges, made_by, long, work):
             state[FREE] = chunk
             chunk = older
         newest[rank] = NONE
-        # From the right, so that of two neighbours made here the left one looks the pair up, once.
+        # From right to left, so that for two adjacent new ids only the left one looks up their pair.
         for k in range(merged - 1, -1, -1):
             if k >= AHEAD:
                 place = np.int64(done[k - AHEAD])
@@ -180,7 +180,7 @@ def merge(n, merges, made_by, long, work):
 
 @kernel
 def write(n, long, out, at):
-    """Write the ids that are left to `out` from `at` on; where they end."""
+    """Write the remaining ids to out[at:]. Return the end of the ids."""
     place = np.int64(0)
     while place < n:
         out[at] = long.nodes[NODE * place + ID]

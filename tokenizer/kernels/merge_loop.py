@@ -1,10 +1,10 @@
-"""The merge loop of training, in time proportional to the replacements made.
+"""The merge loop of training, in time proportional to the number of replacements.
 
-A pair first occurs in the very merge that makes the newer of its two symbols, so new pairs are found through arrays
-indexed by symbol, no hash table is needed, and a stretch is written once. After that merge a pair's count can only
-fall: a heap entry may be stale, but never too low; and pairs too rare to be merged soon need not be on the heap.
+A pair first occurs in the merge that makes the newer of its two symbols. So arrays indexed by symbol find new pairs
+without a hash table, and a pair's list of positions is written once. After that merge its count can only fall. A heap
+entry may therefore be stale but never too low, and pairs too rare to be merged soon need not be on the heap.
 
-What takes time is waiting for memory, so the nodes and records of the positions to come are asked for beforehand.
+Memory latency dominates, so nodes and records of the next positions are prefetched.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from tokenizer.kernels.pairs import (
 from tokenizer.kernels.runs import give_up_in_runs, replace_in_runs
 from tokenizer.kernels.tools import inlined, kernel, prefetch
 
-NODES_AHEAD, RECORDS_AHEAD = 24, 8  # how many positions beforehand memory is asked for
+NODES_AHEAD, RECORDS_AHEAD = 24, 8  # prefetch distances in positions
 
 MORE, GROW, TIDY, REFILL, FINISHED = range(5)  # what `merge` returns
 
 
 def step(function: Callable):
-    """A part of `merge` that is called in one place: it is compiled in there, not first apart, which takes longer."""
+    """Compile a function into `merge`, its only caller, which takes less time than compiling it separately."""
     return numba.njit(inline="always")(function)
 
 
@@ -56,8 +56,8 @@ def merge(training, merges, min_count, max_length, work):
     """Make merges until `merges` is full, about `work` replacements are done, memory is short, or no pair is left.
 
     merges: int32 (n, 2), filled from state[MERGES] on with pairs of symbols; merge k makes symbol 256 + k.
-    Returns MORE when there is more to do, GROW when the records, the heap or the events must grow, TIDY when the pool
-    is full, REFILL when nothing is left on the heap but rarer pairs may be put there, or FINISHED.
+    Return MORE after `work` replacements, GROW if the records, the heap or the events must grow, TIDY if the pool is
+    full, REFILL if the heap is empty but rarer pairs exist, or FINISHED.
     """
     records = training.records
     heap = training.heap
@@ -74,7 +74,7 @@ def merge(training, merges, min_count, max_length, work):
             continue
         new = 256 + state[MERGES]
         occurrences = records[RECORD * record + LENGTH]
-        # Each symbol can stand once to the left and once to the right of the new one, itself included.
+        # Each symbol, the new one included, makes at most one new pair as left and one as right neighbour.
         most_new_pairs = min(2 * new + 2, 2 * occurrences + 4 * state[RUNS])
         if (
             state[RECORDS] + most_new_pairs > len(training.on_heap)
@@ -109,7 +109,7 @@ def merge(training, merges, min_count, max_length, work):
 
 @step
 def _correct_first(heap, records, free, on_heap, state, record):
-    """Put the heap's first entry, whose pair has become rarer, where it belongs now."""
+    """Move the heap's first entry, whose count has fallen, to its place."""
     count = records[RECORD * record + COUNT]
     if count >= state[FLOOR]:
         sink_first(heap, state[HEAP], count, records[RECORD * record + KEY], record)
@@ -122,7 +122,7 @@ def _correct_first(heap, records, free, on_heap, state, record):
 
 @step
 def _give_up(nodes, pool, records, free, state, record):
-    """Forget a pair that would make too long a token."""
+    """Remove a pair that would make too long a token."""
     start = records[RECORD * record + START]
     for k in range(start, start + records[RECORD * record + LENGTH]):
         node = NODE * np.int64(pool[k])
@@ -133,10 +133,10 @@ def _give_up(nodes, pool, records, free, state, record):
 
 @step
 def _replace(training, record, new, to_second, to_after):
-    """Put the new symbol wherever the pair stands, from left to right.
+    """Replace the pair by the new symbol at all its positions, from left to right.
 
-    to_second, to_after: bytes from the pair's first symbol to its second, and to what follows. Returns how many pairs
-    came to be, which are in `made`, and how often, which is in `events`.
+    to_second, to_after: bytes from the pair's first symbol to its second, and to the next symbol. Return the number of
+    new pairs, listed in `made`, and of their occurrences, listed in `events`.
     """
     nodes = training.nodes
     counts = training.counts
@@ -162,7 +162,7 @@ def _replace(training, record, new, to_second, to_after):
         second = node + NODE * to_second
         after = node + NODE * to_after
         following = np.int64(nodes[second + PAIR])
-        # An overlapping occurrence of the same pair is gone before it is visited.
+        # This removes an overlapping occurrence of the same pair before it is visited.
         nodes[second + PAIR] = NONE
         if following != record:
             leave(records, free, on_heap, state, following, weight)
@@ -198,7 +198,7 @@ def _replace(training, record, new, to_second, to_after):
 
 @step
 def _ask_ahead(nodes, pool, counts, records, lengths, k, end, to_second, to_after):
-    """Ask for the memory that replacing the pair at positions to come will read and write."""
+    """Prefetch the nodes, counts and records that the replacement at the next positions uses."""
     if k + NODES_AHEAD < end:
         position = np.int64(pool[k + NODES_AHEAD])
         prefetch(nodes, NODE * (position - 1))
@@ -215,7 +215,7 @@ def _ask_ahead(nodes, pool, counts, records, lengths, k, end, to_second, to_afte
 
 @inlined
 def _enter(nodes, records, events, happened, record, position, weight):
-    """Count a new pair at a position, and write down where: its stretch of the pool is not known yet."""
+    """Count a new pair at a position, and append it to `events`: the pair has no part of the pool yet."""
     records[RECORD * record + COUNT] += weight
     records[RECORD * record + LENGTH] += 1
     nodes[NODE * position + PAIR] = record
@@ -225,7 +225,7 @@ def _enter(nodes, records, events, happened, record, position, weight):
 
 @step
 def _list_new_pairs(training, made, happened):
-    """Give the pairs that came to be their stretches of the pool, and put their positions there."""
+    """Allocate parts of the pool for the new pairs, and write their positions."""
     records = training.records
     state = training.state
     for m in range(made):
@@ -243,7 +243,7 @@ def _list_new_pairs(training, made, happened):
 
 @step
 def _offer_new_pairs(training, made, new):
-    """Put the pairs that came to be on the heap if they are frequent enough, and clear what they were found by."""
+    """Push the new pairs that are frequent enough on the heap, and clear their entries in `with_left`, `with_right`."""
     records = training.records
     on_heap = training.on_heap
     state = training.state

@@ -1,4 +1,4 @@
-"""One pretoken's merges: two ways to merge, some short ones by turns or a long one through a heap."""
+"""Merging of pretokens in two ways: several short ones interleaved, or a long one through a heap."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from tokenizer.kernels.tools import (
 )
 
 SCAN_LIMIT = 64  # longer pretokens are merged through a heap
-SCRATCH = 4096  # pretokens longer than this are left to the caller
+SCRATCH = 4096  # bytes; the caller handles longer pretokens
 
-LANES = 12  # pretokens merged by turns
-NO_RANK = np.uint32(0xFFFFFFFF)  # of a pair that does not merge
-PLACES = SCAN_LIMIT + 8  # of a lane in the arrays of `Lanes`; its first byte has the second
+LANES = 12  # pretokens whose merges are interleaved
+NO_RANK = np.uint32(0xFFFFFFFF)  # rank of a pair that does not merge
+PLACES = SCAN_LIMIT + 8  # of a lane in the arrays of LANES_RECORD; byte i is at place i + 1
 
 LANE = np.dtype(
     [
-        ("item", np.int64),  # which pretoken; -1 for none
-        ("padded", np.uint64),  # its bytes, up to whole vectors
-        ("left", np.uint64),  # a bit for every place that is left of it
-        ("at", np.uint64),  # the place of the last merge, and the pair there
+        ("item", np.int64),  # index of the pretoken, -1 for none
+        ("padded", np.uint64),  # its bytes, rounded up to whole vectors
+        ("left", np.uint64),  # bit mask of its remaining places
+        ("at", np.uint64),  # place of the last merge, and the key of its new pair
         ("after_key", np.uint64),
-        ("before", np.uint64),  # the place before it, and the pair there
+        ("before", np.uint64),  # place before it, and the key of its new pair
         ("before_key", np.uint64),
     ]
 )
-# Scratch memory of `merge_short` for the pretokens that take turns; PLACES a lane, one for each byte.
+# Scratch memory of `merge_short`: PLACES per lane, one per byte.
 LANES_RECORD = np.dtype(
     [
         ("ids", np.int32, LANES * PLACES),
-        ("merged", np.int32, LANES * PLACES),  # what the pair that starts at the place becomes
-        ("ranks", np.uint32, LANES * PLACES),  # that pair's rank: the leftmost least is the one to merge
+        ("merged", np.int32, LANES * PLACES),  # merged id of the pair that starts at the place
+        ("ranks", np.uint32, LANES * PLACES),  # rank of that pair; the leftmost minimum merges next
         ("state", LANE, LANES),
     ]
 )
 
 
 class Heap(NamedTuple):
-    """Scratch memory for a long pretoken of up to n bytes, a linked list of what is left of it and a heap of pairs."""
+    """Scratch memory for a pretoken of up to n bytes: a linked list of remaining ids and a heap of pairs."""
 
     ids: np.ndarray  # int32 (n,)
     nexts: np.ndarray  # int32 (n,)
     previous: np.ndarray  # int32 (n,)
     values: np.ndarray  # uint64 (n,): rank << 32 | merged id of the pair that starts here, else NOTHING
-    # uint64 (2 n,): rank << 32 | place, so that the least is the leftmost of the lowest rank; `values` tells stale ones
+    # uint64 (2 n,): rank << 32 | place, so the minimum is the leftmost of the lowest rank; `values` shows stale entries
     entries: np.ndarray
 
 
@@ -65,7 +65,7 @@ def make_heap(n: int) -> Heap:
     return Heap(ids, nexts, previous, np.empty(n, dtype=np.uint64), np.empty(2 * n, dtype=np.uint64))
 
 
-# The same as a record, which is one argument of a kernel.
+# `Heap` as a record, which is one kernel argument.
 HEAP_RECORD = np.dtype(
     [
         *((name, np.int32, SCRATCH) for name in ("ids", "nexts", "previous")),
@@ -89,9 +89,9 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
     """Merge n pretokens of at most SCAN_LIMIT bytes each, always the pair of lowest rank, leftmost first.
 
     items: int64 (n, 2), start in data and length. The ids of item k are written to found[spans[k, 0]:][:spans[k, 1]],
-    from `used` on; returns where they all end. Looking a pair up waits for memory; so LANES pretokens take turns, each
-    asking for its next two rows of `pairs` one turn before it reads them. Places never move; the set bits of
-    LEFT tell which are left.
+    from `used` on. Return the end of all ids. Pair look-ups wait for memory, so LANES pretokens take turns: each
+    prefetches its next two rows of `pairs` one turn before it reads them. Places never move; the set bits of `left` are
+    the remaining ones.
     """
     ids = lanes.ids
     merged = lanes.merged
@@ -103,12 +103,12 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
     begun = 0
     busy = n > 0
     while busy:
-        # First all take what they asked for, or begin; then all look for their next merge. In between, what was
-        # written a word at a time has come to rest, and can be read by vectors without waiting.
+        # First all lanes read their prefetched pairs or start a pretoken; then all search their next merge. In between,
+        # the scalar stores complete, so the vector loads of the search do not stall.
         for lane in range(LANES):
             first = np.uint64(lane * PLACES + 1)
             if state[lane].item >= 0:
-                # Without a neighbour the key is none's, and what is written before the first place is never read.
+                # Without a neighbour the key matches no pair, and the place before the first is never read.
                 place = state[lane].before
                 value = find_pair(pairs, state[lane].before_key)
                 ranks[first + place] = value >> np.uint64(32)
@@ -120,7 +120,7 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
             elif begun < n:
                 start = np.uint64(items[begun, 0])
                 length = np.uint64(items[begun, 1])
-                padded = length + np.uint64(7) & ~np.uint64(7)  # whole vectors in the search for the least
+                padded = length + np.uint64(7) & ~np.uint64(7)  # the search for the minimum reads whole vectors
                 final = start + length - ONE
                 byte = np.uint64(data[start])
                 for i in range(padded):
@@ -186,7 +186,7 @@ def merge_short(data, items, n, merges, lanes, found, used, spans):
 def heap_begin(data, start, first, last, n, merges, heap, size):
     """Lay out bytes first..last of a long pretoken of n bytes for `heap_merge`.
 
-    Returns the heap's size; `size` is what the call for the bytes before returned.
+    size: size of the heap after the bytes before `first`. Return the new size.
     """
     for i in range(first, last):
         heap.ids[i] = merges.byte_ids[data[start + i]]
@@ -216,9 +216,9 @@ def _heap_push(entries, size, entry):
 
 @kernel
 def heap_merge(n, merges, heap, size, work):
-    """Do up to `work` steps on a pretoken of n bytes; the heap's size, 0 when no pair is left.
+    """Do up to `work` steps on a pretoken of n bytes. Return the heap's size, 0 if no pair is left.
 
-    Each merge takes one entry and adds at most two, so that none is below twice the bytes.
+    Each merge removes one entry and adds at most two, so the heap never exceeds 2 n entries.
     """
     pairs = merges.pairs
     ids = heap.ids
@@ -247,7 +247,7 @@ def heap_merge(n, merges, heap, size, work):
         at = np.int64(entry & LOW_HALF)
         value = values[at]
         if (value ^ entry) >> np.uint64(32):
-            continue  # stale: the pair that starts here is another by now
+            continue  # stale: another pair starts here now
         gone = nexts[at]
         after = nexts[gone]
         before = previous[at]
@@ -269,7 +269,7 @@ def heap_merge(n, merges, heap, size, work):
 
 @kernel
 def heap_ids(n, heap, out, at):
-    """Write the ids that are left to `out` from `at` on; where they end."""
+    """Write the remaining ids to out[at:]. Return the end of the ids."""
     i = 0
     while i < n:
         out[at] = heap.ids[i]
@@ -280,13 +280,13 @@ def heap_ids(n, heap, out, at):
 
 @kernel
 def merge_tokens(tokens, first, last, merges, memory, learn, parts):
-    """Merge each token's own bytes; parts: int32 (tokens, 3), how many ids are left and the first two of them.
+    """Merge the bytes of each token. parts: int32 (tokens, 3), the number of remaining ids and the first two.
 
-    With `learn` the two that are left are put into `merges` as the merge that makes the token, with its id as rank,
-    before the next token is looked at; it stops at a token that is not left in two. Tokens longer than SCRATCH are
-    said to leave none. Returns the token it stopped at, or `last`.
+    With `learn`, two remaining ids become the merge that makes the token, with its id as rank, before the next token
+    is merged; the kernel stops at a token with another number of ids. Tokens longer than SCRATCH get 0 ids. Return the
+    token where it stopped, or `last`.
     """
-    # Sliced, because what has its length in its type is compiled for each length.
+    # A slice has no length in its type, so one compiled version serves all lengths.
     items = memory[0].item[:]
     span = memory[0].span[:]
     found = memory[0].found[:]

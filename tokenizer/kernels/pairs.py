@@ -1,10 +1,10 @@
-"""What the merge loop of training works on: positions, the records of pairs, and the heap of pairs.
+"""Data of the merge loop of training: positions, records of pairs, and the heap of pairs.
 
-Every byte of every distinct pretoken is a position, a node of three numbers: a symbol, the record of the pair that
-starts there, and the pretoken's number. A symbol of several bytes stands at its first and at its last position,
-so that both neighbours are found by the lengths of symbols. Each pair has a record, and the positions where it may
-start as a stretch of one pool, in ascending order, which is what replacing from left to right asks for. An entry whose
-node says another record is stale and passed over; so a position leaves a pair by one write.
+Every byte of every distinct pretoken is a position, with a node of three numbers: the symbol, the record of the pair
+that starts there, and the index of the pretoken. A symbol of several bytes is stored at its first and last position, so
+that symbol lengths lead to both neighbours. Each pair has a record and a range of the pool with its positions in
+ascending order, for replacement from left to right. A pool entry is stale, and skipped, if its node has another record;
+so one write removes a position from a pair.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import numpy as np
 
 from tokenizer.kernels.tools import inlined, kernel
 
-SYMBOL, PAIR, WORD, NODE = range(4)  # parts of a node, and their number
-COUNT, KEY, START, LENGTH, RECORD = range(5)  # parts of a pair's record, and their number; KEY is left << 32 | right
-# In `state`: how much is used of each; FLOOR is the least count on the heap.
+SYMBOL, PAIR, WORD, NODE = range(4)  # fields of a node, and their number
+COUNT, KEY, START, LENGTH, RECORD = range(5)  # fields of a record, and their number; KEY is left << 32 | right
+# Indices in `state`: used lengths of the arrays; FLOOR is the least count on the heap.
 RECORDS, FREE, POOL, HEAP, FLOOR, MERGES, RUNS = range(7)
 NONE = -1
 
 
 class Training(NamedTuple):
-    """All that the merge loop works on. `index` is int32, or int64 where there are 2**31 positions or pretokens."""
+    """All data of the merge loop. `index` is int32, or int64 from 2**31 positions or pretokens on."""
 
-    nodes: np.ndarray  # index, NODE for each position; the first and the last position belong to no pretoken
-    counts: np.ndarray  # int64, of each pretoken
+    nodes: np.ndarray  # index, NODE per position; the first and last position belong to no pretoken
+    counts: np.ndarray  # int64, per pretoken
     pool: np.ndarray  # index: positions
-    records: np.ndarray  # int64, RECORD for each pair
-    free: np.ndarray  # int32: records to be used again
-    on_heap: np.ndarray  # uint8, for each record
-    heap: np.ndarray  # int64 (n, 3): count, key and record, four children a node
-    lengths: np.ndarray  # int64, bytes of each symbol
-    with_left: np.ndarray  # int32, all NONE: during a merge, the record of (symbol, new one)
-    with_right: np.ndarray  # int32, all NONE: the record of (new one, symbol)
-    made: np.ndarray  # int32: the records made in a merge
-    events: np.ndarray  # index (n, 2): records and positions of pairs that came to be in a merge
-    runs: np.ndarray  # int64 (n, RUN): long pretokens that are mostly runs, see `run_kernel`
-    old_runs: np.ndarray  # the same shape: the runs before a merge
+    records: np.ndarray  # int64, RECORD per pair
+    free: np.ndarray  # int32: free records
+    on_heap: np.ndarray  # uint8, per record
+    heap: np.ndarray  # int64 (n, 3): count, key and record; a heap with four children per node
+    lengths: np.ndarray  # int64: bytes per symbol
+    with_left: np.ndarray  # int32: record of (symbol, new symbol) during a merge, otherwise NONE
+    with_right: np.ndarray  # int32: record of (new symbol, symbol) during a merge, otherwise NONE
+    made: np.ndarray  # int32: records made by a merge
+    events: np.ndarray  # index (n, 2): records and positions of the new pairs of a merge
+    runs: np.ndarray  # int64 (n, RUN): long pretokens that are mostly runs, see `kernels.runs`
+    old_runs: np.ndarray  # same shape: the runs before a merge
     state: np.ndarray  # int64 (7,)
 
 
@@ -55,7 +55,7 @@ def lay_out(data, offsets, symbol_of_byte, first, last, skipped, nodes):
 
 @kernel
 def count_first_pairs(nodes, counts, records, free, on_heap, state, first, last, record_of_pair):
-    """Count the pairs of bytes that start at positions first..last. record_of_pair: int64 (65536,), at first NONE."""
+    """Count the pairs of bytes that start at positions first..last. record_of_pair: int64 (65536,), initially NONE."""
     for position in range(first, last):
         node = NODE * position
         word = nodes[node + WORD]
@@ -70,7 +70,7 @@ def count_first_pairs(nodes, counts, records, free, on_heap, state, first, last,
 
 @kernel
 def place_first_pairs(records, state):
-    """Give every record its stretch of the pool, to be filled."""
+    """Allocate a range of the pool for every record."""
     for record in range(state[RECORDS]):
         records[RECORD * record + START] = state[POOL]
         state[POOL] += records[RECORD * record + LENGTH]
@@ -79,7 +79,7 @@ def place_first_pairs(records, state):
 
 @kernel
 def list_first_pairs(nodes, pool, records, first, last):
-    """Put positions first..last into the stretches of their pairs."""
+    """Write positions first..last to the ranges of their pairs."""
     for position in range(first, last):
         record = nodes[NODE * position + PAIR]
         if record != NONE:
@@ -89,7 +89,7 @@ def list_first_pairs(nodes, pool, records, first, last):
 
 @inlined
 def new_record(records, free, on_heap, state, left, right, held):
-    """The number of a record for a pair that did not occur. held: 1 where it must not be freed yet, else 0."""
+    """Return a record for a new pair. held: 1 if it must not be freed yet, else 0."""
     if state[FREE]:
         state[FREE] -= 1
         record = np.int64(free[state[FREE]])
@@ -105,7 +105,7 @@ def new_record(records, free, on_heap, state, left, right, held):
 
 @inlined
 def first_record(records, free, on_heap, state, record_of_pair, left, right):
-    """Return the number of the record of a pair of bytes."""
+    """Return the record of a pair of bytes, a new one if needed."""
     record = record_of_pair[left << 8 | right]
     if record == NONE:
         record = new_record(records, free, on_heap, state, left, right, 0)
@@ -115,7 +115,7 @@ def first_record(records, free, on_heap, state, record_of_pair, left, right):
 
 @inlined
 def leave(records, free, on_heap, state, record, weight):
-    """Take `weight` occurrences out of a pair's count."""
+    """Subtract `weight` from a pair's count, and free its record at 0 unless the heap has it."""
     if record != NONE:
         count = records[RECORD * record + COUNT] - weight
         records[RECORD * record + COUNT] = count
@@ -132,7 +132,7 @@ def free_record(records, free, state, record):
 
 @inlined
 def _precedes(count, key, other_count, other_key):
-    """Whether a pair is merged before another: larger count, then smaller left, then smaller right id."""
+    """Return whether a pair merges before another: larger count, then smaller left id, then smaller right id."""
     return count > other_count or (count == other_count and key < other_key)
 
 
@@ -158,7 +158,7 @@ def push(heap, records, on_heap, state, record):
 
 @inlined
 def sink_first(heap, size, count, key, record):
-    """Put an entry in the place of the heap's first one."""
+    """Replace the heap's first entry, and restore the heap order."""
     i = 0
     while True:
         child = 4 * i + 1
@@ -188,9 +188,9 @@ def drop_first(heap, state):
 
 @kernel
 def refill(records, on_heap, heap, state, floor):
-    """Put all pairs on the heap that occur at least `floor` times and are not on it.
+    """Push all pairs with a count of at least `floor` that are not on the heap.
 
-    Returns 0, or how many they are where the heap has no room for them.
+    Return 0, or their number if the heap has no room.
     """
     wanted = 0
     for record in range(state[RECORDS]):
@@ -207,8 +207,11 @@ def refill(records, on_heap, heap, state, floor):
 
 @kernel
 def tidy(nodes, pool, records, by_start, first, used):
-    """Close the gaps in the pool. by_start: int64, the records in the order of their stretches; those before number
-    `first` are done and fill the pool up to `used`. Returns (first, used), after about a million places."""
+    """Compact the pool. by_start: int64, the records in the order of their ranges.
+
+    The ranges of by_start[:first] are compacted and fill pool[:used]. Return (first, used) after about a million
+    entries.
+    """
     work = 1_000_000
     while first < len(by_start) and work > 0:
         record = by_start[first]

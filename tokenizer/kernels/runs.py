@@ -1,8 +1,8 @@
 """Merging in long pretokens that are mostly runs of one byte, such as 64 MB of spaces.
 
-A run of one symbol is one row with a repeat count, so merging (x, x) halves the run. A run of n symbols holds n - 1
-pairs, and one more pair joins it to the next run of its pretoken. Neighbouring runs of a pretoken have different
-symbols. Pair counts go into the records that `pair_kernel` keeps for all pretokens.
+A run of one symbol is one row with a repeat count, so merging (x, x) halves the run. A run of n symbols has n - 1 inner
+pairs, and one outer pair with the next run of its pretoken. Neighbouring runs of a pretoken have different symbols.
+Pair counts are in the records of `kernels.pairs`, shared with all pretokens.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tokenizer.kernels.pairs import COUNT, KEY, NONE, RECORD, RUNS, first_record
 from tokenizer.kernels.tools import inlined, internal, kernel
 
 SYMBOL, REPEAT, INNER, OUTER, WORD, RUN = range(6)  # columns of a run, and their number
-# INNER: record of (symbol, symbol). OUTER: record of (symbol, next run's symbol). WORD: number of the pretoken.
-SEEK = -2  # in place of a record: a pair with the new symbol, to be found or made
+# INNER: record of (symbol, symbol). OUTER: record of (symbol, next run's symbol). WORD: index of the pretoken.
+SEEK = -2  # in place of a record: a pair with the new symbol, to be looked up or made
 
 
 @kernel
@@ -35,7 +35,7 @@ def count_run_pairs(runs, counts, records, free, on_heap, state, record_of_pair)
 
 @internal
 def give_up_in_runs(runs, state, record):
-    """Forget a pair that would make too long a token."""
+    """Remove a pair that would make too long a token."""
     for i in range(state[RUNS]):
         if runs[i, INNER] == record:
             runs[i, INNER] = NONE
@@ -45,7 +45,7 @@ def give_up_in_runs(runs, state, record):
 
 @internal
 def replace_in_runs(training, record, new, made):
-    """Replace the pair by the new symbol in all runs. Returns `made`, the number of pairs made in this merge."""
+    """Replace the pair by the new symbol in all runs. Return `made`, the number of pairs made by this merge so far."""
     runs = training.runs
     old = training.old_runs
     records = training.records
@@ -110,7 +110,7 @@ def replace_in_runs(training, record, new, made):
 
 @internal
 def _append(training, symbol, repeat, inner, link, word, new, made):
-    """Append a run that `link` joins to the run before it, if that is of the same pretoken. Returns `made`."""
+    """Append a run. `link` is its pair with the run before it, if both are of one pretoken. Return `made`."""
     runs = training.runs
     records = training.records
     state = training.state
@@ -142,7 +142,7 @@ def _append(training, symbol, repeat, inner, link, word, new, made):
 
 @inlined
 def _pair_with_new(training, left, right, new, made):
-    """Return the record of a pair with the new symbol, and `made`, one more if the pair had no record."""
+    """Return the record of a pair with the new symbol, and `made`, incremented if the record is new."""
     if right == new:
         by_neighbour = training.with_left
         neighbour = left

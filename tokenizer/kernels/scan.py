@@ -1,4 +1,4 @@
-"""The scanner: one loop that runs a pattern's automaton over UTF-8 and writes where each pretoken ends."""
+"""The scanner: one loop that runs a pattern's automaton over UTF-8 and writes the end of each pretoken."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from tokenizer.splitting.patterns import (
 def scan(data, offsets, document, position, ends, actions, loops, byte_classes, code_point_classes, fold, ascii_rules):
     """Split documents until `ends` is full or the documents are done.
 
-    data: uint8 bytes of all documents; offsets: int64, document d is data[offsets[d]:offsets[d + 1]], and
-    documents follow one another without gaps. `document`, `position`: where to go on (the start of a
-    pretoken). Writes the end of each pretoken to `ends` (int64); a pretoken starts where the last one ended.
-    Bytes that are no UTF-8 are pretokens of one byte each, and text is split as if it ended before them.
-    Returns (pretokens written, document, position).
+    data: uint8, all documents without gaps; document d is data[offsets[d]:offsets[d + 1]], offsets int64. document,
+    position: where to continue, at the start of a pretoken. Writes the end of each pretoken to `ends`, int64; the next
+    pretoken starts there. Each byte that is not UTF-8 is a pretoken, and text is split as if it ended before it. Return
+    (pretokens written, document, position).
     """
     n = 0
     documents = len(offsets) - 1
@@ -44,7 +43,7 @@ def scan(data, offsets, document, position, ends, actions, loops, byte_classes, 
             state = START
             mark = position
             while True:
-                # The class and width of the code point at `position`; END past the text and at bytes that are no UTF-8.
+                # Class and width of the code point at `position`; END after the text and at bytes that are not UTF-8.
                 scanner_class = END
                 width = 1
                 if position < end:

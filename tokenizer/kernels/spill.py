@@ -1,4 +1,4 @@
-"""Putting pretokens in the order of their bytes, and merging what is in order."""
+"""Sorting of pretokens by their bytes, and merging of sorted ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _swap_bytes(x):
 
 @kernel
 def first_words(data, offsets, words):
-    """Write the first eight bytes of every pretoken, zero padded, as a number that orders like them."""
+    """Write the first eight bytes of every pretoken, zero padded, as a big-endian number: it sorts like the bytes."""
     for i in range(len(words)):
         start = offsets[i]
         length = offsets[i + 1] - start
@@ -33,7 +33,7 @@ def first_words(data, offsets, words):
 
 @kernel
 def compare(data, start, end, other_data, other_start, other_end):
-    """Negative, zero or positive as data[start:end] comes before, equals or comes after the other."""
+    """Return a negative number, 0 or a positive number as data[start:end] is less, equal or greater than the other."""
     common = min(end - start, other_end - other_start)
     k = 0
     while k + 8 <= common and load_8(data, start + k) == load_8(other_data, other_start + k):
@@ -48,7 +48,7 @@ def compare(data, start, end, other_data, other_start, other_end):
 
 @kernel
 def _sink(data, offsets, order, first, size, i, item):
-    """Put `item` in place i of the heap order[first:first + size], or below."""
+    """Sink `item` from place i of the heap order[first:first + size]."""
     while True:
         child = 2 * i + 1
         if child >= size:
@@ -68,7 +68,7 @@ def _sink(data, offsets, order, first, size, i, item):
 
 @kernel
 def order_ties(data, offsets, words, order):
-    """Complete an `order` by first words: sort the pretokens that have the same ones."""
+    """Complete an `order` by first words: sort the pretokens with equal first words."""
     first = 0
     n = len(order)
     while first < n:
@@ -100,7 +100,7 @@ def order_ties(data, offsets, words, order):
 
 @kernel
 def gather(data, offsets, counts, order, out_data, out_offsets, out_counts):
-    """Write the pretokens in `order`, with equal neighbours added up; returns how many."""
+    """Write the pretokens in `order`, with equal neighbours added up. Return their number."""
     n = 0
     at = 0
     for i in order:
@@ -120,7 +120,7 @@ def gather(data, offsets, counts, order, out_data, out_offsets, out_counts):
 
 @kernel
 def ascending(data, offsets, first, last):
-    """Whether every pretoken of first:last comes after the one before it."""
+    """Return whether every pretoken of first:last sorts after its predecessor."""
     for i in range(max(first, 1), last):
         if compare(data, offsets[i - 1], offsets[i], data, offsets[i], offsets[i + 1]) >= 0:
             return False
@@ -129,7 +129,7 @@ def ascending(data, offsets, first, last):
 
 @kernel
 def up_to(data, offsets, first, last, bound):
-    """The end of those of the pretokens first:last, which ascend, that do not come after `bound`."""
+    """Return the index after the last of the ascending pretokens first:last that is at most `bound`."""
     while first < last:
         middle = (first + last) >> 1
         if compare(data, offsets[middle], offsets[middle + 1], bound, 0, len(bound)) <= 0:

@@ -1,4 +1,4 @@
-"""The tables that tell which pairs merge and which whole tokens there are: filled once, then read by all."""
+"""Hash tables of merges and of whole tokens, filled once, then shared by all threads."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ LOW_HALF = np.uint64(0xFFFFFFFF)
 
 
 class Merges(NamedTuple):
-    """Which pairs merge."""
+    """The merges of a vocabulary, by pair."""
 
     byte_ids: np.ndarray  # int32 (256,): the id of each single byte
     # A hash table, uint64, in buckets of a cache line: four keys, left id << 32 | right id, and their four values,
-    # rank << 32 | merged id. NOTHING marks what is empty, and as a value a pair that does not merge.
+    # rank << 32 | merged id. NOTHING is an empty key, and the value of a pair that does not merge.
     pairs: np.ndarray
-    of_bytes: np.ndarray  # uint64 (65536,): what `pairs` has for two single bytes, by their values
-    joined: np.ndarray  # bool (65536,): whether a token may have two bytes side by side, by their values
+    of_bytes: np.ndarray  # uint64 (65536,): values of `pairs` for two single bytes, by left << 8 | right
+    joined: np.ndarray  # bool (65536,): whether two bytes may be adjacent in a token, by left << 8 | right
 
 
 class Tokens(NamedTuple):
     """Whole tokens by their bytes; token t is blob[offsets[t]:offsets[t + 1]]."""
 
-    short: np.ndarray  # a hash table, uint64, rows of 4: up to 15 bytes as `pack` gives them, and the id
+    short: np.ndarray  # a hash table, uint64, rows of 4: up to 15 packed bytes, and the id
     long: np.ndarray  # a hash table, uint64 (capacity,): the upper half of the hash and id + 1, 0 where empty
     blob: np.ndarray  # uint8, read-only
     offsets: np.ndarray  # int64 (tokens + 1,)
@@ -45,7 +45,7 @@ class Tokens(NamedTuple):
 
 @inlined
 def pair_bucket(pairs, key):
-    """Where in `pairs` the search for a pair begins."""
+    """Return the index in `pairs` where the search for a pair starts."""
     return key * HASH_1 >> np.uint64(40) & np.uint64(len(pairs) - 8)
 
 
@@ -56,10 +56,10 @@ def pair_key(left, right):  # of ids
 
 @inlined
 def find_pair(pairs, key):
-    """What `pairs` has for two ids; NOTHING where they do not merge."""
+    """Return the value of a pair, or NOTHING if it does not merge."""
     bucket = pair_bucket(pairs, key)
     value = find_in_bucket(pairs, bucket, key)
-    # A full bucket goes on in the next. The two are joined by `&` because that is one branch, hardly ever taken.
+    # A full bucket continues in the next. `&` makes the condition one branch, rarely taken.
     while (value == NOTHING) & (pairs[bucket + np.uint64(3)] != NOTHING):
         bucket = bucket + np.uint64(8) & np.uint64(len(pairs) - 1)
         value = find_in_bucket(pairs, bucket, key)
@@ -68,13 +68,13 @@ def find_pair(pairs, key):
 
 @kernel
 def look_up_pair(pairs, left, right):
-    """As `find_pair`, for a few look-ups from Python."""
+    """As `find_pair`, callable from Python."""
     return find_pair(pairs, pair_key(left, right))
 
 
 @inlined
 def insert_pair(pairs, key, value):
-    """Whether the pair was new."""
+    """Insert a pair. Return whether it was new."""
     bucket = pair_bucket(pairs, key)
     while True:
         for place in range(4):
@@ -89,7 +89,7 @@ def insert_pair(pairs, key, value):
 
 @kernel
 def fill_byte_pairs(merges):
-    """Look every two bytes up in `pairs` once."""
+    """Fill `of_bytes` with the values of all pairs of bytes."""
     for left in range(256):
         for right in range(256):
             key = pair_key(merges.byte_ids[left], merges.byte_ids[right])
@@ -98,7 +98,7 @@ def fill_byte_pairs(merges):
 
 @kernel
 def insert_pairs(pairs, listed, ranks):
-    """Fill the empty table; listed: int32 (n, 3), left, right and merged id. The first that repeats a pair, or -1."""
+    """Fill the empty table. listed: int32 (n, 3), left, right and merged id. Return the first repeated pair, or -1."""
     for i in range(len(listed)):
         value = np.uint64(ranks[i]) << np.uint64(32) | np.uint64(listed[i, 2])
         if not insert_pair(pairs, pair_key(listed[i, 0], listed[i, 1]), value):
@@ -108,13 +108,13 @@ def insert_pairs(pairs, listed, ranks):
 
 @inlined
 def short_slot(low, high, tokens):
-    """Where in `tokens.short` the search for a packed token begins."""
+    """Return the index in `tokens.short` where the search for a packed token starts."""
     return np.int64(mix(low, high) >> np.uint64(20) & np.uint64(len(tokens.short) - 1) & ~np.uint64(3))
 
 
 @inlined
 def find_short(low, high, tokens):
-    """The id of the token with these packed bytes, or -1."""
+    """Return the id of the token with these packed bytes, or -1."""
     short = tokens.short
     row = short_slot(low, high, tokens)
     token = np.int64(-1)
@@ -128,7 +128,7 @@ def find_short(low, high, tokens):
 
 @internal
 def find_long(data, start, end, tokens):
-    """The id of the token with these 16 bytes or more, or -1."""
+    """Return the id of the token data[start:end] of at least 16 bytes, or -1."""
     mask = np.uint64(len(tokens.long) - 1)
     h = hash_bytes(data, start, end)
     slot = h >> np.uint64(20) & mask
@@ -150,7 +150,7 @@ def find_long(data, start, end, tokens):
 
 @kernel
 def find_token(data, start, end, tokens):
-    """The id of the token with these bytes, or -1."""
+    """Return the id of the token data[start:end], or -1."""
     if end - start < SHORT:
         low, high = pack_slowly(data, start, end - start)
         return find_short(low, high, tokens)
@@ -159,7 +159,7 @@ def find_token(data, start, end, tokens):
 
 @kernel
 def insert_tokens(tokens):
-    """Fill the empty tables, leaving out empty tokens; the id of the first that repeats an earlier one, or -1."""
+    """Fill the empty tables with all tokens but empty ones. Return the id of the first repeated token, or -1."""
     long_mask = np.uint64(len(tokens.long) - 1)
     for token in range(len(tokens.offsets) - 1):
         start = tokens.offsets[token]
@@ -187,9 +187,9 @@ def insert_tokens(tokens):
 
 @kernel
 def pairs_by_bytes(tokens, first, last, pairs, used):
-    """List every pair of tokens that together are one of the tokens first..last, into int32 (n, 3) from `used` on.
+    """Write every pair of tokens that concatenate to a token of first..last to `pairs`, int32 (n, 3), from `used` on.
 
-    Columns: left, right, whole. Returns (tokens done, rows used); stops early when `pairs` could overflow.
+    Columns: left, right, merged. Return (tokens done, rows used). Stops early before `pairs` could overflow.
     """
     for token in range(first, last):
         start = tokens.offsets[token]

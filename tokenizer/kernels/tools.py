@@ -1,4 +1,4 @@
-"""What several kernels share: loads and stores of several bytes at once, bit counts, and hashes."""
+"""Tools of the kernels: decorators, wide loads and stores, vector operations, bit counts, and hashes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ HASH_1 = np.uint64(0x9E3779B97F4A7C15)
 HASH_2 = np.uint64(0x6A09E667F3BCC909)
 HASH_3 = np.uint64(0xBB67AE8584CAA73B)
 
-# Kernels count no references to arrays, which they neither make nor keep: that takes longer than the work of a loop.
+# No reference counting of arrays: kernels neither create nor keep arrays, and counting takes longer than a loop step.
 _OPTIONS = {"nogil": True, "_nrt": False}
-# Without the code that takes Python's objects apart, which takes long to compile.
+# Without the wrappers that unpack Python objects, which take long to compile.
 _INTERNAL = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 class _Cache(FunctionCache):
-    """Loads kernels as they are. numba would first ready all of its library for the compiler, which takes longer than
-    everything else until a kernel runs, and imports SciPy where there is one."""
+    """Cache that loads kernels without initializing numba's compiler library.
+
+    numba's own cache does so first, which imports SciPy if installed and is the slowest step before a kernel runs.
+    """
 
     def load_overload(self, signature, target):
         with self._guard_against_spurious_io_errors():
@@ -35,27 +37,27 @@ class _Cache(FunctionCache):
 
 
 def kernel(function: Callable):
-    """What Python calls."""
+    """Compile a function that Python calls."""
     dispatcher = _by_types_alone(numba.njit(**_OPTIONS)(function))
-    with suppress(RuntimeError):  # no folder can be written to: it is compiled in every process
+    with suppress(RuntimeError):  # no writable folder: every process compiles the kernel
         dispatcher._cache = _Cache(function)
-    # What would import the extensions of numba that are installed: kernels take nothing but arrays and numbers.
+    # This hook would import installed numba extensions; kernels take only arrays and numbers.
     dispatcher._compilation_chain_init_hook = lambda: None
     return dispatcher
 
 
 def internal(function: Callable):
-    """What only kernels call."""
+    """Compile a function that only kernels call."""
     return _by_types_alone(numba.njit(**_INTERNAL)(function))
 
 
 def inlined(function: Callable):
-    """The same, for what is small and called in inner loops."""
+    """As `internal`, for small functions in inner loops: LLVM inlines them."""
     return _by_types_alone(numba.njit(**_INTERNAL, forceinline=True)(function))
 
 
 def _by_types_alone(dispatcher):
-    """Keep kernels from compiling a function once more for each constant that they call it with."""
+    """Compile a function once per argument types, not once per constant argument."""
     template_of = dispatcher.get_call_template
 
     def get_call_template(args, kws):
@@ -75,7 +77,7 @@ ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @intrinsic
 def load_8(typing_context, array, index):
-    """The eight bytes of a uint8 array from `index` on, as a little-endian uint64. Not bounds-checked."""
+    """Return the eight bytes of a uint8 array from `index` on as a little-endian uint64. Not bounds-checked."""
     signature = types.uint64(array, types.int64)
 
     def codegen(context, builder, signature, arguments):
@@ -103,7 +105,7 @@ def store_8(typing_context, array, index, value):
 
 
 def _load_vector(context, builder, array_type, array, index, lanes):
-    """The `lanes` elements of an array of unsigned integers from `index` on, as an LLVM vector."""
+    """Return `lanes` elements of an array of unsigned integers from `index` on as an LLVM vector."""
     view = context.make_array(array_type)(context, builder, array)
     pointer = builder.gep(view.data, [index])
     vector = ir.VectorType(ir.IntType(array_type.dtype.bitwidth), lanes)
@@ -120,7 +122,7 @@ def _splat(builder, value, lanes):
 
 
 def _reduce(builder, operation, vector):
-    """One element from all of a vector, by `umin` or `or`."""
+    """Reduce a vector to one element by `umin` or `or`."""
     element = vector.type.element
     name = f"llvm.vector.reduce.{operation}.v{vector.type.count}i{element.width}"
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(element, [vector.type]), name)
@@ -129,7 +131,7 @@ def _reduce(builder, operation, vector):
 
 @intrinsic
 def least_of_8(typing_context, array, index):
-    """The least of the eight elements of a uint32 array from `index` on. Not bounds-checked."""
+    """Return the minimum of eight elements of a uint32 array from `index` on. Not bounds-checked."""
 
     def codegen(context, builder, signature, arguments):
         return _reduce(builder, "umin", _load_vector(context, builder, signature.args[0], *arguments, 8))
@@ -139,7 +141,7 @@ def least_of_8(typing_context, array, index):
 
 @intrinsic
 def equal_of_8(typing_context, array, index, value):
-    """Bit i of a uint64: whether element index + i of a uint32 array is `value`, for eight. Not bounds-checked."""
+    """Return a uint64 in which bit i < 8 is whether array[index + i], uint32, equals `value`. Not bounds-checked."""
 
     def codegen(context, builder, signature, arguments):
         vector = _load_vector(context, builder, signature.args[0], *arguments[:2], 8)
@@ -151,9 +153,9 @@ def equal_of_8(typing_context, array, index, value):
 
 @intrinsic
 def find_in_bucket(typing_context, array, index, key):
-    """The value of `key` among four keys and then their four values in a uint64 array from `index` on; ALL for none.
+    """Return the value of `key` in a bucket, ALL if it has none: array[index:index + 8], four keys, then their values.
 
-    Without a branch, because which of the four it is cannot be predicted. Not bounds-checked.
+    Branchless, because the matching key is unpredictable. Not bounds-checked.
     """
 
     def codegen(context, builder, signature, arguments):
@@ -162,7 +164,7 @@ def find_in_bucket(typing_context, array, index, key):
         values = _load_vector(context, builder, signature.args[0], array, builder.add(index, index.type(4)), 4)
         nothing = ir.Constant(keys.type, [ir.Constant(ir.IntType(64), 0)] * 4)
         found = builder.icmp_unsigned("==", keys, _splat(builder, key, 4))
-        # Of the complements, because one or none is left and `or` is what every processor does quickly.
+        # At most one complement is not zero, so `or`, which is fast on every processor, selects it.
         return builder.not_(_reduce(builder, "or", builder.select(found, builder.not_(values), nothing)))
 
     return types.uint64(array, index, types.uint64), codegen
@@ -170,7 +172,7 @@ def find_in_bucket(typing_context, array, index, key):
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Ask for the cache line of an array's element `index`, which will be wanted soon. Changes nothing else."""
+    """Prefetch the cache line of array[index]."""
     signature = types.void(array, index)
 
     def codegen(context, builder, signature, arguments):
@@ -179,7 +181,7 @@ def prefetch(typing_context, array, index):
         word = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [pointer, word(0), word(3), word(1)])  # to be read, keep close, data
+        builder.call(function, [pointer, word(0), word(3), word(1)])  # read access, high locality, data cache
         return context.get_dummy_value()
 
     return signature, codegen
@@ -187,7 +189,7 @@ def prefetch(typing_context, array, index):
 
 @intrinsic
 def trailing_zeros(typing_context, mask):
-    """The number of the lowest set bit of a uint64; 64 where there is none."""
+    """Return the index of the lowest set bit of a uint64, 64 for 0."""
 
     def codegen(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -197,7 +199,7 @@ def trailing_zeros(typing_context, mask):
 
 @intrinsic
 def leading_zeros(typing_context, mask):
-    """How many bits of a uint64 stand above its highest set bit; 64 where there is none."""
+    """Return the number of bits above the highest set bit of a uint64, 64 for 0."""
 
     def codegen(context, builder, signature, arguments):
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -205,14 +207,14 @@ def leading_zeros(typing_context, mask):
     return types.uint64(types.uint64), codegen
 
 
-# Which bytes of two words up to 15 bytes take.
+# Masks of the bytes that a pretoken of up to 15 bytes takes in two words.
 _LOW_MASKS = np.array([(1 << 8 * min(length, 8)) - 1 for length in range(SHORT)], dtype=np.uint64)
 _HIGH_MASKS = np.array([(1 << 8 * max(length - 8, 0)) - 1 for length in range(SHORT)], dtype=np.uint64)
 
 
 @inlined
 def mix(low, high):
-    """Hash two 64-bit words to one whose upper bits are good."""
+    """Return a 64-bit hash of two words. Only its upper bits are well mixed."""
     h = (low ^ HASH_1) * HASH_2 ^ (high ^ HASH_2) * HASH_3
     h ^= h >> np.uint64(29)
     return h * HASH_1
@@ -220,7 +222,10 @@ def mix(low, high):
 
 @inlined
 def pack(data, start, length):
-    """Up to 15 bytes, zero padded, in two words, their number in the top byte of the second. Loads 16 bytes."""
+    """Return up to 15 bytes, zero padded, in two words, with their number in the top byte of the second.
+
+    Loads 16 bytes.
+    """
     low = load_8(data, start) & _LOW_MASKS[np.uint64(length)]
     high = load_8(data, start + 8) & _HIGH_MASKS[np.uint64(length)]
     return low, high | np.uint64(length) << np.uint64(56)
@@ -228,7 +233,7 @@ def pack(data, start, length):
 
 @internal
 def pack_slowly(data, start, length):
-    """As `pack`, but nothing is loaded that does not belong to the pretoken."""
+    """As `pack`, but loads only the bytes of the pretoken."""
     low = np.uint64(0)
     high = np.uint64(0)
     for k in range(length):
@@ -241,7 +246,7 @@ def pack_slowly(data, start, length):
 
 @inlined
 def hash_bytes(data, start, end):
-    """Hash bytes of any number; the upper bits are good."""
+    """Return a 64-bit hash of data[start:end]. Only its upper bits are well mixed."""
     h = np.uint64(end - start) * HASH_3
     k = start
     while k + 8 <= end:
@@ -255,16 +260,15 @@ def hash_bytes(data, start, end):
 
 
 def aligned(words: int, fill: int) -> np.ndarray:
-    """uint64 (words,) that begins at a cache line, so that rows that fit in one do not lie across two.
+    """Return uint64 (words,) aligned to a cache line, so that no row of up to 64 bytes spans two lines.
 
-    A large one lies in huge pages where the system has them: looking up where the pages of a table are, which is read
-    here and there, takes as long as reading it.
+    Large arrays use huge pages if available: with random access, TLB misses take as long as the reads.
     """
     boundary = 64
     if 8 * words >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         boundary = HUGE_PAGE
         pages = mmap.mmap(-1, 8 * words + boundary, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with suppress(OSError):  # a system without
+        with suppress(OSError):  # no huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)
         memory = np.frombuffer(pages, dtype=np.uint64)
     else:
