@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
-Positions = Literal["rotary", "learned", "sinusoidal", "relative", "none"]
+Positions = Literal["rotary", "learned", "sinusoidal", "relative", "alibi", "none"]
 RotaryScaling = Literal["none", "linear", "yarn", "llama3"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]

@@ -21,7 +21,7 @@ Rows = slice | Tensor
 Rotary = tuple[Tensor, Tensor] | None
 """Cosine and sine of the positions, (T, D) or (B, 1, T, D); None if positions are not rotary."""
 
-UNBOUNDED = ("relative", "none")  # kinds without a table: any length works
+UNBOUNDED = ("relative", "alibi", "none")  # kinds without a table: any length works
 YARN_FAST, YARN_SLOW = 32.0, 1.0  # turns within the original length: faster frequencies stay, slower ones are divided
 LLAMA3_HIGH, LLAMA3_LOW = 4.0, 1.0
 
@@ -173,8 +173,40 @@ def relative_buckets(offsets: Tensor, buckets: int, farthest: int, causal: bool)
     return future + torch.where(distances < exact, distances, wide)
 
 
-def score_bias(config: ModelConfig, causal: bool) -> RelativeBias | None:
+class LinearBias(Component):
+    """ALiBi: minus slope x distance, added to the scores (Press et al. 2022, https://arxiv.org/abs/2108.12409).
+
+    The paper defines it for causal stacks. An encoder uses the symmetric form: it depends on the distance only, so the
+    encoder cannot tell a text from its mirror image.
+    """
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
+
+    def forward(self, queries: slice, keys: int) -> Tensor:
+        """Return the bias (1, H, T, S) of queries at these positions and keys at 0 to S - 1."""
+        distances = _offsets(queries, keys, self.slopes.device).abs()
+        return (-self.slopes[:, None, None] * distances).unsqueeze(0)
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """Return (heads,) float32: 2^(-8 i / heads) for i from 1, if `heads` is a power of two.
+
+    Other numbers take the slopes of the next smaller power n, then every second slope of 2n.
+    """
+    power = 2 ** int(math.log2(heads))
+    slopes = [2.0 ** (-8.0 * i / power) for i in range(1, power + 1)]
+    slopes += [2.0 ** (-4.0 * i / power) for i in range(1, 2 * (heads - power), 2)]
+    return torch.tensor(slopes)
+
+
+def score_bias(config: ModelConfig, causal: bool) -> RelativeBias | LinearBias | None:
     """Return the module that maps positions of queries and keys to a bias on scores; None for other kinds."""
+    if config.positions == "alibi":
+        return LinearBias(config.heads)
     return RelativeBias(config, causal) if config.positions == "relative" else None
 
 

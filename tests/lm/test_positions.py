@@ -8,7 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm.config import ModelConfig
-from lm.positions import RelativeBias, RotaryTables, relative_buckets, rotary_frequencies, rotate, sinusoidal_table
+from lm.decoding.generation import generate
+from lm.model import build_model
+from lm.positions import (
+    LinearBias,
+    RelativeBias,
+    RotaryTables,
+    alibi_slopes,
+    relative_buckets,
+    rotary_frequencies,
+    rotate,
+    sinusoidal_table,
+)
 
 FEW = settings(max_examples=25, deadline=None)
 
@@ -117,3 +128,54 @@ def test_relative_bias_depends_on_the_offset_alone():
         diagonal = table.diagonal(offset, dim1=1, dim2=2)
         torch.testing.assert_close(diagonal, diagonal[:, :1].expand_as(diagonal))
     torch.testing.assert_close(bias(slice(30, 40), 40)[0], table[:, 30:])
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5, 6, 8, 12, 16, 25, 32, 71, 112])
+def test_alibi_slopes_are_those_of_bloom_and_mpt(heads):
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    mpt = pytest.importorskip("transformers.models.mpt.modeling_mpt")
+    slopes = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
+    torch.testing.assert_close(alibi_slopes(heads), slopes)
+    torch.testing.assert_close(alibi_slopes(heads), -mpt.build_mpt_alibi_tensor(heads, 2).flatten(1)[:, 0])
+
+
+def test_alibi_is_the_papers_example():
+    """Press et al. 2022, figure 3: with 8 heads, slopes 1/2 to 1/256 times -4 to 0 before the last of 5 positions."""
+    bias = LinearBias(8)(slice(4, 5), 5)
+    expected = torch.outer(0.5 ** torch.arange(1, 9), torch.arange(-4.0, 1.0))
+    torch.testing.assert_close(bias, expected[None, :, None])
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder-decoder"])
+def test_alibi_reads_past_the_context_length_and_makes_order_matter(architecture):
+    config = ModelConfig(
+        architecture=architecture, vocab_size=30, context_length=8, layers=2, width=24, heads=3, positions="alibi"
+    )
+    model = build_model(config, seed=0).double()
+    model.compute_dtype = torch.float64
+    ids, order = torch.arange(20)[None], torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    source = (ids,) if architecture == "encoder-decoder" else ()
+    hidden, moved = model(ids, *source), model(ids[:, order], *source)
+    assert hidden.shape == (1, 20, 24)
+    assert (hidden[:, order] - moved).abs().max() > 1e-3
+    if architecture == "encoder":  # the symmetric form knows distances, not directions
+        torch.testing.assert_close(model(ids.flip(1)).flip(1), hidden)
+    assert sum(p.numel() for p in model.stack.parameters()) == sum(p.numel() for p in model.stack.state_dict().values())
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 4}, {"kv_heads": 3}], ids=str)
+def test_alibi_generates_the_same_with_and_without_a_cache(options):
+    config = ModelConfig(vocab_size=30, context_length=12, layers=2, width=48, heads=6, positions="alibi", **options)
+    model = build_model(config, seed=1).double()
+    model.compute_dtype = torch.float64
+    with torch.no_grad():
+        for parameter in model.stack.blocks.parameters():
+            parameter *= 20  # a fresh model repeats one token
+    prompts = torch.tensor([[0, 0, 5, 7], [1, 2, 3, 4]])
+    present = torch.tensor([[False, False, True, True], [True] * 4])
+    cached, plain = (
+        generate(model, prompts, 20, present=present, temperature=0.0, use_cache=choice) for choice in (True, False)
+    )
+    assert torch.equal(cached, plain)
+    assert torch.equal(cached[0], generate(model, prompts[0, 2:], 20, temperature=0.0))
+    assert len(cached.unique()) > 3

@@ -69,6 +69,8 @@ class Textbook:
         def added(h, t, s):
             if (causal and s > t) or (config.window and abs(t - s) >= config.window):
                 return -math.inf
+            if config.positions == "alibi":
+                return -alibi_slope(h, config.heads) * abs(t - s)
             if config.positions != "relative":
                 return 0.0
             bucket = t5_bucket(s - t, config.relative_buckets, config.relative_distance, causal)
@@ -169,6 +171,16 @@ def rotated(x, config):
             angle = t / (config.rotary_base ** (i / half) * factor)
             numbers[t, i] *= complex(math.cos(angle), math.sin(angle))
     return torch.cat((numbers.real, numbers.imag), dim=1)
+
+
+def alibi_slope(head, heads):
+    """Press et al. 2022: a geometric sequence from 2^(-8 / n) by that ratio; between powers of two, interpolated."""
+    n = 1
+    while 2 * n <= heads:
+        n *= 2
+    if head < n:
+        return (2 ** (-8 / n)) ** (head + 1)
+    return (2 ** (-8 / (2 * n))) ** (2 * (head - n) + 1)
 
 
 def t5_bucket(offset, buckets, farthest, causal):
