@@ -1,4 +1,4 @@
 """Token ids to distributions: models, objectives, optimizers, schedules, metrics.
 
-Importing this package imports no torch: a command that only reads a configuration answers at once.
+Importing this package does not import torch, so that commands which only read a configuration start fast.
 """

@@ -211,7 +211,8 @@ def only(x: Tensor, rows: Tensor | None) -> Tensor:
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, T, heads x D) to (B, heads, T, D)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    split: Tensor = x.unflatten(-1, (heads, -1))
+    return split.transpose(1, 2)
 
 
 def _merge_heads(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The shape of a model, in words of the field. No torch here: a command line is built from this."""
+"""Configuration of a model. Imports no torch, because command lines are built from it."""
 
 from __future__ import annotations
 
@@ -16,88 +16,88 @@ Initialization = Literal["gpt2", "xavier"]
 AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "reference"]
 
 GATED = ("swiglu", "geglu")
-GATED_MULTIPLE = 64  # widths of a multiple of this fill the tiles of every matrix unit
-WITHOUT_DROPOUT = ("flex", "closed_form")  # attention backends that keep every weight
+GATED_MULTIPLE = 64  # multiples of 64 fill the tiles of every matrix unit
+WITHOUT_DROPOUT = ("flex", "closed_form")  # attention backends without dropout of weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A transformer's shape. One that cannot be built is a ValueError, which names the field."""
+    """The shape of a transformer. An impossible shape raises ValueError that names the field."""
 
     architecture: Architecture = "decoder"
-    """decoder: next token, causal. encoder: masked tokens, bidirectional. encoder-decoder: a target from a source."""
+    """decoder: next token, causal. encoder: masked tokens, bidirectional. encoder-decoder: target from source"""
     vocab_size: int = 0
-    """Entries of the vocabulary; 0: the tokenizer's."""
+    """Vocabulary entries; 0: the tokenizer's"""
     context_length: int = 256
-    """Positions read at once. An encoder's block of T tokens takes T + 2: <|cls|> and <|sep|>."""
+    """Tokens read at once; an encoder's block of T tokens takes T + 2, with <|cls|> and <|sep|>"""
     layers: int = 4
-    """Blocks; of an encoder-decoder, those of the encoder."""
+    """Blocks; of an encoder-decoder, blocks of the encoder"""
     decoder_layers: int = 0
-    """Blocks of an encoder-decoder's decoder; 0: as many as the encoder's."""
+    """Blocks of an encoder-decoder's decoder; 0: as in the encoder"""
     width: int = 256
-    """Components of a hidden state."""
+    """Features of a hidden state"""
     heads: int = 4
-    """Attention heads a block; each has width / heads components."""
+    """Attention heads per block, each of width / heads features"""
     kv_heads: int = 0
-    """Heads of keys and values, shared by groups of query heads; 0: as many as heads."""
+    """Key-value heads, shared by groups of query heads; 0: as many as heads"""
     mlp: bool = True
-    """Whether blocks have an MLP; without one they are attention alone."""
+    """Blocks have an MLP; without, they are attention only"""
     mlp_width: int = 0
-    """Hidden units of the MLP; 0: 4 x width, for swiglu and geglu 8/3 x width rounded up to a multiple of 64."""
+    """Hidden units of the MLP; 0: 4 x width, for swiglu and geglu 8/3 x width rounded up to a multiple of 64"""
     positions: Positions = "rotary"
-    """How order gets in: queries and keys turned, rows or sinusoids added, T5's bias on scores, or not at all."""
+    """rotary: rotates queries and keys. learned, sinusoidal: added to embeddings. relative (T5), alibi: score biases"""
     rotary_base: float = 10000.0
-    """The longest rotary wavelength is 2 pi times nearly this many positions."""
+    """Base of the rotary frequencies: the longest wavelength is nearly 2 pi x base positions"""
     rotary_scaling: RotaryScaling = "none"
-    """How rotary positions reach beyond the length that was trained on."""
+    """Scaling of rotary frequencies to read beyond the trained length"""
     rotary_factor: float = 1.0
-    """How many times the original length, where rotary positions are scaled."""
+    """Extended length / trained length, for rotary scaling"""
     rotary_original_length: int = 0
-    """The length trained on before scaling; yarn and llama3 need it."""
+    """Trained length in tokens, for yarn and llama3 scaling; 0: none"""
     relative_buckets: int = 32
-    """Distances that T5's relative bias tells apart."""
+    """Buckets of distances in T5's relative bias"""
     relative_distance: int = 128
-    """From this distance on they share a bucket."""
+    """Distance in tokens from which all share the last bucket of T5's relative bias"""
     norm: Norm = "layernorm"
-    """Kind of normalisation."""
+    """Normalisation layer"""
     norm_position: NormPosition = "pre"
-    """Before each sub-layer (GPT-2) or after the residual sum (the original Transformer, BERT)."""
+    """pre: before each sub-layer (GPT-2). post: after the residual sum (original Transformer, BERT)"""
     norm_eps: float = 1e-5
-    """Added to the variance, under the root."""
+    """Added to the variance inside the root"""
     qk_norm: bool = False
-    """Whether queries and keys are normalised, head by head, before they meet."""
+    """Normalise queries and keys per head (RMSNorm)"""
     activation: Activation = "gelu"
-    """gelu: exact, as in BERT. gelu_tanh: as in GPT-2. relu2: squared. swiglu: as in Llama. geglu: as in T5 1.1."""
+    """gelu: exact, as in BERT. gelu_tanh: as in GPT-2. relu2: squared. swiglu: as in Llama. geglu: as in T5 1.1"""
     bias: bool = True
-    """Biases in linear layers, layer norms and the masked-token head."""
+    """Biases in linear layers, layer norms and the masked-token head"""
     tied_head: bool = True
-    """The output matrix is the token embedding."""
+    """Use the token embedding as output matrix"""
     scaled_attention: bool = True
-    """Whether scores are divided by the root of the head width; T5 leaves that to the weights."""
+    """Divide scores by the root of the head width; T5 does not"""
     scaled_head: bool = False
-    """Whether hidden states are divided by the root of the width before the head, as in T5."""
+    """Divide hidden states by the root of the width before the head, as in T5"""
     token_types: int = 0
-    """Entries of a second embedding that tells segments apart, as in BERT; 0: none."""
+    """Entries of the segment embedding, as in BERT; 0: none"""
     window: int = 0
-    """A position sees this many: itself and those before it (bidirectional: as many after it); 0: all."""
+    """Attention window in tokens, the query included (bidirectional: to each side); 0: unlimited"""
     document_mask: bool = False
-    """Whether attention stops at the boundaries of documents in a block."""
+    """Restrict attention to the same document within a block"""
     soft_cap: float = 0.0
-    """Logits become cap * tanh(logits / cap); 0: they stay."""
+    """Logits become cap * tanh(logits / cap); 0: no cap"""
     dropout: float = 0.0
-    """Probability, on embeddings, attention weights and the output of each sub-layer."""
+    """Dropout probability on embeddings, attention weights and sub-layer outputs"""
     stochastic_depth: float = 0.0
-    """Probability that a sequence skips a sub-layer of the last block in training; it falls linearly to the first."""
+    """Probability that a sequence skips a sub-layer of the last block in training; falls linearly to the first block"""
     value_embeddings: int = 0
-    """Tables looked up by token and added to the values: table i in blocks i and layers - 1 - i."""
+    """Embedding tables added to the values: table i in blocks i and layers - 1 - i; 0: none"""
     embedding_skips: bool = False
-    """Whether every block reads a learned mixture of the residual stream and the embedding."""
+    """Each block reads a learned mixture of residual stream and embedding"""
     zero_projections: bool = False
-    """Whether the matrices that write to the residual stream start at zero."""
+    """Start the matrices that write to the residual stream at zero"""
     initialization: Initialization = "gpt2"
-    """Scheme of lm/initialization.py."""
+    """Scheme of initial values (lm/initialization.py)"""
     attention: AttentionBackend = "auto"
-    """Backend of lm/attention.py; auto: the fastest for device, dtype, length and mask."""
+    """Attention backend (lm/attention/); auto: fastest for device, dtype, length and mask"""
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -156,7 +156,7 @@ class ModelConfig:
             )
 
     def _fitting_width(self) -> str:
-        """Return advice to use the next width that gives every head whole, or for paired components even, width."""
+        """Return advice: the next width that heads divide, into even parts if positions pair features."""
         multiple = self.heads * (2 if self.positions in ("rotary", "sinusoidal") else 1)
         return f"try model.width={-(-self.width // multiple) * multiple}"
 
@@ -192,12 +192,12 @@ class ModelConfig:
         if self.rotary_scaling == "none" and self.rotary_factor != 1.0:
             raise ValueError(
                 f"model.rotary_factor is {self.rotary_factor}, but model.rotary_scaling is 'none': leave it at 1, or "
-                "say how, such as model.rotary_scaling=yarn"
+                "choose a scaling, such as model.rotary_scaling=yarn"
             )
         if self.rotary_scaling != "none" and self.rotary_factor == 1.0:
             raise ValueError(
                 f"model.rotary_scaling is {self.rotary_scaling!r}, but model.rotary_factor is 1, which scales nothing: "
-                "say by how much, such as model.rotary_factor=4, or leave it at 'none'"
+                "give a factor, such as model.rotary_factor=4, or leave it at 'none'"
             )
         if self.rotary_scaling in ("yarn", "llama3") and not self.rotary_original_length:
             raise ValueError(
@@ -246,12 +246,12 @@ class ModelConfig:
 
     @property
     def head_width(self) -> int:
-        """Components of one attention head."""
+        """Features of one attention head."""
         return self.width // self.heads
 
     @property
     def key_value_heads(self) -> int:
-        """Heads of keys and values, with the default filled in."""
+        """Key-value heads, with the default filled in."""
         return self.kv_heads or self.heads
 
     @property
@@ -265,12 +265,12 @@ class ModelConfig:
 
     @property
     def causal(self) -> bool:
-        """Whether the stack that predicts sees only a position itself and those before it."""
+        """Whether the predicting stack attends to the past only."""
         return self.architecture != "encoder"
 
     @property
     def embedding_norm(self) -> bool:
-        """BERT normalises the embedding too: without it a post-norm residual stream starts unscaled."""
+        """Whether the embedding is normalised, as in BERT: a post-norm residual stream would start unscaled."""
         return self.architecture == "encoder" and self.norm_position == "post"
 
 
@@ -288,7 +288,7 @@ _OF_POSITIONS = {
     "rotary": ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length"),
     "relative": ("relative_buckets", "relative_distance"),
 }
-# Far above any model, and low enough that the bytes of a matrix are a 64-bit number.
+# Upper limits: far above any model, and low enough that the bytes of a matrix fit 64 bits.
 _MOST = {
     "vocab_size": 10**8,
     "context_length": 10**8,

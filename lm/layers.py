@@ -121,7 +121,7 @@ class RMSNorm(Component):
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            normalized: Tensor = _RMSNorm.apply(x, self.weight, self.eps)
+            normalized: Tensor = _RMSNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
             return normalized
         return _normalize(x, self.eps)[0] * self.weight.to(x.dtype)
 
@@ -186,7 +186,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         return (wide * torch.sigmoid(wide * (LINEAR + CUBIC * wide * wide))).to(x.dtype)
     if x.device.type == "cpu" and torch.is_grad_enabled() and x.requires_grad:
-        activated: Tensor = _GeluTanh.apply(x)
+        activated: Tensor = _GeluTanh.apply(x)  # type: ignore[no-untyped-call]
         return activated
     return F.gelu(x, approximate="tanh")
 
@@ -224,7 +224,7 @@ class _GeluTanh(torch.autograd.Function):
 def relu_squared(x: Tensor) -> Tensor:
     """max(x, 0)^2 (So et al. 2021)."""
     if torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling():
-        activated: Tensor = _ReluSquared.apply(x)
+        activated: Tensor = _ReluSquared.apply(x)  # type: ignore[no-untyped-call]
         return activated
     return F.relu(x).square()
 

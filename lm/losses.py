@@ -1,30 +1,28 @@
-"""Cross-entropy of a linear output layer, without ever holding all of its logits.
+"""Cross-entropy of a linear output layer that never holds all logits.
 
-With N rows and V entries the logits of one step are N x V numbers, more than the rest of a small model's
-activations together. Here a chunk of rows at a time is multiplied out, scored, turned into its gradient
-(softmax minus one-hot) and multiplied back, all in the forward pass: nothing is kept, nothing recomputed.
+With N rows and V entries, the logits of a step are N x V numbers: more than all other activations of a small model.
+The forward pass takes a chunk of rows at a time, computes logits, loss and gradient (softmax minus one-hot), and
+multiplies the gradient back. It saves no logits and recomputes none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Logits at a time, at most.
-CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
-# And rows of them on a CPU, or of narrow ones on each of its cores: of fewer, products read the whole output matrix for
-# too little, and the sum of its gradient is read and written too often; of more, passes over the logits read memory.
+CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}  # logits of a chunk, at most
+# Rows of a chunk on a CPU, at most; for 16-bit logits, per core. Smaller chunks re-read the output matrix and its
+# gradient too often; the logits of larger ones leave the cache.
 CPU_ROWS, CPU_NARROW_ROWS = 512, 1024
-# Narrow ones are scored in float32 so many rows at a time that these stay in the cache.
-CPU_SCORED_ROWS = 64
+CPU_SCORED_ROWS = 64  # rows of 16-bit logits scored in float32 at a time: they stay in the cache
 
 
 class Variant(NamedTuple):
-    """What is scored instead of the plain cross-entropy of the plain logits."""
+    """Options of the loss; by default it is the cross-entropy."""
 
     soft_cap: float = 0.0
     label_smoothing: float = 0.0
@@ -42,16 +40,15 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """Sum over rows n of weights[n] * -ln softmax(z)[targets[n]], z = rows[n] W^T + b, in nats.
+    """Return the sum over rows n of weights[n] * -ln softmax(z)[targets[n]], z = rows[n] W^T + b, in nats.
 
-    rows (N, width); weight (V, width) and bias (V,) of any float dtype, cast to that of rows; targets (N,)
-    int64 in [0, V); weights (N,) constants, 1 where None. Logits have the dtype of rows, their log-sum-exp and the sum
-    are float32 (float64 for float64 rows): a scalar of that dtype. Differentiable once, with respect to
-    rows, weight and bias.
+    rows (N, width); weight (V, width) and bias (V,) of any float dtype, cast to that of rows; targets (N,) int64 in
+    [0, V); weights (N,) constants, 1 by default. Logits have the dtype of rows. Their log-sum-exp and the scalar result
+    are float32, or float64 for float64 rows. Differentiable once, with respect to rows, weight and bias.
 
     With `soft_cap` c, z becomes c tanh(z / c) (Gemma Team 2024). With `label_smoothing` s, the target has probability
-    1 - s + s / V and every other entry s / V (Szegedy et al. 2016). With `z_loss` k, k times the squared log-sum-exp
-    of z is added (Chowdhery et al. 2023). The last two are for training: they are no cross-entropy of the data.
+    1 - s + s / V and every other entry s / V (Szegedy et al. 2016). `z_loss` k adds k times the squared log-sum-exp of
+    z (Chowdhery et al. 2023). The last two are for training: the result is no cross-entropy of the data.
     """
     wide = torch.promote_types(rows.dtype, torch.float32)
     variant = Variant(soft_cap, label_smoothing, z_loss)
@@ -59,37 +56,47 @@ def linear_cross_entropy(
         weights = rows.new_ones(len(rows), dtype=wide)
     differentiable = rows.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and differentiable:
-        return _LinearCrossEntropy.apply(rows, weight, bias, targets, weights, variant)
+        loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            rows, weight, bias, targets, weights, variant
+        )
+        return loss
     total = rows.new_zeros((), dtype=wide)
-    for chunk, nats, _ in _scored_chunks(rows, weight.to(rows.dtype), bias, targets, variant, graded=False):
-        total += (nats * weights[chunk]).sum()
+    for chunk, nll, _ in _scored_chunks(rows, weight.to(rows.dtype), bias, targets, variant, graded=False):
+        total += (nll * weights[chunk]).sum()
     return total
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The gradient of nats with respect to logits is softmax - one_hot; the rest is two matrix products."""
+    """The gradient of the loss with respect to logits is softmax - one_hot; the rest is two matrix products."""
 
     @staticmethod
-    def forward(ctx, rows, weight, bias, targets, weights, variant):
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor,
+        variant: Variant,
+    ) -> Tensor:
         wide = torch.promote_types(rows.dtype, torch.float32)
         matrix = weight.to(rows.dtype)
         rows_gradient = torch.empty_like(rows)
         weight_gradient = torch.zeros_like(weight, dtype=wide)
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
         total = rows.new_zeros((), dtype=wide)
-        for chunk, nats, gradient in _scored_chunks(rows, matrix, bias, targets, variant):
+        for chunk, nll, gradient in _scored_chunks(rows, matrix, bias, targets, variant):
             scale = weights[chunk].to(wide)
-            total += (nats * scale).sum()
-            # Weights scale the narrow side of each product: a pass over the logits less.
-            narrow = scale.to(rows.dtype)
+            total += (nll * scale).sum()
+            scale = scale.to(rows.dtype)  # scales the narrow side of each product: saves a pass over the logits
             if bias_gradient is not None:
-                bias_gradient += narrow @ gradient
-            rows_gradient[chunk] = (gradient @ matrix) * narrow.unsqueeze(-1)
-            weighted = rows[chunk] * narrow.unsqueeze(-1)
+                bias_gradient += scale @ gradient
+            rows_gradient[chunk] = (gradient @ matrix) * scale.unsqueeze(-1)
+            weighted = rows[chunk] * scale.unsqueeze(-1)
             if weighted.dtype == wide:
                 weight_gradient.addmm_(gradient.T, weighted)
             elif chunk.start == 0:
-                weight_gradient.copy_(gradient.T @ weighted)  # in a third of the time that adding it to zeros takes
+                weight_gradient.copy_(gradient.T @ weighted)  # a third of the time of adding to zeros
             else:
                 weight_gradient += gradient.T @ weighted
         ctx.save_for_backward(rows_gradient, weight_gradient, bias_gradient)
@@ -98,7 +105,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, upstream):
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         rows_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
         weight_dtype, bias_dtype = ctx.dtypes
         if bias_gradient is not None:
@@ -110,11 +117,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _scored_chunks(
     rows: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, variant: Variant, graded: bool = True
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """(rows of the chunk, what each costs in nats (n,), the gradient of that with respect to its logits (n, V) in the
-    dtype of rows), the last in a buffer that is used again and again, and worked out only where `graded`.
+    """Yield (rows of the chunk, their losses (n,) in nats, the gradient with respect to their logits (n, V)).
 
-    Fresh ones for every chunk would come from the operating system page by page, which on the CPU takes
-    longer than the softmax.
+    The gradient has the dtype of rows, is valid only if `graded`, and lives in a buffer that the next chunk overwrites:
+    on the CPU, fresh pages from the operating system would take longer than the softmax.
     """
     size, at_once = _chunk_size(rows, len(matrix))
     wide = torch.promote_types(rows.dtype, torch.float32)
@@ -130,24 +136,24 @@ def _scored_chunks(
             torch.mm(rows[chunk], matrix.T, out=logits)
         else:
             torch.addmm(offset, rows[chunk], matrix.T, out=logits)
-        nats = []
-        for some, scored in zip(logits.split(at_once), targets[chunk].split(at_once), strict=True):
-            exact = some if same else all_wide[: len(some)].copy_(some)
-            probabilities = all_probabilities[: len(some)]
+        losses = []
+        for part, part_targets in zip(logits.split(at_once), targets[chunk].split(at_once), strict=True):
+            exact = part if same else all_wide[: len(part)].copy_(part)
+            probabilities = all_probabilities[: len(part)]
             if variant.soft_cap:
                 exact.div_(variant.soft_cap).tanh_().mul_(variant.soft_cap)
             torch.softmax(exact, dim=-1, out=probabilities)
             log_sum_exp = _log_sum_exp(exact, probabilities)
-            nats.append(_nats(exact, log_sum_exp, scored, variant))
+            losses.append(_nll(exact, log_sum_exp, part_targets, variant))
             if graded:
-                gradient = _gradient(exact, probabilities, log_sum_exp, scored, variant)
+                gradient = _gradient(exact, probabilities, log_sum_exp, part_targets, variant)
                 if not same:
-                    some.copy_(gradient)  # the logits are spent: their memory takes the rounded gradient
-        yield chunk, torch.cat(nats), all_probabilities[: len(logits)] if same else logits
+                    part.copy_(gradient)  # the rounded gradient overwrites the logits
+        yield chunk, torch.cat(losses), all_probabilities[: len(logits)] if same else logits
 
 
 def _chunk_size(rows: Tensor, entries: int) -> tuple[int, int]:
-    """How many rows are multiplied out at a time, and of these scored."""
+    """Return the rows of a chunk, and the rows scored at a time."""
     kind = "cuda" if rows.device.type == "cuda" else "cpu"
     size = max(1, CHUNK_ELEMENTS[kind] // entries)
     narrow = rows.dtype.itemsize < torch.float32.itemsize
@@ -158,27 +164,27 @@ def _chunk_size(rows: Tensor, entries: int) -> tuple[int, int]:
 
 
 def _log_sum_exp(logits: Tensor, probabilities: Tensor) -> Tensor:
-    """ln sum exp(logits) of each row, from logits and their softmax, in the latter's dtype.
+    """Return ln sum exp(logits) of each row, in the dtype of `probabilities`, their softmax.
 
-    The largest probability is exp(largest logit - log-sum-exp) and at least 1 / V, so its logarithm gives
-    the log-sum-exp without underflow and without a second pass of exponentials.
+    The largest probability is exp(largest logit - log-sum-exp) and at least 1 / V. Its logarithm gives the log-sum-exp
+    without underflow and without a second pass of exponentials.
     """
     return logits.amax(dim=-1).to(probabilities.dtype) - probabilities.amax(dim=-1).log()
 
 
-def _nats(logits: Tensor, log_sum_exp: Tensor, targets: Tensor, variant: Variant) -> Tensor:
-    """What each row costs, in the dtype of `log_sum_exp`."""
+def _nll(logits: Tensor, log_sum_exp: Tensor, targets: Tensor, variant: Variant) -> Tensor:
+    """Return the loss of each row in nats, in the dtype of `log_sum_exp`."""
     wide = log_sum_exp.dtype
     expected = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1).to(wide)
     if variant.label_smoothing:
         mean = logits.mean(dim=-1, dtype=wide)
         expected = (1.0 - variant.label_smoothing) * expected + variant.label_smoothing * mean
-    nats = log_sum_exp - expected
-    return nats + variant.z_loss * log_sum_exp.square() if variant.z_loss else nats
+    nll = log_sum_exp - expected
+    return nll + variant.z_loss * log_sum_exp.square() if variant.z_loss else nll
 
 
 def _gradient(logits: Tensor, probabilities: Tensor, log_sum_exp: Tensor, targets: Tensor, variant: Variant) -> Tensor:
-    """Of `_nats` with respect to the logits before the soft cap, in the memory of `probabilities`.
+    """Return the gradient of `_nll` with respect to the logits before the soft cap, in place of `probabilities`.
 
     With softmax p, smoothing s and z-loss k it is (1 + 2 k lse) p - (1 - s) one_hot - s / V, and a soft cap c
     multiplies it by 1 - (z / c)^2.

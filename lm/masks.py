@@ -1,7 +1,7 @@
-"""Who sees whom: one description of a mask, from which each backend takes what it can use.
+"""Attention masks: one description from which each backend takes what it can use.
 
-Axes: B sequences, H heads, T queries, S keys. The T queries are the last T of the S positions, so a whole sequence
-is T = S, and one more token after S - 1 cached ones is T = 1.
+Axes: B sequences, H heads, T queries, S keys. The T queries are the last T of the S positions: a whole sequence has
+T = S, one token after a cache of S - 1 has T = 1.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ ALL = slice(None)
 
 @dataclass(frozen=True, kw_only=True)
 class Mask:
-    """Which keys each query sees; every field takes some away, and without any all are seen.
+    """Which keys each query attends to. By default all; every field but `bias` hides some.
 
-    In cross-attention queries and keys count different positions: there only `present` and `bias` mean something.
+    In cross-attention, queries and keys have unrelated positions: only `present` and `bias` apply.
     """
 
     causal: bool = False
-    """A query sees no later position."""
+    """Hide later positions."""
     window: int = 0
-    """A query sees keys at a distance of less than this; 0: at any."""
+    """Hide keys at this distance or farther; 0: none."""
     segments: Tensor | None = None
-    """(B, S) integers: positions of different segments (documents) do not see each other."""
+    """(B, S) integers: hide positions of other segments (documents)."""
     present: Tensor | None = None
-    """(B, S) bool: keys that are there; the others are padding."""
+    """(B, S) bool: hide keys where this is False (padding)."""
     bias: Tensor | None = None
-    """(1 or B, H, T, S), finite, added to the scores: T5's relative bias."""
+    """(1 or B, H, T, S), finite: added to the scores, as T5's relative bias and ALiBi are."""
 
     def span(self, queries: int, keys: int, rows: slice = ALL) -> slice:
-        """The keys that causality and window leave to any query of `rows`: all others are hidden from all of them.
+        """Return the smallest range of keys that causality and window leave to the queries `rows`.
 
-        Raises ValueError where positions matter and there are more queries than keys.
+        Raises ValueError if the mask depends on positions and there are more queries than keys.
         """
         if not (self.causal or self.window or self.segments is not None):
             return slice(0, keys)
@@ -56,19 +56,19 @@ class Mask:
     def visible(
         self, queries: int, keys: int, device: torch.device, rows: slice = ALL, columns: slice = ALL
     ) -> Tensor | None:
-        """bool (1 or B, 1, 1 or rows, columns), True where the query sees the key; None where everything is seen.
+        """Return bool (1 or B, 1, 1 or rows, columns), True where the query attends; None if nothing is hidden.
 
-        `rows` of the T queries and `columns` of the S keys cut a part out of the (T, S) table without making it.
+        `rows` of the T queries and `columns` of the S keys select a part without allocating the (T, S) table.
         """
-        seen = self._by_position(queries, keys, device, rows, columns)
+        visible = self._visible_by_position(queries, keys, device, rows, columns)
         if self.segments is not None:
-            own = self.segments[:, keys - queries :][:, rows]
-            same = (own[:, :, None] == self.segments[:, None, columns]).unsqueeze(1)
-            seen = same if seen is None else seen & same
+            query_segments = self.segments[:, keys - queries :][:, rows]
+            same = (query_segments[:, :, None] == self.segments[:, None, columns]).unsqueeze(1)
+            visible = same if visible is None else visible & same
         if self.present is not None:
-            there = self.present[:, None, None, columns]
-            seen = there if seen is None else seen & there
-        return seen
+            present = self.present[:, None, None, columns]
+            visible = present if visible is None else visible & present
+        return visible
 
     def additive(
         self,
@@ -79,12 +79,12 @@ class Mask:
         rows: slice = ALL,
         columns: slice = ALL,
     ) -> Tensor | None:
-        """What is added to the scores: `bias`, and minus infinity where a query does not see a key.
+        """Return the mask as a term of the scores: `bias`, and minus infinity at hidden keys.
 
-        (1 or B, 1 or H, 1 or rows, columns) of `dtype`; None where nothing is to be added. A query that sees no key
-        has a row of minus infinities.
+        (1 or B, 1 or H, 1 or rows, columns) of `dtype`; None if it is zero everywhere. A fully masked query has a row
+        of minus infinities.
         """
-        return self._added(self.visible(queries, keys, device, rows, columns), dtype, device, rows, columns)
+        return self._additive(self.visible(queries, keys, device, rows, columns), dtype, device, rows, columns)
 
     def for_softmax(
         self,
@@ -95,34 +95,34 @@ class Mask:
         rows: slice = ALL,
         columns: slice = ALL,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """`additive` with rows of zeros where a query sees no key, and bool (1 or B, 1, 1 or rows, 1): which these are.
+        """Return `additive` with rows of zeros for fully masked queries, and `fully_masked`.
 
-        A softmax over minus infinities alone is 0 / 0; so the caller zeroes what comes out at these queries.
+        A softmax over minus infinities is 0 / 0. The caller zeroes the output of fully masked queries instead.
         """
-        seen = self.visible(queries, keys, device, rows, columns)
-        blind = self.blind(seen)
-        if blind is not None:
-            seen = seen | blind
-        return self._added(seen, dtype, device, rows, columns), blind
+        visible = self.visible(queries, keys, device, rows, columns)
+        fully_masked = self.fully_masked(visible)
+        if visible is not None and fully_masked is not None:
+            visible = visible | fully_masked
+        return self._additive(visible, dtype, device, rows, columns), fully_masked
 
-    def blind(self, seen: Tensor | None) -> Tensor | None:
-        """bool (1 or B, 1, 1 or rows, 1): the queries of `visible` that see no key; None where there cannot be any.
+    def fully_masked(self, visible: Tensor | None) -> Tensor | None:
+        """Return bool (1 or B, 1, 1 or rows, 1), True for queries without a visible key; None if there are none.
 
-        Without padding there is none: a position sees itself.
+        Only padding can hide every key: otherwise a position attends to itself.
         """
-        if self.present is None or seen is None:
+        if self.present is None or visible is None:
             return None
-        return ~seen.any(dim=-1, keepdim=True)
+        return ~visible.any(dim=-1, keepdim=True)
 
     def plain_causal(self, queries: int, keys: int) -> bool:
-        """Whether this is the whole lower triangle and nothing else, which fused kernels have a fast path for."""
+        """Return whether the mask is the lower triangle and nothing else: fused kernels have a fast path for it."""
         alone = self.segments is None and self.present is None and self.bias is None
         return self.causal and queries == keys and alone and not 0 < self.window < keys
 
     def crop(self, queries: int, keys: int) -> tuple[Mask, slice]:
-        """The keys that any query may see, and the mask that is left over them: one query in a window needs few."""
+        """Return the mask without the keys that no query attends to, and the range of keys that stay."""
         span = self.span(queries, keys)
-        if span.start == 0:  # queries are the last positions, so that nothing is cut off at the end
+        if span.start == 0:  # queries are the last positions, so nothing is cut off at the end
             return self, span
         cropped = Mask(
             causal=self.causal,
@@ -133,16 +133,18 @@ class Mask:
         )
         return cropped, span
 
-    def _added(
-        self, seen: Tensor | None, dtype: torch.dtype, device: torch.device, rows: slice, columns: slice
+    def _additive(
+        self, visible: Tensor | None, dtype: torch.dtype, device: torch.device, rows: slice, columns: slice
     ) -> Tensor | None:
         bias = None if self.bias is None else self.bias[:, :, rows, columns].to(dtype)
-        if seen is None:
+        if visible is None:
             return bias
-        return torch.where(seen, torch.zeros((), dtype=dtype, device=device) if bias is None else bias, -math.inf)
+        return torch.where(visible, torch.zeros((), dtype=dtype, device=device) if bias is None else bias, -math.inf)
 
-    def _by_position(self, queries: int, keys: int, device: torch.device, rows: slice, columns: slice) -> Tensor | None:
-        """bool (1, 1, rows, columns) from causality and window alone, or None where they hide nothing."""
+    def _visible_by_position(
+        self, queries: int, keys: int, device: torch.device, rows: slice, columns: slice
+    ) -> Tensor | None:
+        """Return bool (1, 1, rows, columns) from causality and window alone, or None if they hide nothing."""
         self.span(queries, keys)
         start, stop = _bounds(rows, queries)
         first, last = _bounds(columns, keys)
@@ -152,19 +154,21 @@ class Mask:
         ahead_hidden = 0 < self.window <= last - 1 - past - start and not self.causal
         if not (future_hidden or past_hidden or ahead_hidden):
             return None
-        distance = torch.arange(past + start, past + stop, device=device)[:, None] - torch.arange(
-            first, last, device=device
-        )
-        seen = distance >= 0 if self.causal else None
+        positions = torch.arange(past + start, past + stop, device=device)[:, None]
+        distance = positions - torch.arange(first, last, device=device)
+        if not self.causal:
+            return (distance.abs() < self.window)[None, None]
+        visible = distance >= 0
         if self.window:
-            near = distance < self.window if self.causal else distance.abs() < self.window
-            seen = near if seen is None else seen & near
-        return seen[None, None]
+            visible = visible & (distance < self.window)
+        return visible[None, None]
 
 
 def _bounds(part: slice, length: int) -> tuple[int, int]:
-    """Where `part` of `length` positions starts and stops. `indices` would make a number of a symbolic length, and a
-    model with a dynamic length could not be traced."""
+    """Return start and stop of `part` of `length` positions.
+
+    `slice.indices` alone would turn a symbolic length into a number, and a dynamic length could not be traced.
+    """
     if part == ALL:
         return 0, length
     start, stop, _ = part.indices(length)

@@ -1,7 +1,7 @@
-"""What a model is asked to predict: pure functions of token blocks and, for masks and spans, a generator.
+"""Training objectives: pure functions from token blocks, and a generator for masks and spans, to inputs and targets.
 
-numpy in, numpy out: ids of any integer dtype come in, int64 ids and float32 weights go out. A weight of 0
-takes a position out of the loss and of every metric.
+Arguments and results are numpy arrays: ids of any integer dtype in, int64 ids and float32 weights out. A weight of 0
+excludes a position from the loss and from every metric.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-SELECTED = 0.15  # of the positions without a special token (Devlin et al. 2019, 3.1)
-MASKED = 0.80  # of the selected, become the mask token
-REPLACED = 0.10  # of the selected, become a token drawn uniformly; the rest stay
-NOISE = 0.15  # of a block, taken out in spans (Raffel et al. 2020, 3.1.4)
+SELECTED = 0.15  # share of the positions without a special token (Devlin et al. 2019, 3.1)
+MASKED = 0.80  # share of the selected positions that get the mask token
+REPLACED = 0.10  # share of the selected positions that get a random token; the rest stay
+NOISE = 0.15  # share of a block removed in spans (Raffel et al. 2020, 3.1.4)
 MEAN_SPAN = 3.0  # tokens of a span
 
 
 def next_token(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Blocks (B, T + 1) to inputs, targets and weights, each (B, T): a token predicts the next."""
+    """Blocks (B, T + 1) to inputs, targets and weights, each (B, T): each token predicts the next."""
     blocks = np.asarray(blocks)
     if blocks.ndim != 2 or blocks.shape[1] < 2:
         raise ValueError(f"blocks have shape {blocks.shape}: give (B, T + 1) with T at least 1")
@@ -40,10 +40,10 @@ def masked_token(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A block (T,) to inputs, targets and weights, each (T + 2,): BERT's masking (Devlin et al. 2019, 3.1).
 
-    The sequence is `cls`, the block, `sep`. Each position that holds no special token is selected with
-    probability 15 %, independently; 80 % of the selected become `mask`, 10 % a token uniform over the
-    non-special ids (perhaps itself), 10 % stay. Weights are 1 on the selected. Targets are the sequence
-    itself. A short block may have nothing selected: its weights are all 0 and it adds nothing to the loss.
+    The sequence is `cls`, the block, `sep`; it is also the targets. Each position without a special token is selected
+    independently with probability 15 %. 80 % of the selected positions become `mask`, 10 % a token uniform over the
+    non-special ids (perhaps the same), 10 % stay. Their weights are 1. A short block may have no selected position:
+    its weights are all 0 and it adds nothing to the loss.
     """
     block = np.asarray(block)
     if block.ndim != 1:
@@ -65,7 +65,7 @@ def masked_token(
 
 
 def _ordinary_ids(generator: np.random.Generator, count: int, specials: np.ndarray, vocab_size: int) -> np.ndarray:
-    """`count` ids uniform over the non-special ones: ranks among them, moved past each special id in turn."""
+    """Return `count` ids uniform over non-special ids: ranks among them, moved past each special id in turn."""
     ids = generator.integers(0, vocab_size - len(specials), size=count)
     for special in specials:
         ids += ids >= special
@@ -82,28 +82,29 @@ def span_corruption(
     noise: float = NOISE,
     mean_span: float = MEAN_SPAN,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A block (T,) to source (S,), decoder inputs, targets and weights (N,), as T5's (Raffel et al. 2020, 3.1.4).
+    """A block (T,) to source (S,), decoder inputs, targets and weights (N,), as in T5 (Raffel et al. 2020, 3.1.4).
 
-    `noise` of the tokens are taken out, in spans of `mean_span` tokens on average; where they lie is uniform over
-    all ways to cut kept and taken tokens into that many pieces each, and the block begins with a kept one. In the
-    source each span leaves one sentinel, in order; the targets are every sentinel with the tokens of its span, then
-    `end_id`, which also ends the source, or where it is None the next sentinel. Inputs are the targets a step later,
-    after `start_id`. Weights are 1. S and N are functions of T alone: `lengths_of_span_corruption`.
+    Removes a share `noise` of the tokens, in spans of `mean_span` tokens on average. The spans are uniform over all
+    ways to cut kept and removed tokens into that many pieces each; the block begins with a kept token. In the source,
+    sentinels in order replace the spans. The targets are each sentinel followed by its span, then `end_id`, or the next
+    sentinel if it is None. `end_id` also ends the source. Inputs are `start_id` and the targets but the last. Weights
+    are 1. S and N depend on T only: see `lengths_of_span_corruption`.
     """
     block = np.asarray(block)
     if block.ndim != 1:
         raise ValueError(f"block has shape {block.shape}: give one block (T,) of token ids")
-    taken, spans = _noise_counts(len(block), noise, mean_span)
+    removed, spans = _noise_counts(len(block), noise, mean_span)
     sentinels = np.asarray(sentinel_ids, dtype=np.int64)
     needed = spans + (end_id is None)
     if len(sentinels) < needed:
         raise ValueError(f"{len(block)} tokens need {needed} sentinels, but sentinel_ids has {len(sentinels)}")
     ids = block.astype(np.int64)
-    kept_lengths = _random_segments(len(block) - taken, spans, generator)
-    taken_lengths = _random_segments(taken, spans, generator)
-    starts = np.cumsum(kept_lengths) + np.cumsum(taken_lengths) - taken_lengths
-    stops = starts + taken_lengths
-    source, targets = [], []
+    kept_lengths = _random_segments(len(block) - removed, spans, generator)
+    removed_lengths = _random_segments(removed, spans, generator)
+    starts = np.cumsum(kept_lengths) + np.cumsum(removed_lengths) - removed_lengths
+    stops = starts + removed_lengths
+    source: list[np.ndarray | list[int]] = []
+    targets: list[np.ndarray | list[int]] = []
     for start, stop, kept, sentinel in zip(starts, stops, kept_lengths, sentinels, strict=False):
         source += [ids[start - kept : start], [sentinel]]
         targets += [[sentinel], ids[start:stop]]
@@ -117,25 +118,25 @@ def span_corruption(
 def lengths_of_span_corruption(
     length: int, *, end: bool = False, noise: float = NOISE, mean_span: float = MEAN_SPAN
 ) -> tuple[int, int]:
-    """Lengths of source and targets that `span_corruption` makes of a block of `length`; `end`: with an end id."""
-    taken, spans = _noise_counts(length, noise, mean_span)
-    return length - taken + spans + end, taken + spans + 1
+    """Return the lengths of source and targets of `span_corruption` on `length` tokens; `end`: with an end id."""
+    removed, spans = _noise_counts(length, noise, mean_span)
+    return length - removed + spans + end, removed + spans + 1
 
 
 def _noise_counts(length: int, noise: float, mean_span: float) -> tuple[int, int]:
-    """Tokens to take out and spans that they form: at least one of each, and one kept token before each span."""
+    """Return the number of removed tokens and of spans: at least one of each, and a kept token before each span."""
     if length < 2:
-        raise ValueError(f"a block of {length} tokens has none to take out and one to keep: give at least 2")
+        raise ValueError(f"a block of {length} tokens is too short to remove one and keep one: give at least 2")
     if not 0.0 < noise < 1.0:
         raise ValueError(f"noise is {noise}: give a share above 0 and below 1, such as 0.15")
     if not mean_span >= 1.0:
         raise ValueError(f"mean_span is {mean_span}: give at least 1 token, such as 3")
-    taken = min(max(round(length * noise), 1), length - 1)
-    return taken, min(max(round(taken / mean_span), 1), length - taken)
+    removed = min(max(round(length * noise), 1), length - 1)
+    return removed, min(max(round(removed / mean_span), 1), length - removed)
 
 
 def _random_segments(items: int, segments: int, generator: np.random.Generator) -> np.ndarray:
-    """Lengths (segments,), each at least 1, that sum to `items`: every such composition is as likely."""
+    """Return lengths (segments,), each at least 1, that sum to `items`, uniform over all such compositions."""
     cuts = generator.choice(items - 1, size=segments - 1, replace=False) + 1
     return np.diff(np.concatenate(([0], np.sort(cuts), [items])))
 
@@ -144,13 +145,13 @@ class SequencePairs(NamedTuple):
     """A batch for an encoder-decoder: ids int64, `source_present` bool, weights float32."""
 
     source: np.ndarray
-    """(B, S): the source, its end, padding."""
+    """(B, S): source, end, padding."""
     source_present: np.ndarray
     """(B, S): False at padding."""
     inputs: np.ndarray
-    """(B, N): the start, the target, padding."""
+    """(B, N): start, target, padding."""
     targets: np.ndarray
-    """(B, N): the target, its end, padding."""
+    """(B, N): target, end, padding."""
     weights: np.ndarray
     """(B, N): 1, and 0 at padding."""
 
@@ -167,11 +168,11 @@ def sequence_pairs(
     before: Sequence[int] = (),
     after: Sequence[int] | None = None,
 ) -> SequencePairs:
-    """Pairs of sequences, padded on the right to S = `source_length` and N = `target_length`, ends included.
+    """Return pairs padded on the right to S = `source_length` and N = `target_length`, ends included.
 
-    The decoder reads the start and the target, and predicts the target and its end (Sutskever et al. 2014). What is
-    too long is cut off on the right: a source keeps its end, a target loses it, since it does not end there. A source
-    may stand between other ids than nothing and the end: `before` and `after`.
+    The decoder reads the start and the target, and predicts the target and its end (Sutskever et al. 2014). Sequences
+    that are too long are truncated on the right: a source keeps its end, a target loses it. `before` and `after` are
+    the ids around each source, by default nothing and the end.
     """
     after = [end_id] if after is None else after
     room = source_length - len(before) - len(after)
@@ -185,10 +186,10 @@ def sequence_pairs(
     present = np.zeros(source.shape, dtype=bool)
     predicted = np.full((len(targets), target_length), pad_id, dtype=np.int64)
     inputs, weights = predicted.copy(), np.zeros(predicted.shape, dtype=np.float32)
-    for row, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
-        read = [*before, *given[:room], *after]
-        said = [*wanted, end_id][:target_length]
+    for row, (source_ids, target_ids) in enumerate(zip(sources, targets, strict=True)):
+        read = [*before, *source_ids[:room], *after]
+        written = [*target_ids, end_id][:target_length]
         source[row, : len(read)], present[row, : len(read)] = read, True
-        predicted[row, : len(said)], weights[row, : len(said)] = said, 1.0
-        inputs[row, : len(said)] = [start_id, *said[:-1]]
+        predicted[row, : len(written)], weights[row, : len(written)] = written, 1.0
+        inputs[row, : len(written)] = [start_id, *written[:-1]]
     return SequencePairs(source, present, inputs, predicted, weights)

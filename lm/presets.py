@@ -1,4 +1,4 @@
-"""Models as published: shapes by name."""
+"""Published models: shapes by name."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ PRESETS: dict[str, ModelConfig] = {
     "gpt2-medium": replace(GPT2, layers=24, width=1024, heads=16),
     "gpt2-large": replace(GPT2, layers=36, width=1280, heads=20),
     "gpt2-xl": replace(GPT2, layers=48, width=1600, heads=25),
-    # Brown et al. 2020, table 2.1, with attention dense throughout. Its row "XL" has 24 heads of 128, which is not
-    # its width of 2,048: 16 have. Its row "13B" has a width of 5,140, which 40 heads of 128 do not have: 5,120 has.
+    # Brown et al. 2020, table 2.1, with dense attention in all layers. Two rows are inconsistent and corrected here:
+    # "XL" has 24 heads of 128 for a width of 2,048 (now 16 heads), "13B" a width of 5,140 for 40 heads of 128 (5,120).
     "gpt3-small": _gpt3(12, 768, 12),
     "gpt3-medium": _gpt3(24, 1024, 16),
     "gpt3-large": _gpt3(24, 1536, 16),
@@ -126,13 +126,13 @@ PRESETS: dict[str, ModelConfig] = {
     "t5-base": replace(T5, layers=12, width=768, heads=12),
     # Vaswani et al. 2017
     "transformer-base": TRANSFORMER,
-    # what the recent speed records of small models agree on
+    # common choices of recent speed records of small models
     "modern": MODERN,
 }
 
 
 def preset(name: str) -> ModelConfig:
-    """The shape of that name; ValueError with the nearest name where there is none."""
+    """Return the shape of that name. Raises ValueError with the nearest name for an unknown one."""
     if name not in PRESETS:
         nearest = get_close_matches(name, PRESETS, n=1)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""

@@ -1,1 +1,1 @@
-"""Attention backends, which agree to rounding."""
+"""Attention backends: implementations of one formula that agree to rounding."""

@@ -1,17 +1,16 @@
-"""One meaning of attention, several backends that agree to rounding.
+"""Attention backends: several implementations of one formula that agree to rounding.
 
     attention(Q, K, V) = softmax(Q K^T / sqrt(D) + mask) V        (Vaswani et al. 2017, equation 1)
 
 Every backend maps q (B, H, T, D), k and v (B, G, S, D), all of one dtype, to (B, H, T, D). G divides H: query head h
-reads key head h // (H / G) (Ainslie et al. 2023). `mask` says what each query sees; one that sees nothing gives
-zeros. `scale` replaces 1 / sqrt(D), and `dropout` is the share of weights that are zeroed.
+reads key head h // (H / G) (Ainslie et al. 2023). The output of a fully masked query is zero. `scale` replaces
+1 / sqrt(D), and `dropout` is the share of weights that are zeroed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -23,8 +22,8 @@ from lm.masks import Mask
 
 Backend = Callable[..., Tensor]
 
-LONG = 512  # keys from which on `closed_form` is faster than `blocked`
-LONGEST_BLOCKED = 2048  # from here on the T x T weights kept for the backward pass cost too much memory
+LONG = 512  # keys from which `closed_form` is faster than `blocked`
+LONGEST_BLOCKED = 2048  # keys from which `blocked` keeps too much memory in T x T weights for the backward pass
 
 
 def reference(
@@ -40,78 +39,81 @@ def reference(
     if visible is not None:
         scores = scores.masked_fill(~visible, -math.inf)
     weights = torch.softmax(scores, dim=-1)
-    blind = mask.blind(visible)
-    if blind is not None:
-        weights = weights.masked_fill(blind, 0.0)
+    fully_masked = mask.fully_masked(visible)
+    if fully_masked is not None:
+        weights = weights.masked_fill(fully_masked, 0.0)
     return F.dropout(weights, dropout) @ v
 
 
 def blocked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
-    """The same for a block of queries at a time, which leaves out the keys that no query of the block sees.
+    """Attention of a block of queries at a time, over the keys that at least one of them attends to.
 
-    Scale and mask ride along in the first matrix product. On the CPU in bfloat16 this takes half the time
-    of `sdpa` at T = 256 and nine tenths at T = 1,024, forward and backward (heads of 64, 2 cores of Zen 4).
+    The first matrix product adds the mask and applies the scale. On the CPU in bfloat16 this takes half the time of
+    `sdpa` at T = 256 and nine tenths at T = 1,024, forward and backward (heads of 64, 2 cores of Zen 4).
     """
     queries, keys = q.shape[-2], k.shape[-2]
     group_size(q, k)
     scale = default_scale(q, scale)
     outputs = []
     for rows, columns in row_blocks(mask, queries, keys, most=queries):
-        added, blind = mask.for_softmax(queries, keys, q.dtype, q.device, rows, columns)
-        mixed = _block(q[:, :, rows], k[:, :, columns], v[:, :, columns], added, scale, dropout)
-        outputs.append(mixed if blind is None else mixed.masked_fill(blind, 0.0))
+        additive, fully_masked = mask.for_softmax(queries, keys, q.dtype, q.device, rows, columns)
+        out = _block(q[:, :, rows], k[:, :, columns], v[:, :, columns], additive, scale, dropout)
+        outputs.append(out if fully_masked is None else out.masked_fill(fully_masked, 0.0))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-2)
 
 
-def _block(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, dropout: float) -> Tensor:
-    """q (B, H, t, D) over k and v (B, G, s, D)."""
+def _block(q: Tensor, k: Tensor, v: Tensor, additive: Tensor | None, scale: float, dropout: float) -> Tensor:
+    """Attention of q (B, H, t, D) over k and v (B, G, s, D)."""
     batch, heads, rows, _ = q.shape
     groups = k.shape[1]
     q, k, v = (by_group(x, groups) for x in (q, k, v))
-    if added is None:
+    if additive is None:
         scores = torch.baddbmm(q.new_zeros(1), q, k.mT, beta=0.0, alpha=scale)
     else:
-        scores = torch.baddbmm(added_by_group(added, batch, heads, groups, rows), q, k.mT, alpha=scale)
+        scores = torch.baddbmm(added_by_group(additive, batch, heads, groups, rows), q, k.mT, alpha=scale)
     weights = F.dropout(torch.softmax(scores, dim=-1), dropout)
     return torch.bmm(weights, v).view(batch, heads, rows, -1)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
-    """PyTorch's fused kernels: no T x S weights are kept."""
+    """PyTorch's fused kernels, which keep no T x S weights."""
     queries, keys = q.shape[-2], k.shape[-2]
-    options = {"dropout_p": dropout, "scale": scale}
     if mask.plain_causal(queries, keys):
-        return _fused(q, k, v, is_causal=True, **options)
+        return _fused(q, k, v, None, scale, dropout, causal=True)
     mask, columns = mask.crop(queries, keys)
     k, v = k[:, :, columns], v[:, :, columns]
     keys = k.shape[-2]
-    visible = mask.visible(queries, keys, q.device)
-    blind = mask.blind(visible)
-    if blind is not None:
-        visible = visible | blind  # kernels differ in what they give where nothing is seen
+    attn_mask = mask.visible(queries, keys, q.device)
+    fully_masked = mask.fully_masked(attn_mask)
+    if attn_mask is not None and fully_masked is not None:
+        attn_mask = attn_mask | fully_masked  # kernels disagree about fully masked queries
     if mask.bias is not None:
         bias = mask.bias.to(q.dtype)
-        visible = bias if visible is None else bias.masked_fill(~visible, -math.inf)
-    out = _fused(q, k, v, attn_mask=visible, **options)
-    return out if blind is None else out.masked_fill(blind, 0.0)
+        attn_mask = bias if attn_mask is None else bias.masked_fill(~attn_mask, -math.inf)
+    out = _fused(q, k, v, attn_mask, scale, dropout)
+    return out if fully_masked is None else out.masked_fill(fully_masked, 0.0)
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
-    """PyTorch's attention; on a GPU grouped keys and values are repeated where no fused kernel would read them.
+def _fused(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, scale: float | None, dropout: float, causal: bool = False
+) -> Tensor:
+    """PyTorch's attention; on a GPU grouped keys and values are repeated if no fused kernel reads them.
 
-    Flash alone knows groups there, and it takes neither a mask nor float32; what stands in for it keeps T x S scores.
+    Only Flash reads groups there, and it takes neither a mask nor float32. The fallback keeps T x S scores.
     """
     group = group_size(q, k)
     if group > 1 and q.device.type == "cuda" and (attn_mask is not None or q.dtype == torch.float32):
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         group = 1
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, enable_gqa=group > 1, **options)
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=group > 1
+    )
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
-    """PyTorch's FlexAttention where it has a kernel worth compiling; else `sdpa`, as in training on the CPU."""
+    """PyTorch's FlexAttention if it has a kernel worth compiling; else `sdpa`, as in training on the CPU."""
     assert dropout == 0.0, "a configuration with dropout has another backend"
-    from lm.attention import flex as kernel  # imports the compiler's front end, which nobody else needs
+    from lm.attention import flex as kernel  # imports the compiler's front end, which no other backend needs
 
     if not kernel.supported(q, k, v, mask):
         return sdpa(q, k, v, mask, scale=scale)
@@ -119,7 +121,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = N
 
 
 def auto(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
-    """The fastest of the others for this device, dtype, length and mask."""
+    """The fastest other backend for this device, dtype, length and mask."""
     compiled = torch.compiler.is_compiling()
     name = fastest(q.device.type, q.dtype, q.shape[-2], k.shape[-2], mask.window, dropout > 0.0, compiled)
     return BACKENDS[name](q, k, v, mask, scale=scale, dropout=dropout)
@@ -128,20 +130,20 @@ def auto(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = N
 def fastest(
     device: str, dtype: torch.dtype, queries: int, keys: int, window: int, dropout: bool, compiled: bool
 ) -> str:
-    """The name of the backend that is the fastest of those that can do it, on a CPU by benchmarks/results/attention.
+    """Return the name of the fastest backend that supports the arguments, measured in benchmarks/results/attention.
 
-    There in bfloat16 matrix products have their own instructions, which the fused kernel makes little use of;
-    and with a narrow window it reads all keys. For a single query (generation) it wins. A GPU has the fused
-    kernel, not measured beside the others. `flex` has to be asked for, since it compiles for each shape.
+    On a CPU, the fused kernel uses little of the instructions for bfloat16 products, and reads all keys whatever the
+    window. It is fastest for a single query (generation). On a GPU it is always chosen: nothing else was measured
+    there. `flex` is never chosen, because it compiles for each shape.
     """
-    narrow = 0 < 2 * window <= keys
-    if device != "cpu" or queries == 1 or not (narrow or dtype == torch.bfloat16):
+    narrow_window = 0 < 2 * window <= keys
+    if device != "cpu" or queries == 1 or not (narrow_window or dtype == torch.bfloat16):
         return "sdpa"
     if keys < LONG:
         return "blocked"
     if not (dropout or compiled):
         return "closed_form"
-    return "blocked" if narrow or keys < LONGEST_BLOCKED else "sdpa"
+    return "blocked" if narrow_window or keys < LONGEST_BLOCKED else "sdpa"
 
 
 BACKENDS: dict[str, Backend] = {

@@ -1,4 +1,4 @@
-"""Attention whose gradient is derived by hand, and which keeps no T x S weights for it.
+"""Attention with a hand-written gradient that keeps no T x S weights.
 
 With S = scale Q K^T + mask, P = softmax(S) row by row, O = P V, and a gradient dO of the loss with respect to O:
 
@@ -6,25 +6,27 @@ With S = scale Q K^T + mask, P = softmax(S) row by row, O = P V, and a gradient 
     dS = P * (dP - r 1^T), r = rowsum(dP * P)                                    (a row's Jacobian: diag(p) - p p^T)
     dQ = scale dS K        dK = scale dS^T Q        dbias = dS
 
-Q and dQ are (T, D), K, V, dK and dV (S, D), S, P and their gradients (T, S), r (T, 1). Since rowsum(dP * P) sums
-dO_t . v_s p_ts over s, it is rowsum(dO * O), (T, D) at most; so Q, K, V and O are all that the forward pass keeps, and
-the backward pass makes P again, tile by tile, in one buffer that stays in the processor's cache. A mask is a constant:
-where it hides a key, P is 0 and with it dS.
+Q and dQ are (T, D), K, V, dK and dV (S, D), S, P and their gradients (T, S), r (T, 1). rowsum(dP * P) sums
+dO_t . v_s p_ts over s, so it equals rowsum(dO * O), of size (T, D). The forward pass therefore keeps only Q, K, V and
+O. The backward pass recomputes P tile by tile in one buffer that stays in the CPU cache. A mask is a constant: where it
+hides a key, P and dS are 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lm.attention.tiles import added_by_group, by_group, default_scale, group_size, row_blocks
 from lm.masks import Mask
 
-CPU_TILE = 8 << 20  # bytes of scores in a tile; larger ones leave the cache, smaller ones cost more calls
+CPU_TILE = 8 << 20  # bytes of scores in a tile: larger tiles leave the cache, smaller ones cost more calls
 GPU_TILE = 256 << 20
 
 
@@ -34,7 +36,9 @@ def closed_form(
     """q (B, H, T, D), k and v (B, G, S, D) to (B, H, T, D)."""
     assert dropout == 0.0, "a configuration with dropout has another backend"
     group_size(q, k)
-    return _ClosedForm.apply(q, k, v, mask.bias, replace(mask, bias=None), default_scale(q, scale))
+    unbiased = replace(mask, bias=None)
+    out: Tensor = _ClosedForm.apply(q, k, v, mask.bias, unbiased, default_scale(q, scale))  # type: ignore[no-untyped-call]
+    return out
 
 
 def projected_attention(
@@ -52,12 +56,13 @@ def projected_attention(
     projection, dX gains dY A, dA = dY^T X and db = the sum of the rows of dY.
     """
     scale = (weights[0].shape[0] // heads) ** -0.5 if scale is None else scale
-    return _ProjectedAttention.apply(x, *weights, *biases, heads, mask, scale)
+    out: Tensor = _ProjectedAttention.apply(x, *weights, *biases, heads, mask, scale)  # type: ignore[no-untyped-call]
+    return out
 
 
 class _ClosedForm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, bias, mask, scale):
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Mask, scale: float) -> Tensor:
         out = _forward(q, k, v, replace(mask, bias=bias), scale)
         ctx.save_for_backward(q, k, v, bias, out)
         ctx.mask, ctx.scale = mask, scale
@@ -65,7 +70,7 @@ class _ClosedForm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, upstream):
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, out = ctx.saved_tensors
         mask = replace(ctx.mask, bias=bias)
         gradients = _backward(q, k, v, out, upstream, mask, ctx.scale, ctx.needs_input_grad[3])
@@ -74,27 +79,41 @@ class _ClosedForm(torch.autograd.Function):
 
 class _ProjectedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, wq, wk, wv, wo, bq, bk, bv, bo, heads, mask, scale):
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        wq: Tensor,
+        wk: Tensor,
+        wv: Tensor,
+        wo: Tensor,
+        bq: Tensor | None,
+        bk: Tensor | None,
+        bv: Tensor | None,
+        bo: Tensor | None,
+        heads: int,
+        mask: Mask,
+        scale: float,
+    ) -> Tensor:
         width = wq.shape[0] // heads
         q, k, v = (
-            torch.nn.functional.linear(x, weight, bias).unflatten(-1, (-1, width)).transpose(1, 2)
+            F.linear(x, weight, bias).unflatten(-1, (-1, width)).transpose(1, 2)
             for weight, bias in ((wq, bq), (wk, bk), (wv, bv))
         )
         mixed = _forward(q, k, v, mask, scale)
         ctx.save_for_backward(x, q, k, v, mixed, wq, wk, wv, wo)
         ctx.mask, ctx.scale = mask, scale
-        return torch.nn.functional.linear(mixed.transpose(1, 2).flatten(-2), wo, bo)
+        return F.linear(mixed.transpose(1, 2).flatten(-2), wo, bo)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, upstream):
-        x, q, k, v, mixed, *inward, wo = ctx.saved_tensors
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        x, q, k, v, mixed, *inputs, wo = ctx.saved_tensors
         dy = upstream.flatten(0, 1)
         dwo, dbo = dy.T @ mixed.transpose(1, 2).flatten(-2).flatten(0, 1), dy.sum(0)
         dmixed = (upstream @ wo).unflatten(-1, (-1, q.shape[-1])).transpose(1, 2)
-        dqkv = _backward(q, k, v, mixed, dmixed, ctx.mask, ctx.scale, False)[:3]
-        dqkv = [gradient.transpose(1, 2).flatten(-2).flatten(0, 1) for gradient in dqkv]
-        dx = sum(gradient @ weight for gradient, weight in zip(dqkv, inward, strict=True)).view_as(x)
+        by_head = _backward(q, k, v, mixed, dmixed, ctx.mask, ctx.scale, bias_needed=False)[:3]
+        dqkv = [gradient.transpose(1, 2).flatten(-2).flatten(0, 1) for gradient in by_head]
+        dx = sum(gradient @ weight for gradient, weight in zip(dqkv, inputs, strict=True)).view_as(x)
         rows = x.flatten(0, 1)
         dweights = [gradient.T @ rows for gradient in dqkv]
         dbiases = [gradient.sum(0) for gradient in dqkv]
@@ -104,18 +123,19 @@ class _ProjectedAttention(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Tile:
-    """Some queries of some sequences, and the keys that any of them may see."""
+    """Some queries of some sequences, and the keys that at least one of them attends to."""
 
     batch: slice
     rows: slice
     columns: slice
-    added: Tensor | None
-    """(B G, H / G t, s), or None where nothing is added to the scores."""
-    blind: Tensor | None
-    """(1 or B, 1, 1 or t, 1) bool, True where a query sees no key."""
+    additive: Tensor | None
+    """Mask (B G, H / G t, s) to add to the scores, if any."""
+    fully_masked: Tensor | None
+    """(1 or B, 1, 1 or t, 1) bool, as `Mask.fully_masked`."""
 
 
 def _tiles(q: Tensor, k: Tensor, mask: Mask) -> Iterator[_Tile]:
+    """Yield tiles whose scores fit CPU_TILE or GPU_TILE bytes."""
     batch, heads, queries, _ = q.shape
     groups, keys = k.shape[1:3]
     size = CPU_TILE if q.device.type == "cpu" else GPU_TILE
@@ -123,22 +143,23 @@ def _tiles(q: Tensor, k: Tensor, mask: Mask) -> Iterator[_Tile]:
     for rows, columns in row_blocks(mask, queries, keys, most):
         height = rows.stop - rows.start
         together = max(1, size // (heads * height * (columns.stop - columns.start) * q.element_size()))
-        added, blind = mask.for_softmax(queries, keys, q.dtype, q.device, rows, columns)
+        additive, fully_masked = mask.for_softmax(queries, keys, q.dtype, q.device, rows, columns)
         for start in range(0, batch, together):
             part = slice(start, min(start + together, batch))
             grouped = None
-            if added is not None:
-                grouped = added_by_group(_of(added, part), part.stop - start, heads, groups, height)
-            yield _Tile(part, rows, columns, grouped, None if blind is None else _of(blind, part))
+            if additive is not None:
+                grouped = added_by_group(_sequences(additive, part), part.stop - start, heads, groups, height)
+            masked = None if fully_masked is None else _sequences(fully_masked, part)
+            yield _Tile(part, rows, columns, grouped, masked)
 
 
-def _of(x: Tensor, part: slice) -> Tensor:
-    """The sequences `part` of what may be the same for all."""
+def _sequences(x: Tensor, part: slice) -> Tensor:
+    """Return the sequences `part` of x (1 or B, ...)."""
     return x if x.shape[0] == 1 else x[part]
 
 
 class _Buffer:
-    """Memory for one tile at a time: fresh memory for each would cost as much as the product that fills it."""
+    """Memory reused for each tile: allocating it afresh would cost as much as the product that fills it."""
 
     def __init__(self, like: Tensor) -> None:
         self.memory = like.new_empty(0)
@@ -150,11 +171,11 @@ class _Buffer:
         return self.memory[:size].view(shape)
 
 
-def _weights(q: Tensor, k: Tensor, added: Tensor | None, scale: float, buffer: _Buffer) -> Tensor:
-    """P of a tile, (B G, H / G t, s), from q (B G, H / G t, D) and k (B G, s, D)."""
+def _weights(q: Tensor, k: Tensor, additive: Tensor | None, scale: float, buffer: _Buffer) -> Tensor:
+    """Return P of a tile, (B G, H / G t, s), from q (B G, H / G t, D) and k (B G, s, D)."""
     weights = buffer.shaped(q.shape[0], q.shape[1], k.shape[1])
-    beta = 0.0 if added is None else 1.0
-    torch.baddbmm(weights if added is None else added, q, k.mT, beta=beta, alpha=scale, out=weights)
+    beta = 0.0 if additive is None else 1.0
+    torch.baddbmm(weights if additive is None else additive, q, k.mT, beta=beta, alpha=scale, out=weights)
     return torch.softmax(weights, dim=-1, out=weights)
 
 
@@ -166,27 +187,27 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tenso
         q_tile = by_group(q[tile.batch, :, tile.rows], groups)
         k_tile, v_tile = (by_group(x[tile.batch, :, tile.columns], groups) for x in (k, v))
         target = out[tile.batch, :, tile.rows]
-        target.copy_(torch.bmm(_weights(q_tile, k_tile, tile.added, scale, buffer), v_tile).view(target.shape))
-        if tile.blind is not None:
-            target.masked_fill_(tile.blind, 0.0)
+        target.copy_(torch.bmm(_weights(q_tile, k_tile, tile.additive, scale, buffer), v_tile).view(target.shape))
+        if tile.fully_masked is not None:
+            target.masked_fill_(tile.fully_masked, 0.0)
     return out
 
 
 def _backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, upstream: Tensor, mask: Mask, scale: float, bias_needed: bool
-) -> list[Tensor | None]:
-    """dQ, dK, dV, and dbias where it is needed."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return dQ, dK, dV, and dbias if `bias_needed`."""
     groups, weights_buffer, scores_buffer = k.shape[1], _Buffer(q), _Buffer(q)
     dq, dk, dv = (torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v))
-    dbias = torch.zeros_like(mask.bias) if bias_needed else None
+    dbias = torch.zeros_like(mask.bias) if mask.bias is not None and bias_needed else None
     for tile in _tiles(q, k, mask):
         do = upstream[tile.batch, :, tile.rows]
-        if tile.blind is not None:
-            do = do.masked_fill(tile.blind, 0.0)
+        if tile.fully_masked is not None:
+            do = do.masked_fill(tile.fully_masked, 0.0)
         rowsum = (do * out[tile.batch, :, tile.rows]).sum(dim=-1, keepdim=True)
         q_tile, do, rowsum = (by_group(x, groups) for x in (q[tile.batch, :, tile.rows], do, rowsum))
         k_tile, v_tile = (by_group(x[tile.batch, :, tile.columns], groups) for x in (k, v))
-        weights = _weights(q_tile, k_tile, tile.added, scale, weights_buffer)
+        weights = _weights(q_tile, k_tile, tile.additive, scale, weights_buffer)
         ds = scores_buffer.shaped(*weights.shape)
         torch.baddbmm(rowsum.expand_as(ds), do, v_tile.mT, beta=-1.0, out=ds).mul_(weights)
         target = dq[tile.batch, :, tile.rows]
@@ -195,9 +216,9 @@ def _backward(
         _add(dv[tile.batch, :, tile.columns], weights.mT, do, 1.0)
         if dbias is not None:
             by_head = ds.view(-1, q.shape[1], tile.rows.stop - tile.rows.start, ds.shape[-1])
-            part = _of(dbias, tile.batch)[:, :, tile.rows, tile.columns]
+            part = _sequences(dbias, tile.batch)[:, :, tile.rows, tile.columns]
             part += by_head.sum(dim=0, keepdim=True) if len(dbias) == 1 else by_head
-    return [dq, dk, dv, dbias]
+    return dq, dk, dv, dbias
 
 
 def _add(total: Tensor, a: Tensor, b: Tensor, scale: float) -> None:

@@ -1,7 +1,7 @@
-"""PyTorch's FlexAttention: a kernel compiled for a mask, which skips blocks of keys and never makes a T x S tensor.
+"""PyTorch's FlexAttention: a kernel compiled for a mask that skips blocks of keys and allocates no T x S tensor.
 
-The mask is a table of blocks of 128 x 128 scores, made from the first and last position (and segment) of each block,
-and a function of indices for the blocks that are seen in part.
+The mask is a table of blocks of 128 x 128 scores, from the first and last position and segment of each block, and a
+function of indices for partly visible blocks.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from lm.masks import Mask
 
 BLOCK = 128
 SHORTEST_ON_CPU = 512
-NARROWEST_ON_GPU = 16  # components of a head: Triton's matrix products take no fewer
+NARROWEST_ON_GPU = 16  # features of a head: the minimum of Triton's matrix products
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _compiled = functools.cache(lambda: torch.compile(flex_attention))
 
 
 def supported(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
-    """Whether there is a kernel that is worth its compilation.
+    """Return whether a kernel exists and is worth its compilation.
 
-    There is none for float64, on a GPU none for heads of fewer than 16 components, and on the CPU none with a backward
-    pass; a new query over a KV cache would need one for each length, and short sequences on the CPU have no large
-    tensor to avoid.
+    None exists for float64, for heads of fewer than 16 features on a GPU, or with a backward pass on the CPU. A query
+    over a KV cache would need a kernel for each length. Short sequences on the CPU have no large tensor to avoid.
     """
     if q.dtype not in DTYPES or q.shape[-2] != k.shape[-2]:
         return False
@@ -40,16 +39,18 @@ def supported(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
-    """q (B, H, T, D), k and v (B, G, T, D) to (B, H, T, D), compiled at the first call for a shape: 10 s and more."""
+    """q (B, H, T, D), k and v (B, G, T, D) to (B, H, T, D). The first call for a shape compiles: 10 s and more."""
     if not torch.is_grad_enabled():
-        q, k, v = q.detach(), k.detach(), v.detach()  # views of parameters still say that they require gradients
-    options = {"scale": scale, "enable_gqa": group_size(q, k) > 1}
+        q, k, v = q.detach(), k.detach(), v.detach()  # views of parameters still require gradients
     blocks = block_mask(mask, q.shape[-2], k.shape[-2], q.device)
-    return _compiled()(q, k, v, score_mod=score_modifier(mask), block_mask=blocks, **options)
+    grouped = group_size(q, k) > 1
+    out = _compiled()(q, k, v, score_mod=score_modifier(mask), block_mask=blocks, scale=scale, enable_gqa=grouped)
+    assert isinstance(out, Tensor)
+    return out
 
 
 def score_modifier(mask: Mask) -> Callable[..., Tensor] | None:
-    """Adds `mask.bias` to a score, given by (score, sequence, head, query, key); None where there is none."""
+    """Return a function of (score, sequence, head, query, key) that adds `mask.bias`; None without a bias."""
     bias = mask.bias
     if bias is None:
         return None
@@ -59,7 +60,7 @@ def score_modifier(mask: Mask) -> Callable[..., Tensor] | None:
 
 
 def block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> BlockMask | None:
-    """`mask` without its bias, as FlexAttention reads it; None where everything is seen."""
+    """Return `mask` without its bias in FlexAttention's form; None if nothing is hidden."""
     if mask.segments is None and mask.present is None:
         return _by_position(mask.causal, mask.window, queries, keys, device)
     return _block_mask(mask, queries, keys, device)
@@ -85,33 +86,33 @@ def _block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Bl
 
 
 def _visible(mask: Mask, past: int) -> Callable[..., Tensor]:
-    """bool of (sequence, head, query, key), all indices from 0."""
+    """Return a function of the indices (sequence, head, query, key), True where the query attends to the key."""
     causal, window, segments, present = mask.causal, mask.window, mask.segments, mask.present
 
-    def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         position = i + past
-        seen = j >= 0
+        visible = j >= 0
         if causal:
-            seen = seen & (j <= position)
+            visible = visible & (j <= position)
         if window:
-            seen = seen & (position - j < window) & (j - position < window)
+            visible = visible & (position - j < window) & (j - position < window)
         if segments is not None:
-            seen = seen & (segments[b, position] == segments[b, j])
+            visible = visible & (segments[b, position] == segments[b, j])
         if present is not None:
-            seen = seen & present[b, j]
-        return seen
+            visible = visible & present[b, j]
+        return visible
 
-    return visible
+    return mask_mod
 
 
 def _blocks(mask: Mask, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """bool (1 or B, 1, rows, columns): blocks that may hold something visible, and blocks surely visible in full."""
+    """Return bool (1 or B, 1, rows, columns) twice: blocks that may be visible in part, and blocks surely in full."""
     past = keys - queries
     first_query, first_key = (torch.arange(0, n, BLOCK, device=device) for n in (queries, keys))
     last_query, last_key = (
         (first + BLOCK).clamp(max=n) - 1 for first, n in ((first_query, queries), (first_key, keys))
     )
-    nearest = (first_query + past)[:, None] - last_key  # the smallest distance query - key within a block
+    nearest = (first_query + past)[:, None] - last_key  # smallest distance query - key in a block
     farthest = (last_query + past)[:, None] - first_key
     some = torch.ones_like(nearest, dtype=torch.bool)
     every = (last_query - first_query == BLOCK - 1)[:, None] & (last_key - first_key == BLOCK - 1)
@@ -122,23 +123,23 @@ def _blocks(mask: Mask, queries: int, keys: int, device: torch.device) -> tuple[
         every = every & (farthest < mask.window) & (nearest > -mask.window)
     some, every = some[None, None], every[None, None]
     if mask.segments is not None:
-        own_low, own_high = _extremes(mask.segments[:, past:])
+        query_low, query_high = _extremes(mask.segments[:, past:])
         low, high = _extremes(mask.segments)
-        meets = (own_low[:, :, None] <= high[:, None]) & (own_high[:, :, None] >= low[:, None])
+        meets = (query_low[:, :, None] <= high[:, None]) & (query_high[:, :, None] >= low[:, None])
         some, every = some & meets.unsqueeze(1), torch.zeros_like(every)
     if mask.present is not None:
-        there = _extremes(mask.present.int())[1].bool()
-        some, every = some & there[:, None, None], torch.zeros_like(every)
+        present = _extremes(mask.present.int())[1].bool()
+        some, every = some & present[:, None, None], torch.zeros_like(every)
     return some, every.expand_as(some)
 
 
 def _extremes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Smallest and largest number of each block of x (B, n), (B, blocks) each."""
+    """Return the minimum and maximum of each block of x (B, n): (B, blocks) each."""
     blocks = x.split(BLOCK, dim=1)
     return torch.stack([b.amin(1) for b in blocks], dim=1), torch.stack([b.amax(1) for b in blocks], dim=1)
 
 
 def _listed(table: Tensor) -> tuple[Tensor, Tensor]:
-    """How many columns of each row are True, and which, those first: int32."""
+    """Return the number of True columns in each row, and all columns with the True ones first: int32."""
     order = torch.argsort(table.int(), dim=-1, descending=True, stable=True)
     return table.sum(dim=-1, dtype=torch.int32), order.int()

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """average = decay * average + (1 - decay) * weights, from the first step on, without the bias of its start.
+    """average = decay * average + (1 - decay) * weights.
 
-    The decay of step n is min(decay, (1 + n) / (10 + n)), so that an early average forgets the random start.
+    Step n uses the decay min(decay, (1 + n) / (10 + n)), so that an early average forgets the random start.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -21,7 +21,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take the weights of one more step in."""
+        """Add the weights of one more step."""
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         current = [p.detach() for _, p in model.named_parameters()]
         torch._foreach_lerp_(list(self.weights.values()), current, 1.0 - decay)
@@ -29,7 +29,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """The model with averaged weights, for the time of the context."""
+        """Give the model the averaged weights within the context."""
         trained = {name: p.detach().clone() for name, p in model.named_parameters()}
         _fill(model, self.weights)
         try:

@@ -1,8 +1,8 @@
-"""Schedules: pure functions of how far a training is, giving a multiple of a peak, or a batch size.
+"""Schedules: pure functions from training progress to a multiple of a peak, or to a batch size.
 
-`done` of `total` is where an optimizer step begins and `stride` how far it goes, all in one unit: tokens, or steps of
-stride 1. So a schedule does not depend on the size of the steps that it is read at. Learning rates climb in a line,
-from stride / warmup at the first step to 1 at the step that completes the warm-up.
+An optimizer step begins at `done` of `total` and advances by `stride`, all in one unit: tokens, or steps of stride 1.
+A schedule therefore does not depend on the batch size. Warm-up is linear, from stride / warmup at the first step to 1
+at the step that completes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def multiplier(
     final: float = 0.1,
     decay_share: float = 0.5,
 ) -> float:
-    """The multiplier of the peak learning rate by the schedule of that name."""
+    """Return the multiple of the peak learning rate by the schedule `kind`."""
     if kind == "cosine":
         return warmup_cosine(done, warmup=warmup, total=total, stride=stride, final=final)
     if kind == "trapezoid":
@@ -34,21 +34,21 @@ def multiplier(
 
 
 def warmup_cosine(done: float, *, warmup: float, total: float, stride: float = 1.0, final: float = 0.1) -> float:
-    """Warm-up, then half a cosine from 1 down to `final`, reached at `total`, where it stays.
+    """Warm-up, then half a cosine from 1 to `final` at `total`, then constant.
 
     Loshchilov and Hutter 2017, equation 5, without restarts.
     """
     if done < warmup:
-        return _climb(done, warmup, stride)
+        return _warmup(done, warmup, stride)
     return half_cosine(done - warmup, total - warmup, final)
 
 
 def trapezoid(
     done: float, *, warmup: float, decay: float, total: float, stride: float = 1.0, final: float = 0.0
 ) -> float:
-    """Warm-up, then 1, then over the last `decay` a line down to `final` (Hägele et al. 2024)."""
+    """Warm-up, then 1, then linear to `final` over the last `decay` (Hägele et al. 2024)."""
     if done < warmup:
-        return _climb(done, warmup, stride)
+        return _warmup(done, warmup, stride)
     decay = min(decay, total - warmup)
     left = max(0.0, total - done)
     if left >= decay:
@@ -57,18 +57,20 @@ def trapezoid(
 
 
 def inverse_sqrt(done: float, *, warmup: float, stride: float = 1.0) -> float:
-    """Warm-up, then sqrt(warmup / done) (Vaswani et al. 2017, equation 3, with its peak at 1); without a warm-up the
-    first step takes its place."""
+    """Warm-up, then sqrt(warmup / done) (Vaswani et al. 2017, equation 3, scaled to a peak of 1).
+
+    Without a warm-up, the first step takes its place.
+    """
     if done < warmup:
-        return _climb(done, warmup, stride)
+        return _warmup(done, warmup, stride)
     return math.sqrt(max(stride, warmup) / max(stride, done))
 
 
 def weight_decay_multiplier(kind: DecaySchedule, done: float, *, total: float, final: float) -> float:
-    """The multiplier of the weight decay: 1, or from 1 to `final` (which may be above it) in a line or half a cosine.
+    """Return the multiple of the weight decay: 1, or from 1 to `final` linearly or by half a cosine.
 
-    A cosine as in Caron et al. 2021 (DINO), where decay grows. Decoupled decay is multiplied by the learning rate
-    besides (Loshchilov and Hutter 2019, algorithm 2).
+    `final` may exceed 1: decay grows by a cosine in Caron et al. 2021 (DINO). The optimizer also multiplies decoupled
+    decay by the learning rate (Loshchilov and Hutter 2019, algorithm 2).
     """
     if kind == "constant":
         return 1.0
@@ -78,19 +80,19 @@ def weight_decay_multiplier(kind: DecaySchedule, done: float, *, total: float, f
 
 
 def batch_size(done: float, *, start: float, full: float, warmup: float) -> float:
-    """Batch size warm-up: from `start` in a line to `full`, reached after `warmup` (Brown et al. 2020, appendix B).
+    """Return the batch size: linear from `start` to `full` over `warmup` (Brown et al. 2020, appendix B).
 
-    Early gradients agree, so that small batches already tell the direction; late ones want large batches (McCandlish
-    et al. 2018; Smith et al. 2018).
+    Early gradients agree, so small batches suffice; later gradients need large batches (McCandlish et al. 2018; Smith
+    et al. 2018).
     """
     return full if done >= warmup else start + (full - start) * done / warmup
 
 
 def half_cosine(done: float, total: float, final: float) -> float:
-    """From 1 at 0 to `final` at `total`, where it stays."""
+    """Return half a cosine from 1 at 0 to `final` at `total`, then constant."""
     progress = min(1.0, done / total) if total > 0 else 0.0
     return final + (1.0 - final) * (1.0 + math.cos(math.pi * progress)) / 2.0
 
 
-def _climb(done: float, warmup: float, stride: float) -> float:
+def _warmup(done: float, warmup: float, stride: float) -> float:
     return min(1.0, (done + stride) / warmup)
