@@ -110,7 +110,7 @@ def test_a_property_of_one_letter_works_and_is_refused_only_where_tokenizers_wou
 
 @pytest.mark.parametrize("wrong", [r"\p{Klingon}", r"[^\p{Klingon}]", r"\P{Age=99}", r"[[:vowel:]]", r"\p{}"])
 def test_an_unknown_property_is_refused_by_name(wrong):
-    with pytest.raises(ValueError, match=r"has the property .*(Klingon|Age=99|vowel|\{\}).*, which is not known"):
+    with pytest.raises(ValueError, match=r"has the unknown property .*(Klingon|Age=99|vowel|\{\})"):
         resolve_pattern(wrong)
 
 
@@ -127,7 +127,7 @@ HOSTILE = [
     (r"(?R)|a", r"has '\(\?R\)': recursion"),
     (r"(a(?1)?b)", r"has '\(\?1\)': recursion"),
     (r"(?<x>a)\g<x>", r"has '..g<': recursion"),
-    ("(" * 4000 + "a" + ")" * 4000, "more than 100 groups within each other"),
+    ("(" * 4000 + "a" + ")" * 4000, "groups nested more than 100 deep"),
     ("a" * 10_001, "10,001 characters"),
     (r"(?e)a{e<=3}", "has the flag 'e'"),
 ]

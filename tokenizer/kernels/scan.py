@@ -6,7 +6,7 @@ import numpy as np
 
 from tokenizer.kernels.ascii import split_ascii
 from tokenizer.kernels.tools import kernel
-from tokenizer.splitting.patterns import (
+from tokenizer.splitting.automata import (
     CLASSES,
     CONTRACTION,
     EMIT,

@@ -13,7 +13,8 @@ from functools import cache, cached_property, partial
 
 from tokenizer.byte_level import spell, unspell
 from tokenizer.splitting import unicode_classes
-from tokenizer.splitting.patterns import Automaton, resolve_pattern
+from tokenizer.splitting.automata import Automaton, named_automaton
+from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.splitting.scanner import match_spans, pretokens, utf8_stretches
 
 TYPE_CHECKING = False
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 BEHAVIORS = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 
-# Numbers that the table of `unicode_classes` lacks. Digits uses Rust's newer table, which has them.
+# Numbers that are missing in the table of `unicode_classes`. Digits uses Rust's newer table, which has them.
 _NEW_NUMBERS = "11DE0-11DE9 16FF4-16FF6"
-# What Punctuation splits off: ASCII punctuation and symbols, and punctuation as of Unicode 8.
+# The characters that Punctuation splits off: ASCII punctuation and symbols, and the punctuation of Unicode 8.
 _PUNCTUATION = (
     "21-2F 3A-40 5B-60 7B-7E A1 A7 AB B6-B7 BB BF 37E 387 55A-55F 589-58A 5BE 5C0 5C3 5C6 5F3-5F4 609-60A 60C-60D 61B "
     "61E-61F 66A-66D 6D4 700-70D 7F7-7F9 830-83E 85E 964-965 970 AF0 DF4 E4F E5A-E5B F04-F12 F14 F3A-F3D F85 FD0-FD4 "
@@ -45,21 +46,21 @@ _PUNCTUATION = (
 
 
 class Chain:
-    """A pre-tokenizer of several steps. It takes the place of a `Pattern`, and has neither a name nor an automaton.
+    """A pre-tokenizer of several steps. It replaces a `Pattern`, and has neither a name nor an automaton.
 
-    steps: checked steps in the form of tokenizer.json, exactly one of them a ByteLevel. The steps after it see text in
+    steps: checked steps in the form of tokenizer.json, exactly one of them a ByteLevel. Later steps read text in
     ByteLevel's alphabet.
     """
 
-    name = None
-    automaton = None
+    name: None = None
+    automaton: None = None
 
     def __init__(self, steps: Sequence[dict[str, Any]]):
         self.steps = tuple(steps)
         # ByteLevel can put a space before a piece, so that pretokens have more bytes than the text.
         self.adds_spaces = any(step.get("add_prefix_space") for step in steps)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[Chain], tuple[tuple[dict[str, Any], ...]]]:
         return Chain, (self.steps,)
 
     def __str__(self) -> str:
@@ -67,29 +68,29 @@ class Chain:
 
     @property
     def identity(self) -> str:
-        """Return what a fingerprint hashes: the steps, and the digest of their Unicode table."""
+        """Return the text that fingerprints hash: the steps, and the digest of their Unicode table."""
         return f"{self}\n{unicode_classes.classes_digest()}"
 
     def check(self) -> None:
-        """Raise ValueError for a regex that does not compile or that engines read differently."""
-        assert self._run
+        """Raise ValueError for a regex that does not compile, or that `tokenizers` reads differently."""
+        assert self._functions
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
         """Yield the pretokens of one text in order.
 
         Each stretch of valid UTF-8 is split separately. Every other byte is a pretoken.
         """
-        for stretch, is_bad in utf8_stretches(text):
-            if is_bad:
+        for stretch, is_utf8 in utf8_stretches(text):
+            if not is_utf8:
                 yield stretch.encode(errors="surrogateescape")
                 continue
             pieces = [stretch]
-            for step in self._run:
+            for step in self._functions:
                 pieces = [part for piece in pieces for part in step(piece) if part]
             yield from map(unspell, pieces)
 
     @cached_property
-    def _run(self) -> list[Step]:
+    def _functions(self) -> list[Step]:
         return [_step(description) for description in self.steps]
 
 
@@ -103,13 +104,13 @@ def _step(step: dict[str, Any]) -> Step:
         )
     if kind == "Punctuation":
         return partial(_split, find=partial(_spans, regex=_punctuation()), behavior=step["behavior"], invert=False)
-    how = {"behavior": step["behavior"], "invert": step["invert"]}
+    options = {"behavior": step["behavior"], "invert": step["invert"]}
     if "String" in step["pattern"]:
-        return partial(_split, find=partial(_spans, regex=re.compile(re.escape(step["pattern"]["String"]))), **how)
+        return partial(_split, find=partial(_spans, regex=re.compile(re.escape(step["pattern"]["String"]))), **options)
     pattern = resolve_pattern(_line_anchors(step["pattern"]["Regex"]))
-    if pattern.name and how == {"behavior": "Isolated", "invert": False}:
+    if pattern.automaton is not None and options == {"behavior": "Isolated", "invert": False}:
         return partial(_scan, automaton=pattern.automaton)
-    return partial(_split, find=partial(match_spans, pattern=pattern.regex), **how)
+    return partial(_split, find=partial(match_spans, pattern=pattern.regex), **options)
 
 
 def _scan(piece: str, automaton: Automaton) -> list[str]:
@@ -120,16 +121,16 @@ def _byte_level(piece: str, *, prefix: bool, split: bool) -> list[str]:
     if prefix and not piece.startswith(" "):
         piece = " " + piece
     data = piece.encode()
-    return list(map(spell, pretokens(data, resolve_pattern("gpt2").automaton) if split else [data]))
+    return list(map(spell, pretokens(data, named_automaton("gpt2")) if split else [data]))
 
 
-def _spans(piece: str, regex: re.Pattern) -> Iterator[tuple[int, int]]:
+def _spans(piece: str, regex: re.Pattern[str]) -> Iterator[tuple[int, int]]:
     return (match.span() for match in regex.finditer(piece))
 
 
 def _split(piece: str, *, find: Callable[[str], Iterator[tuple[int, int]]], behavior: str, invert: bool) -> list[str]:
-    """Return a piece cut at the spans that `find` yields. `behavior` says which neighbour a match is merged with."""
-    cuts: list[tuple[int, int, bool]] = []  # start, end, whether it is a match; they cover the piece
+    """Return a piece cut at the spans that `find` yields. `behavior` decides which neighbour a match is merged with."""
+    cuts: list[tuple[int, int, bool]] = []  # (start, end, is a match), without gaps
     done = 0
     for start, end in find(piece):
         if done < start:
@@ -155,7 +156,7 @@ def _split(piece: str, *, find: Callable[[str], Iterator[tuple[int, int]]], beha
 
 
 def _line_anchors(regex: str) -> str:
-    """Rewrite a regex in which `^`, `$` and `\\Z` stand for the edges of lines, as they do in `tokenizers`."""
+    """Return a regex whose `^`, `$` and `\\Z` match at the edges of lines, as they do in `tokenizers`."""
     edges = {"^": r"(?:\A|(?<=\n)(?!\Z))", "$": r"(?=\n|\Z)", r"\Z": r"(?=\n?\Z)", r"\z": r"\Z"}
     parts = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\\\]])*\]|[$^]", re.DOTALL)
     return parts.sub(lambda part: edges.get(part[0], part[0]), regex)
@@ -175,6 +176,6 @@ def _punctuation() -> re.Pattern[str]:
 
 
 def _ranges(runs: str) -> str:
-    """Return hexadecimal runs of code points as the inside of a character class."""
+    """Return hexadecimal runs of code points as the content of a character class."""
     ends = (run.split("-") for run in runs.split())
     return "".join(f"\\U{int(run[0], 16):08X}-\\U{int(run[-1], 16):08X}" for run in ends)

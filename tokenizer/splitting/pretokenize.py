@@ -1,4 +1,4 @@
-"""Where pretokens end, block by block: the scanner for named patterns, `regex` for all others."""
+"""Find the ends of pretokens in blocks of documents: by the scanner for named patterns, by `regex` for others."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenizer.documents import Block, block_of, single_block
+from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.chains import Chain
-from tokenizer.splitting.patterns import Automaton, Pattern
+from tokenizer.splitting.patterns import Pattern
 from tokenizer.splitting.scanner import pretokens_of
 from tokenizer.text import text_bytes
 
-# Pretokens per kernel call: their ends stay in the second-level cache, and Ctrl-C is heard between calls.
+# Pretokens per kernel call. Their ends stay in the L2 cache, and Python handles Ctrl-C between calls.
 CHUNK = 16384
+
+Bytes = npt.NDArray[np.uint8]
+# actions, loops, byte_classes, code_point_classes, fold_contractions, ascii_rules
+AutomatonArrays = tuple[Bytes, Bytes, Bytes, Bytes, bool, int]
 
 
 def pretoken_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray]:
-    """Yield the ends (int64, absolute in block.data) of the pretokens of all documents, chunk by chunk.
+    """Yield the ends of all documents' pretokens in chunks: int64, absolute positions in block.data.
 
-    A pretoken starts where the one before ended, the first at block.offsets[0]. An array is overwritten by the next.
-    Text that a regex leaves unmatched is a pretoken too, up to the next match, be it an empty one, as in Hugging Face.
+    The first pretoken starts at block.offsets[0], every other where the one before it ends. The next chunk overwrites
+    the array. As in Hugging Face, text between two matches of a regex is a pretoken, and an empty match ends it.
     """
     if pattern.automaton is None:
         yield from _regex_ends(block, pattern)
@@ -52,15 +58,21 @@ def pretokenized(block: Block, pattern: Pattern | Chain) -> tuple[Block, Iterato
 
 
 @cache
-def automaton_arrays(automaton: Automaton) -> tuple:
-    """What the kernels read of an automaton: its bytes as arrays, without a copy, and the flags."""
-    tables = (automaton.actions, automaton.loops, automaton.byte_classes, automaton.code_point_classes)
-    arrays = (np.frombuffer(table, dtype=np.uint8) for table in tables)
-    return *arrays, automaton.fold_contractions, automaton.ascii_rules
+def automaton_arrays(automaton: Automaton) -> AutomatonArrays:
+    """Return the kernels' view of an automaton: its tables as uint8 arrays, without a copy, and its flags."""
+    return (
+        np.frombuffer(automaton.actions, dtype=np.uint8),
+        np.frombuffer(automaton.loops, dtype=np.uint8),
+        np.frombuffer(automaton.byte_classes, dtype=np.uint8),
+        np.frombuffer(automaton.code_point_classes, dtype=np.uint8),
+        automaton.fold_contractions,
+        automaton.ascii_rules,
+    )
 
 
-# For kernels that are given the ends of pretokens and need not scan.
-NO_AUTOMATON = (*[np.frombuffer(b"", dtype=np.uint8)] * 4, False, 0)
+# For kernels that get the ends of pretokens and do not scan.
+_EMPTY: Bytes = np.frombuffer(b"", dtype=np.uint8)
+NO_AUTOMATON: AutomatonArrays = (_EMPTY, _EMPTY, _EMPTY, _EMPTY, False, 0)
 
 
 def _regex_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray]:
@@ -78,7 +90,7 @@ def _regex_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray]:
 
 
 def split(text: str | bytes, pattern: Pattern) -> list[bytes]:
-    """The pretokens of one text; together they are the text."""
+    """Return the pretokens of one text. Joined, they give the text."""
     data = text_bytes(text)
     pretokens, start = [], 0
     for ends in pretoken_ends(single_block(data), pattern):

@@ -1,25 +1,30 @@
-"""Translates a custom split pattern so that the `regex` module reads it as `tokenizers` does.
+"""Translation of custom split patterns, so that the `regex` module reads them as `tokenizers` does.
 
 The `regex` module uses another Unicode version. So classes such as `\\p{L}`, `\\s` and `[:alpha:]` become explicit sets
 from `unicode_properties`, and case-insensitive letters become sets of characters. The parser also refuses patterns that
 take unbounded memory: recursion, deep nesting and nested counted repetition.
 
-Where the engines disagree, the meaning is that of Oniguruma, the engine of `tokenizers`: `(?i)` does not apply to a
-property outside a character class. One exception follows tiktoken: `ß` does not match `ss`.
+If the engines disagree, Oniguruma decides, the engine of `tokenizers`: `(?i)` does not apply to a property outside a
+character class. One exception follows tiktoken: `ß` does not match `ss`.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from functools import cache
 
 from tokenizer.splitting.unicode_properties import Ranges, as_ranges, case_variants, find_property
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import regex
+
 LONGEST_REGEX = 10_000  # characters
-LARGEST_REGEX = 100_000  # elements with every counted repetition expanded; about 64 MB when compiled
+LARGEST_REGEX = 100_000  # elements, with counted repetitions expanded; about 64 MB when compiled
 DEEPEST_REGEX = 100  # levels of nested groups
-_FEW_RANGES = 16  # a set of at most this many ranges is written out
+_FEW_RANGES = 16  # a set with at most this many ranges is written out
 
 _RECURSION = re.compile(r"\(\?(?:R|[+-]?\d+|&\w+|P>\w+)\)|\\g[<'{]")
 _FLAGS = re.compile(r"\(\?([a-zA-Z0-9]*)(-[a-zA-Z]+)?([:)])")
@@ -35,23 +40,23 @@ _CONTROLS = {"a": "\a", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
 
 
 def translate(pattern: str) -> str:
-    """Return the pattern in the syntax of `regex`, its meaning independent of that module's Unicode tables.
+    """Return the pattern in the syntax of `regex`, independent of that module's Unicode tables.
 
-    Raises ValueError that names the pattern and the cause for an unknown property, a set within a character class, a
-    flag that other engines do not have, recursion, and a pattern that is too long, too deeply nested or too large.
+    Raises ValueError, which names the pattern and the cause, for an unknown property, a set inside a character class, a
+    flag that other engines lack, recursion, and a pattern that is too long, too deeply nested or too large.
     """
     try:
-        return "(?V1)" + _Parser(pattern).whole()
+        return "(?V1)" + _Parser(pattern).translation()
     except _RefusedError as refused:
         raise ValueError(f"the split pattern {pattern[:80]!r} {refused}") from None
 
 
 class _RefusedError(Exception):
-    """Why a pattern is refused."""
+    """The reason why a pattern is refused, as the end of a sentence."""
 
 
 class _Parser:
-    """One pass over a pattern. Its methods consume text at `at` and return its translation, with its size."""
+    """A one-pass parser. Its methods consume text at position `at`, and return its translation and often its size."""
 
     def __init__(self, pattern: str):
         if len(pattern) > LONGEST_REGEX:
@@ -59,30 +64,30 @@ class _Parser:
         self.pattern = pattern
         self.at = 0
 
-    def whole(self) -> str:
+    def translation(self) -> str:
         text, _ = self._alternatives("", 0)
         if self.at < len(self.pattern):
             raise _RefusedError("is not a valid regex: it has a ')' without a '('")
         return text
 
-    def _take(self, expression: re.Pattern) -> re.Match | None:
+    def _take(self, expression: re.Pattern[str]) -> re.Match[str] | None:
         found = expression.match(self.pattern, self.at)
         if found:
             self.at = found.end()
         return found
 
     def _alternatives(self, flags: str, depth: int) -> tuple[str, int]:
-        """Consume up to the end of the group. flags: the active ones of "i" and "x"."""
+        """Consume alternatives up to the end of their group. flags: the subset of "ix" that is active."""
         parts, size = [], 0
         while self.at < len(self.pattern) and self.pattern[self.at] != ")":
             flags_found = self._take(_FLAGS) if not _RECURSION.match(self.pattern, self.at) else None
             if flags_found and flags_found[3] == ")":
-                flags, kept = _changed(flags, flags_found)
-                parts.append(f"(?{kept})" if kept else "")
+                flags, passed_on = _changed_flags(flags, flags_found)
+                parts.append(f"(?{passed_on})" if passed_on else "")
                 continue
             if flags_found:
-                inner, kept = _changed(flags, flags_found)
-                text, item_size = self._group(f"(?{kept}:", inner, depth)
+                inner, passed_on = _changed_flags(flags, flags_found)
+                text, item_size = self._group(f"(?{passed_on}:", inner, depth)
             else:
                 text, item_size = self._item(flags, depth)
             while quantifier := self._take(_QUANTIFIER):
@@ -124,13 +129,13 @@ class _Parser:
     def _refuse_escape_or_recursion(self) -> None:
         if found := _RECURSION.match(self.pattern, self.at):
             raise _RefusedError(
-                f"has {found[0]!r}: recursion and subroutine calls are not supported; spell the part out"
+                f"has {found[0]!r}: recursion and subroutine calls are not supported; repeat the called part instead"
             )
         raise _RefusedError("is not a valid regex: it ends in a backslash")
 
     def _group(self, opening: str, flags: str, depth: int) -> tuple[str, int]:
         if depth == DEEPEST_REGEX:
-            raise _RefusedError(f"has more than {DEEPEST_REGEX} groups within each other")
+            raise _RefusedError(f"has groups nested more than {DEEPEST_REGEX} deep")
         text, size = self._alternatives(flags, depth + 1)
         if self.at == len(self.pattern):
             raise _RefusedError("is not a valid regex: it has a '(' without a ')'")
@@ -144,7 +149,7 @@ class _Parser:
         if (character := self._escaped_character()) is not None:
             return _literal(character, ignore_case)
         if found := self._take(_RAW_ESCAPE):
-            escape = found[0]
+            escape: str = found[0]
             if escape in (r"\b", r"\B"):
                 word = f"[{_set_text(chr(92) + 'w', False)}]"
                 inside = f"(?<={word})(?={word})|(?<!{word})(?!{word})"
@@ -157,11 +162,11 @@ class _Parser:
         return _literal(self.pattern[self.at - 1], ignore_case)
 
     def _escaped_character(self) -> str | None:
-        """Consume an escape that stands for one character, or return None."""
+        """Consume an escape for one character and return the character; None for any other escape."""
         if found := self._take(_CODE_POINT):
             code_point = int(next(filter(None, found.groups())), 16)
             if code_point > 0x10FFFF:
-                raise _RefusedError(f"has {found[0]!r}, which is no code point")
+                raise _RefusedError(f"has {found[0]!r}, which is not a code point")
             return chr(code_point)
         if control := _CONTROLS.get(self.pattern[self.at + 1]):
             self.at += 2
@@ -173,7 +178,9 @@ class _Parser:
         self.at += 1
         negated = self.pattern.startswith("^", self.at)
         self.at += negated
-        parts, members, first = [], [], True
+        parts: list[str] = []
+        members: list[tuple[int, int]] = []
+        first = True
         while first or not self.pattern.startswith("]", self.at):
             if self.at >= len(self.pattern):
                 raise _RefusedError(f"is not a valid regex: {self.pattern[start : start + 20]!r} has no ']'")
@@ -187,7 +194,7 @@ class _Parser:
         return f"[{'^' * negated}{''.join(parts)}]"
 
     def _class_item(self) -> tuple[str, Ranges]:
-        """Consume one item of a character class: its text within a set, and its code points."""
+        """Consume one item of a character class. Return its text inside a set, and its code points."""
         if found := self._take(_POSIX):
             return _one_property(f"[:{found[2]}:]", found[0], found[1] == "^", in_class=True)
         if found := self._take(_PROPERTY):
@@ -210,8 +217,8 @@ class _Parser:
     def _refuse_set_operation(self) -> None:
         if found := _SET_OPERATION.match(self.pattern, self.at):
             raise _RefusedError(
-                f"has {found[0]!r} within a character class, which other engines take for classes in classes and "
-                "this one for characters: spell the class out, or escape the characters"
+                f"has {found[0]!r} inside a character class: other engines read it as a set operation, this one as "
+                "characters; write the class without it, or escape the characters"
             )
 
     def _class_character(self) -> str:
@@ -226,19 +233,19 @@ class _Parser:
             return chr(int(found[1], 8))
         escaped = self.pattern[self.at + 1]
         if escaped.isalnum() and escaped != "b":
-            raise _RefusedError(f"has \\{escaped} within a character class, which is not supported")
+            raise _RefusedError(f"has \\{escaped} inside a character class, which is not supported")
         self.at += 2
         return "\b" if escaped == "b" else escaped
 
 
-def _changed(flags: str, found: re.Match) -> tuple[str, str]:
-    """Return the flags that hold after an inline group of flags, and the flags to pass on to `regex`."""
+def _changed_flags(flags: str, found: re.Match[str]) -> tuple[str, str]:
+    """Return the subset of "ix" that is active after an inline flag group, and the flags to pass on to `regex`."""
     on, off = found[1], (found[2] or "")[1:]
     if unknown := (set(on) - set("imsux")) | (set(off) - set("imsx")):
         raise _RefusedError(f"has the flag {min(unknown)!r}; supported are i, m, s and x")
     flags = "".join(flag for flag in "ix" if (flag in flags or flag in on) and flag not in off)
-    kept_off = "".join(flag for flag in "ms" if flag in off)
-    return flags, "".join(flag for flag in "ms" if flag in on) + (f"-{kept_off}" if kept_off else "")
+    switched_off = "".join(flag for flag in "ms" if flag in off)
+    return flags, "".join(flag for flag in "ms" if flag in on) + (f"-{switched_off}" if switched_off else "")
 
 
 def _literal(character: str, ignore_case: bool) -> str:
@@ -246,7 +253,7 @@ def _literal(character: str, ignore_case: bool) -> str:
     return re.escape(character) if len(variants) < 2 else f"[{''.join(map(re.escape, variants))}]"
 
 
-def _property(found: re.Match, in_class: bool) -> tuple[str, Ranges]:
+def _property(found: re.Match[str], in_class: bool) -> tuple[str, Ranges]:
     if found[5]:
         return _one_property(f"\\{found[5].lower()}", found[0], found[5].isupper(), in_class)
     negated = (found[1] == "P") != (found[2] == "^")
@@ -254,24 +261,25 @@ def _property(found: re.Match, in_class: bool) -> tuple[str, Ranges]:
 
 
 def _one_property(name: str, spelling: str, negated: bool, in_class: bool) -> tuple[str, Ranges]:
-    """Return a property as text within a set, and its code points."""
+    """Return a property as text inside a set, and its code points."""
     ranges = find_property(name, in_class)
     if ranges is None:
-        raise _RefusedError(f"has the property {spelling}, which is not known")
+        raise _RefusedError(f"has the unknown property {spelling}")
     text = _set_text(name, in_class)
     return (f"[^{text}]", _complement(ranges)) if negated else (text, ranges)
 
 
 @cache
 def _set_text(name: str, in_class: bool) -> str:
-    """Return the text of a property within a set of `regex`.
+    """Return the text of a known property inside a set of `regex`.
 
-    A set of hundreds of ranges is slow. So a large property uses that of the installed `regex`, corrected by the few
-    ranges that differ. ASCII members come first, because `regex` tests them fastest.
+    Matching a set of hundreds of ranges is slow. So a large property uses the property of the installed `regex`, and
+    adds or removes the few ranges that differ. ASCII members come first, because `regex` tests them fastest.
     """
     import regex
 
     ranges = find_property(name, in_class)
+    assert ranges is not None
     native = name if name[0] in "\\[" else rf"\p{{{name}}}"
     try:
         expression = regex.compile(f"[{native}]+")
@@ -285,8 +293,8 @@ def _set_text(name: str, in_class: bool) -> str:
     return ascii_members + (f"[{native}--[{_spelled(extra)}]]" if extra else native) + _spelled(missing)
 
 
-def _matched(expression) -> Ranges:
-    """Return the code points that a compiled, repeated set matches."""
+def _matched(expression: regex.Pattern[str]) -> Ranges:
+    """Return the code points that match a compiled, repeated set."""
     spans = ((match.start(), match.end() - 1) for match in expression.finditer(_every_character()))
     return tuple((first + 0x800 * (first >= 0xD800), last + 0x800 * (last >= 0xD800)) for first, last in spans)
 
@@ -297,13 +305,13 @@ def _every_character() -> str:
 
 
 def _spelled(ranges: Ranges) -> str:
-    """Return ranges as text within a set."""
+    """Return ranges as text inside a set."""
     ends = [[f"\\U{end:08x}" if end > 0x7E else re.escape(chr(end)) for end in pair] for pair in ranges]
     return "".join(first if first == last else f"{first}-{last}" for first, last in ends)
 
 
 def _complement(ranges: Ranges) -> Ranges:
-    """Return all code points but the ranges and surrogates."""
+    """Return all code points outside the ranges, except surrogates."""
     places = [-1, *(end for pair in _merged([*ranges, (0xD800, 0xDFFF)]) for end in pair), 0x110000]
     gaps = ((before + 1, after - 1) for before, after in zip(places[::2], places[1::2], strict=True))
     return tuple(gap for gap in gaps if gap[0] <= gap[1])
@@ -322,7 +330,7 @@ def _intersection(some: Ranges, others: Ranges) -> Ranges:
     return tuple(result)
 
 
-def _merged(ranges) -> Ranges:
+def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
     merged: list[list[int]] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1:
@@ -332,9 +340,9 @@ def _merged(ranges) -> Ranges:
     return tuple((first, last) for first, last in merged)
 
 
-def _missing_variants(ranges) -> str:
-    """Return the case variants that the ranges lack, as text within a set."""
-    ranges = _merged(ranges)
+def _missing_variants(members: Iterable[tuple[int, int]]) -> str:
+    """Return the case variants of the members that are no members, as text inside a set."""
+    ranges = _merged(members)
     firsts = [first for first, _ in ranges]
 
     def is_member(character: str) -> bool:

@@ -1,11 +1,11 @@
-"""The scanner in plain Python: for short texts, done before numba is loaded, and as the reference of the kernel."""
+"""The scanner in plain Python: it splits short texts before numba is loaded, and is the reference for the kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
 
-from tokenizer.splitting.patterns import (
+from tokenizer.splitting.automata import (
     CLASSES,
     CONTRACTION,
     EMIT,
@@ -17,9 +17,8 @@ from tokenizer.splitting.patterns import (
     OTHER,
     START,
     Automaton,
-    Pattern,
-    compile_regex,
 )
+from tokenizer.splitting.patterns import Pattern, compile_regex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 
 
 def pretokens(text: bytes, automaton: Automaton) -> Iterator[bytes]:
-    """The pretokens of one text in order; together they are the text.
+    """Yield the pretokens of one text in order. Joined, they give the text.
 
-    Bytes that are no UTF-8 are pretokens of one byte each, and text is split as if it ended before them.
+    Each byte of invalid UTF-8 is a pretoken. The text before it is split as if it ended there.
     """
-    # Each such byte is decoded to a surrogate, whose class is END.
+    # An invalid byte is decoded to a surrogate, whose class is END.
     characters = text.decode(errors="surrogateescape")
     if text.isascii():
         classes = text.translate(automaton.byte_classes)
@@ -65,7 +64,10 @@ def pretokens(text: bytes, automaton: Automaton) -> Iterator[bytes]:
 
 
 def _contraction(following: str, fold: bool) -> int:
-    """Characters in the contraction that an apostrophe and the two characters following it begin with, or 0."""
+    """Return the length of the contraction, apostrophe included, or 0. following: two characters after the apostrophe.
+
+    fold: whether to ignore case.
+    """
     if fold:
         following = following.replace("ſ", "s").lower()
     if following[:1] in ("s", "d", "m", "t"):
@@ -83,10 +85,10 @@ def pretokens_of(text: bytes, pattern: Pattern | Chain) -> Iterator[bytes]:
 def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
     """Yield the pretokens of one text for a pattern without an automaton. Text between two matches is a pretoken, too.
 
-    Raises ValueError that names the pattern if matching takes too long: see `match_spans`.
+    Raises ValueError, which names the pattern, if matching takes too long: see `match_spans`.
     """
-    for segment, is_bad in utf8_stretches(text):
-        if is_bad:
+    for segment, is_utf8 in utf8_stretches(text):
+        if not is_utf8:
             yield segment.encode(errors="surrogateescape")
             continue
         done = 0
@@ -127,16 +129,16 @@ def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
 
 
 def utf8_stretches(text: bytes) -> Iterator[tuple[str, bool]]:
-    """The stretches of valid UTF-8, and between them each byte that is not, as (text, is_bad)."""
+    """Yield the stretches of valid UTF-8 and each invalid byte between them, in order, as (text, is_utf8)."""
     decoded = text.decode(errors="surrogateescape")
     start = 0
     if not decoded.isascii():
         import re
 
-        for bad in re.finditer("[\udc80-\udcff]", decoded):
-            if bad.start() > start:
-                yield decoded[start : bad.start()], False
-            yield bad.group(), True
-            start = bad.end()
+        for invalid in re.finditer("[\udc80-\udcff]", decoded):
+            if invalid.start() > start:
+                yield decoded[start : invalid.start()], True
+            yield invalid.group(), False
+            start = invalid.end()
     if start < len(decoded):
-        yield decoded[start:], False
+        yield decoded[start:], True

@@ -1,9 +1,9 @@
-"""Which code points are letters, numbers, marks and white space, as tiktoken and tokenizers see them.
+"""The class of each code point (letter, number, mark or white space) as tiktoken and tokenizers define it.
 
-The classes follow the Unicode version compiled into tiktoken's regex engine, not the one of the installed
-Python or `regex` (they differ on thousands of code points). They are probed from tiktoken once, committed as
-`unicode_classes.bin` (runs of equal class) and proved by a test over every code point.
-Write the file anew with `python -m tokenizer.splitting.unicode_classes` (needs tiktoken).
+The classes follow the Unicode version of tiktoken's regex engine. The installed Python and `regex` differ from it on
+thousands of code points. The classes were probed from tiktoken and committed as `unicode_classes.bin`, in runs of equal
+class. A test checks every code point. `python -m tokenizer.splitting.unicode_classes` writes the file again; it needs
+tiktoken.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from itertools import groupby
 from pathlib import Path
 
 CODE_POINTS = 0x110000
-# Disjoint properties, in the order of their class numbers; class 0 is everything else.
+# Disjoint properties. The class of the first is 1; class 0 holds all other code points.
 PROPERTIES = (r"\p{Lu}", r"\p{Ll}", r"\p{Lt}", r"\p{Lm}", r"\p{Lo}", r"\p{M}", r"\p{N}", r"\s")
 OTHER, UPPER, LOWER, TITLE, MODIFIER, LETTER_OTHER, MARK, NUMBER, SPACE = range(9)
 
-# Little-endian 32-bit numbers, one a run: its class in the low four bits, above them its length.
+# One little-endian uint32 per run: the class in the low four bits, the length above them.
 _FILE = Path(__file__).with_name("unicode_classes.bin")
 
 
 @cache
 def code_point_classes() -> bytes:
-    """The class of every code point, a byte each."""
+    """Return the class of each code point, one byte each."""
     runs = _FILE.read_bytes()
     single = [bytes([number]) for number in range(16)]
     table = b"".join([single[run & 15] * (run >> 4) for (run,) in struct.iter_unpack("<I", runs)])
@@ -34,21 +34,21 @@ def code_point_classes() -> bytes:
 
 @cache
 def classes_digest() -> str:
-    """SHA-256 of the table, in hexadecimal; part of every fingerprint whose pattern reads the table."""
+    """Return the SHA-256 of the table in hexadecimal. Fingerprints of patterns that read the table include it."""
     import hashlib
 
     return hashlib.sha256(code_point_classes()).hexdigest()
 
 
 def probe_tiktoken() -> bytes:
-    """Build the table by asking tiktoken's regex engine about every code point."""
+    """Return the table, built by matching every code point with tiktoken's regex engine."""
     import tiktoken
 
     single_bytes = {bytes([byte]): byte for byte in range(256)}
     everything = "".join(chr(c) for c in range(CODE_POINTS) if not 0xD800 <= c < 0xE000)
     table = bytearray(CODE_POINTS)
     for number, prop in enumerate(PROPERTIES, start=1):
-        # tiktoken drops the text that its pattern does not match, so what is left are the members.
+        # tiktoken drops text that its pattern does not match, so only members are left.
         probe = tiktoken.Encoding("probe", pat_str=prop, mergeable_ranks=single_bytes, special_tokens={})
         for member in bytes(probe.encode_ordinary(everything)).decode():
             assert not table[ord(member)], f"{prop} overlaps another property"
@@ -57,7 +57,7 @@ def probe_tiktoken() -> bytes:
 
 
 def write_table(table: bytes) -> None:
-    """Write the table as runs of equal class."""
+    """Write the table to `unicode_classes.bin` as runs of equal class."""
     runs = [len(list(run)) << 4 | number for number, run in groupby(table)]
     _FILE.write_bytes(struct.pack(f"<{len(runs)}I", *runs))
 

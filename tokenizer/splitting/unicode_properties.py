@@ -1,11 +1,11 @@
 """Unicode properties as the regex engines of tokenizers and tiktoken define them, for custom split patterns.
 
 The installed `regex` module follows a newer Unicode version than both engines, and the versions differ on thousands of
-code points. The sets are probed from the engines once and committed as `unicode_properties.bin`: JSON compressed by
-zlib. Where the engines disagree, the set is that of Oniguruma, which is the engine of `tokenizers`: custom patterns
-are stored in tokenizer.json. This concerns `\\w` (8 code points), POSIX classes such as `[:alpha:]` (ASCII only in
-tiktoken), `\\p{Graph}` and `\\p{Print}`. Write the file again with
-`python -m tokenizer.splitting.unicode_properties`, which needs tokenizers, tiktoken and regex.
+code points. The sets were probed from the engines and committed as `unicode_properties.bin`: JSON compressed by zlib.
+If the engines disagree, Oniguruma decides: it is the engine of `tokenizers`, and custom patterns are stored in
+tokenizer.json. The engines disagree on `\\w` (8 code points), POSIX classes such as `[:alpha:]` (ASCII only in
+tiktoken), `\\p{Graph}` and `\\p{Print}`. `python -m tokenizer.splitting.unicode_properties` writes the file again; it
+needs tokenizers, tiktoken and regex.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Ranges = tuple[tuple[int, int], ...]  # sorted, disjoint, both ends included
 
 _FILE = Path(__file__).with_name("unicode_properties.bin")
 _PREFIXES = ("script=", "sc=", "generalcategory=", "gc=", "is")
-_POSIX = ("alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper")
-_POSIX += ("word", "xdigit")
+_POSIX = ["alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper"]
+_POSIX += ["word", "xdigit"]
 _ESCAPES = (r"\d", r"\h", r"\s", r"\w")
-# Ranges of code points that all have the same properties: only one of each range is probed.
+# Ranges of code points with equal properties. Only the first code point of each range is probed.
 _UNIFORM = [(0x34000, 0x3FFFD), *((plane << 16, (plane << 16) + 0xFFFD) for plane in range(4, 14))]
 _UNIFORM += [(0xE1000, 0xEFFFD), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD)]
 
@@ -53,8 +53,8 @@ def find_property(name: str, in_class: bool = False) -> Ranges | None:
     """Return the code points of a property, or None for an unknown name.
 
     name: the text between the braces of `\\p{...}`, an escape such as `\\w`, or `[:alpha:]`. Case, spaces, hyphens
-    and underscores do not matter. in_class: whether it stands within a character class, where Oniguruma reads a few
-    properties differently.
+    and underscores do not matter. in_class: whether the name is inside a character class, where a few properties mean
+    something else in Oniguruma.
     """
     names = _table().names
     wanted = _normalized(name) if name[:1] not in ("\\", "[") else name
@@ -77,7 +77,7 @@ def _ranges(number: int) -> Ranges:
 
 @cache
 def case_variants() -> dict[str, str]:
-    """Return, for each character with case, all characters that it matches when case is ignored."""
+    """Return a map from each cased character to all characters that it matches when case is ignored."""
     return {character: orbit for orbit in _table().case_variants for character in orbit}
 
 
@@ -98,7 +98,7 @@ def as_ranges(code_points: Iterable[int]) -> Ranges:
 
 # The rest of this module writes the table.
 
-Engine = Callable[[str, str], str | None]  # (regex, text) to the characters that match it, None for an invalid regex
+Engine = Callable[[str, str], str | None]  # (regex, text) -> matching characters, or None for an invalid regex
 
 
 def _oniguruma(pattern: str, text: str) -> str | None:
@@ -129,7 +129,7 @@ def _probe_text() -> str:
 
 
 def _expanded(members: str) -> Ranges:
-    """Return the ranges of the members of the probe text, each uniform range whole."""
+    """Return the ranges of the matching characters of the probe text, with uniform ranges completed."""
     uniform = dict(_UNIFORM)
     return as_ranges(c for member in map(ord, members) for c in range(member, uniform.get(member, member) + 1))
 
@@ -154,12 +154,13 @@ def _known_names() -> Iterator[tuple[str, ...]]:
 
 
 def probe_engines() -> _Table:
-    """Build the table by asking the engines; Oniguruma decides where it knows a name."""
+    """Return the table, built by matching with the engines. Oniguruma decides about every name that it knows."""
     text = _probe_text()
     names: dict[str, int] = {}
     numbers: dict[Ranges, int] = {}
 
-    def record(aliases: Iterable[str], members: str) -> None:
+    def record(aliases: Iterable[str], members: str | None) -> None:
+        assert members is not None, f"no engine knows {aliases}"
         number = numbers.setdefault(_expanded(members), len(numbers))
         names.update(dict.fromkeys(aliases, number))
 
@@ -194,9 +195,10 @@ def _gaps(ranges: Ranges) -> list[int]:
 def _probe_case_variants(names: dict[str, int], sets: list[Ranges]) -> list[str]:
     cased = {chr(c) for n in ("cwcf", "cwcm", "cased") for a, b in sets[names[n]] for c in range(a, b + 1)}
     text = "\n".join(sorted(cased))
-    orbits = set()
+    orbits: set[str] = set()
     for character in sorted(cased):
         orbit = _oniguruma(f"(?i){character}", text)
+        assert orbit is not None
         assert orbit == _oniguruma(f"(?i)[{character}]", text) == _tiktoken(f"(?i){character}", text), character
         if len(orbit) > 1:
             orbits.add(orbit)
