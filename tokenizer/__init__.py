@@ -1,4 +1,4 @@
-"""Byte-level BPE: training, encoding and decoding, exact and fast. Importing it loads no kernel, no numba, no numpy."""
+"""Byte-level BPE: exact and fast training, encoding and decoding. Importing it loads no kernels, numba or numpy."""
 
 from tokenizer.formats.published import PatternNeededError
 from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP, sentinels
@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
-    if name in ("PretokenCounts", "count_pretokens"):  # they need numpy
+def __getattr__(name: str) -> object:
+    if name in ("PretokenCounts", "count_pretokens"):  # need numpy
         from tokenizer.training import counting
 
         return getattr(counting, name)

@@ -1,4 +1,4 @@
-"""The special tokens that models of this project know by name."""
+"""Names of the special tokens that models of this project use, and checks of special tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_SPECIAL_TOKENS = (END_OF_TEXT, PAD, MASK, CLS, SEP)
 
 
 def sentinels(count: int) -> tuple[str, ...]:
-    """The special tokens that stand for the spans that span corruption takes out: <|sentinel_0|>, <|sentinel_1|>..."""
+    """Return the special tokens that replace spans in span corruption: <|sentinel_0|>, <|sentinel_1|>, ..."""
     return tuple(f"<|sentinel_{number}|>" for number in range(count))
 
 
@@ -32,7 +32,7 @@ def check_special_tokens(special_tokens: Sequence[str]) -> tuple[str, ...]:
         if not isinstance(spelling, str) or not spelling:
             raise ValueError(f"a special token must be a non-empty string, not {spelling!r}")
         if len(spelling.encode("utf-8", "replace")) < 2:
-            raise ValueError(f"the special token {spelling!r} is a single byte, which has an id of its own")
+            raise ValueError(f"the special token {spelling!r} is a single byte, which already has an id")
         if any(0xD800 <= ord(c) < 0xE000 for c in spelling):
             raise ValueError(f"the special token {spelling!r} has a lone surrogate")
         if spelling in seen:

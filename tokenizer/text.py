@@ -1,4 +1,4 @@
-"""Text as the bytes that are encoded: UTF-8, in Unicode's composed form (NFC) where a vocabulary asks for it."""
+"""Text as bytes: UTF-8, normalized to NFC if a vocabulary asks for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
 
-# Code points of which newer versions of Unicode say that they compose or change places. The NFC of tokenizers follows
-# Unicode 9, which does not have them; they are left where they are, and nothing composes across them.
+# Code points that compose or are reordered only in Unicode versions after 9. The NFC of tokenizers follows Unicode 9:
+# they stay in place, and nothing composes across them.
 _SINCE_UNICODE_9 = (
     "5C8-5C9 7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1AF0 1DF6-1DFA A82C 105C9 105D2 105DA 105E4 10D24-10D27 "
     "10D69-10D6D 10EAB-10EAC 10ECB-10ECF 10EF0-10EFB 10EFD-10EFF 10F46-10F50 10F82-10F85 11070 1133B 11382-11385 1138B "
@@ -21,7 +21,7 @@ _SINCE_UNICODE_9 = (
 
 
 def text_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
-    """Return a str as UTF-8, or bytes unchanged. ValueError for a surrogate, with its position."""
+    """Return a str as UTF-8, or bytes unchanged. Raises ValueError for a surrogate, with its position."""
     if isinstance(text, str):
         try:
             return text.encode()
@@ -50,7 +50,7 @@ def _surrogates(text: str, place: int) -> str:
 
 
 def nfc(data: bytes) -> bytes:
-    """The text in NFC, as in tokenizers, whatever the running Python's Unicode; what is not UTF-8 stays as it is."""
+    """Return UTF-8 text in NFC as in tokenizers, for any Unicode version of Python. Invalid UTF-8 stays unchanged."""
     if data.isascii():
         return data
     import unicodedata
@@ -58,13 +58,13 @@ def nfc(data: bytes) -> bytes:
     text = data.decode("utf-8", "surrogateescape")
     if unicodedata.is_normalized("NFC", text):
         return data
-    composed = _known().sub(lambda stretch: unicodedata.normalize("NFC", stretch.group()), text)
+    composed = _unicode_9_stretches().sub(lambda stretch: unicodedata.normalize("NFC", stretch.group()), text)
     return composed.encode("utf-8", "surrogateescape")
 
 
 @cache
-def _known() -> re.Pattern[str]:
-    """A stretch of text without code points that are to be left alone."""
+def _unicode_9_stretches() -> re.Pattern[str]:
+    """Return a regex for the longest stretches without the code points that must stay in place."""
     import re
 
     runs = (run.split("-") for run in _SINCE_UNICODE_9.split())

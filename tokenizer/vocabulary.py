@@ -1,7 +1,7 @@
-"""What a tokenizer is, whatever file it came from: tokens with their ids, merges, special tokens, pattern, semantics.
+"""The vocabulary, independent of file formats: tokens, ids, merges, special tokens, pattern and semantics.
 
-It holds what the file says as plain Python data, which is all that a short text needs; what the bulk path reads
-(arrays) and what compares vocabularies (merges, semantics, fingerprint) is worked out when it is first asked for.
+It holds the file's data as plain Python objects, which is enough for short texts. The arrays that kernels read, and the
+values that compare vocabularies (merges, semantics, fingerprint), are computed on first use.
 """
 
 from __future__ import annotations
@@ -14,50 +14,55 @@ from tokenizer.splitting.patterns import Pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     import numpy as np
+    import numpy.typing as npt
 
     from tokenizer.splitting.chains import Chain
 
-# How a pretoken becomes ids.
-BY_MERGES = "merges"  # the listed merge of lowest rank, leftmost first
+# Rules that turn a pretoken into ids.
+BY_MERGES = "merges"  # apply the listed merge of lowest rank, leftmost first
 WHOLE_FIRST = "whole pretoken, then merges"  # Hugging Face's ignore_merges
-BY_RANKS = "whole pretoken, then ranks"  # tiktoken: any two neighbours whose bytes are a token, lowest id first
+BY_RANKS = "whole pretoken, then ranks"  # tiktoken: join any two neighbours that form a token, lowest id first
 
 LONGEST_RANKED_TOKEN = 4096  # bytes, in a vocabulary by ranks
 
 
 class CutPairs:
-    """Pairs of tokens, as the tokens that merging them makes and the lengths of the left ones."""
+    """A sequence of token pairs, stored as the merged tokens and the lengths of their left parts in characters."""
 
-    def __init__(self, wholes: list[str], lengths: Sequence[int]):
-        self._wholes = wholes
+    def __init__(self, merged: list[str], lengths: Sequence[int]):
+        self._merged = merged
         self._lengths = lengths
 
-    def __reduce__(self):
-        return CutPairs, (self._wholes, list(self._lengths))
+    def __reduce__(self) -> tuple[type[CutPairs], tuple[list[str], list[int]]]:
+        return CutPairs, (self._merged, list(self._lengths))
 
     def __len__(self) -> int:
-        return len(self._wholes)
+        return len(self._merged)
 
     def __getitem__(self, number: int) -> tuple[str, str]:
-        whole, length = self._wholes[number], self._lengths[number]
-        return whole[:length], whole[length:]
+        merged, length = self._merged[number], self._lengths[number]
+        return merged[:length], merged[length:]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return map(self.__getitem__, range(len(self)))
 
 
 class Vocabulary:
-    """A vocabulary, not to be changed.
+    """An immutable vocabulary.
 
-    ids: token -> id, without special tokens; in bytes or, where `spelled`, in ByteLevel's alphabet. pairs: the merges
-    in order, as pairs of tokens in the same writing; None for a vocabulary by ranks. first_merged: the id of the first
-    merge's token, where the others' follow one by one in the order of the merges. rule: how the file says that
-    pretokens become ids. normalizer: "NFC" or None. added_flags: how an added token differs from a plain special one.
-    post_processor: tokenizer.json's field, which changes no ids and is kept for saving.
+    ids: token -> id, without special tokens. Tokens are bytes or, if `spelled`, strings in ByteLevel's alphabet.
+    pairs: the merges in order, as pairs of tokens of the same type; None for a vocabulary of ranks.
+    first_merged: the id of the first merged token, if those of later merges follow without gaps; otherwise None.
+    rule: the file's rule that turns pretokens into ids.
+    normalizer: "NFC" or None.
+    added_flags: the flags in which an added token differs from a plain special token, by spelling.
+    post_processor: the field of tokenizer.json, which changes no ids, for saving.
 
-    Whoever makes one has checked that ids are whole numbers and distinct, and that the parts and the wholes of
-    pairs are tokens.
+    The caller has checked that ids are distinct integers, and that both parts and the merged token of every pair are
+    tokens.
     """
 
     def __init__(
@@ -67,12 +72,12 @@ class Vocabulary:
         special_tokens: dict[str, int],
         pattern: Pattern | Chain,
         rule: str = BY_MERGES,
-        pairs: Sequence[Sequence] | CutPairs | None = None,
+        pairs: Sequence[Sequence[bytes]] | Sequence[Sequence[str]] | CutPairs | None = None,
         first_merged: int | None = None,
         spelled: bool = False,
         normalizer: str | None = None,
-        added_flags: Mapping[str, dict] | None = None,
-        post_processor: dict | None = None,
+        added_flags: Mapping[str, dict[str, bool]] | None = None,
+        post_processor: dict[str, Any] | None = None,
     ):
         self.ids = ids
         self.special_tokens = special_tokens
@@ -84,28 +89,28 @@ class Vocabulary:
         self.normalizer = normalizer
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
-        # Bytes without a token. The k-th is encoded as the id `size` + k, which is never returned to a caller.
+        # Bytes without a token. The k-th is encoded as the id `size` + k, which callers never see.
         self.missing_bytes = bytes(byte for byte in range(256) if self.written(bytes([byte])) not in ids)
         if self.missing_bytes and (rule == BY_RANKS or len(self.missing_bytes) == 256):
             raise ValueError(
                 f"the vocabulary lacks {len(self.missing_bytes)} of the 256 single bytes "
-                f"(the first is 0x{self.missing_bytes[0]:02x}), which makes it no byte-level vocabulary"
+                f"(the first is 0x{self.missing_bytes[0]:02x}), so it is not a byte-level vocabulary"
             )
         smallest, largest = min(ids.values()), max(ids.values())
         between = {i: spelling for spelling, i in special_tokens.items() if smallest <= i <= largest}
         for i in between.keys() & set(ids.values()) if between else ():
-            raise ValueError(f"the special token {between[i]!r} has the id {i}, which is taken")
+            raise ValueError(f"the special token {between[i]!r} has the id {i} of another token")
         if len(set(special_tokens.values())) != len(special_tokens):
             raise ValueError("two special tokens have the same id")
         self.size = max([largest, *special_tokens.values()]) + 1
 
-    def written(self, token: bytes):
-        """A token as `ids` and `pairs` write it."""
+    def written(self, token: bytes) -> Any:
+        """Return a token as a key of `ids`: bytes, or a str if `spelled`."""
         return spell(token) if self.spelled else token
 
     @cached_property
     def tokens(self) -> list[bytes | None]:
-        """Token bytes by id; None for ids without (special tokens, and gaps)."""
+        """The bytes of each token by id; None for special tokens and gaps."""
         listed = list(self.ids)
         tokens: list[bytes | None] = [None] * self.size
         for token, i in zip(unspell_all(listed) if self.spelled else listed, self.ids.values(), strict=True):
@@ -113,8 +118,8 @@ class Vocabulary:
         return tokens
 
     @cached_property
-    def byte_lengths(self) -> np.ndarray:
-        """int32 (size,): bytes of each token, 0 for special tokens and gaps. Read-only."""
+    def byte_lengths(self) -> npt.NDArray[np.int32]:
+        """The length of each token in bytes, int32 (size,), read-only; 0 for special tokens and gaps."""
         import numpy as np
 
         lengths = np.array([len(token or b"") for token in self.tokens], dtype=np.int32)
@@ -122,8 +127,8 @@ class Vocabulary:
         return lengths
 
     @cached_property
-    def byte_ids(self) -> np.ndarray:
-        """Return the id of each single byte, int32 (256,); missing bytes have ids from `size` on."""
+    def byte_ids(self) -> npt.NDArray[np.int32]:
+        """The id of each single byte, int32 (256,). Missing bytes have ids from `size` on."""
         import numpy as np
 
         missing = {byte: self.size + k for k, byte in enumerate(self.missing_bytes)}
@@ -131,14 +136,14 @@ class Vocabulary:
         return np.array(ids, dtype=np.int32)
 
     @cached_property
-    def merges(self) -> np.ndarray:
-        """int32 (n, 3): left, right and merged id, in order.
+    def merges(self) -> npt.NDArray[np.int32]:
+        """The merges in order, int32 (n, 3): left, right and merged id.
 
-        A vocabulary by ranks has the merges that joining by rank does: one for each token or, where that does not make
-        every token, every two tokens that together are a token, as transformers' converter lists them.
+        For a vocabulary of ranks, these are the merges that joining by rank applies: one for each token. If they do not
+        produce every token, the list has every two tokens that form a token, as in transformers' converter.
 
-        Where a file lists several merges that make the same token, in the order of the tokens' ids (as such
-        conversions do), those that never happen are left out, if every token is made by one alone.
+        Such conversions list several merges for one token, in the order of the tokens' ids. If one merge for each token
+        produces every token, the others never apply and are left out.
         """
         import numpy as np
 
@@ -147,30 +152,31 @@ class Vocabulary:
 
             return all_merges_of_ranks(self.tokens) if self._merges_of_ranks is None else self._merges_of_ranks
         listed = self._listed_merges
-        wholes = listed[:, 2]
-        if (np.diff(wholes) >= 0).all() and (np.diff(wholes) == 0).any():
-            # When a token's turn comes, the tokens before it have been made wherever they could be. So whatever stands
-            # around its bytes, they have become the same two parts; and it is the merge of these that happens.
+        steps = np.diff(listed[:, 2])
+        if (steps >= 0).all() and (steps == 0).any():
+            # Before a token is merged, all tokens of lower id have been merged wherever possible. So its bytes have
+            # always become the same two parts, whatever surrounds them, and only the merge of these parts applies.
             needed = self._merges_of_ranks
             if needed is not None and set(map(tuple, needed.tolist())) <= set(map(tuple, listed.tolist())):
                 return needed
         return listed
 
     @cached_property
-    def _listed_merges(self) -> np.ndarray:
+    def _listed_merges(self) -> npt.NDArray[np.int32]:
         import numpy as np
 
-        merges = np.empty((len(self.pairs), 3), dtype=np.int32)
-        of = self.ids.__getitem__
-        for column, tokens in enumerate(zip(*self.pairs, strict=True)):
-            merges[:, column] = np.fromiter(map(of, tokens), np.int32, len(merges))
-        nothing = "" if self.spelled else b""
-        merges[:, 2] = np.fromiter(map(of, map(nothing.join, self.pairs)), np.int32, len(merges))
+        pairs: Any = self.pairs
+        merges = np.empty((len(pairs), 3), dtype=np.int32)
+        id_of: Any = self.ids.__getitem__
+        for column, tokens in enumerate(zip(*pairs, strict=True)):
+            merges[:, column] = np.fromiter(map(id_of, tokens), np.int32, len(merges))
+        empty: Any = "" if self.spelled else b""
+        merges[:, 2] = np.fromiter(map(id_of, map(empty.join, pairs)), np.int32, len(merges))
         return merges
 
     @cached_property
-    def _merges_of_ranks(self) -> np.ndarray | None:
-        """The merges that give the ids of joining by rank, with ids as ranks; None where there are none."""
+    def _merges_of_ranks(self) -> npt.NDArray[np.int32] | None:
+        """The merges that give the same ids as joining by rank, with ids as ranks; None if no merges do."""
         from tokenizer.encoding.merge_tables import merges_from_ranks
 
         if max(map(len, self.ids)) > LONGEST_RANKED_TOKEN:
@@ -179,9 +185,9 @@ class Vocabulary:
 
     @cached_property
     def semantics(self) -> str:
-        """WHOLE_FIRST, or BY_MERGES where that gives the same ids for every text: where merging makes every token.
+        """BY_MERGES if merging produces every token, so that it gives the ids for every text; otherwise WHOLE_FIRST.
 
-        BY_RANKS is one of these with the merges of `merges`, so fingerprints do not depend on the file's format.
+        BY_RANKS equals one of these with the merges of `merges`. So fingerprints do not depend on the file format.
         """
         if self.rule == BY_MERGES or (self.rule == BY_RANKS and self._merges_of_ranks is not None):
             return BY_MERGES
@@ -191,7 +197,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over all that decides ids; see DESIGN: the same whatever file format it was read from."""
+        """The hexadecimal SHA-256 of everything that decides ids. It does not depend on the file format."""
         import hashlib
 
         import numpy as np
@@ -204,10 +210,10 @@ class Vocabulary:
                 digest.update(len(part).to_bytes(8, "little"))
                 digest.update(part)
 
-        # Gaps at the end do not count; a special token's bytes are its spelling's, told apart below.
-        held = [i for i, token in enumerate(self.tokens) if token is not None]
-        add("ids", np.array(held, dtype="<i8").tobytes())
-        add("tokens", *(self.tokens[i] for i in held))
+        # Gaps are left out. Special tokens follow below.
+        held = [(i, token) for i, token in enumerate(self.tokens) if token is not None]
+        add("ids", np.array([i for i, _ in held], dtype="<i8").tobytes())
+        add("tokens", *(token for _, token in held))
         add("merges", np.ascontiguousarray(self.merges, dtype="<i4").tobytes())
         add("pattern", self.pattern.identity.encode())
         by_id = sorted(self.special_tokens.items(), key=lambda item: item[1])
@@ -223,14 +229,17 @@ class Vocabulary:
 
 
 def trained_vocabulary(
-    merges: np.ndarray, byte_order: bytes, special_tokens: tuple[str, ...], pattern: Pattern
+    merges: npt.NDArray[np.int32], byte_order: bytes, special_tokens: tuple[str, ...], pattern: Pattern
 ) -> Vocabulary:
-    """Special tokens first, then the bytes in `byte_order`, then the merges (int32 (n, 2), of symbols)."""
+    """Return a vocabulary of the special tokens, then the bytes in `byte_order`, then the merged tokens.
+
+    merges: int32 (n, 2), pairs of symbols. Symbol k is the k-th byte or, from 256 on, the token of merge k - 256.
+    """
     first = len(special_tokens)
     tokens = [bytes([byte]) for byte in byte_order]
-    pairs = [(left, right) for left, right in merges.tolist()]
-    for number, (left, right) in enumerate(pairs):
-        pairs[number] = (tokens[left], tokens[right])
+    pairs: list[tuple[bytes, bytes]] = []
+    for left, right in merges.tolist():
+        pairs.append((tokens[left], tokens[right]))
         tokens.append(tokens[left] + tokens[right])
     ids = dict(zip(tokens, range(first, first + len(tokens)), strict=True))
     assert len(ids) == len(tokens), "two merges make the same token"

@@ -53,7 +53,6 @@ def _is_whole(value: object) -> bool:
 def train_vocabulary(
     counts: PretokenCounts,
     vocab_size: int,
-    *,
     special_tokens: tuple[str, ...],
     min_frequency: int,
     max_token_length: int | None,
