@@ -281,7 +281,7 @@ def test_text_that_is_none_is_a_value_error(wrong, trained):
 def test_ids_that_are_none_are_value_errors(trained):
     tok = trained["gpt2"]
     for wrong in ([tok.vocab_size], [-1], [2**40]):
-        with pytest.raises(ValueError, match=f"{wrong[0]} is no id"):
+        with pytest.raises(ValueError, match=f"{wrong[0]} is not an id"):
             tok.decode(wrong)
     with pytest.raises(ValueError, match="whole numbers"):
         tok.decode(["a"])
@@ -319,7 +319,7 @@ def test_many_ids_decode_at_once_to_the_same_bytes(trained, stdlib_texts):
     for wrong in (-1, tok.vocab_size, 2**40):
         damaged = ids.astype(np.int64)
         damaged[77_777] = wrong
-        with pytest.raises(ValueError, match=f"{wrong} is no id"):
+        with pytest.raises(ValueError, match=f"{wrong} is not an id"):
             tok.decode_bytes(damaged)
 
 

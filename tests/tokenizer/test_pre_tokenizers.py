@@ -226,7 +226,7 @@ def test_ids_and_tokens_without_all_bytes_are_as_in_any_vocabulary(ascii_only, t
     ids = list(range(ours.vocab_size))
     assert ours.decode(ids) == "<|endoftext|>" + "".join(ours.decode([i]) for i in ids[1:])
     for wrong in (ours.vocab_size, ours.vocab_size + 1):
-        with pytest.raises(ValueError, match="is no id"):
+        with pytest.raises(ValueError, match="is not an id"):
             ours.decode([wrong])
     assert len(ours.token_byte_lengths) == ours.vocab_size
     path = tmp_path / "tokenizer.json"
