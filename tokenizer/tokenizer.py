@@ -255,7 +255,6 @@ class Tokenizer:
 
         allowed_special: a set, or "all". The spelling of one of these tokens becomes its id and splits the text.
         disallowed_special: a set, or "all" for every token that is not allowed. Their spelling raises ValueError.
-
         Any other spelling is ordinary text. If several spellings start at one position, the longest counts.
         """
         data = text_bytes(text)
