@@ -36,9 +36,12 @@ def test_the_next_step_reuses_memory_that_a_step_freed():
 
 
 RESIDENT = """
+import resource
 import torch
-from pipelines.cli.memory import resident_memory
 from pipelines.training.machine import freed_memory_returned, keep_freed_memory
+
+def resident_memory():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 
 with freed_memory_returned():
     keep_freed_memory()

@@ -16,7 +16,7 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.pretrain import pretrain
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
-from pipelines.training import machine as machines
+from pipelines.training import pretraining
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.pretraining import fit_to_data
@@ -28,7 +28,7 @@ from tokenizer import Tokenizer
 def test_the_log_has_the_utilisation_of_the_machine(tmp_path, small_recipe, dataset_folder, monkeypatch):
     """On one that is said to reach a GFLOP/s, and reaches two."""
     known = {"peak_flops": 1e9, "measured_flops": 2e9}
-    monkeypatch.setattr(machines, "with_peaks", lambda machine: replace(machine, **known))
+    monkeypatch.setattr(pretraining, "with_peaks", lambda machine: replace(machine, **known))
     assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
     recipe = fit_to_data(small_recipe, TokenDataset(dataset_folder))
     data = open_training_data(recipe, TokenDataset(dataset_folder), Tokenizer.load(dataset_folder))
