@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenizer.text import nfc, text_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BLOCK_BYTES = 4 << 20
 LONGEST_PATH = 1 << 15
@@ -55,7 +59,7 @@ def block_of(documents: list[bytes]) -> Block:
     return Block(np.frombuffer(b"".join(documents), dtype=np.uint8), offsets)
 
 
-def arrow_block(array) -> Block:
+def arrow_block(array: pa.Array) -> Block:
     """Return the documents of a pyarrow string or binary array without copying their bytes. ValueError for nulls."""
     import pyarrow as pa
 
@@ -147,7 +151,7 @@ def _pieces(data: np.ndarray, start: int, end: int) -> Iterator[bytes]:
         start = stop
 
 
-def corpus_blocks(corpus) -> tuple[Iterator[Block], int | None]:
+def corpus_blocks(corpus: object) -> tuple[Iterator[Block], int | None]:
     """Return the blocks of a corpus in order, and its size in bytes if known in advance."""
     paths = _as_paths(corpus)
     if paths is not None:
@@ -162,7 +166,7 @@ def corpus_blocks(corpus) -> tuple[Iterator[Block], int | None]:
     return _blocks_of_documents(_arrow_chunks(corpus)), None
 
 
-def _as_paths(corpus) -> list[Path] | None:
+def _as_paths(corpus: object) -> list[Path] | None:
     """Return the files of a corpus that is one path or a list of `Path` objects; None for a corpus of documents."""
     if isinstance(corpus, (str, os.PathLike)):
         return [_existing(corpus)]
@@ -177,7 +181,7 @@ def _as_paths(corpus) -> list[Path] | None:
     return None
 
 
-def _existing(path: str | os.PathLike) -> Path:
+def _existing(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file. ValueError for a folder, FileNotFoundError where there is no such file."""
     if _is(Path.is_dir, path):
         raise ValueError(f"{path} is a folder; pass the files in it")
@@ -187,7 +191,7 @@ def _existing(path: str | os.PathLike) -> Path:
     return Path(path)
 
 
-def _is(test, path) -> bool:
+def _is(test: Callable[[Path], bool], path: str | os.PathLike[str]) -> bool:
     """Return Path.is_file or is_dir; False for a text that is too long for a path or has a NUL."""
     if isinstance(path, str) and len(path) > LONGEST_PATH:
         return False
@@ -197,11 +201,11 @@ def _is(test, path) -> bool:
         return False
 
 
-def file_block(path: str | os.PathLike) -> Block:
+def file_block(path: str | os.PathLike[str]) -> Block:
     """Return a file as one document, memory-mapped so that it need not fit in memory; a pipe is read."""
     with open(path, "rb") as file:  # noqa: PTH123 - open takes str and Path
         try:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data: mmap.mmap | bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):  # a pipe, or an empty file
             data = file.read()
     return single_block(data)
@@ -217,7 +221,7 @@ def release(block: Block) -> None:
             mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
-def _arrow_chunks(corpus):
+def _arrow_chunks(corpus: Any) -> Iterator[Any]:  # whatever has pyarrow's methods
     """Yield the items of a corpus; Arrow tables, chunked arrays and batches become plain arrays."""
     if hasattr(corpus, "to_batches"):  # a table or dataset
         corpus = corpus.to_batches()
@@ -238,7 +242,7 @@ def _arrow_chunks(corpus):
             yield item
 
 
-def _blocks_of_documents(items) -> Iterator[Block]:
+def _blocks_of_documents(items: Iterable[Any]) -> Iterator[Block]:
     pending: list[bytes] = []
     size = 0
     for item in items:

@@ -34,7 +34,7 @@ def compiled(kernel: Dispatcher) -> bool:
     """Return whether a kernel is compiled for this processor, in this process or in the cache on disk."""
     if kernel.overloads:
         return True
-    cache = kernel._cache
+    cache = kernel._cache  # type: ignore[attr-defined]  # missing from numba's types
     if not hasattr(cache, "_cache_file"):
         return False
     with suppress(OSError):
@@ -51,7 +51,7 @@ def begin(part: str) -> None:
     kernels = _kernels(part)
     if part in _running or not _may_start() or all(map(compiled, kernels)):
         return
-    if not all(hasattr(kernel._cache, "_cache_file") for kernel in kernels):
+    if not all(hasattr(kernel._cache, "_cache_file") for kernel in kernels):  # type: ignore[attr-defined]  # as above
         return  # the cache has no writable folder, so another process could not pass on its result
     code = f"import sys; sys.path[:] = {sys.path!r}; from tokenizer.compilation import compile_part; "
     code += f"compile_part({part!r})"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+Task = TypeVar("Task")
 
 
 def thread_count(threads: int | None) -> int:
@@ -25,7 +27,7 @@ class Stopped(Exception):  # noqa: N818 - a signal, not an error
 
 
 def share_out(
-    tasks: Iterable[Any], work: list[Callable[[Any, Callable[[], None]], None]], done: Callable[[Any], None]
+    tasks: Iterable[Task], work: Sequence[Callable[[Task, Callable[[], None]], None]], done: Callable[[Task], None]
 ) -> None:
     """Run tasks on a pool of threads, one per entry of `work`; only worker k calls `work[k]`.
 
@@ -38,15 +40,15 @@ def share_out(
             work[0](task, lambda: None)
             done(task)
         return
-    waiting: queue.SimpleQueue = queue.SimpleQueue()
-    finished: queue.SimpleQueue = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[tuple[Task] | None] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[tuple[Task, BaseException | None]] = queue.SimpleQueue()
     stop = threading.Event()
 
     def check() -> None:
         if stop.is_set():
             raise Stopped
 
-    def run(worker: Callable) -> None:
+    def run(worker: Callable[[Task, Callable[[], None]], None]) -> None:
         while (item := waiting.get()) is not None:
             try:
                 check()

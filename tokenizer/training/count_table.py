@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -102,7 +103,7 @@ class CountTable:
                     break
         return first
 
-    def _grow(self, kernel, length: int, check: Callable[[], None]) -> bool:
+    def _grow(self, kernel: ModuleType, length: int, check: Callable[[], None]) -> bool:
         """Make room for a pretoken of `length` bytes. Return False if the limit forbids it."""
         if length < 16:
             if not self._may_take(2 * self.short.nbytes):

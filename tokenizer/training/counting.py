@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,6 +35,9 @@ from tokenizer.training.spilling import (
     pieces,
 )
 from tokenizer.workers import share_out, thread_count
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -106,15 +110,15 @@ class PretokenCounts:
             return NotImplemented
         if self.pattern.regex != other.pattern.regex or len(self) != len(other):
             return False
-        return self.to_table().equals(other.to_table())
+        return bool(self.to_table().equals(other.to_table()))
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # unhashable, as `list` is
 
     @property
     def _counted(self) -> Counted:
         return Counted(self.data, self.offsets, self.counts)
 
-    def to_table(self):
+    def to_table(self) -> pa.Table:
         """Return a pyarrow table with columns pretoken (large_binary) and count (int64), sorted by pretoken."""
         import pyarrow as pa
 
@@ -124,7 +128,7 @@ class PretokenCounts:
         table = pa.table({"pretoken": pretokens, "count": pa.array(counts)})
         return table.replace_schema_metadata({"pattern": self.pattern.regex})
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write a Parquet file atomically; equal counts give equal files."""
         import pyarrow.parquet as pq
 
@@ -143,7 +147,7 @@ class PretokenCounts:
             partial.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> PretokenCounts:
+    def load(cls, path: str | os.PathLike[str]) -> PretokenCounts:
         """Read a file that `save` wrote. ValueError for any other file."""
         saved = _Saved(path)
         table = CountTable()
@@ -154,9 +158,9 @@ class PretokenCounts:
     @classmethod
     def merge(
         cls,
-        paths: Sequence[str | os.PathLike],
+        paths: Sequence[str | os.PathLike[str]],
         memory: int | None = None,
-        spill_folder: str | os.PathLike | None = None,
+        spill_folder: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> PretokenCounts:
         """Return the sum of counts in files that `save` wrote, which need not fit in memory.
@@ -187,7 +191,7 @@ def _common_pattern(first: Pattern | None, second: Pattern) -> Pattern:
 class _Saved:
     """Reader of a file that `PretokenCounts.save` wrote."""
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike[str]):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -237,12 +241,12 @@ class _Saved:
 
 
 def count_pretokens(
-    corpus,
+    corpus: object,
     pattern: str | Pattern = "cl100k",
     threads: int | None = None,
     progress: Progress | None = None,
     memory: int | None = None,
-    spill_folder: str | os.PathLike | None = None,
+    spill_folder: str | os.PathLike[str] | None = None,
     forecast: MergeForecast | None = None,
 ) -> PretokenCounts:
     """Split a corpus by a pattern and count its distinct pretokens.
@@ -268,7 +272,7 @@ def count_pretokens(
     check_budget(memory)
     threads = thread_count(threads) if memory is None else min(thread_count(threads), memory // LEAST_THREAD_MEMORY)
     divide = cut_within if pattern.automaton is not None else cut
-    pieces = (piece for block in blocks for piece in divide(block))
+    pieces: Iterator[Block] = (piece for block in blocks for piece in divide(block))
     done_bytes = 0
 
     def done(block: Block) -> None:
@@ -278,7 +282,7 @@ def count_pretokens(
         if progress is not None:
             progress("count", done_bytes, total)
 
-    def count_with(counter: _Counter):
+    def count_with(counter: _Counter) -> Callable[[Block, Callable[[], None]], None]:
         def count_block(block: Block, check: Callable[[], None]) -> None:
             start = int(block.offsets[0])
             for ends in pretoken_ends(block, pattern):
@@ -291,9 +295,10 @@ def count_pretokens(
     first = Counted.empty(0, 0)
     if memory is None and not compiled(count_kernel.count):
         begin("merging")  # training usually follows
-        first, pieces = _count_first(pieces, pattern, done)
-        if pieces is None:
+        first, rest = _count_first(pieces, pattern, done)
+        if rest is None:
             return PretokenCounts(pattern, *first)
+        pieces = rest
 
     with RunFile(spill_folder) if memory is not None else nullcontext() as spilled:
         counters = [_Counter(memory and memory // threads, spilled, forecast) for _ in range(threads)]
@@ -319,7 +324,8 @@ def _count_first(
 
     Return the counts, and the remaining pieces or None.
     """
-    counter, left = Counter(), FIRST_BYTES
+    counter: Counter[bytes] = Counter()
+    left = FIRST_BYTES
     for piece in pieces:
         left -= piece.size
         if left < 0:
@@ -339,13 +345,21 @@ class _Counter:
         # Sorting takes about 80 bytes per row, so a run takes a fifth of the limit; growing leaves that much free.
         self._run_rows = RUN_ROWS if limit is None else min(RUN_ROWS, limit // 400)
 
-    def add(self, data, start: int, ends, weights, check: Callable[[], None] = lambda: None) -> None:
+    def add(
+        self,
+        data: np.ndarray,
+        start: int,
+        ends: np.ndarray,
+        weights: np.ndarray | None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         done = 0
         while (done := self.table.add(data, start, ends, weights, done, check)) < len(ends):
             self.spill(check)
 
     def spill(self, check: Callable[[], None]) -> None:
         """Write the table to disk as sorted runs and clear it."""
+        assert self._spilled is not None, "a table without a limit never fills"
         for part in self.table.parts(self._run_rows):
             check()
             if self._forecast is not None:

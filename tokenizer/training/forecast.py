@@ -57,9 +57,10 @@ def _sampled(counted: Counted) -> np.ndarray:
     """Return which pretokens are in the sample, bool (n,), by a hash of their length and their last eight bytes."""
     starts, ends = counted.offsets[:-1], counted.offsets[1:]
     lengths = ends - starts
-    hashes = lengths.astype(np.uint64)
+    hashes: np.ndarray = lengths.astype(np.uint64)
     for back in range(1, 9):
         hashes *= np.uint64(0x100000001B3)
         hashes ^= counted.data[np.maximum(ends - back, starts)]
     hashes *= np.uint64(0x9E3779B97F4A7C15)
-    return ((hashes >> np.uint64(40)) % np.uint64(SAMPLED) == 0) & (lengths <= LONGEST_SAMPLED)
+    sampled: np.ndarray = ((hashes >> np.uint64(40)) % np.uint64(SAMPLED) == 0) & (lengths <= LONGEST_SAMPLED)
+    return sampled

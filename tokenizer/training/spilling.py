@@ -141,8 +141,8 @@ def merge(runs: Iterable[Run]) -> Run:
     heads = [_Head(batch, run) for run in runs for batch in [next(run, None)] if batch is not None]
     while heads:
         step = max(1, WINDOW_ROWS // len(heads))
-        bound = min(head.batch.pretoken(min(head.row + step, len(head.batch.counts)) - 1) for head in heads)
-        bound = np.frombuffer(bound, dtype=np.uint8)
+        ends = (head.batch.pretoken(min(head.row + step, len(head.batch.counts)) - 1) for head in heads)
+        bound = np.frombuffer(min(ends), dtype=np.uint8)
         pieces = [piece for head in heads if len((piece := head.up_to(bound)).counts)]
         yield in_order(joined(pieces))
         for head in heads:
@@ -160,7 +160,7 @@ class _NamelessFile:
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - `close` closes it
         self.size = 0
 
-    def write(self, content: bytes | np.ndarray) -> None:
+    def write(self, content: bytes | memoryview) -> None:
         with self._naming():
             self._file.write(content)
         self.size += memoryview(content).nbytes
@@ -183,7 +183,7 @@ class _NamelessFile:
             self._file.close()
 
     @contextlib.contextmanager
-    def _naming(self):
+    def _naming(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -194,7 +194,7 @@ class _NamelessFile:
 class RunFile:
     """Sorted runs in a temporary file in `folder` (default: the system's temporary folder). Writing is thread-safe."""
 
-    def __init__(self, folder: str | os.PathLike | None = None):
+    def __init__(self, folder: str | os.PathLike[str] | None = None):
         import pyarrow as pa
 
         self._codec = pa.Codec("lz4_raw")
@@ -206,7 +206,7 @@ class RunFile:
     def __enter__(self) -> RunFile:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def __len__(self) -> int:
@@ -235,7 +235,7 @@ class RunFile:
         """Return the runs written so far. Each can be read once, while no thread writes."""
         return [self._read(places) for places in self._runs]
 
-    def _read(self, places) -> Run:
+    def _read(self, places: list[tuple[int, list[tuple[int, int]]]]) -> Run:
         for place, sizes in places:
             buffers = []
             for packed, size in sizes:
@@ -250,7 +250,7 @@ class RunFile:
 
 def merge_on_disk(
     runs: list[Run],
-    folder: str | os.PathLike | None = None,
+    folder: str | os.PathLike[str] | None = None,
     memory: int | None = None,
     step: Callable[[int], None] = lambda done: None,
 ) -> Counted:
@@ -282,19 +282,19 @@ def _mapped(run: Run, folder: Path) -> Counted:
     size = 0
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(contextlib.closing(_NamelessFile(folder))) for _ in Counted._fields]
-        files[1].write(np.zeros(1, dtype=np.int64))
+        files[1].write(np.zeros(1, dtype=np.int64).data)
         for data, offsets, counts in run:
             for file, array in zip(files, (data, offsets[1:] + size, counts), strict=True):
-                file.write(array)
+                file.write(array.data)
             size += len(data)
-        kinds = (np.uint8, np.int64, np.int64)
+        kinds: tuple[type[np.generic], ...] = (np.uint8, np.int64, np.int64)
         return Counted(*(file.mapped(kind) for file, kind in zip(files, kinds, strict=True)))
 
 
 def _page_out(counted: Counted) -> None:
     """Page out counts mapped from temporary files. Reading the counts loads them again."""
     for array in counted:
-        mapped = array
+        mapped: object = array
         while isinstance(mapped, np.ndarray):
             mapped = mapped.base
         if isinstance(mapped, mmap.mmap) and sys.platform == "linux":
@@ -302,5 +302,5 @@ def _page_out(counted: Counted) -> None:
                 mapped.madvise(_MADV_PAGEOUT)
 
 
-def _spill_folder(folder: str | os.PathLike | None) -> Path:
+def _spill_folder(folder: str | os.PathLike[str] | None) -> Path:
     return Path(folder if folder is not None else tempfile.gettempdir())

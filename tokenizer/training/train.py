@@ -29,7 +29,7 @@ def check_options(
     for name, value, least in (("min_frequency", min_frequency, 0), ("max_token_length", max_token_length, 1)):
         if value is None and name == "max_token_length":
             continue
-        if not _is_whole(value) or value < least:
+        if value is None or not _is_whole(value) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
     if byte_order not in [*BYTE_ORDERS]:
         raise ValueError(f"byte_order must be {' or '.join(BYTE_ORDERS)}, not {byte_order!r}")
