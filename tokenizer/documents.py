@@ -47,7 +47,7 @@ def as_readonly(data: np.ndarray) -> np.ndarray:
     return view
 
 
-def single_block(text: bytes | mmap.mmap) -> Block:
+def single_block(text: bytes | memoryview | mmap.mmap) -> Block:
     """Return a block of one document."""
     return Block(np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)], dtype=np.int64))
 

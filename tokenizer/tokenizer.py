@@ -374,14 +374,14 @@ class Tokenizer:
         """Return the bytes of the ids. Special tokens give their spelling. Raises ValueError for an unknown id."""
         if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1 or not hasattr(ids, "__iter__"):
             raise ValueError(f"ids must be a list of ids, not {repr(ids)[:80]}; put a single id in a list")
-        if hasattr(ids, "tolist"):  # numpy's and Arrow's arrays
-            if len(ids) >= MANY_IDS and (decoded := self._decoder.decode(ids)) is not None:
+        if hasattr(ids, "tolist"):  # an array of numpy or Arrow, which has a length
+            if len(ids) >= MANY_IDS and (decoded := self._decoder.decode(ids)) is not None:  # type: ignore[arg-type]
                 return decoded
             ids = ids.tolist()
         elif not isinstance(ids, list):
             ids = list(ids)
         try:
-            return b"".join(map(self._by_id.__getitem__, ids))
+            return b"".join(map(self._by_id.__getitem__, ids))  # type: ignore[arg-type] # None is a TypeError
         except (IndexError, TypeError):
             for i in ids:
                 if not hasattr(i, "__index__"):

@@ -111,7 +111,7 @@ class Vocabulary:
     @cached_property
     def tokens(self) -> list[bytes | None]:
         """The bytes of each token by id; None for special tokens and gaps."""
-        listed = list(self.ids)
+        listed: Any = list(self.ids)
         tokens: list[bytes | None] = [None] * self.size
         for token, i in zip(unspell_all(listed) if self.spelled else listed, self.ids.values(), strict=True):
             tokens[i] = token

@@ -193,9 +193,9 @@ def test_malicious_files_are_refused_at_once(name, said, tmp_path):
 
 
 MANY_LINES = {
-    "empty lines": ("merge 0 that is no pair", b"\n"),
+    "empty lines": ("merge 0, which is not a pair", b"\n"),
     "the same merge": ("merge 1 .* twice", b"a a\n"),
-    "no pairs": ("merge 0 that is no pair", b"a a a\n"),
+    "no pairs": ("merge 0, which is not a pair", b"a a a\n"),
 }
 
 

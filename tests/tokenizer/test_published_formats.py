@@ -369,9 +369,9 @@ def test_what_stands_beside_merges_is_read(pair, plain):
 @pytest.mark.parametrize(
     ("merges", "said"),
     [
-        ("a\n", "merge 0 that is no pair"),
-        ("a b c\n", "merge 0 that is no pair"),
-        ("#version: 0.2\n\nh e\n", "merge 0 that is no pair"),
+        ("a\n", "merge 0, which is not a pair"),
+        ("a b c\n", "merge 0, which is not a pair"),
+        ("#version: 0.2\n\nh e\n", "merge 0, which is not a pair"),
         ("zq qz\n", "lacks"),
         ("i n\ni n\n", "merge 1 .* twice"),
         ("#version: 0.2\nin ret\n", "lacks"),

@@ -2,13 +2,14 @@
 
 import numpy as np
 
+from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.patterns import Pattern
 
 # The search goes back this far from the wanted place; if it finds no cut, the piece becomes longer.
 SEARCHED_BYTES = 1 << 16
 
 
-def safe_cuts(text: memoryview | bytes, pattern: Pattern, piece_bytes: int) -> list[int]:
+def safe_cuts(text: memoryview | bytes, pattern: Pattern | Chain, piece_bytes: int) -> list[int]:
     """Return ascending byte offsets that cut `text` (UTF-8) into pieces of about `piece_bytes`.
 
     A cut is between an ASCII letter and a space followed by an ASCII letter. Every named pattern starts a pretoken

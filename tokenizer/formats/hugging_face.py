@@ -1,4 +1,4 @@
-"""The tokenizer.json format of Hugging Face's tokenizers, there and back, where it says only what we do."""
+"""Reading and writing tokenizer.json, the format of Hugging Face's tokenizers, for byte-level BPE."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 LONGEST_REGEX = 10_000  # characters
 MOST_STEPS = 100
-_PART_BYTES = 1 << 20  # of a token that is spelled at once
-# Where tokens and merges belong in the JSON of everything else.
+_PART_BYTES = 1 << 20  # a longer token is spelled in parts of this size
+# The place of tokens and merges in the JSON of all other fields.
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
 _ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's"
@@ -29,19 +29,20 @@ _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized"
 def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in parts, because a long run can have tokens of megabytes.
 
-    ValueError where the format cannot say what the vocabulary is.
+    Raises ValueError if the format cannot represent the vocabulary.
     """
     special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
     taken = {spelling for spelling in special.values() if _spells_token(spelling, vocabulary)}
     if taken:
         raise ValueError(
-            f"the special token {min(taken)!r} is also the spelling of an ordinary token; "
-            "tokenizer.json cannot tell them apart, choose another such as '<|name|>'"
+            f"the special token {min(taken)!r} is also the spelling of an ordinary token, and tokenizer.json cannot "
+            "distinguish them; choose another spelling, such as '<|name|>'"
         )
-    added = [{"id": i, "content": special[i]} | _SPECIAL for i in sorted(special)]
-    for token in added:
-        token.update(vocabulary.added_flags.get(token["content"], {}))
-    whole = {
+    added = [
+        {"id": i, "content": spelling} | _SPECIAL | vocabulary.added_flags.get(spelling, {})
+        for i, spelling in sorted(special.items())
+    ]
+    content: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -64,11 +65,12 @@ def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
         },
     }
     encode = json.JSONEncoder(ensure_ascii=False, indent=2).encode
-    before, after = encode(whole).rsplit(_NO_ENTRIES, 1)
-    tokens, merges = vocabulary.tokens, vocabulary.merges.tolist()
+    before, after = encode(content).rsplit(_NO_ENTRIES, 1)
+    tokens: Any = vocabulary.tokens  # merges refer to tokens that are not None
+    merges = vocabulary.merges.tolist()
     yield f'{before}"vocab": {{'
     separator = "\n      "
-    for i, token in enumerate(tokens):
+    for i, token in enumerate(vocabulary.tokens):
         if token is None and i not in special:
             continue
         yield separator
@@ -87,7 +89,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def _spells_token(spelling: str, vocabulary: Vocabulary) -> bool:
-    """Return whether a special token is also the spelling of an ordinary token."""
+    """Return whether the spelling of a special token is also that of an ordinary token."""
     try:
         return (spelling if vocabulary.spelled else unspell(spelling)) in vocabulary.ids
     except KeyError:
@@ -114,10 +116,13 @@ def _steps(pattern: Pattern | Chain) -> list[dict[str, Any]]:
 
 
 def parse_tokenizer_json(content: Any) -> Vocabulary:
-    """The vocabulary of a tokenizer.json. ValueError names the field that is missing, damaged or not supported."""
+    """Return the vocabulary of a tokenizer.json's value.
+
+    Raises ValueError that names the field that is missing, damaged or not supported.
+    """
     expect(isinstance(content, dict), "is not a JSON object")
     model = content.get("model")
-    if isinstance(model, dict):  # of which kind is said first: files of another differ in all else, too
+    if isinstance(model, dict):  # checked first: files with another model differ in most other fields, too
         expect(
             model.get("type") == "BPE" or ("type" not in model and "merges" in model),
             f"has a model of type {shown(model.get('type'))}, which is not supported ({_ONLY})",
@@ -137,7 +142,7 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
     ignore_merges = model.get("ignore_merges", False)
     expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {shown(ignore_merges)}")
     added = content.get("added_tokens", [])
-    expect(isinstance(added, list), "has added_tokens that are no list")
+    expect(isinstance(added, list), "has added_tokens that are not a list")
     special, flags = parse_added_tokens([(f"added_tokens[{number}]", token) for number, token in enumerate(added)])
     return build_vocabulary(
         model.get("vocab"),
@@ -152,11 +157,11 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
 
 
 def _parse_normalizer(normalizer: Any) -> str | None:
-    """The normalizer NFC or None, each also as a Sequence."""
+    """Return "NFC" or None for the normalizer field, which may be a Sequence."""
     steps = [normalizer]
     if _type(normalizer) == "Sequence":
         steps = normalizer.get("normalizers")
-        expect(isinstance(steps, list), "has a normalizer.normalizers that is no list")
+        expect(isinstance(steps, list), "has a normalizer.normalizers that is not a list")
     kinds = {_type(step) for step in steps if step is not None}
     expect(
         kinds <= {"NFC"}, f"has a normalizer of type {' + '.join(sorted(kinds))}, which is not supported (only NFC is)"
@@ -165,11 +170,11 @@ def _parse_normalizer(normalizer: Any) -> str | None:
 
 
 def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
-    """Return the pattern of a Split by a regex before ByteLevel, or of ByteLevel alone; a chain for other steps."""
+    """Return the pattern for ByteLevel alone or after a Split by a regex, and a chain for all other steps."""
     steps = [pre_tokenizer]
     if _type(pre_tokenizer) == "Sequence":
         steps = pre_tokenizer.get("pretokenizers")
-        expect(isinstance(steps, list), "has pre_tokenizer.pretokenizers that are no list")
+        expect(isinstance(steps, list), "has pre_tokenizer.pretokenizers that are not a list")
         expect(len(steps) <= MOST_STEPS, f"has {len(steps):,} pre_tokenizer.pretokenizers; {MOST_STEPS} are supported")
     kinds = [_type(step) for step in steps]
     expect(
@@ -183,9 +188,9 @@ def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
             return resolve_pattern("gpt2")
         if kinds == ["Split", "ByteLevel"] and not byte_level["use_regex"] and "Regex" in steps[0]["pattern"]:
             pattern = resolve_pattern(steps[0]["pattern"]["Regex"])
-            how = (steps[0]["behavior"], steps[0]["invert"])
-            # Removing what does not match is the same where everything matches, as with the named patterns.
-            if how == ("Isolated", False) or (how == ("Removed", True) and pattern.name is not None):
+            options = (steps[0]["behavior"], steps[0]["invert"])
+            # Named patterns match the whole text, so removing text that does not match changes nothing.
+            if options == ("Isolated", False) or (options == ("Removed", True) and pattern.name is not None):
                 return pattern
     for step in steps:
         expect(
@@ -198,10 +203,10 @@ def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
 
 
 def _parse_step(step: dict[str, Any]) -> dict[str, Any]:
-    """Return a step of a pre-tokenizer, reduced to the fields that decide how it splits."""
+    """Return the checked fields of a pre-tokenizer step that decide how it splits."""
     kind = step["type"]
     flags = {"ByteLevel": ("add_prefix_space", "use_regex"), "Digits": ("individual_digits",), "Split": ("invert",)}
-    parsed = {"type": kind}
+    parsed: dict[str, Any] = {"type": kind}
     for flag in flags.get(kind, ()):
         parsed[flag] = step.get(flag, flag == "use_regex")
         expect(isinstance(parsed[flag], bool), f"has a {kind} with {flag} = {shown(parsed[flag])}")
@@ -215,7 +220,7 @@ def _parse_step(step: dict[str, Any]) -> dict[str, Any]:
 
 def _parse_split_pattern(pattern: Any) -> dict[str, str]:
     """Return the checked pattern of a Split: {"Regex": regex} or {"String": text}."""
-    [(kind, text)] = pattern.items() if isinstance(pattern, dict) and len(pattern) == 1 else [(None, None)]
+    kind, text = _single_item(pattern)
     expect(
         kind in ("Regex", "String") and isinstance(text, str) and text != "",
         "has a pre_tokenizer.pattern that is neither a Regex nor a String",
@@ -223,20 +228,21 @@ def _parse_split_pattern(pattern: Any) -> dict[str, str]:
     expect(len(text) <= LONGEST_REGEX, f"has a pre_tokenizer.pattern of {len(text)} characters")
     expect(_is_unicode(text), "has a pre_tokenizer.pattern with a lone surrogate")
     if kind == "Regex":
-        expect(text not in NAMES, f"has the pre_tokenizer.pattern {text!r}, which names a pattern and is not its regex")
+        expect(text not in NAMES, f"has the pre_tokenizer.pattern {text!r}, the name of a pattern instead of a regex")
         refuse_misread_by_tokenizers(resolve_pattern(text))
     return {kind: text}
 
 
 def parse_added_tokens(added: list[tuple[str, Any]]) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
-    """The ids of added tokens, given with their fields' names, and the flags in which they differ from special ones.
+    """Return the ids of added tokens, and the flags in which each differs from a plain special token, by spelling.
 
-    Tokens that are not special ("special": false) follow the same rule in `encode` as those that are.
+    added: (field name for messages, value). In `encode`, tokens with "special": false follow the same rule as special
+    tokens.
     """
     special: dict[str, int] = {}
     flags: dict[str, dict[str, bool]] = {}
     for field, token in added:
-        expect(isinstance(token, dict), f"has {field} that is no object")
+        expect(isinstance(token, dict), f"has {field}, which is not an object")
         spelling, i = token.get("content"), token.get("id")
         expect(isinstance(spelling, str) and spelling != "", f"has {field}.content = {shown(spelling)}")
         expect(is_id(i), f"has {field}.id = {shown(i)}")
@@ -251,15 +257,16 @@ def parse_added_tokens(added: list[tuple[str, Any]]) -> tuple[dict[str, int], di
     return special, flags
 
 
-def _parse_post_processor(processor: Any, special: dict[str, int]) -> dict | None:
-    """None, ByteLevel, TemplateProcessing, BertProcessing or RobertaProcessing, or a sequence of these.
+def _parse_post_processor(processor: Any, special: dict[str, int]) -> dict[str, Any] | None:
+    """Return the checked post_processor field, for saving only.
 
-    They change the offsets, and what is put around a text, both of which are not ours: the field is only kept.
+    Supported are None, ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, and a Sequence of them. They
+    change offsets and add tokens around a text, so `encode` does not apply them.
     """
     steps = [processor]
     if _type(processor) == "Sequence":
         steps = processor.get("processors")
-        expect(isinstance(steps, list), "has a post_processor.processors that is no list")
+        expect(isinstance(steps, list), "has a post_processor.processors that is not a list")
     for step in steps:
         kind = _type(step)
         if kind == "TemplateProcessing":
@@ -280,13 +287,13 @@ def _parse_post_processor(processor: Any, special: dict[str, int]) -> dict | Non
             expect(set(map(type, flags)) == {bool}, f"has a post_processor ByteLevel with {shown(flags)}")
         else:
             expect(processor is None, f"has a post_processor of type {kind}, which is not supported")
-    return processor
+    return dict(processor) if processor is not None else None
 
 
-def _check_template(template: dict, special: dict[str, int]) -> None:
-    what = "has a post_processor TemplateProcessing"
-    named = template.get("special_tokens")
-    expect(isinstance(named, dict), f"{what} without special_tokens")
+def _check_template(template: dict[str, Any], special: dict[str, int]) -> None:
+    label = "has a post_processor TemplateProcessing"
+    named: Any = template.get("special_tokens")
+    expect(isinstance(named, dict), f"{label} without special_tokens")
     for name, token in named.items():
         spellings, ids = (token.get("tokens"), token.get("ids")) if isinstance(token, dict) else (None, None)
         expect(
@@ -294,13 +301,13 @@ def _check_template(template: dict, special: dict[str, int]) -> None:
             and all(isinstance(spelling, str) for spelling in spellings)
             and [special.get(spelling) for spelling in spellings] == ids
             and token.get("id") == name,
-            f"{what} with special_tokens[{shown(name)}] = {shown(token)}, which added_tokens does not have",
+            f"{label} with special_tokens[{shown(name)}] = {shown(token)}, which added_tokens does not have",
         )
     for field in ("single", "pair"):
-        pieces = template.get(field)
-        expect(isinstance(pieces, list), f"{what} without {field}")
+        pieces: Any = template.get(field)
+        expect(isinstance(pieces, list), f"{label} without {field}")
         for piece in pieces:
-            [(kind, value)] = piece.items() if isinstance(piece, dict) and len(piece) == 1 else [(None, None)]
+            kind, value = _single_item(piece)
             known = {"Sequence": ("A", "B"), "SpecialToken": named}.get(kind, ())
             expect(
                 isinstance(value, dict)
@@ -308,8 +315,13 @@ def _check_template(template: dict, special: dict[str, int]) -> None:
                 and value["id"] in known
                 and type(value.get("type_id")) is int
                 and 0 <= value["type_id"] < 2**32,
-                f"{what} with {shown(piece)} in {field}, which is neither a sequence nor one of its special_tokens",
+                f"{label} with {shown(piece)} in {field}, which is neither a sequence nor one of its special_tokens",
             )
+
+
+def _single_item(field: Any) -> tuple[Any, Any]:
+    """Return the key and value of an object with one item; otherwise (None, None)."""
+    return next(iter(field.items())) if isinstance(field, dict) and len(field) == 1 else (None, None)
 
 
 def _is_unicode(text: str) -> bool:
@@ -321,6 +333,6 @@ def _is_unicode(text: str) -> bool:
 
 
 def _type(field: Any) -> str:
-    """The type of a step of the pipeline, or what stands in its place, for messages."""
+    """Return a field's "type", or the field itself if it is not an object, as a short text."""
     kind = field.get("type") if isinstance(field, dict) else field
     return kind if isinstance(kind, str) and len(kind) <= 80 else shown(kind)

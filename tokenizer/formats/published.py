@@ -1,4 +1,4 @@
-"""Split patterns and special tokens of tiktoken's published vocabularies, which their rank files leave out.
+"""Split patterns and special tokens of tiktoken's published vocabularies, which the rank files do not contain.
 
 A file is recognised by the SHA-256 of its content, otherwise by its name.
 """
@@ -10,7 +10,7 @@ from collections import namedtuple
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES
 
-# pattern: its name; ranks: how many the file has; sha256: of its content; special_tokens: as in tiktoken.
+# pattern: name of the split pattern; ranks: their number; sha256: digest of the file; special_tokens: as in tiktoken.
 Published = namedtuple("Published", ["pattern", "ranks", "sha256", "special_tokens"])
 
 PUBLISHED = {
@@ -44,7 +44,7 @@ PUBLISHED = {
         "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
         {END_OF_TEXT: 199999, "<|endofprompt|>": 200018},
     ),
-    # The special tokens of its tokenizer.model differ between Llama 3 and 3.1.
+    # Empty, because Llama 3 and 3.1 use the same ranks with different special tokens.
     "llama3": Published(
         "llama3",
         128000,
@@ -55,7 +55,7 @@ PUBLISHED = {
 
 
 class PatternNeededError(ValueError):
-    """The files of a vocabulary do not say how text is split."""
+    """A vocabulary's files do not contain its split pattern, and the caller gave none."""
 
 
 def pattern_of_name(name: str) -> str | None:
@@ -64,19 +64,19 @@ def pattern_of_name(name: str) -> str | None:
 
 
 def recognise(content: bytes, ranks: int, name: str) -> tuple[str, dict[str, int]] | None:
-    """Return the pattern and the special tokens of a file of `ranks` ranks; None for an unknown file.
+    """Return the pattern and special tokens of a rank file; None for an unknown file.
 
-    `name` is the file's name without its suffix. A name alone gives the pattern. It also gives the special
-    tokens if the file has as many ranks as the published one.
+    ranks: number of ranks in the file. name: file name without suffix. A known name gives the pattern. It also gives
+    the special tokens if the number of ranks is that of the published file.
     """
     from hashlib import sha256
 
     digest = sha256(content).hexdigest()
-    for known in PUBLISHED.values():
-        if known.sha256 == digest:
-            return known.pattern, dict(known.special_tokens)
+    for published in PUBLISHED.values():
+        if published.sha256 == digest:
+            return published.pattern, dict(published.special_tokens)
     pattern = pattern_of_name(name)
     if pattern is None:
         return None
-    known = PUBLISHED.get(name.removesuffix("_base"))
-    return pattern, dict(known.special_tokens) if known and known.ranks == ranks else {}
+    named = PUBLISHED.get(name.removesuffix("_base"))
+    return pattern, dict(named.special_tokens) if named and named.ranks == ranks else {}

@@ -1,9 +1,9 @@
-"""Records of vocabularies that were read and checked before, so that a program with a short text need not do it again.
+"""The cache of parsed vocabularies: one record for each large tokenizer.json that was read and checked.
 
-To parse and check a tokenizer.json of 100,000 tokens takes longer than all else that such a program does. What came of
-it is kept in a folder of the user's caches, under the SHA-256 of the file's content: a file that changed has no record.
-A record that is not whole is passed over, the oldest give way to new ones, and a folder that cannot be written to is
-no error. The variable BYTELM_CACHE names another folder, or none where it is empty.
+Parsing and checking a tokenizer.json of 100,000 tokens takes longer than the rest of a program that encodes a short
+text. Records are stored in the user's cache folder under the SHA-256 of the file, so a changed file has no record.
+Damaged records are ignored, new records replace the oldest, and a folder that is not writable is not an error.
+BYTELM_CACHE names another folder; an empty value turns the cache off.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.vocabulary import CutPairs, Vocabulary
 
-SMALLEST_FILE = 1 << 20  # bytes; smaller files are read as fast
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SMALLEST_FILE = 1 << 20  # bytes; a record would not load faster than a smaller file
 MOST_RECORDS = 16
-# Raised whenever records come to hold, or files to be checked for, something else.
+# Increase the version whenever the content of records or the checks of files change.
 _FORMAT = f"bytelm vocabulary 1 {sys.byteorder}\n".encode()
-_KEPT = ("special_tokens", "rule", "normalizer", "added_flags", "post_processor")
+_HEADER_FIELDS = ("special_tokens", "rule", "normalizer", "added_flags", "post_processor")
 
 
 def folder_of_records() -> Path | None:
-    """Where records are kept; None where there shall be none."""
+    """Return the folder of records, or None if the cache is off."""
     named = os.environ.get("BYTELM_CACHE")
     if named is not None:
         return Path(named) if named else None
@@ -36,14 +40,14 @@ def folder_of_records() -> Path | None:
 
 
 class Record:
-    """The record of one file's content, which may not be there."""
+    """The record of a file's content. It need not exist."""
 
     def __init__(self, content: bytes):
         folder = folder_of_records() if len(content) >= SMALLEST_FILE else None
-        self._path = folder and folder / f"{_sha256(content).hex()}.vocabulary"
+        self._path = folder / f"{_sha256(content).hex()}.vocabulary" if folder else None
 
     def read(self) -> Vocabulary | None:
-        """The vocabulary, or None where there is no whole record."""
+        """Return the vocabulary, or None if the record is missing or damaged."""
         if self._path is None:
             return None
         try:
@@ -58,9 +62,8 @@ class Record:
         return _restored(json.loads(bytes(header)), str(tokens, "utf-8").split("\n"), lengths)
 
     def write(self, vocabulary: Vocabulary) -> None:
-        """Keep a vocabulary that was read from the file, where it is one of the usual kind."""
-        body = _body(vocabulary) if self._path is not None else None
-        if body is None:
+        """Store the vocabulary of the file, if its kind can be stored: see `_body`."""
+        if self._path is None or (body := _body(vocabulary)) is None:
             return
         unfinished = self._path.with_name(f"{self._path.name}.{os.getpid()}.partial")
         with suppress(OSError):
@@ -70,7 +73,7 @@ class Record:
                 unfinished.replace(self._path)
             finally:
                 unfinished.unlink(missing_ok=True)
-            _forget_oldest(self._path.parent)
+            _delete_oldest(self._path.parent)
 
 
 def _sha256(content: bytes | memoryview) -> bytes:
@@ -80,8 +83,14 @@ def _sha256(content: bytes | memoryview) -> bytes:
 
 
 def _body(vocabulary: Vocabulary) -> bytes | None:
-    """Tokens whose ids follow one by one, and the lengths of the left parts of merges that make them in that order."""
-    ids, pairs, first_merged = vocabulary.ids, vocabulary.pairs, vocabulary.first_merged
+    """Return the bytes of a record: header, spelled tokens, and the length of the left part of each merge.
+
+    None if token ids have gaps, merges are not in the order of their tokens' ids, a left part has 65,536 characters or
+    more, or the pre-tokenizer has several steps.
+    """
+    ids: Any = vocabulary.ids
+    pairs: Any = vocabulary.pairs
+    first_merged = vocabulary.first_merged
     first = next(iter(ids.values()))
     if (
         isinstance(vocabulary.pattern, Chain)
@@ -92,14 +101,14 @@ def _body(vocabulary: Vocabulary) -> bytes | None:
     lengths = [len(left) for left, _ in pairs]
     if max(lengths) >= 1 << 16:
         return None
-    header = {name: getattr(vocabulary, name) for name in _KEPT}
+    header = {name: getattr(vocabulary, name) for name in _HEADER_FIELDS}
     header |= {"pattern": str(vocabulary.pattern), "first": first, "first_merged": first_merged}
-    lengths = array("H", lengths)
-    parts = (json.dumps(header).encode(), "\n".join(ids).encode(), lengths.tobytes())
+    parts = (json.dumps(header).encode(), "\n".join(ids).encode(), array("H", lengths).tobytes())
     return b"".join([len(part).to_bytes(8, "little") + part for part in parts])
 
 
 def _parts(body: memoryview) -> list[memoryview]:
+    """Return the parts of a record, each stored after its length in 8 bytes."""
     parts = []
     while body:
         end = 8 + int.from_bytes(body[:8], "little")
@@ -108,9 +117,9 @@ def _parts(body: memoryview) -> list[memoryview]:
     return parts
 
 
-def _restored(header: dict, tokens: list[str], lengths: memoryview) -> Vocabulary:
+def _restored(header: dict[str, Any], tokens: list[str], left_lengths: memoryview) -> Vocabulary:
     first, first_merged = header["first"], header["first_merged"]
-    lengths = lengths.cast("H")
+    lengths = left_lengths.cast("H")
     merged = tokens[first_merged - first : first_merged - first + len(lengths)]
     return Vocabulary(
         ids=dict(zip(tokens, range(first, first + len(tokens)), strict=True)),
@@ -118,11 +127,11 @@ def _restored(header: dict, tokens: list[str], lengths: memoryview) -> Vocabular
         pairs=CutPairs(merged, lengths),
         first_merged=first_merged,
         pattern=resolve_pattern(header["pattern"]),
-        **{name: header[name] for name in _KEPT},
+        **{name: header[name] for name in _HEADER_FIELDS},
     )
 
 
-def _forget_oldest(folder: Path) -> None:
+def _delete_oldest(folder: Path) -> None:
     records = sorted(folder.glob("*.vocabulary"), key=lambda path: path.stat().st_mtime_ns)
     for path in records[:-MOST_RECORDS]:
         path.unlink(missing_ok=True)

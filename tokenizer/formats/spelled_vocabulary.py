@@ -1,7 +1,6 @@
-"""A vocabulary from spelled tokens with their ids and merges, as several file formats have them, all of it checked.
+"""Vocabularies from spelled tokens, their ids and merges, as several file formats store them, with full checks.
 
-It is checked in bulk, which takes as long as parsing the file; only where something is wrong is it gone through entry
-by entry, to name what.
+Bulk checks take as long as parsing the file. If one fails, a second pass over the entries finds the one to report.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from tokenizer.vocabulary import BY_MERGES, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
+
+    from tokenizer.splitting.chains import Chain
 
 LARGEST_ID = 2**24
 
@@ -27,20 +28,23 @@ def build_vocabulary(
     vocab: Any,
     merges: Any,
     special: dict[str, int],
-    pattern: Pattern,
+    pattern: Pattern | Chain,
     *,
     rule: str = BY_MERGES,
     vocab_field: str = "model.vocab",
     normalizer: str | None = None,
-    added_flags: Mapping[str, dict] | None = None,
-    post_processor: dict | None = None,
+    added_flags: Mapping[str, dict[str, bool]] | None = None,
+    post_processor: dict[str, Any] | None = None,
 ) -> Vocabulary:
-    """A vocabulary from spelled tokens with their ids and merges, every field of them checked; it keeps `vocab`."""
-    expect(isinstance(vocab, dict), f"has no {vocab_field}, or it is no object")
-    expect(isinstance(merges, list), "has no merges, or they are no list")
+    """Return a vocabulary from spelled tokens with ids, and merges. Takes over `vocab`, without its special tokens.
+
+    Raises ValueError that names the wrong entry. `vocab_field` is the name of `vocab` in messages.
+    """
+    expect(isinstance(vocab, dict), f"has no {vocab_field}, or it is not an object")
+    expect(isinstance(merges, list), "has no merges, or they are not a list")
     check_special_tokens(tuple(special))
-    if not _are_sound_ids(vocab, special):
-        _name_unsound_id(vocab, special, vocab_field)
+    if not _are_valid_ids(vocab, special):
+        _raise_for_id(vocab, special, vocab_field)
     for spelling in special:
         vocab.pop(spelling, None)
     _check_spellings(vocab, vocab_field)
@@ -60,17 +64,17 @@ def build_vocabulary(
 
 
 def largest_size(entries: int) -> int:
-    """How many ids a file with that many tokens may have: some may be unused, but not most of a large number."""
+    """Return the largest vocabulary size for a number of entries. It allows some unused ids, but bounds the memory."""
     return 2 * entries + 65536
 
 
 def most_merges(ids: Mapping[str, int]) -> int:
-    """How many distinct pairs can make these tokens at most: there is one for every place to cut one of them."""
+    """Return an upper bound of the number of merges: one for each position where a token can be cut."""
     return sum(map(len, ids))
 
 
-def _are_sound_ids(vocab: dict[str, Any], special: dict[str, int]) -> bool:
-    """Whether ids are whole numbers, in range and distinct, and tokens that are also special have the same id twice."""
+def _are_valid_ids(vocab: dict[str, Any], special: dict[str, int]) -> bool:
+    """Return whether ids are whole numbers, in range and distinct. A special token in `vocab` must have the same id."""
     values = list(vocab.values())
     if not set(map(type, values)) <= {int} or not all(map(is_id, special.values())):
         return False
@@ -89,7 +93,7 @@ def _are_sound_ids(vocab: dict[str, Any], special: dict[str, int]) -> bool:
     return True
 
 
-def _name_unsound_id(vocab: dict[str, Any], special: dict[str, int], vocab_field: str) -> None:
+def _raise_for_id(vocab: dict[str, Any], special: dict[str, int], vocab_field: str) -> NoReturn:
     for spelling, i in [*vocab.items(), *special.items()]:
         expect(is_id(i), f"has the id {shown(i)} for {shown(spelling)} in {vocab_field}")
     size = max([*vocab.values(), *special.values()], default=-1) + 1
@@ -102,7 +106,7 @@ def _name_unsound_id(vocab: dict[str, Any], special: dict[str, int], vocab_field
         expect(special.get(spelling, i) == i, f"gives {shown(spelling)} the ids {i} and {special.get(spelling)}")
     for spelling, i in special.items():
         expect(taken.get(i, spelling) == spelling, f"gives the id {i} to {shown(taken.get(i))} and {shown(spelling)}")
-    raise AssertionError("the bulk check of ids is stricter than the one that names them")
+    raise AssertionError("the bulk check of ids is stricter than the check of each entry")
 
 
 def _check_spellings(ids: dict[str, int], vocab_field: str) -> None:
@@ -119,22 +123,25 @@ def _check_spellings(ids: dict[str, int], vocab_field: str) -> None:
         ) from None
 
 
-def _parse_merges(merges: list, ids: dict[str, int]) -> tuple[list[list[str]], int | None]:
-    """The merges as pairs; and the id of the first one's token where the others' follow one by one, else None."""
+def _parse_merges(merges: list[Any], ids: dict[str, int]) -> tuple[list[list[str]], int | None]:
+    """Return the merges as pairs, and the id of the first merged token.
+
+    The id is None unless the ids of all merged tokens follow it without gaps, in the order of the merges.
+    """
     if len(merges) > most_merges(ids):
-        _name_unsound_merge(merges, ids)
+        _raise_for_merge(merges, ids)
     kinds = set(map(type, merges))
     pairs = [merge.split(" ") for merge in merges] if kinds == {str} else merges
     try:
-        sound = kinds in ({str}, {list}, set()) and set(map(len, pairs)) <= {2}
-        sound = sound and all(map(ids.__contains__, chain.from_iterable(pairs)))
+        valid = kinds in ({str}, {list}, set()) and set(map(len, pairs)) <= {2}
+        valid = valid and all(map(ids.__contains__, chain.from_iterable(pairs)))
     except TypeError:  # a part that cannot be a key
-        sound = False
-    if not sound:
-        _name_unsound_merge(merges, ids)
+        valid = False
+    if not valid:
+        _raise_for_merge(merges, ids)
     first = ids.get("".join(pairs[0])) if pairs else None
     if first is not None:
-        # In most files the tokens that merges make stand in their order; then no pair is there twice.
+        # In most files, merged tokens are in the order of the merges. Then no pair can be there twice.
         tokens, values = list(ids), list(ids.values())
         at = values.index(first)
         end = at + len(pairs)
@@ -146,17 +153,17 @@ def _parse_merges(merges: list, ids: dict[str, int]) -> tuple[list[list[str]], i
         ):
             return pairs, first
     if not all(map(ids.__contains__, map("".join, pairs))) or len(set(map(tuple, pairs))) < len(pairs):
-        _name_unsound_merge(merges, ids)
+        _raise_for_merge(merges, ids)
     return pairs, None
 
 
-def _name_unsound_merge(merges: list, ids: dict[str, int]) -> None:
+def _raise_for_merge(merges: list[Any], ids: dict[str, int]) -> NoReturn:
     seen = set()
     for number, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         expect(
             isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair),
-            f"has merge {number} that is no pair: {shown(merge)}",
+            f"has merge {number}, which is not a pair: {shown(merge)}",
         )
         left, right = pair
         named = f"merge {number} ({shown(left)}, {shown(right)})"
@@ -164,20 +171,21 @@ def _name_unsound_merge(merges: list, ids: dict[str, int]) -> None:
             expect(part in ids, f"has {named} with {shown(part)}, which the vocabulary lacks")
         expect((left, right) not in seen, f"has {named} twice")
         seen.add((left, right))
-    raise ValueError("has merges some of which are lists and some strings")
+    raise ValueError("has merges of two kinds: lists and strings")
 
 
 def is_id(i: Any) -> bool:
+    """Return whether a value is a whole number in the range of ids."""
     return isinstance(i, int) and not isinstance(i, bool) and 0 <= i < LARGEST_ID
 
 
 def shown(value: Any) -> str:
-    """How a message shows what a file holds, which may be long."""
+    """Return a value's repr for a message, shortened to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def expect(condition: bool, what: str) -> None:
-    """Raise a ValueError that says what is wrong with the file, unless the condition holds."""
+def expect(condition: bool, problem: str) -> None:
+    """Raise ValueError with the file's problem, as the end of a sentence, unless the condition holds."""
     if not condition:
-        raise ValueError(what)
+        raise ValueError(problem)

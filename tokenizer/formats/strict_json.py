@@ -7,14 +7,14 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
-# Bytes; the largest published vocabularies have about 35 MB. What Python makes of a file takes many times its size.
+# Bytes. The largest published vocabularies have about 35 MB. The parsed objects take many times the file's size.
 LARGEST_FILE = 1 << 28
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content; ValueError above LARGEST_FILE."""
+    """Return a file's content. Raises ValueError if it is larger than LARGEST_FILE."""
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise ValueError(f"has {size:,} bytes, more than the limit of {LARGEST_FILE:,}")
@@ -22,12 +22,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The same as text; ValueError where it is not UTF-8."""
+    """Return a file's text. Raises ValueError if it is too large or not UTF-8."""
     return decoded(read_bytes(path))
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a file's content; ValueError if it is not UTF-8."""
+    """Return the text of a file's content. Raises ValueError if it is not UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -35,23 +35,23 @@ def decoded(content: bytes) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file. ValueError says what is wrong, without the file's name."""
+    """Return the value of a JSON file. Raises ValueError, as `parse_json`."""
     return parse_json(read_bytes(path))
 
 
 def parse_json(content: bytes) -> Any:
-    """Return the value of JSON text in UTF-8. ValueError says what is wrong, as the end of a sentence."""
+    """Return the value of JSON text in UTF-8. The message of a ValueError is the end of a sentence about the file."""
     return parse_json_text(decoded(content))
 
 
 def parse_json_text(text: str) -> Any:
-    """Return the value of JSON text, as `parse_json`."""
+    """Return the value of JSON text. Raises ValueError, as `parse_json`."""
 
-    def constant(name: str):
+    def refuse_constant(name: str) -> NoReturn:
         raise ValueError(f"has the number {name}, which is not JSON")
 
     try:
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=constant)
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=refuse_constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON ({error.msg} at line {error.lineno}); the file may be truncated") from None
     except RecursionError:
@@ -62,8 +62,8 @@ def parse_json_text(text: str) -> Any:
         raise
 
 
-def _distinct(items: list[tuple[str, object]]) -> dict:
-    """An object of a JSON file, in which no name may stand twice."""
+def _distinct(items: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the items of a JSON object as a dict. Raises ValueError for a repeated name."""
     found = dict(items)
     if len(found) < len(items):
         seen = set()

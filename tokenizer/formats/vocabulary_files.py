@@ -1,7 +1,6 @@
-"""Reading and writing vocabularies: tokenizer.json, tiktoken's ranks, and merges beside the tokens' ids.
+"""Loading and saving vocabularies: tokenizer.json, tiktoken ranks, and merges with a separate file of ids.
 
-A file is read strictly: what we do not do is refused by name, and a damaged file is a ValueError that says
-which file and which field.
+Files are read strictly. An unsupported feature or damaged file raises ValueError with the file and the field.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Merges, and the file beside them that gives every token its id.
+# Name of a merges file -> name of the file with the ids of all tokens.
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
-# What a folder is searched for, in this order.
+# The files that a folder is searched for, in this order.
 _IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "*.tiktoken", "tokenizer.model")
-# Pattern and normalizer of the tokenizer_class in tokenizer_config.json: merges.txt does not say them.
+# Pattern and normalizer for a tokenizer_class in tokenizer_config.json, because merges.txt contains neither.
 _CLASSES = {"GPT2Tokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
 
 _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+[\r\n]")
@@ -41,12 +40,12 @@ _NOT_SPACE = bytes(byte for byte in range(256) if byte not in b" \t\n\r\x0b\x0c"
 
 
 def load_vocabulary(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     pattern: str | Pattern | None = None,
     special_tokens: dict[str, int] | None = None,
     normalizer: str | None = None,
 ) -> Vocabulary:
-    """Read a vocabulary from a file or folder, whose format its name tells, or its first line."""
+    """Return the vocabulary in a file or folder. The name or the first line decides the format."""
     path = Path(path)
     if path.is_dir():
         path = _in_folder(path)
@@ -59,20 +58,20 @@ def load_vocabulary(
         )
     if normalizer not in (None, "NFC"):
         raise ValueError(f"normalizer must be 'NFC' or None, not {normalizer!r}")
-    # The many objects of a large file are all kept: looking for garbage among them would only take time.
+    # Loading creates many objects and no garbage, so garbage collection would only take time.
     collects = gc.isenabled()
     gc.disable()
     try:
         for merges, ids in _IDS_BESIDE.items():
-            # The two may have a prefix in common, as in my-vocab.json and my-merges.txt.
+            # Both names may have a common prefix, as in my-vocab.json and my-merges.txt.
             for name in (merges, ids):
                 if path.name.endswith(name):
                     prefix = path.name.removesuffix(name)
-                    beside = path.with_name(prefix + merges), path.with_name(prefix + ids)
-                    return _load_merges(*beside, pattern, special_tokens, normalizer)
+                    files = path.with_name(prefix + merges), path.with_name(prefix + ids)
+                    return _load_merges(*files, pattern, special_tokens, normalizer)
         if path.suffix == ".json":
             if (pattern, special_tokens, normalizer) != (None, None, None):
-                raise ValueError("says its own pattern, special tokens and normalizer; load it without")
+                raise ValueError("contains its own pattern, special tokens and normalizer; load it without these")
             return _load_tokenizer_json(path)
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
@@ -86,11 +85,11 @@ def load_vocabulary(
             gc.enable()
 
 
-def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike) -> None:
-    """Write folder/tokenizer.json through a temporary file in the same folder."""
+def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike[str]) -> None:
+    """Write folder/tokenizer.json atomically, through a temporary file in the same folder."""
     folder = Path(folder)
     parts = tokenizer_json(vocabulary)
-    first = next(parts)  # what cannot be saved leaves no folder behind
+    first = next(parts)  # raises before the folder is created
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".tokenizer.json.{os.getpid()}.partial"
     try:
@@ -107,7 +106,7 @@ def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike) -> No
             )
         unfinished.replace(folder / "tokenizer.json")
     except OSError as error:
-        # A full disk does not say which file did not fit.
+        # The error of a full disk does not name the file.
         raise OSError(error.errno, error.strerror, str(folder / "tokenizer.json")) from None
     finally:
         unfinished.unlink(missing_ok=True)
@@ -129,7 +128,7 @@ def _load_tokenizer_json(path: Path) -> Vocabulary:
     record = Record(content)
     vocabulary = record.read()
     if vocabulary is None:
-        # Bytes, text and value take each other's place: each has hundreds of megabytes where a token has tens.
+        # One variable for bytes, text and value frees each early. They take hundreds of MB if a token takes tens.
         content = decoded(content)
         content = parse_json_text(content)
         vocabulary = parse_tokenizer_json(content)
@@ -137,8 +136,10 @@ def _load_tokenizer_json(path: Path) -> Vocabulary:
     return vocabulary
 
 
-def _load_ranks(path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
-    """Read tiktoken's format: lines of a token in base64 and its rank, which is its id."""
+def _load_ranks(
+    path: Path, pattern: str | Pattern | None, special_tokens: dict[str, int] | None, normalizer: str | None
+) -> Vocabulary:
+    """Return the vocabulary of a file in tiktoken's format: one token in base64 and its rank (the id) per line."""
     content = read_bytes(path)
     if path.suffix != ".tiktoken" and not _RANK_LINE.match(content, 0, 8192):
         raise ValueError(
@@ -159,7 +160,7 @@ def _load_ranks(path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
             raise ValueError(f"the id of the special token {spelling!r} must be below {LARGEST_ID}, not {i!r}")
     longest = max(map(len, ranks), default=0)
     if longest > LONGEST_RANKED_TOKEN:
-        raise ValueError(f"a token has {longest} bytes; {LONGEST_RANKED_TOKEN} are the most in a vocabulary by ranks")
+        raise ValueError(f"a token has {longest} bytes; a vocabulary of ranks may have at most {LONGEST_RANKED_TOKEN}")
     return Vocabulary(
         ids=ranks,
         special_tokens=special_tokens,
@@ -170,7 +171,7 @@ def _load_ranks(path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
 
 
 def _parse_ranks(content: bytes) -> dict[bytes, int]:
-    """The ranks of tokens: in bulk, or line by line where that is not sure of every line."""
+    """Return the rank of each token. Lines that the bulk parser cannot verify are parsed one by one."""
     lines = content.count(b"\n") + (not content.endswith(b"\n"))
     if content.translate(None, _NOT_SPACE).removesuffix(b"\n") + b"\n" != b" \n" * lines:
         return _parse_rank_lines(content)
@@ -180,7 +181,7 @@ def _parse_ranks(content: bytes) -> dict[bytes, int]:
         found = dict(zip([a2b_base64(token, strict_mode=True) for token in fields[::2]], ranks, strict=True))
     except ValueError:
         return _parse_rank_lines(content)
-    # What int takes beside digits.
+    # `int` also accepts signs and underscores.
     only_digits = b"-" not in content and b"_" not in content and b" +" not in content
     ascending = all(map(lt, ranks, ranks[1:]))
     if only_digits and ascending and len(found) == lines and b"" not in found and ranks[-1] < largest_size(lines):
@@ -210,26 +211,31 @@ def _parse_rank_lines(content: bytes) -> dict[bytes, int]:
     return found
 
 
-def _load_merges(path: Path, ids_path: Path, pattern, special_tokens, normalizer) -> Vocabulary:
-    """GPT-2's format, and Qwen 2's: merges line by line, and beside them a JSON object with every token's id.
+def _load_merges(
+    path: Path,
+    ids_path: Path,
+    pattern: str | Pattern | None,
+    special_tokens: dict[str, int] | None,
+    normalizer: str | None,
+) -> Vocabulary:
+    """Return the vocabulary of GPT-2's and Qwen 2's format: one merge per line, and a JSON object with all ids.
 
-    Special tokens that are not given are those in the files that transformers writes beside them, and <|endoftext|>
-    where it has an id.
+    special_tokens default to those in the other files that transformers writes, and <|endoftext|> if it has an id.
     """
     if not path.is_file() or not ids_path.is_file():
         missing = ids_path if path.is_file() else path
         raise ValueError(f"needs {missing.name} beside it")
-    ids = _beside(ids_path)
-    # A version, and more lines than these would be wrong whatever they are.
+    ids = _read_object(ids_path)
+    # One line for the version, and one to detect that there are too many merges.
     merges = read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n", most_merges(ids) + 2)
     if merges[0].startswith("#version") or merges == [""]:
         del merges[0]
-    config = _beside(path.with_name("tokenizer_config.json"), {})
+    config = _read_object(path.with_name("tokenizer_config.json"), {})
     if pattern is None:
         pattern, normalizer = _pattern_of_class(config, normalizer)
-    flags: dict[str, dict] = {}
+    flags: dict[str, dict[str, bool]] = {}
     if special_tokens is None:
-        special_tokens, flags = _added_tokens_beside(path, config)
+        special_tokens, flags = _read_added_tokens(path, config)
         if END_OF_TEXT in ids:
             special_tokens.setdefault(END_OF_TEXT, ids[END_OF_TEXT])
     return build_vocabulary(
@@ -243,10 +249,10 @@ def _load_merges(path: Path, ids_path: Path, pattern, special_tokens, normalizer
     )
 
 
-def _beside(path: Path, otherwise=None):
-    """The JSON in a file beside the one that is loaded, or `otherwise` where there is none."""
-    if otherwise is not None and not path.is_file():
-        return otherwise
+def _read_object(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the object in a JSON file, or `default` if the file is missing."""
+    if default is not None and not path.is_file():
+        return default
     try:
         found = read_json(path)
     except ValueError as error:
@@ -256,8 +262,8 @@ def _beside(path: Path, otherwise=None):
     return found
 
 
-def _pattern_of_class(config: dict, normalizer: str | None) -> tuple[str, str | None]:
-    """The split pattern and normalizer of the tokenizer_class in tokenizer_config.json; GPT-2's where it names none."""
+def _pattern_of_class(config: dict[str, Any], normalizer: str | None) -> tuple[str, str | None]:
+    """Return the split pattern and normalizer for the tokenizer_class in tokenizer_config.json (default: GPT-2)."""
     if config.get("add_prefix_space"):
         raise ValueError("tokenizer_config.json has add_prefix_space, which is not supported")
     name = config.get("tokenizer_class", "GPT2Tokenizer")
@@ -270,19 +276,22 @@ def _pattern_of_class(config: dict, normalizer: str | None) -> tuple[str, str | 
     return known[0], normalizer or known[1]
 
 
-def _added_tokens_beside(path: Path, config: dict) -> tuple[dict[str, int], dict[str, dict]]:
-    """What transformers says of added tokens: all of it in tokenizer_config.json, their ids in added_tokens.json."""
+def _read_added_tokens(path: Path, config: dict[str, Any]) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
+    """Return the added tokens in the other files of transformers: the ids, and the flags by spelling.
+
+    tokenizer_config.json has both. Otherwise added_tokens.json has the ids.
+    """
     decoder = config.get("added_tokens_decoder")
     if decoder is None:
-        entries = _beside(path.with_name("added_tokens.json"), {})
+        entries = _read_object(path.with_name("added_tokens.json"), {})
         added = [("added_tokens.json", {"content": content, "id": i}) for content, i in entries.items()]
         return parse_added_tokens(added)
     if not isinstance(decoder, dict):
-        raise ValueError("tokenizer_config.json has an added_tokens_decoder that is no object")
+        raise ValueError("tokenizer_config.json has an added_tokens_decoder that is not an object")
     added = []
     for key, token in decoder.items():
         field = f"added_tokens_decoder[{key[:20]!r}]"
         if not (key.isascii() and key.isdigit() and len(key) < 10 and isinstance(token, dict)):
-            raise ValueError(f"tokenizer_config.json has {field} that is no token with its id")
+            raise ValueError(f"tokenizer_config.json has {field}, which is not a token with its id")
         added.append((field, token | {"id": int(key)}))
     return parse_added_tokens(added)

@@ -48,7 +48,8 @@ def pretokenized(block: Block, pattern: Pattern | Chain) -> tuple[Block, Iterato
     """Return a block and its `pretoken_ends`. The block is a new one if the pattern adds spaces to the text."""
     if isinstance(pattern, Pattern) or not pattern.adds_spaces:
         return block, pretoken_ends(block, pattern)
-    documents, lengths = [], []
+    documents: list[bytes] = []
+    lengths: list[int] = []
     for start, end in pairwise(block.offsets.tolist()):
         pretokens = list(pattern.pretokens(bytes(block.data[start:end])))
         documents.append(b"".join(pretokens))
