@@ -288,7 +288,7 @@ def test_ids_that_are_none_are_value_errors(trained):
     for wrong in (15496, np.int64(3), np.array(3), [[1]], np.array([[1]]), "5", b"5", None):
         with pytest.raises(ValueError, match="ids must be"):
             tok.decode(wrong)
-    with pytest.raises(ValueError, match="no id"):
+    with pytest.raises(ValueError, match="is not an id"):
         tok.token_bytes(-1)
     for wrong in (1.9, "5", None):
         with pytest.raises(ValueError, match="whole number"):

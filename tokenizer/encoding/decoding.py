@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from tokenizer.documents import as_readonly
 from tokenizer.kernels import decode as kernel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 IDS_PER_CALL = 1 << 22  # about 10 ms, between which Ctrl-C is handled
 
@@ -19,7 +24,7 @@ class Decoder:
         whole = b"".join(token or b"" for token in by_id) + bytes(kernel.PADDING)
         self._table = as_readonly(np.frombuffer(whole, dtype=np.uint8))
 
-    def decode(self, ids) -> bytes | None:
+    def decode(self, ids: np.ndarray | pa.Array) -> bytes | None:
         """Return the bytes of a numpy or Arrow array of integer ids; None if an id has no token."""
         ids = ids if isinstance(ids, np.ndarray) else ids.to_numpy(zero_copy_only=False)
         if ids.ndim != 1 or ids.dtype.kind not in "iu":

@@ -38,7 +38,7 @@ def merge_table(
     listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, joined: np.ndarray, room: int = 0
 ) -> kernel.Merges:
     """Return the hash table from pairs to merges, int32 (n, 3), and their ranks. ValueError for a repeated pair."""
-    pairs = aligned(2 * table_rows(len(listed) + room), kernel.NOTHING)
+    pairs = aligned(2 * table_rows(len(listed) + room), int(kernel.NOTHING))
     repeated = kernel.insert_pairs(pairs, np.ascontiguousarray(listed), ranks.astype(np.int64))
     if repeated >= 0:
         raise ValueError(f"merge {repeated} joins a pair that an earlier merge joins")

@@ -22,7 +22,12 @@ WHITE_SPACE = (
     "\u2028\u2029\u202f\u205f\u3000"
 )
 # Word characters besides letters, marks and numbers: connectors, joiners, letters in circles or squares.
-_OTHER_WORD_CHARACTERS = (("_", "_"), ("\u200c", "\u200d"), ("\u203f", "\u2040"), ("\u2054", "\u2054"))
+_OTHER_WORD_CHARACTERS: tuple[tuple[str, str], ...] = (
+    ("_", "_"),
+    ("\u200c", "\u200d"),
+    ("\u203f", "\u2040"),
+    ("\u2054", "\u2054"),
+)
 _OTHER_WORD_CHARACTERS += (("\u24b6", "\u24e9"), ("\ufe33", "\ufe34"), ("\ufe4d", "\ufe4f"), ("\uff3f", "\uff3f"))
 _OTHER_WORD_CHARACTERS += (("\U0001f130", "\U0001f149"), ("\U0001f150", "\U0001f169"), ("\U0001f170", "\U0001f189"))
 
@@ -103,7 +108,9 @@ class SpecialTokens:
             if "lstrip" in flags:
                 start = max(done, start - _trailing_space(data[done:start]))
             if "rstrip" in flags:
-                end = _leading_space().match(data, end).end()
+                space = _leading_space().match(data, end)
+                assert space is not None, "the pattern matches an empty text too"
+                end = space.end()
             if done < start:
                 yield done, data[done:start]
             yield start, spelling
