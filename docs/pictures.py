@@ -1,0 +1,51 @@
+"""Draw the README's pictures from a finished demo: `python docs/pictures.py bytelm-demo` (needs chromium)."""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+PICTURES = Path(__file__).with_name("pictures")
+BROWSER = "chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1000,1080"
+# The picture shows the verdict and the plots.
+STYLE = "<style>nav, main > :not(.plots) { display: none } main > .plots { margin-top: 1rem }</style></head>"
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: python docs/pictures.py FOLDER, where FOLDER is the output of bytelm demo")
+    if not shutil.which("chromium"):
+        sys.exit("chromium is not installed; it draws the picture of the report")
+    PICTURES.mkdir(exist_ok=True)
+    draw_terminal(Path(sys.argv[1]))
+    draw_report(Path(sys.argv[1]))
+
+
+def draw_terminal(demo: Path) -> None:
+    """Write demo.svg: the tables at the end of the demo."""
+    command = [Path(sys.executable).with_name("bytelm"), "demo", "--out", demo]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    tables = output[output.index("                   GPT") :].partition("\n\ngpt: ")[0]
+    console = Console(record=True, width=80, file=io.StringIO())
+    console.print(Text(tables))
+    svg = console.export_svg(title="make demo", unique_id="demo")
+    (PICTURES / "demo.svg").write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.S), encoding="utf-8")
+
+
+def draw_report(demo: Path) -> None:
+    """Write report.png: the start of report.html."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        page.write_text((demo / "report.html").read_text(encoding="utf-8").replace("</head>", STYLE), encoding="utf-8")
+        options = [f"--screenshot={PICTURES / 'report.png'}", page.as_uri()]
+        subprocess.run([*BROWSER.split(), *options], check=True, stderr=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()
