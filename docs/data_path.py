@@ -1,10 +1,10 @@
-"""Draw the way of the data from text to report: `python docs/data_path.py` writes docs/pictures/data-path.svg."""
+"""Draw the data path from text to report: `python docs/data_path.py` writes docs/pictures/data-path.svg."""
 
 from html import escape
 from pathlib import Path
 
 PICTURE = Path(__file__).parent / "pictures" / "data-path.svg"
-# Each stop: the module, and what leaves it.
+# (module, its output) in the order of the data.
 STOPS = (
     ("corpora/corpus.py", "documents in Arrow record batches, split into train and validation"),
     ("tokenizer/training/counting.py", "pretokens and their counts"),
