@@ -22,7 +22,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 5e-2}
 
 @FEW
 @given(case=cases(longest=5, most_past=3))
-def test_the_reference_is_the_textbooks_sum(case):
+def test_the_reference_equals_the_textbook_formula(case):
     got = BACKENDS["reference"](case.q, case.k, case.v, case.mask, scale=case.scale)
     torch.testing.assert_close(got, textbook(case.q, case.k, case.v, case.mask, case.scale), atol=1e-12, rtol=1e-12)
 
@@ -54,7 +54,7 @@ def largest_term(case):
 @pytest.mark.parametrize("name", NAMES)
 @FEW
 @given(case=cases(longest=150))
-def test_without_gradients_backends_agree_as_well(name, case):
+def test_backends_agree_without_gradients(name, case):
     with torch.no_grad():
         got = BACKENDS[name](case.q, case.k, case.v, case.mask, scale=case.scale)
         expected = BACKENDS["reference"](case.q, case.k, case.v, case.mask, scale=case.scale)
@@ -63,7 +63,7 @@ def test_without_gradients_backends_agree_as_well(name, case):
 
 @pytest.mark.parametrize("length", [600, 2100])
 @pytest.mark.parametrize("window", [0, 100])
-def test_auto_takes_nothing_else_for_attention_at_lengths_where_it_changes_backends(length, window):
+def test_auto_agrees_with_the_reference_at_lengths_where_it_switches_backends(length, window):
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, length, 16)
     mask = Mask(causal=True, window=window)
@@ -88,7 +88,7 @@ def test_padding_rows_give_zeros_and_finite_gradients(name):
 @pytest.mark.parametrize("name", NAMES)
 @FEW
 @given(length=st.integers(2, 140), window=st.sampled_from([0, 5]), data=st.data())
-def test_nothing_leaks_from_the_future(name, length, window, data):
+def test_future_tokens_do_not_change_the_output(name, length, window, data):
     query = data.draw(st.integers(0, length - 1))
     q, k, v = (torch.randn(1, 2, length, 4, requires_grad=True) for _ in range(3))
     out = BACKENDS[name](q, k, v, Mask(causal=True, window=window))
@@ -184,7 +184,7 @@ def test_backends_agree_on_a_gpu(name, dtype, width, mask):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(causal=True, window=100)])
-def test_grouped_heads_on_a_gpu_make_no_scores_of_all_queries_and_keys(dtype, mask):
+def test_grouped_heads_on_a_gpu_never_hold_the_score_matrix(dtype, mask):
     q, k, v = (torch.randn(1, heads, 4096, 64, device="cuda", dtype=dtype) for heads in (16, 4, 4))
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -192,7 +192,7 @@ def test_grouped_heads_on_a_gpu_make_no_scores_of_all_queries_and_keys(dtype, ma
     assert torch.cuda.max_memory_allocated() - before < 16 * 4096**2 * dtype.itemsize / 2
 
 
-class Handed(TorchFunctionMode):
+class RecordedCall(TorchFunctionMode):
     """What PyTorch's attention is handed: the heads of the keys, and whether it is to group them."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -202,14 +202,14 @@ class Handed(TorchFunctionMode):
 
 
 @pytest.mark.parametrize(("dtype", "heads", "grouped"), [(torch.float32, 4, False), (torch.bfloat16, 2, True)])
-def test_grouped_heads_on_a_gpu_reach_a_kernel_that_is_fused_for_their_dtype(dtype, heads, grouped):
-    with FakeTensorMode(), Handed() as handed:  # shapes on a GPU, without one
+def test_grouped_heads_on_a_gpu_use_a_fused_kernel_for_their_dtype(dtype, heads, grouped):
+    with FakeTensorMode(), RecordedCall() as recorded:  # shapes on a GPU, without one
         q, k = (torch.empty(1, count, 60, 16, device="cuda", dtype=dtype) for count in (4, 2))
         assert BACKENDS["sdpa"](q, k, k, Mask(causal=True)).shape == q.shape
-    assert (handed.heads, handed.grouped) == (heads, grouped)
+    assert (recorded.heads, recorded.grouped) == (heads, grouped)
 
 
-def test_one_query_after_a_cache_is_the_last_row_of_the_whole():
+def test_one_query_after_a_cache_equals_the_last_row_of_the_full_output():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 2, 30, 8, dtype=torch.float64)
     for name in NAMES:

@@ -38,7 +38,7 @@ ORIGINAL = {
 }
 
 
-def lively(vocab_size, shape=T5, seed=0, spread=0.4):
+def random_model(vocab_size, shape=T5, seed=0, spread=0.4):
     """Return a model whose next token depends on every input, and which sometimes ends a target."""
     model = build_model(ModelConfig(vocab_size=vocab_size, **shape), seed=seed)
     generator = torch.Generator().manual_seed(seed + 1)
@@ -70,7 +70,7 @@ def log_probability(model, source, ids):
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, -0.5])
 def test_enough_beams_find_the_best_target_of_all(length_penalty):
-    model, source = lively(5), sources(5)[0][0]
+    model, source = random_model(5), sources(5)[0][0]
     longest = 3
     everything = {
         (*body, last)
@@ -89,7 +89,7 @@ def test_enough_beams_find_the_best_target_of_all(length_penalty):
 
 @pytest.mark.parametrize("shape", [T5, ORIGINAL])
 def test_one_beam_is_greedy(shape):
-    model, (source, present) = lively(40, shape), sources(40)
+    model, (source, present) = random_model(40, shape), sources(40)
     starts = torch.full((len(source), 1), START)
     options = {"source": source, "source_present": present, "temperature": 0, "stop_ids": [END]}
     greedy = generate(model, starts, 12, **options).tolist()
@@ -105,7 +105,7 @@ def test_one_beam_is_greedy(shape):
 def test_hypotheses_and_scores_are_those_of_transformers(early_stop, length_penalty, seed):
     from transformers import T5Config, T5ForConditionalGeneration
 
-    model, (source, present) = lively(7, seed=seed), sources(7)
+    model, (source, present) = random_model(7, seed=seed), sources(7)
     settings, tensors = to_hugging_face(model.config, model.state_dict())
     peer = T5ForConditionalGeneration(T5Config(**settings)).eval()
     peer.load_state_dict(tensors, strict=False)
@@ -140,7 +140,7 @@ def test_hypotheses_and_scores_are_those_of_transformers(early_stop, length_pena
 @pytest.mark.parametrize("shape", [T5, ORIGINAL, {**T5, "window": 3}, {**ORIGINAL, "window": 5}])
 @pytest.mark.parametrize("early_stop", [True, False])
 def test_cache_and_other_sources_do_not_change_the_result(shape, early_stop):
-    model, (source, present) = lively(24, shape), sources(24)
+    model, (source, present) = random_model(24, shape), sources(24)
     together = search(model, source, present, early_stop=early_stop)
     for use_cache in (True, False):
         for row, expected in enumerate(together):
@@ -151,7 +151,7 @@ def test_cache_and_other_sources_do_not_change_the_result(shape, early_stop):
 
 @pytest.mark.parametrize("shape", [T5, ORIGINAL])
 def test_targets_contain_allowed_entries_only(shape):
-    model, (source, present) = lively(24, shape), sources(24)
+    model, (source, present) = random_model(24, shape), sources(24)
     likeliest = {token for row in search(model, source, present) for token in row[0][0]} - {END}
     allowed = torch.ones(24, dtype=torch.bool)
     allowed[list(likeliest)] = False
@@ -163,7 +163,7 @@ def test_targets_contain_allowed_entries_only(shape):
 
 
 def test_scores_are_log_probabilities_over_length_best_first():
-    model, (source, _) = lively(24), sources(24)
+    model, (source, _) = random_model(24), sources(24)
     found = search(model, source[:1], length_penalty=0.6)[0]
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
     for ids, score in found:
@@ -173,9 +173,12 @@ def test_scores_are_log_probabilities_over_length_best_first():
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        (lambda: search(lively(8), sources(8)[0], beams=0), "beams is 0"),
-        (lambda: search(lively(8), sources(8)[0], max_new_tokens=0), "max_new_tokens is 0"),
-        (lambda: search(lively(8, {"width": 16, "heads": 2}), sources(8)[0]), "'decoder', and a source was given"),
+        (lambda: search(random_model(8), sources(8)[0], beams=0), "beams is 0"),
+        (lambda: search(random_model(8), sources(8)[0], max_new_tokens=0), "max_new_tokens is 0"),
+        (
+            lambda: search(random_model(8, {"width": 16, "heads": 2}), sources(8)[0]),
+            "'decoder', and a source was given",
+        ),
     ],
 )
 def test_invalid_searches_are_refused(attempt, words):
@@ -187,7 +190,7 @@ def test_invalid_searches_are_refused(attempt, words):
 def test_each_of_several_end_ids_ends_a_target(beams):
     from transformers import T5Config, T5ForConditionalGeneration
 
-    model, (source, present) = lively(7), sources(7)
+    model, (source, present) = random_model(7), sources(7)
     settings, tensors = to_hugging_face(model.config, model.state_dict())
     peer = T5ForConditionalGeneration(T5Config(**settings)).eval()
     peer.load_state_dict(tensors, strict=False)

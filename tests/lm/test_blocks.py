@@ -37,7 +37,7 @@ def test_mlp_computes_its_formula(name, formula):
     assert name in ACTIVATIONS
 
 
-def test_grouped_heads_equal_plain_ones_whose_keys_and_values_are_repeated():
+def test_grouped_heads_equal_plain_heads_with_repeated_keys_and_values():
     grouped = build_model(tiny("llama", kv_heads=2), seed=0)
     plain = build_model(tiny("llama"), seed=0)
     state = grouped.state_dict()
@@ -92,7 +92,7 @@ def test_stochastic_depth_skips_whole_sublayers_of_some_sequences_and_keeps_the_
     assert len(out.flatten(1).unique(dim=0)) == 2
 
 
-def test_dropout_takes_its_share_of_the_embedding_the_weights_and_every_update_in_training_alone():
+def test_dropout_zeroes_its_share_of_embeddings_weights_and_updates_in_training_only():
     model = build_model(tiny("gpt2", dropout=0.25), seed=0)
     zeroed = []
     for module in model.modules():

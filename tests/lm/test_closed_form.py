@@ -92,7 +92,7 @@ def test_the_whole_sublayer_is_projections_around_attention():
 @pytest.mark.parametrize("tile", [1, 2000, 30_000])
 @settings(max_examples=20, deadline=None)
 @given(case=cases(longest=30))
-def test_the_size_of_tiles_changes_nothing(tile, case):
+def test_tile_size_does_not_change_the_result(tile, case):
     before = module.CPU_TILE
     module.CPU_TILE = tile
     try:
@@ -104,7 +104,7 @@ def test_the_size_of_tiles_changes_nothing(tile, case):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_at_most_three_fifths_of_the_bytes_are_kept(causal):
+def test_autograd_saves_at_most_three_fifths_of_the_bytes(causal):
     """At the shape that is promised: T = 512, 8 heads of 64, batch 8, float32."""
     inputs = [torch.randn(8, 8, 512, 64, requires_grad=True) for _ in range(3)]
     kept = {}

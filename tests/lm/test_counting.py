@@ -81,7 +81,7 @@ def test_settings_that_do_not_show_in_the_parameters_are_as_published():
     assert all(preset(name).norm_eps == 1e-12 for name in ("bert-base", "bert-large"))
 
 
-def test_gpt3_without_biases_and_norms():
+def test_gpt3_weight_matrices_follow_the_published_formula():
     """V d + L d + 12 N d^2."""
     assert matrix_parameters(meta_model(preset("gpt3-175b"))) == 174_588_899_328
 

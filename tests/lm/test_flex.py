@@ -18,7 +18,7 @@ FEW = settings(max_examples=15, deadline=None)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @settings(max_examples=4, deadline=None)
 @given(case=cases(longest=60))
-def test_torchs_own_attention_with_our_modifiers_is_the_reference(case):
+def test_uncompiled_flex_attention_equals_the_reference(case):
     """Not compiled, it evaluates the modifiers for every score."""
     q, k, v = case.q.float(), case.k.float(), case.v.float()
     mask, queries, keys = case.mask, q.shape[2], k.shape[2]
@@ -37,7 +37,7 @@ def test_torchs_own_attention_with_our_modifiers_is_the_reference(case):
 
 @FEW
 @given(case=cases(longest=600, most_past=200))
-def test_blocks_left_out_are_empty_and_blocks_taken_whole_are_full(case):
+def test_skipped_blocks_are_empty_and_unmasked_blocks_are_full(case):
     queries, keys = case.q.shape[2], case.k.shape[2]
     blocks = flex.block_mask(case.mask, queries, keys, CPU)
     visible = case.mask.visible(queries, keys, CPU)
@@ -62,14 +62,14 @@ def test_a_narrow_window_leaves_most_blocks_out():
     assert blocks.sparsity() > 85
 
 
-def test_on_the_cpu_it_steps_aside_where_gradients_are_needed():
+def test_flex_falls_back_on_a_cpu_if_gradients_are_needed():
     q, k, v = (torch.randn(1, 1, 6, 8, requires_grad=True) for _ in range(3))
     out = BACKENDS["flex"](q, k, v, Mask(causal=True))
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v)))
 
 
 @pytest.mark.parametrize(("width", "wide_enough"), [(8, False), (16, True)])
-def test_on_a_gpu_it_steps_aside_for_heads_too_narrow_to_be_compiled(width, wide_enough):
+def test_flex_falls_back_on_a_gpu_if_heads_are_too_narrow_to_compile(width, wide_enough):
     with FakeTensorMode():  # shapes on a GPU, without one
         q = torch.empty(1, 1, 600, width, device="cuda")
         assert flex.supported(q, q, q, Mask(causal=True)) == wide_enough
@@ -79,7 +79,7 @@ def test_on_a_gpu_it_steps_aside_for_heads_too_narrow_to_be_compiled(width, wide
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_compiled_it_agrees_with_the_reference(dtype):
+def test_compiled_flex_attention_agrees_with_the_reference(dtype):
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 4, 600, 64), torch.randn(2, 2, 600, 64), torch.randn(2, 2, 600, 64)
     present = torch.rand(2, 600) < 0.7

@@ -49,7 +49,7 @@ ENCODER_DECODERS = {
 }
 
 
-def lively(config):
+def random_model(config):
     """Return a model with weights so large that its output depends on every input."""
     model = build_model(config, seed=0)
     torch.manual_seed(1)
@@ -62,16 +62,16 @@ def lively(config):
 
 @pytest.fixture(scope="module", params=sorted(DECODERS))
 def decoder(request):
-    return lively(ModelConfig(**SHAPE | DECODERS[request.param]))
+    return random_model(ModelConfig(**SHAPE | DECODERS[request.param]))
 
 
 @pytest.fixture(scope="module", params=sorted(ENCODER_DECODERS))
 def encoder_decoder(request):
-    return lively(ModelConfig(**SHAPE | ENCODER_DECODERS[request.param], architecture="encoder-decoder"))
+    return random_model(ModelConfig(**SHAPE | ENCODER_DECODERS[request.param], architecture="encoder-decoder"))
 
 
 def encoder():
-    return lively(ModelConfig(**SHAPE, architecture="encoder", positions="learned", norm_position="post"))
+    return random_model(ModelConfig(**SHAPE, architecture="encoder", positions="learned", norm_position="post"))
 
 
 def prompts(batch=3, length=5):
@@ -114,7 +114,7 @@ def test_cached_logits_equal_those_of_the_whole_sequence(decoder):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_prepared_model_gives_the_logits_of_the_model(decoder, dtype, sequences):
     if dtype == torch.float64:
-        decoder = lively(decoder.config).double()
+        decoder = random_model(decoder.config).double()
     decoder.eval()
     decoder.compute_dtype = dtype
     try:
@@ -153,8 +153,8 @@ def wrong(layer, x):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("method", "trouble"), [("__init__", gone), ("forward", changed), ("forward", wrong)])
-def test_without_packed_products_in_torch_layers_multiply_plainly(method, trouble, dtype, monkeypatch):
-    model = lively(ModelConfig(**SHAPE | DECODERS["llama"])).eval()
+def test_layers_use_plain_products_if_torch_has_no_packed_products(method, trouble, dtype, monkeypatch):
+    model = random_model(ModelConfig(**SHAPE | DECODERS["llama"])).eval()
     model.compute_dtype = dtype
     expected = model.logits(model(prompts())).detach()
     packing_works.cache_clear()
@@ -193,7 +193,7 @@ def test_cache_changes_no_token_even_past_the_context(decoder, length):
 
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.3}])
-def test_a_prompt_continues_in_a_batch_as_alone(decoder, use_cache, options):
+def test_a_prompt_continues_the_same_in_a_batch_and_alone(decoder, use_cache, options):
     texts = [[5, 6, 7, 8, 9, 10], [11], [12, 13, 14], list(range(20, 42))]
     ids, present = pad_left(texts)
     together = generate(decoder, ids, 30, present=present, temperature=0, use_cache=use_cache, **options)
@@ -225,7 +225,7 @@ def test_targets_depend_on_their_own_sources_only(encoder_decoder):
         assert alone.tolist() == new[row].tolist()
 
 
-def test_a_prompt_longer_than_the_context_counts_with_its_end(decoder):
+def test_a_prompt_longer_than_the_context_is_cut_to_its_end(decoder):
     long = prompts(length=30)
     first = generate(decoder, long, 1, temperature=0)
     assert torch.equal(first, generate(decoder, long[:, -16:], 1, temperature=0))
@@ -251,13 +251,13 @@ def test_a_sequence_ends_with_its_stop_token_and_waits_for_the_others(decoder):
 
 
 def test_a_high_repetition_penalty_repeats_no_token():
-    model = lively(ModelConfig(**SHAPE))
+    model = random_model(ModelConfig(**SHAPE))
     new = generate(model, prompts(1), 11, temperature=0, repetition_penalty=1e9)[0].tolist()
     assert len({*new, *prompts(1)[0].tolist()}) == 11 + len(set(prompts(1)[0].tolist()))
 
 
 def test_a_penalty_does_not_delay_the_end_of_a_text_that_begins_with_an_end_token():
-    model = lively(ModelConfig(**SHAPE))
+    model = random_model(ModelConfig(**SHAPE))
     pairs = torch.cartesian_prod(torch.arange(53), torch.arange(53))
     ends = generate(model, pairs, 1, temperature=0)[:, 0] == pairs[:, 0]
     end, said = pairs[ends][0].tolist()
@@ -280,7 +280,7 @@ def test_a_prepared_model_can_be_reused(decoder):
 
 
 def test_generation_does_not_change_the_model():
-    model = lively(ModelConfig(**SHAPE))
+    model = random_model(ModelConfig(**SHAPE))
     model.compute_dtype = torch.bfloat16
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     assert model.training
@@ -320,7 +320,7 @@ def cut(model, entries):
 
 def test_disallowed_entries_act_as_missing():
     allowed, ids = torch.arange(53) < 40, prompts() % 40
-    model = lively(ModelConfig(**SHAPE))
+    model = random_model(ModelConfig(**SHAPE))
     assert (generate(model, ids, 30, generator=seeded()) >= 40).any()
     for options in ({"temperature": 0, "repetition_penalty": 1.2}, {"generator": seeded()}):
         new = generate(model, ids, 30, allowed=allowed, **options)
@@ -339,7 +339,7 @@ def test_disallowed_entries_act_as_missing():
 
 
 def test_a_full_window_drops_a_quarter_and_reads_the_rest_once():
-    model = prepare(lively(ModelConfig(**SHAPE)))
+    model = prepare(random_model(ModelConfig(**SHAPE)))
     context = model.config.context_length
     for use_cache in (True, False):
         state = DecodeState(model, prompts()[:, :1], room=3 * context, use_cache=use_cache)
@@ -358,11 +358,11 @@ def test_a_full_window_drops_a_quarter_and_reads_the_rest_once():
 
 
 def plain():
-    return lively(ModelConfig(**SHAPE))
+    return random_model(ModelConfig(**SHAPE))
 
 
 def t5():
-    return lively(ModelConfig(**SHAPE, **ENCODER_DECODERS["t5"], architecture="encoder-decoder"))
+    return random_model(ModelConfig(**SHAPE, **ENCODER_DECODERS["t5"], architecture="encoder-decoder"))
 
 
 @pytest.mark.parametrize(

@@ -42,21 +42,21 @@ def copied(ours: nn.Module, theirs: nn.Module) -> None:
     ours.load_state_dict(theirs.state_dict())
 
 
-def test_the_masked_token_head_is_berts(hidden):
+def test_the_masked_token_head_equals_that_of_bert(hidden):
     theirs, ours = BertLMPredictionHead(BERT).eval(), MaskedTokenHead(ENCODER, EMBEDDING)
     copied(ours.dense, theirs.transform.dense)
     copied(ours.norm, theirs.transform.LayerNorm)
     torch.testing.assert_close(ours(hidden), theirs.transform(hidden))
 
 
-def test_the_sequence_classification_head_is_berts(hidden):
+def test_the_sequence_classification_head_equals_that_of_bert(hidden):
     theirs, ours = BertForSequenceClassification(BERT).eval(), SequenceClassificationHead(ENCODER, 5)
     copied(ours.dense, theirs.bert.pooler.dense)
     copied(ours.output, theirs.classifier)
     torch.testing.assert_close(ours(hidden), theirs.classifier(theirs.bert.pooler(hidden)))
 
 
-def test_the_token_classification_head_is_berts(hidden):
+def test_the_token_classification_head_equals_that_of_bert(hidden):
     theirs, ours = BertForTokenClassification(BERT).eval(), TokenClassificationHead(ENCODER, 5)
     copied(ours.output, theirs.classifier)
     logits = ours(hidden)
@@ -83,7 +83,7 @@ def test_heads_drop_only_in_training(hidden):
 @pytest.mark.parametrize("pooling", ["first", "mean"])
 @settings(max_examples=20, deadline=None)
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4), seed=st.integers(0, 2**16))
-def test_padding_never_changes_what_a_classifier_says(pooling, lengths, seed):
+def test_padding_does_not_change_the_logits_of_a_classifier(pooling, lengths, seed):
     model = build_classifier(ENCODER, 5, seed, pooling).eval()
     generator = torch.Generator().manual_seed(seed)
     longest = max(lengths)
@@ -94,7 +94,7 @@ def test_padding_never_changes_what_a_classifier_says(pooling, lengths, seed):
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
 
 
-def test_a_classifier_begins_as_the_pretrained_encoder():
+def test_a_classifier_starts_with_the_weights_of_the_pretrained_encoder():
     pretrained = build_model(ENCODER, seed=1)
     model = build_classifier(ENCODER, 5, seed=2, pretrained=pretrained)
     ids = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -102,14 +102,14 @@ def test_a_classifier_begins_as_the_pretrained_encoder():
     assert not torch.equal(build_classifier(ENCODER, 5, seed=2).body(ids), pretrained(ids))
 
 
-def test_a_classifier_is_a_function_of_its_seed():
+def test_the_same_seed_builds_the_same_classifier():
     first, second, other = (build_classifier(ENCODER, 5, seed) for seed in (3, 3, 4))
     weights = [torch.cat([p.flatten() for p in model.parameters()]) for model in (first, second, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_a_classifier_has_no_parameter_that_is_not_trained():
+def test_every_parameter_of_a_classifier_is_trained():
     model = build_classifier(ENCODER, 5, seed=0)
     model(torch.tensor([[1, 2, 3]])).logsumexp(dim=-1).sum().backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []

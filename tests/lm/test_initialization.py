@@ -21,7 +21,7 @@ def check(key, parameter, deviation):
     assert abs(parameter.mean().item()) < 5 * deviation / math.sqrt(parameter.numel()), key
 
 
-def drawn(model):
+def random_parameters(model):
     """(name, parameter) of all that is drawn at random, after checking what is not."""
     for key, parameter in model.named_parameters():
         if key.endswith("bias"):
@@ -34,7 +34,7 @@ def drawn(model):
 
 @pytest.mark.parametrize("config", [DECODER, ENCODER, BOTH], ids=lambda config: config.architecture)
 def test_gpt2_draws_with_a_small_deviation_and_smaller_where_the_residual_stream_is_written(config):
-    for key, parameter in drawn(build_model(config, seed=0)):
+    for key, parameter in random_parameters(build_model(config, seed=0)):
         deviation = 0.02
         if key.endswith(("attention.output.weight", "mlp.down.weight")):
             both = config.architecture == "encoder-decoder" and key.startswith("decoder")
@@ -43,14 +43,14 @@ def test_gpt2_draws_with_a_small_deviation_and_smaller_where_the_residual_stream
 
 
 def test_a_block_without_an_mlp_writes_to_the_residual_stream_once():
-    for key, parameter in drawn(build_model(replace(DECODER, mlp=False), seed=0)):
+    for key, parameter in random_parameters(build_model(replace(DECODER, mlp=False), seed=0)):
         check(key, parameter, 0.02 / math.sqrt(8) if key.endswith("attention.output.weight") else 0.02)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder-decoder"])
 def test_xavier_keeps_variances_in_both_directions(architecture):
     config = ModelConfig(**SHAPE, architecture=architecture, initialization="xavier", positions="sinusoidal")
-    for key, parameter in drawn(build_model(config, seed=0)):
+    for key, parameter in random_parameters(build_model(config, seed=0)):
         if key == "embedding.weight":
             check(key, parameter, 128**-0.5)
             continue

@@ -17,7 +17,7 @@ def norm_of(width, eps, seed):
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.sampled_from([1e-12, 1e-5, 1.0]), st.integers(0, 9))
-def test_an_rms_norm_and_its_gradients_are_those_of_torch(shape, eps, seed):
+def test_an_rms_norm_and_its_gradients_equal_those_of_torch(shape, eps, seed):
     norm = norm_of(shape[-1], eps, seed)
     x, direction = torch.randn(2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).unbind()
     found, expected = [], []
@@ -34,7 +34,7 @@ def test_an_rms_norm_and_its_gradients_are_those_of_torch(shape, eps, seed):
         assert torch.equal(norm(x), found[0])
 
 
-def test_an_rms_norm_passes_gradcheck_on_heads_as_attention_has_them():
+def test_an_rms_norm_passes_gradcheck_on_attention_heads():
     norm = norm_of(4, 1e-5, 0)
     x = torch.randn(2, 3, 2, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x, weight: norm(x.transpose(1, 2)), (x, norm.weight))
@@ -54,7 +54,7 @@ def test_an_rms_norm_of_zeros_is_zero_and_that_of_large_numbers_finite(dtype):
     assert torch.allclose(y.float(), torch.ones(3, 8))
 
 
-def test_what_a_compiler_sees_of_gelu_is_the_same_function():
+def test_compiled_gelu_is_the_same_function():
     x = torch.linspace(-12, 12, 4801, dtype=torch.float64, requires_grad=True)
     traced = torch.compile(ACTIVATIONS["gelu_tanh"], fullgraph=True, backend="eager")
     expected = F.gelu(x, approximate="tanh")
@@ -70,7 +70,7 @@ PLAIN = {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "relu2": lambda x
 
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_derivatives_by_hand_are_those_of_the_formulas(name, dtype, monkeypatch):
+def test_hand_written_derivatives_equal_those_of_the_formulas(name, dtype, monkeypatch):
     monkeypatch.setattr(layers, "TILE", 1000)  # several tiles, and one that is not full
     x = torch.linspace(-12, 12, 4802, dtype=dtype).view(2, -1).T.requires_grad_()
     assert not x.is_contiguous()
@@ -83,7 +83,7 @@ def test_derivatives_by_hand_are_those_of_the_formulas(name, dtype, monkeypatch)
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_derivatives_by_hand_of_nothing_and_of_what_is_not_finite(name):
+def test_hand_written_derivatives_accept_empty_and_non_finite_input(name):
     nothing = torch.empty(0, 3, requires_grad=True)
     ACTIVATIONS[name](nothing).sum().backward()
     assert nothing.grad.shape == (0, 3)

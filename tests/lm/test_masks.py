@@ -34,13 +34,13 @@ def seen(mask, case, **part):
 
 @FEW
 @given(case=cases(longest=12, most_past=6))
-def test_visible_is_what_the_fields_say(case):
+def test_visible_follows_the_fields_of_the_mask(case):
     assert torch.equal(seen(case.mask, case), table(case))
 
 
 @FEW
 @given(case=cases(longest=12, most_past=6), data=st.data())
-def test_a_part_of_the_table_is_cut_from_the_whole(case, data):
+def test_a_part_of_the_mask_equals_a_slice_of_the_whole_mask(case, data):
     queries, keys = case.q.shape[2], case.k.shape[2]
     rows, columns = (
         slice(start, data.draw(st.integers(start + 1, n)))
@@ -63,7 +63,7 @@ def test_outside_its_span_a_query_sees_nothing(case, data):
 
 @FEW
 @given(case=cases(longest=12, most_past=6))
-def test_cropping_drops_only_keys_that_nobody_sees(case):
+def test_cropping_drops_only_keys_that_no_query_sees(case):
     queries, keys = case.q.shape[2], case.k.shape[2]
     cropped, span = case.mask.crop(queries, keys)
     whole = table(case)
@@ -84,7 +84,7 @@ def test_additive_is_the_bias_where_visible_and_minus_infinity_elsewhere(case):
     assert torch.equal(torch.zeros_like(expected) if added is None else added.expand_as(expected), expected)
 
 
-def test_where_everything_is_seen_there_is_no_mask():
+def test_a_mask_that_hides_nothing_is_none():
     assert Mask().visible(5, 5, CPU) is None
     assert Mask(causal=True).visible(1, 5, CPU) is None
     assert Mask(window=9).visible(5, 5, CPU) is None

@@ -201,7 +201,7 @@ def test_more_positions_than_the_context_are_refused(config):
         read(model, some_ids(length=25))
 
 
-def test_a_source_is_for_encoder_decoders_alone():
+def test_only_encoder_decoders_accept_a_source():
     with pytest.raises(ValueError, match="'encoder-decoder' was called without a source"):
         build_model(tiny("t5"), seed=0)(some_ids())
     with pytest.raises(ValueError, match="'decoder' was called with a source"):
@@ -221,7 +221,7 @@ def test_every_target_position_reads_the_whole_source_but_no_padding(name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5", "bert", "grouped"])
-def test_padding_changes_nothing_for_what_is_there(name):
+def test_padding_does_not_change_the_hidden_states_of_other_tokens(name):
     model = build_model(tiny(name), seed=0)
     ids, source = some_ids(2, 9), some_ids(2, 7, seed=3)
     padded = torch.cat((ids, some_ids(2, 4, seed=5)), dim=1)
@@ -236,7 +236,7 @@ def test_padding_changes_nothing_for_what_is_there(name):
 
 
 @pytest.mark.parametrize("number", [0, 1, 10, 72])
-def test_hidden_states_and_gradients_of_some_rows_are_those_among_all(config, number):
+def test_hidden_states_and_gradients_of_selected_rows_equal_those_of_the_full_pass(config, number):
     model = build_model(config, seed=0)
     rows = torch.randperm(3 * 24, generator=torch.Generator().manual_seed(2))[:number]
     found = []
@@ -248,7 +248,7 @@ def test_hidden_states_and_gradients_of_some_rows_are_those_among_all(config, nu
     torch.testing.assert_close(found[1], found[0], atol=2e-5, rtol=1e-4)
 
 
-def test_of_some_rows_whole_sequences_skip_a_layer():
+def test_selected_rows_of_a_sequence_skip_a_layer_together():
     """A layer that is skipped leaves what it read; all rows of a sequence skip it or none."""
     model = build_model(tiny("llama", stochastic_depth=0.5), seed=0).train()
     rows = torch.arange(3 * 24)
@@ -259,7 +259,7 @@ def test_of_some_rows_whole_sequences_skip_a_layer():
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
-def test_segments_of_a_block_are_as_if_alone(name):
+def test_each_segment_of_a_block_is_read_as_if_alone(name):
     """With rotary or relative positions, where only offsets count."""
     options = {"architecture": "decoder", "decoder_layers": 0} if name == "t5" else {}
     model = build_model(tiny(name, **options), seed=0)
@@ -270,7 +270,7 @@ def test_segments_of_a_block_are_as_if_alone(name):
     torch.testing.assert_close(together[:, 9:], model(second), atol=1e-5, rtol=1e-5)
 
 
-def test_a_window_hides_what_is_farther_back():
+def test_a_window_hides_tokens_farther_back():
     model = build_model(tiny("llama", window=3, layers=1), seed=0)
     embedded = []
     model.embedding.register_forward_hook(lambda _module, _inputs, output: embedded.append(output))
@@ -280,7 +280,7 @@ def test_a_window_hides_what_is_farther_back():
         assert (influence.abs().sum(dim=-1) > 0).tolist() == [t - 3 < s <= t for s in range(10)]
 
 
-def test_token_types_are_zero_where_left_out_and_count_where_given():
+def test_token_types_default_to_zero_and_change_the_output():
     model = build_model(tiny("bert", token_types=2), seed=0)
     zeros, ones = torch.zeros(3, 24, dtype=torch.int64), torch.ones(3, 24, dtype=torch.int64)
     torch.testing.assert_close(model(some_ids()), model(some_ids(), types=zeros), atol=0, rtol=0)
@@ -316,7 +316,7 @@ def test_model_and_loss_trace_into_one_graph(name):
     torch.testing.assert_close(traced(ids, targets), loss(ids, targets), atol=0, rtol=0)
 
 
-def test_a_small_model_learns_a_fixed_sequence_by_heart():
+def test_a_small_model_memorises_a_fixed_sequence():
     model = build_model(tiny("gpt2"), seed=0)
     ids = some_ids(batch=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

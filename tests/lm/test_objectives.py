@@ -47,7 +47,7 @@ def test_only_selected_ordinary_tokens_change_and_targets_are_the_sequence(block
     assert set(np.unique(weights)) <= {0.0, 1.0}
 
 
-def test_the_same_generator_masks_alike_and_leaves_the_block_alone():
+def test_the_same_seed_gives_the_same_masks_and_does_not_change_the_block():
     block = np.arange(5, 30, dtype=np.uint16)
     before = block.copy()
     first, second = (masked_token(block, np.random.default_rng(7), **SPECIALS) for _ in range(2))
@@ -80,7 +80,7 @@ def test_selection_and_replacement_have_the_published_shares():
     assert stats.chisquare(replacements[ordinary]).pvalue > 1e-3
 
 
-def test_nothing_selected_means_weights_of_zero():
+def test_weights_are_zero_if_no_token_is_selected():
     inputs, targets, weights = masked_token(np.array([0, 1, 0]), np.random.default_rng(0), **SPECIALS)
     assert weights.sum() == 0
     assert (inputs == targets).all()
@@ -137,7 +137,7 @@ def test_without_an_end_the_targets_end_in_the_next_sentinel():
     assert lengths_of_span_corruption(100) == (len(source), len(target))
 
 
-def test_spans_have_the_published_share_and_mean_and_lie_anywhere():
+def test_spans_have_the_published_share_and_mean_and_any_position():
     length, rounds = 512, 400
     generator = np.random.default_rng(0)
     taken_at = np.zeros(length, dtype=np.int64)
@@ -156,7 +156,7 @@ def test_spans_have_the_published_share_and_mean_and_lie_anywhere():
     assert inner.min() > 0.05 and inner.max() < 0.28
 
 
-def test_every_way_to_cut_spans_is_as_likely():
+def test_all_ways_to_cut_spans_are_equally_likely():
     # 8 tokens, 4 of them taken in 2 spans: 3 ways to cut what is kept times 3 to cut what is taken
     seen = {}
     for seed in range(1800):
@@ -178,7 +178,7 @@ def test_every_way_to_cut_spans_is_as_likely():
         (lambda: pairs([[1]], [[2]], target_length=0), "target_length is 0"),
     ],
 )
-def test_what_cannot_be_corrupted_or_paired_is_refused(attempt, words):
+def test_invalid_blocks_and_pairs_are_refused(attempt, words):
     with pytest.raises(ValueError, match=words):
         attempt()
 
@@ -195,7 +195,7 @@ def pairs(sources, targets, source_length=4, target_length=5):
     )
 
 
-def test_pairs_are_padded_and_padding_weighs_nothing():
+def test_pairs_are_padded_and_padding_has_weight_zero():
     batch = pairs([[1, 2], []], [[3, 4, 5], [6]])
     assert batch.source.tolist() == [[1, 2, END, PAD], [END, PAD, PAD, PAD]]
     assert batch.source_present.tolist() == [[True, True, True, False], [True, False, False, False]]

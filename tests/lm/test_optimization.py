@@ -65,7 +65,7 @@ def test_orthogonal_keeps_singular_vectors_and_brings_singular_values_near_one(r
 
 @settings(max_examples=20, deadline=None)
 @given(rows=st.integers(1, 24), longer=st.integers(2, 6), smallest=st.floats(-8, 0), seed=st.integers(0, 2**32))
-def test_long_matrices_become_orthogonal_as_round_after_round(rows, longer, smallest, seed):
+def test_long_matrices_equal_five_explicit_newton_schulz_rounds(rows, longer, smallest, seed):
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(2, rows, longer * rows, generator=generator, dtype=torch.float64)
     u, _, vt = torch.linalg.svd(drawn, full_matrices=False)
@@ -81,7 +81,7 @@ def test_long_matrices_become_orthogonal_as_round_after_round(rows, longer, smal
 
 @pytest.mark.parametrize("narrow", [True, False], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("shape", [(24, 24), (24, 8), (8, 24)])
-def test_muon_takes_the_steps_of_torchs(shape, narrow):
+def test_muon_takes_the_same_steps_as_that_of_torch(shape, narrow):
     torch.manual_seed(0)
     start, gradients = torch.randn(2, *shape), torch.randn(6, 2, *shape)
     ours = [torch.nn.Parameter(matrix.clone()) for matrix in start]
@@ -101,7 +101,7 @@ def test_muon_takes_the_steps_of_torchs(shape, narrow):
         assert (mine - start[0]).abs().max() > 0.05
 
 
-def test_muon_is_refused_for_anything_but_matrices():
+def test_muon_refuses_parameters_that_are_not_matrices():
     with pytest.raises(ValueError, match=r"matrices.*\(3,\)"):
         Muon([torch.nn.Parameter(torch.zeros(3))], lr=0.1)
 
@@ -117,14 +117,14 @@ def test_every_constant_of_the_settings_reaches_its_optimizer():
         assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.02, 0.9, 0.3)
 
 
-def test_schedule_multiplies_every_groups_own_peak():
+def test_the_schedule_multiplies_the_peak_of_each_group():
     optimizers = build_optimizers(build_model(SMALL, seed=0), OptimizerSettings(kind="muon", lr=0.01, muon_lr=0.02))
     optimizers.schedule(0.5, weight_decay=0.1)
     assert [group["lr"] for group in optimizers.param_groups] == pytest.approx([0.005, 0.005, 0.01])
     assert [group["weight_decay"] for group in optimizers.param_groups] == pytest.approx([0.01, 0.0, 0.01])
 
 
-def test_cosine_climbs_in_a_line_and_falls_in_half_a_cosine():
+def test_cosine_rises_linearly_and_falls_as_half_a_cosine():
     def at(step):
         return warmup_cosine(step, warmup=10, total=110, final=0.1)
 
@@ -135,7 +135,7 @@ def test_cosine_climbs_in_a_line_and_falls_in_half_a_cosine():
     assert at(110) == at(500) == pytest.approx(0.1)
 
 
-def test_trapezoid_climbs_stays_and_falls_in_a_line():
+def test_trapezoid_rises_linearly_stays_and_falls_linearly():
     def at(step):
         return trapezoid(step, warmup=10, decay=40, total=100, final=0.2)
 
@@ -168,7 +168,7 @@ def test_schedules_stay_within_the_peak_and_never_rise_after_the_warm_up(kind, t
 
 @settings(max_examples=150, deadline=None)
 @given(kind=KINDS, total=st.integers(2, 300), warmup=st.integers(0, 300), batch=st.integers(1, 10**6), data=st.data())
-def test_a_schedule_in_tokens_is_the_one_in_steps(kind, total, warmup, batch, data):
+def test_a_schedule_in_tokens_equals_the_schedule_in_steps(kind, total, warmup, batch, data):
     step = data.draw(st.integers(0, total))
     in_steps = multiplier(kind, step, warmup=warmup, total=total)
     in_tokens = multiplier(kind, step * batch, warmup=warmup * batch, total=total * batch, stride=batch)
@@ -176,7 +176,7 @@ def test_a_schedule_in_tokens_is_the_one_in_steps(kind, total, warmup, batch, da
 
 
 @pytest.mark.parametrize(("final", "middle"), [(0.0, 0.5), (10.0, 5.5)])
-def test_weight_decay_goes_to_its_end_in_a_line_or_half_a_cosine(final, middle):
+def test_weight_decay_reaches_its_end_linearly_or_as_half_a_cosine(final, middle):
     def at(kind, done):
         return weight_decay_multiplier(kind, done, total=400, final=final)
 
@@ -187,13 +187,13 @@ def test_weight_decay_goes_to_its_end_in_a_line_or_half_a_cosine(final, middle):
     assert at("cosine", 100) == pytest.approx(final + (1 - final) * (1 + math.cos(math.pi / 4)) / 2)
 
 
-def test_a_batch_grows_in_a_line_and_stays():
+def test_the_batch_size_grows_linearly_and_then_stays():
     sizes = [batch_size(done, start=100, full=500, warmup=1000) for done in (0, 250, 500, 1000, 5000)]
     assert sizes == [100, 200, 300, 500, 500]
     assert batch_size(0, start=500, full=500, warmup=0) == 500
 
 
-def test_average_of_weights_forgets_the_start_and_returns_the_trained_ones():
+def test_the_average_of_weights_forgets_the_start_and_restores_the_trained_weights():
     model = build_model(SMALL, seed=0)
     average, history = WeightAverage(model, decay=0.9), []
     for step in range(200):

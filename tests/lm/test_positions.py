@@ -48,7 +48,7 @@ def test_rotation_keeps_lengths_and_leaves_position_zero_alone():
     torch.testing.assert_close(turned[:, :, 0], x[:, :, 0])
 
 
-def test_positions_of_each_sequence_are_those_of_a_slice_moved():
+def test_positions_per_sequence_rotate_like_a_shifted_slice():
     x, rotary = torch.randn(2, 3, 4, 8), tables(20, 8)
     positions = torch.tensor([[0, 1, 2, 3], [7, 8, 9, 10]])
     turned = rotate(x, *rotary(positions, torch.float32))
@@ -139,7 +139,7 @@ def test_alibi_slopes_are_those_of_bloom_and_mpt(heads):
     torch.testing.assert_close(alibi_slopes(heads), -mpt.build_mpt_alibi_tensor(heads, 2).flatten(1)[:, 0])
 
 
-def test_alibi_is_the_papers_example():
+def test_alibi_reproduces_the_example_of_the_paper():
     """Press et al. 2022, figure 3: with 8 heads, slopes 1/2 to 1/256 times -4 to 0 before the last of 5 positions."""
     bias = LinearBias(8)(slice(4, 5), 5)
     expected = torch.outer(0.5 ** torch.arange(1, 9), torch.arange(-4.0, 1.0))

@@ -69,7 +69,7 @@ def test_min_p_keeps_tokens_of_enough_probability_relative_to_the_likeliest(logi
     assert (shares[~kept] <= p + 1e-5).all()
 
 
-def test_all_filters_together_leave_what_those_of_transformers_leave():
+def test_all_filters_together_keep_the_same_entries_as_transformers():
     from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     logits = torch.randn(12, generator=torch.Generator().manual_seed(5)) * 2
@@ -110,7 +110,7 @@ def test_a_nucleus_of_probability_one_keeps_all_of_a_large_vocabulary():
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 7), (2, 3, 7)])
-def test_samplers_take_any_leading_axes(shape):
+def test_samplers_accept_any_leading_axes(shape):
     logits = torch.full(shape, -1e4)
     logits[..., 4] = 0.0
     for ids in (sampling.draw(logits), sampling.greedy(logits), sampling.sample(logits, top_k=3, top_p=0.9)):

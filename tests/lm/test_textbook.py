@@ -73,7 +73,7 @@ def random_model(config, seed):
 
 @settings(max_examples=90, deadline=None)
 @given(config=configurations(), length=st.integers(1, 8), seed=st.integers(0, 2**16))
-def test_logits_are_those_of_the_formulas(config, length, seed):
+def test_logits_equal_the_formulas(config, length, seed):
     model = random_model(config, seed)
     generator = torch.Generator().manual_seed(seed)
     ids, source = (torch.randint(VOCABULARY, (n,), generator=generator) for n in (length, 6))
@@ -85,7 +85,7 @@ def test_logits_are_those_of_the_formulas(config, length, seed):
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_no_option_of_a_model_is_forgotten():
+def test_every_option_of_a_model_is_covered():
     drawn = set()
 
     @settings(max_examples=300, deadline=None, database=None)
