@@ -60,7 +60,7 @@ def hugging_face(path, normalizer=None, tokens=TOKENS, pre_tokenizer=None):
 
 @pytest.mark.parametrize("normalizer", [None, normalizers.NFC()], ids=["as it is", "NFC"])
 @pytest.mark.parametrize("prefix", [False, True])
-def test_ids_with_flagged_tokens_are_those_of_tokenizers(normalizer, prefix, tmp_path):
+def test_ids_with_flagged_tokens_equal_those_of_tokenizers(normalizer, prefix, tmp_path):
     step = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     peer = hugging_face(tmp_path / "tokenizer.json", normalizer, pre_tokenizer=step)
     tok = Tokenizer.load(tmp_path)
@@ -93,7 +93,7 @@ def test_a_single_word_ends_where_tokenizers_says(tmp_path):
         assert tok.encode(text, allowed_special="all") == peer.encode(text).ids
 
 
-def test_a_token_that_would_not_be_cut_out_is_not_refused(tmp_path):
+def test_only_tokens_that_would_be_cut_out_are_refused(tmp_path):
     hugging_face(tmp_path / "tokenizer.json", normalizers.NFC())
     tok = Tokenizer.load(tmp_path)
     assert tok.decode(tok.encode("a sword")) == "a sword"

@@ -42,12 +42,12 @@ def words():
 
 
 @pytest.fixture(scope="module")
-def whole(words):
+def counts_in_memory(words):
     """Their counts, made in memory."""
     return count_pretokens(words, "gpt2", threads=1)
 
 
-def test_a_large_document_counts_alike_on_any_number_of_threads(stdlib_texts, tmp_path):
+def test_a_large_document_has_the_same_counts_on_any_number_of_threads(stdlib_texts, tmp_path):
     path = tmp_path / "large.txt"
     path.write_bytes("".join(stdlib_texts).encode() * 4)
     one = count_pretokens(path, "cl100k", threads=1)
@@ -56,7 +56,7 @@ def test_a_large_document_counts_alike_on_any_number_of_threads(stdlib_texts, tm
     assert one.total_bytes == path.stat().st_size
 
 
-def test_counts_are_those_of_counting_pretokens_one_by_one(stdlib_texts):
+def test_counts_equal_those_of_one_pretoken_at_a_time(stdlib_texts):
     texts = [*stdlib_texts[:40], "x" * 15, "y" * 16, "z" * 17, "\x00", "\x00\x00", "q" * 100_000]
     expected = Counter(pretoken for text in texts for pretoken in split(text, resolve_pattern("gpt2")))
     assert dict(count_pretokens(texts, "gpt2").items()) == expected
@@ -74,8 +74,8 @@ def test_many_distinct_pretokens_are_all_counted():
 def test_counts_add_up_and_train_like_the_whole(stdlib_texts, tmp_path):
     half = len(stdlib_texts) // 2
     first, second = count_pretokens(stdlib_texts[:half]), count_pretokens(stdlib_texts[half:])
-    whole = count_pretokens(stdlib_texts)
-    assert first + second == whole == second + first
+    counts_in_memory = count_pretokens(stdlib_texts)
+    assert first + second == counts_in_memory == second + first
     first.save(tmp_path / "first.parquet")
     loaded = PretokenCounts.load(tmp_path / "first.parquet")
     assert loaded == first
@@ -111,20 +111,20 @@ def test_counts_beyond_32_bits_do_not_wrap():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_counts_within_a_budget_are_the_same_to_the_byte(threads, words, whole, tmp_path):
+def test_counts_within_a_budget_are_the_same_to_the_byte(threads, words, counts_in_memory, tmp_path):
     calls = []
     counts = count_pretokens(
         words, "gpt2", threads, memory=LEAST_MEMORY, spill_folder=tmp_path, progress=lambda *call: calls.append(call)
     )
     assert counts.spilled_runs > 1
-    assert counts == whole
+    assert counts == counts_in_memory
     phases = [phase for phase, *_ in calls]
     assert phases == sorted(phases, key=["count", "combine"].index)  # one after the other
     done = [done for phase, done, _ in calls if phase == "combine"]
     assert done == sorted(done)
     assert done[-1] == calls[-1][2]
     assert list(tmp_path.iterdir()) == []
-    for name, each in (("spilled", counts), ("whole", whole)):
+    for name, each in (("spilled", counts), ("whole", counts_in_memory)):
         each.save(tmp_path / name)
     assert (tmp_path / "spilled").read_bytes() == (tmp_path / "whole").read_bytes()
     few = count_pretokens(["a few words"], "gpt2", memory=LEAST_MEMORY)
@@ -132,11 +132,11 @@ def test_counts_within_a_budget_are_the_same_to_the_byte(threads, words, whole, 
     assert dict(few.items()) == {b"a": 1, b" few": 1, b" words": 1}
 
 
-def test_a_vocabulary_trained_within_a_budget_is_the_same(words, whole):
-    expected = Tokenizer.train_from_counts(whole, 1000, special_tokens=()).fingerprint
+def test_a_vocabulary_trained_within_a_budget_is_the_same(words, counts_in_memory):
+    expected = Tokenizer.train_from_counts(counts_in_memory, 1000, special_tokens=()).fingerprint
     counts = count_pretokens(words, "gpt2", memory=LEAST_MEMORY)
     assert Tokenizer.train_from_counts(counts, 1000, special_tokens=()).fingerprint == expected
-    start = merge_bytes(len(whole), len(whole.data))
+    start = merge_bytes(len(counts_in_memory), len(counts_in_memory.data))
     assert Tokenizer.train(words, 1000, "gpt2", (), memory=start + 30_000_000).fingerprint == expected
     with pytest.raises(
         ValueError, match=r"after \d+ merges the next one takes [\d,]+ bytes more than the memory allows"
@@ -144,13 +144,13 @@ def test_a_vocabulary_trained_within_a_budget_is_the_same(words, whole):
         Tokenizer.train(words, 1000, "gpt2", (), memory=start)
 
 
-def test_training_says_beforehand_that_merging_does_not_fit(words, whole):
+def test_training_refuses_in_advance_if_merging_does_not_fit(words, counts_in_memory):
     with pytest.raises(
         ValueError, match=r"takes at least about [\d,]+ bytes, more than the memory of 16,000,000.*at_least"
     ):
         Tokenizer.train(words, 1000, "gpt2", memory=LEAST_MEMORY)
-    frequent = whole.at_least(2)
-    assert dict(frequent.items()) == {pretoken: n for pretoken, n in whole.items() if n >= 2}
+    frequent = counts_in_memory.at_least(2)
+    assert dict(frequent.items()) == {pretoken: n for pretoken, n in counts_in_memory.items() if n >= 2}
     assert Tokenizer.train_from_counts(frequent, 400, memory=LEAST_MEMORY).vocab_size == 400
 
 
@@ -165,7 +165,7 @@ reads_peak = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 @reads_peak
 @pytest.mark.parametrize(("letters", "merges", "slack"), [(26, 200, 1.2), (26, 200_000, 1.35), (2, 200, 1.6)])
-def test_merging_keeps_to_its_memory_and_accepts_little_more_than_it_takes(letters, merges, slack):
+def test_merging_stays_within_its_limit_and_accepts_a_limit_near_its_peak(letters, merges, slack):
     """The least limit that suffices, found in steps of 5 %, is between the peak and `slack` times the peak."""
     script = PEAK + (
         "import numpy as np\n"
@@ -194,7 +194,7 @@ def test_merging_keeps_to_its_memory_and_accepts_little_more_than_it_takes(lette
 
 
 @reads_peak
-def test_memory_keeps_to_the_budget():
+def test_memory_stays_within_the_budget():
     def grown(memory):
         script = (
             WORDS
@@ -230,7 +230,7 @@ PRETOKENS = st.binary(max_size=3) | st.sampled_from([b"12345678", b"1234567\0", 
 @given(
     runs=st.lists(st.dictionaries(PRETOKENS | st.binary(min_size=7, max_size=20), st.integers(1, 2**40)), max_size=9)
 )
-def test_merging_runs_adds_up_what_is_equal(runs):
+def test_merging_runs_adds_the_counts_of_equal_pretokens(runs):
     def counted(items):
         data = b"".join(pretoken for pretoken, _ in items)
         offsets = np.cumsum([0, *(len(pretoken) for pretoken, _ in items)])
@@ -287,8 +287,8 @@ def test_an_error_in_the_corpus_leaves_no_files(words, tmp_path):
         "while True: Tokenizer.train_from_counts(counts, 30_000)",
     ],
 )
-def test_ctrl_c_stops_within_a_second_and_leaves_no_files(program, whole, tmp_path, interrupt):
-    whole.save(tmp_path / "saved")
+def test_ctrl_c_stops_within_a_second_and_leaves_no_files(program, counts_in_memory, tmp_path, interrupt):
+    counts_in_memory.save(tmp_path / "saved")
     (tmp_path / "folder").mkdir()
     script = WORDS + (
         "from tokenizer import PretokenCounts, Tokenizer, count_pretokens\n"
@@ -304,20 +304,20 @@ def test_ctrl_c_stops_within_a_second_and_leaves_no_files(program, whole, tmp_pa
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_shards_counted_apart_add_up_from_files(words, whole, tmp_path):
+def test_saved_counts_of_shards_add_up(words, counts_in_memory, tmp_path):
     shards = [count_pretokens(words[i::3], "gpt2") for i in range(3)]
-    assert PretokenCounts.sum(shards) == whole
+    assert PretokenCounts.sum(shards) == counts_in_memory
     paths = [tmp_path / f"{i}.parquet" for i in range(3)]
     for shard, path in zip(shards, paths, strict=True):
         shard.save(path)
     merged = PretokenCounts.merge(paths, memory=LEAST_MEMORY, spill_folder=tmp_path)
-    assert merged == whole
+    assert merged == counts_in_memory
     assert sorted(tmp_path.iterdir()) == paths
     merged.save(paths[0])  # also over one of the files it was made of
-    assert PretokenCounts.load(paths[0]) == whole
+    assert PretokenCounts.load(paths[0]) == counts_in_memory
 
 
-def test_counts_that_do_not_belong_together_are_refused(tmp_path):
+def test_incompatible_counts_are_refused(tmp_path):
     count_pretokens(["a b"], "gpt2").save(tmp_path / "gpt2")
     count_pretokens(["a b"], "cl100k").save(tmp_path / "cl100k")
     for refused in (
@@ -354,6 +354,6 @@ def test_a_file_with_impossible_counts_is_a_value_error(pretokens, counts, said,
 
 
 @pytest.mark.parametrize("memory", [0, 2, -1, 1.5e9, True, "2G"])
-def test_a_budget_that_cannot_be_is_a_value_error(memory):
+def test_an_impossible_budget_is_a_value_error(memory):
     with pytest.raises(ValueError, match="memory is in bytes, at least 16,000,000"):
         count_pretokens(["a"], memory=memory)

@@ -158,7 +158,7 @@ def test_any_string_is_a_pattern_or_refused(pattern):
     assert b"".join(split("ab (1)", found)) == b"ab (1)"
 
 
-def test_a_pattern_that_backtracks_without_end_is_given_up_by_name():
+def test_a_pattern_that_backtracks_without_end_is_refused_by_name():
     program = """if True:
         from tokenizer import resolve_pattern
         from tokenizer.splitting.scanner import regex_pretokens

@@ -18,7 +18,7 @@ def tok(request):
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet="ab 's\n\t\r1./\u00e9\u5b57\u0301\u3000Z", max_size=200), piece=st.integers(1, 40))
-def test_pieces_encode_to_the_ids_of_the_whole(tok, text, piece):
+def test_pieces_encode_to_the_ids_of_the_whole_text(tok, text, piece):
     data = text.encode()
     cuts = tok.cuts(data, piece)
     assert cuts == sorted(set(cuts))
@@ -27,7 +27,7 @@ def test_pieces_encode_to_the_ids_of_the_whole(tok, text, piece):
     assert [i for part in pieces for i in tok.encode_ordinary(part)] == tok.encode_ordinary(data)
 
 
-def test_words_are_cut_into_pieces_of_about_the_size_asked(tok):
+def test_words_are_cut_into_pieces_of_about_the_requested_size(tok):
     data = b"one two three " * 1000
     ends = [0, *tok.cuts(data, 500), len(data)]
     assert max(stop - start for start, stop in pairwise(ends)) <= 510

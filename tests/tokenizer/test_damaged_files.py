@@ -17,7 +17,7 @@ from tokenizer import Tokenizer
 from tokenizer.byte_level import BYTE_TO_CHARACTER
 
 
-def loads_or_names_itself(path, **options):
+def load_or_check_error(path, **options):
     """Load a file; if it cannot be, see that it is said as it should be."""
     try:
         tok = Tokenizer.load(path, **options)
@@ -67,16 +67,16 @@ def test_a_tokenizer_json_cut_at_any_byte_is_refused(tiny, tmp_path):
     assert Tokenizer.load(path).vocab_size == 266
     for end in range(len(content)):
         path.write_bytes(content[:end])
-        assert loads_or_names_itself(path) is None
+        assert load_or_check_error(path) is None
 
 
-def test_a_rank_file_cut_at_any_byte_is_refused_or_a_part(ranks, tmp_path):
+def test_a_rank_file_cut_at_any_byte_is_refused_or_loads_in_part(ranks, tmp_path):
     path = tmp_path / "x.tiktoken"
     lines = ranks.splitlines()
     sizes = set()
     for end in range(len(ranks) + 1):
         path.write_bytes(ranks[:end])
-        tok = loads_or_names_itself(path, pattern="gpt2")
+        tok = load_or_check_error(path, pattern="gpt2")
         if tok is not None:
             assert base64.b64encode(tok.token_bytes(tok.vocab_size - 2)) == lines[tok.vocab_size - 2].split()[0]
             sizes.add(tok.vocab_size)
@@ -121,7 +121,7 @@ def places(value, path=()):
 
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_file_with_anything_anywhere_loads_or_is_refused(data, tiny, tmp_path):
+def test_a_file_with_any_value_replaced_loads_or_is_refused(data, tiny, tmp_path):
     content = json.loads(tiny)
     for _ in range(data.draw(st.integers(1, 3))):
         # The tokens and merges are many: take the other places as often.
@@ -142,7 +142,7 @@ def test_a_file_with_anything_anywhere_loads_or_is_refused(data, tiny, tmp_path)
             parent[data.draw(st.sampled_from(["in", "type", "zz", "é"]))] = copy.deepcopy(parent[last])
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content), encoding="utf-8")
-    tok = loads_or_names_itself(path)
+    tok = load_or_check_error(path)
     if tok is not None:
         tok.save(tmp_path / "again")
         assert Tokenizer.load(tmp_path / "again").fingerprint == tok.fingerprint
@@ -159,7 +159,7 @@ def test_a_rank_file_with_any_bytes_changed_loads_or_is_refused(edits, ranks, tm
         content[place : place + removed] = inserted
     path = tmp_path / "x.tiktoken"
     path.write_bytes(bytes(content))
-    loads_or_names_itself(path, pattern="gpt2")
+    load_or_check_error(path, pattern="gpt2")
 
 
 BOMBS = {
@@ -201,7 +201,7 @@ MANY_LINES = {
 
 @pytest.mark.parametrize("kind", MANY_LINES)
 @pytest.mark.timeout(30)
-def test_more_merges_than_there_can_be_take_no_memory(kind, tmp_path):
+def test_too_many_merges_are_refused_without_taking_memory(kind, tmp_path):
     """As many as a file may have: Python's objects for them all would not fit in the memory of most machines."""
     said, line = MANY_LINES[kind]
     ids = {character: i for i, character in enumerate([*BYTE_TO_CHARACTER.values(), "aa"])}

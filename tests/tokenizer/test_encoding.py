@@ -80,7 +80,7 @@ def test_our_vocabularies_equal_tiktoken(name, trained, as_tiktoken, tiktoken_pa
 
 @pytest.mark.parametrize("kind", HARD)
 @pytest.mark.parametrize("name", NAMED)
-def test_hard_inputs_equal_tiktoken_and_come_back(name, kind, trained, as_tiktoken, tiktoken_patterns):
+def test_hard_inputs_equal_tiktoken_and_round_trip(name, kind, trained, as_tiktoken, tiktoken_patterns):
     tok = trained[name]
     text = HARD[kind]
     ids = tok.encode(text)
@@ -89,7 +89,7 @@ def test_hard_inputs_equal_tiktoken_and_come_back(name, kind, trained, as_tiktok
     assert tok.encode_to_numpy(text, threads=2).tolist() == ids
 
 
-def test_no_input_is_quadratic(trained):
+def test_no_input_takes_quadratic_time(trained):
     tok = trained["cl100k"]
     for unit in ("a", " ", "ab", "\n "):
         tok.encode(unit * 1000)
@@ -114,7 +114,7 @@ def test_long_pretokens_equal_tiktoken_however_they_are_merged(
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes_come_back(trained, data):
+def test_arbitrary_bytes_round_trip(trained, data):
     for tok in trained.values():
         ids = tok.encode_ordinary(data)
         assert tok.decode_bytes(ids) == data
@@ -123,14 +123,14 @@ def test_arbitrary_bytes_come_back(trained, data):
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=200))
-def test_arbitrary_text_comes_back_and_equals_its_bytes(trained, text):
+def test_arbitrary_text_round_trips_and_equals_its_bytes(trained, text):
     for tok in trained.values():
         ids = tok.encode_ordinary(text)
         assert tok.decode(ids) == text
         assert tok.encode_ordinary(text.encode()) == ids
 
 
-def test_caches_change_nothing(trained, stdlib_texts):
+def test_caches_do_not_change_ids(trained, stdlib_texts):
     """Cold and warm encoders, in any order of the texts, give the same ids."""
     tok = trained["cl100k"]
     expected = {}
@@ -149,7 +149,7 @@ def test_more_pretokens_than_the_caches_hold_are_exact(trained, as_tiktoken, tik
     assert tok.encode_ordinary(text) == as_tiktoken(tok, tiktoken_patterns["gpt2"]).encode_ordinary(text)
 
 
-def test_threads_do_not_matter(trained, stdlib_texts):
+def test_threads_do_not_change_ids(trained, stdlib_texts):
     for tok in trained.values():
         text = "".join(stdlib_texts)
         one = tok.encode_to_numpy(text, threads=1, disallowed_special=())
@@ -191,7 +191,7 @@ def test_arrow_documents_cut_over_threads_keep_their_ids(trained, stdlib_texts):
     assert tok.encode_arrow(pa.array(documents), threads=2).to_pylist() == [tok.encode_ordinary(d) for d in documents]
 
 
-def test_arrow_mistakes_are_value_errors(trained):
+def test_invalid_arrow_input_is_a_value_error(trained):
     tok = trained["gpt2"]
     with pytest.raises(ValueError, match=r"1 null document.*number 1"):
         tok.encode_arrow(pa.array(["a", None]))
@@ -233,7 +233,7 @@ def test_special_tokens_follow_tiktokens_rule(text, allowed, disallowed, trained
     assert tok.decode(expected) == text == peer.decode(expected)
 
 
-def test_the_refusal_of_a_special_token_says_what_to_do(trained):
+def test_the_error_for_a_special_token_says_what_to_do(trained):
     with pytest.raises(ValueError, match=r"'<\|pad\|>' at byte 3.*allowed_special.*disallowed_special=\(\)"):
         trained["gpt2"].encode("ab <|pad|>")
     with pytest.raises(ValueError, match="all"):
@@ -248,7 +248,7 @@ def test_a_lone_surrogate_is_named_with_its_position(text, trained):
             getattr(trained["gpt2"], method)(text)
 
 
-def test_a_surrogate_pair_is_called_one_and_the_repair_named_works(trained):
+def test_the_error_for_a_surrogate_pair_names_a_repair_that_works(trained):
     text = "ab\ud83d\ude00"
     with pytest.raises(ValueError, match=r"pair \(U\+D83D U\+DE00\) at character 2 instead of U\+1F600") as caught:
         trained["gpt2"].encode(text)
@@ -273,12 +273,12 @@ def test_an_error_in_a_batch_names_its_text(trained):
 
 
 @pytest.mark.parametrize("wrong", [None, 3, ["a"]])
-def test_text_that_is_none_is_a_value_error(wrong, trained):
+def test_input_that_is_not_text_is_a_value_error(wrong, trained):
     with pytest.raises(ValueError, match="str or bytes"):
         trained["gpt2"].encode(wrong)
 
 
-def test_ids_that_are_none_are_value_errors(trained):
+def test_invalid_ids_are_value_errors(trained):
     tok = trained["gpt2"]
     for wrong in ([tok.vocab_size], [-1], [2**40]):
         with pytest.raises(ValueError, match=f"{wrong[0]} is not an id"):
@@ -330,7 +330,7 @@ def test_warming_up_changes_no_ids(trained, stdlib_texts):
     assert tok.encode(text, disallowed_special=()) == trained["cl100k"].encode(text, disallowed_special=())
 
 
-def test_a_regex_of_ones_own_trains_and_encodes(stdlib_texts):
+def test_a_custom_regex_trains_and_encodes(stdlib_texts):
     with pytest.warns(UserWarning, match="regex module"):
         tok = Tokenizer.train(stdlib_texts[:20], 600, pattern=r"[A-Za-z]+|[0-9]| +")
     text = stdlib_texts[0]
@@ -347,7 +347,7 @@ def by_ranks(ranks):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_ranks_that_make_not_every_token_equal_tiktoken_and_save(seed, tmp_path):
+def test_ranks_with_tokens_that_merging_cannot_make_equal_tiktoken_and_save(seed, tmp_path):
     """Random ranks, in which tokens are not made of two smaller ones: the whole is looked up, then ranks decide."""
     rng = random.Random(seed)
     ranks = {bytes([byte]): i for i, byte in enumerate(rng.sample(range(256), 256))}
@@ -453,7 +453,7 @@ def test_importing_loads_no_kernels():
     assert out.strip() == "[]"
 
 
-def test_kernels_load_where_no_folder_can_be_written_to():
+def test_kernels_load_without_a_writable_folder():
     """As in a container that is read-only; there they are compiled in every process."""
     code = (
         "import numba.core.caching as caching\n"

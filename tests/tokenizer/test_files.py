@@ -31,7 +31,7 @@ def edit(path, change):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k"])
-def test_saved_and_loaded_is_the_same(name, trained, tmp_path, random_strings):
+def test_a_saved_tokenizer_loads_unchanged(name, trained, tmp_path, random_strings):
     tok = trained[name]
     tok.save(tmp_path / "new" / "folder")
     for path in (tmp_path / "new" / "folder", tmp_path / "new" / "folder" / "tokenizer.json"):
@@ -50,7 +50,9 @@ def test_saved_and_loaded_is_the_same(name, trained, tmp_path, random_strings):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k"])
-def test_tokenizers_and_transformers_open_it_with_the_same_ids(name, trained, tmp_path, random_strings, stdlib_texts):
+def test_tokenizers_and_transformers_open_a_saved_file_with_the_same_ids(
+    name, trained, tmp_path, random_strings, stdlib_texts
+):
     tok = trained[name]
     tok.save(tmp_path)
     peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -67,7 +69,7 @@ def test_tokenizers_and_transformers_open_it_with_the_same_ids(name, trained, tm
         assert peer.encode(text).ids == tok.encode(text, allowed_special="all")
 
 
-def test_what_tokenizers_trained_and_wrote_loads_with_the_same_ids(tmp_path, stdlib_texts, random_strings):
+def test_a_file_trained_by_tokenizers_loads_with_the_same_ids(tmp_path, stdlib_texts, random_strings):
     peer = tokenizers.ByteLevelBPETokenizer(add_prefix_space=False)
     peer.train_from_iterator(stdlib_texts[:40], 3000, special_tokens=["<s>", "<pad>"], show_progress=False)
     peer.save(str(tmp_path / "tokenizer.json"))
@@ -96,7 +98,7 @@ def test_the_fingerprint_does_not_depend_on_the_file_format(shared, tmp_path):
     assert Tokenizer.load(shared / "vectors" / "gpt2" / "vocab.bpe").fingerprint == gpt2.fingerprint
 
 
-def test_the_fingerprint_tells_vocabularies_apart(stdlib_texts):
+def test_different_vocabularies_have_different_fingerprints(stdlib_texts):
     def fingerprint(**options):
         return Tokenizer.train(stdlib_texts[:20], **({"vocab_size": 400} | options)).fingerprint
 
@@ -227,7 +229,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("said", REFUSED)
-def test_what_is_damaged_or_not_supported_is_refused_by_name(said, saved):
+def test_damaged_or_unsupported_files_are_refused_by_name(said, saved):
     edit(saved, REFUSED[said])
     with pytest.raises(ValueError, match=said) as caught:
         Tokenizer.load(saved)
@@ -269,7 +271,7 @@ def test_a_rank_file_with_a_token_twice_is_refused(tmp_path):
         Tokenizer.load(tmp_path / "x.tiktoken", pattern="gpt2")
 
 
-def test_loading_says_what_it_needs(tmp_path, saved):
+def test_an_error_in_loading_names_the_missing_file_or_option(tmp_path, saved):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         Tokenizer.load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -307,7 +309,7 @@ def test_special_tokens_may_hold_any_characters(tmp_path):
     assert loaded.encode(text, allowed_special="all") == peer.encode(text).ids
 
 
-def test_loading_leaves_the_garbage_collector_as_it_was(saved):
+def test_loading_restores_the_state_of_the_garbage_collector(saved):
     for collects in (False, True):
         gc.enable() if collects else gc.disable()
         try:

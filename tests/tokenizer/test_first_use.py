@@ -64,7 +64,7 @@ for pattern in ("cl100k", r"\\w+|\\W"):
 
 
 @pytest.mark.slow
-def test_a_larger_text_is_counted_by_both_ways_together(tmp_path, text):
+def test_a_larger_text_is_counted_by_plain_python_and_kernels_together(tmp_path, text):
     from tokenizer import count_pretokens
 
     code = f"""
@@ -92,7 +92,7 @@ print(first_use.compiled(merge))
 
 
 @pytest.mark.slow
-def test_what_is_compiled_beforehand_is_all_that_training_and_encoding_compile(tmp_path, text):
+def test_precompilation_covers_all_kernels_of_training_and_encoding(tmp_path, text):
     run("from tokenizer.compilation import compile_kernels; compile_kernels()", tmp_path)
     code = f"""
 from pathlib import Path

@@ -50,7 +50,7 @@ def small_windows(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_windows_give_the_ids_of_the_whole():
+def test_windows_give_the_ids_of_the_whole_pretoken():
     widths = set()
 
     @settings(max_examples=400, deadline=None)
@@ -85,7 +85,7 @@ def test_a_window_that_cannot_end_anywhere_grows():
         assert encoded(data, tables) == merged_whole(data, tables)
 
 
-def test_real_windows_meet_in_every_phase(trained, as_tiktoken, tiktoken_patterns):
+def test_windows_of_the_real_size_meet_at_every_phase(trained, as_tiktoken, tiktoken_patterns):
     """Runs whose length in bytes has every remainder by that of a token, over several windows."""
     tok = trained["cl100k"]
     peer = as_tiktoken(tok, tiktoken_patterns["cl100k"])
@@ -106,7 +106,7 @@ def test_tokens_longer_than_a_window_are_found():
         assert widths == longest + digits
 
 
-def test_a_few_long_runs_give_the_ids_of_the_whole():
+def test_a_few_long_runs_give_the_ids_of_the_whole_pretoken():
     widths = set()
 
     @settings(max_examples=200, deadline=None)

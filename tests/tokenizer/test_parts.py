@@ -39,7 +39,7 @@ def small_parts(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_parts_are_the_ids_of_the_whole(tok):
+def test_a_text_in_parts_has_the_ids_of_the_whole_text(tok):
     numbers = set()
 
     @settings(max_examples=100, deadline=None)
@@ -53,7 +53,7 @@ def test_parts_are_the_ids_of_the_whole(tok):
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_parts_of_a_vocabulary_that_looks_whole_pretokens_up_first(tmp_path):
+def test_parts_have_the_same_ids_if_whole_pretokens_are_looked_up_first(tmp_path):
     tok = Tokenizer.train([SAMPLE, "x" * 8192, "x" * 8192], 310, "gpt2", special_tokens=())
     assert tok.token_byte_lengths.max() == 8192
     tok.save(tmp_path)

@@ -120,7 +120,7 @@ def test_trained_vocabularies_have_the_ids_of_the_whole(alphabet, merges, seed):
 
 @settings(max_examples=100, deadline=None)
 @given(vocabularies())
-def test_pretokens_are_taken_apart_where_no_token_joins(drawn):
+def test_pretokens_are_split_where_no_token_joins_two_bytes(drawn):
     """Where a token is found whole though no merges make it, nothing is taken apart."""
     _, vocabulary = drawn
     joined = EncodingTables(vocabulary).merges.joined

@@ -141,7 +141,7 @@ def test_ids_are_those_of_tokenizers_on_random_text(pair, texts, random_strings)
         assert_same_ids(ours, theirs, text)
 
 
-def test_it_saves_to_a_file_of_equal_meaning(pair, texts, tmp_path):
+def test_a_saved_file_gives_the_same_ids(pair, texts, tmp_path):
     ours, theirs = pair
     ours.save(tmp_path)
     again = Tokenizer.load(tmp_path)
@@ -220,7 +220,7 @@ def test_a_byte_without_a_token_is_named_with_its_offset(ascii_only, tmp_path):
     assert ours.encode_to_numpy(long[:-5] + "mouse").tolist() == theirs.encode(long[:-5] + "mouse").ids
 
 
-def test_ids_and_tokens_without_all_bytes_are_as_in_any_vocabulary(ascii_only, tmp_path):
+def test_a_vocabulary_without_all_bytes_decodes_every_id(ascii_only, tmp_path):
     ours, theirs = ascii_only
     assert ours.vocab_size == theirs.get_vocab_size()
     ids = list(range(ours.vocab_size))
@@ -238,7 +238,7 @@ def test_ids_and_tokens_without_all_bytes_are_as_in_any_vocabulary(ascii_only, t
         Tokenizer.load(path)
 
 
-def test_a_dataset_is_built_with_it_or_says_which_byte_is_missing(bytelm, texts, tmp_path):
+def test_a_dataset_is_built_or_the_error_names_the_missing_byte(bytelm, texts, tmp_path):
     trained_by_tokenizers(texts, "Falcon", tmp_path / "tokenizer.json")
     (tmp_path / "text.txt").write_text("".join(texts[:40]), encoding="utf-8")
     build = ("build-dataset", "text.txt", "--tokenizer", "tokenizer.json", "--context-length", "64")

@@ -81,7 +81,7 @@ def test_llama_3_files_give_the_same_ids_and_fingerprint(llama, plain, random_st
     assert tok.encode("<|end_of_text|>", allowed_special="all") == [1501]
 
 
-def test_a_template_is_not_applied_and_not_lost(llama):
+def test_a_template_is_kept_but_not_applied(llama):
     tok = Tokenizer.load(llama / "hf")
     assert 1500 not in tok.encode("Hello")
     tok.save(llama / "again")
@@ -192,7 +192,7 @@ def test_qwen_files_give_the_same_ids_and_fingerprint(qwen, plain, random_string
     assert tok.encode(text, allowed_special="all") == pair.encode(text, allowed_special="all") == peer.encode(text).ids
 
 
-def test_added_tokens_that_are_not_special_follow_the_same_rule_and_stay_what_they_are(qwen):
+def test_added_tokens_that_are_not_special_follow_the_same_rule_and_survive_saving(qwen):
     for folder in ("hf", "vocab"):
         tok = Tokenizer.load(qwen / folder)
         with pytest.raises(ValueError, match="'<think>' at byte 2"):
@@ -315,7 +315,7 @@ def test_ranks_are_recognised_by_name_where_their_content_is_another(shared, pla
     assert (tok.pattern, tok.special_tokens, tok.vocab_size) == ("o200k", {}, 1500)
 
 
-def test_what_is_known_of_published_ranks_is_what_tiktoken_says(tiktoken_encodings):
+def test_facts_about_published_ranks_equal_those_of_tiktoken(tiktoken_encodings):
     for name, known in PUBLISHED.items():
         if name == "llama3":
             continue
@@ -339,7 +339,7 @@ def pair(plain, tmp_path):
     return tmp_path / "my-vocab.json"
 
 
-def test_what_stands_beside_merges_is_read(pair, plain):
+def test_files_beside_merges_are_read(pair, plain):
     folder = pair.parent
     for name in ("vocab.json", "merges.txt"):
         (folder / f"my-{name}").rename(folder / name)

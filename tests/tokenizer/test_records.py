@@ -53,7 +53,7 @@ def test_a_vocabulary_from_its_record_is_the_same(large, records, tmp_path, rand
     assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (tmp_path / "read" / "tokenizer.json").read_bytes()
 
 
-def test_the_record_is_what_a_second_process_reads(large, records):
+def test_a_second_process_reads_the_record(large, records):
     """Nothing is parsed then, and nothing large loaded."""
     Tokenizer.load(large)
     script = (
@@ -79,7 +79,7 @@ def test_a_changed_file_has_no_record(large, records, tmp_path):
         Tokenizer.load(path)
 
 
-def test_a_record_with_any_byte_changed_is_passed_over(large, records):
+def test_a_record_with_any_byte_changed_is_ignored(large, records):
     expected = Tokenizer.load(large)._vocabulary.fingerprint
     (record,) = records.iterdir()
     whole = record.read_bytes()
@@ -91,7 +91,7 @@ def test_a_record_with_any_byte_changed_is_passed_over(large, records):
         assert record.read_bytes() == whole
 
 
-def test_the_oldest_records_give_way(large, records, tmp_path):
+def test_the_oldest_records_are_removed(large, records, tmp_path):
     records.mkdir()
     for number in range(MOST_RECORDS):
         (records / f"{number:02}.vocabulary").write_bytes(b"")
@@ -104,7 +104,7 @@ def test_the_oldest_records_give_way(large, records, tmp_path):
     assert "of-another-program" in names
 
 
-def test_no_record_is_kept_where_none_can_be_or_shall_be(large, tmp_path, monkeypatch):
+def test_no_record_is_kept_if_the_cache_is_unusable_or_disabled(large, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", ""):
         monkeypatch.setenv("BYTELM_CACHE", str(folder))

@@ -76,7 +76,7 @@ def test_ids_without_a_token_are_left_out(tmp_path):
     assert Tokenizer.load(tmp_path).fingerprint == gaps.fingerprint
 
 
-def test_tokens_of_megabytes_are_written_whole(tmp_path):
+def test_tokens_of_megabytes_are_written_in_full(tmp_path):
     """They are spelled in parts: of letters, of bytes whose spelling is not ASCII, and of ones that JSON escapes."""
     runs = [letter * 5_000_000 for letter in (b"x", b" ", b"\\", b"\xff\x00")]
     tok = Tokenizer.train(runs, 256 + 100, special_tokens=(), min_frequency=1)
@@ -85,14 +85,14 @@ def test_tokens_of_megabytes_are_written_whole(tmp_path):
 
 
 @pytest.mark.parametrize("spelling", ["Ġsome", "ĠĠ"])
-def test_a_special_token_that_is_spelled_as_an_ordinary_one_leaves_nothing(tmp_path, spelling):
+def test_a_special_token_spelled_like_an_ordinary_one_leaves_no_file(tmp_path, spelling):
     tok = Tokenizer.train([" some some   "], 300, special_tokens=[spelling, "<other>"], min_frequency=1)
     with pytest.raises(ValueError, match=f"special token '{spelling}' is also the spelling of an ordinary token"):
         tok.save(tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
-def test_a_file_too_large_to_be_loaded_is_refused_and_leaves_the_one_before(tmp_path, monkeypatch):
+def test_a_file_too_large_to_load_is_refused_and_the_previous_file_is_kept(tmp_path, monkeypatch):
     Tokenizer.train(["some text"], 256, special_tokens=()).save(tmp_path)
     before = (tmp_path / "tokenizer.json").read_bytes()
     monkeypatch.setattr("tokenizer.formats.vocabulary_files.LARGEST_FILE", 100_000)

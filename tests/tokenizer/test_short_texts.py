@@ -59,7 +59,7 @@ def test_published_vocabularies_give_the_published_ids(name, shared):
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "ab", "\n ", "é", "字", "\x00", "0", "'s", "=", "-=", "\t"])
-def test_hard_texts_are_exact_and_not_quadratic(unit, vocabularies, shared):
+def test_hard_texts_are_exact_and_take_no_quadratic_time(unit, vocabularies, shared):
     cl100k = Tokenizer.load(shared / "vectors" / "cl100k" / "cl100k_base.tiktoken", pattern="cl100k")
     for tok in [*vocabularies.values(), cl100k]:
         for size in (1, 7, 300, LONGEST_TEXT):
@@ -76,7 +76,7 @@ def test_arbitrary_bytes_have_the_ids_of_the_kernels(vocabularies, data):
         assert in_python(tok, [data]) == [tok.encode_to_numpy(data, disallowed_special=()).tolist()]
 
 
-def test_a_regex_of_ones_own_has_the_ids_of_the_kernels(stdlib_texts, random_strings):
+def test_a_custom_regex_has_the_ids_of_the_kernels(stdlib_texts, random_strings):
     with pytest.warns(UserWarning, match="regex module"):
         tok = Tokenizer.train(stdlib_texts[:20], 600, pattern=r"[A-Za-z]+|[0-9]| {2}")
     texts = [*random_strings(500, 51), b"a\xff b\xc3", ""]
@@ -84,7 +84,7 @@ def test_a_regex_of_ones_own_has_the_ids_of_the_kernels(stdlib_texts, random_str
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_vocabularies_that_no_merges_make_equal_tiktoken(seed, tmp_path):
+def test_vocabularies_that_merging_cannot_make_equal_tiktoken(seed, tmp_path):
     rng = random.Random(seed)
     ranks = {bytes([byte]): i for i, byte in enumerate(rng.sample(range(256), 256))}
     for _ in range(60):
@@ -141,7 +141,7 @@ def test_special_tokens_and_errors_are_those_of_long_texts(trained, tmp_path):
     assert tok._texts.short is not None
 
 
-def test_who_encodes_more_gets_the_kernels(trained, tmp_path):
+def test_more_or_longer_texts_switch_to_the_kernels(trained, tmp_path):
     trained["gpt2"].save(tmp_path)
     tok = Tokenizer.load(tmp_path)
     text = "some words, " * 40
@@ -187,7 +187,7 @@ def test_a_short_text_loads_neither_numba_nor_numpy(written, trained, tmp_path):
     assert out.strip() == f"{tok.encode('hello wörld')} []"
 
 
-def test_kernels_from_the_cache_ready_neither_the_compiler_nor_scipy():
+def test_cached_kernels_load_neither_the_compiler_nor_scipy():
     """Which together take three times as long as all else until a long text's first id."""
     script = (
         "import sys\nfrom tokenizer import Tokenizer\n"

@@ -56,7 +56,7 @@ def assert_split_as_tokenizers(strings, name):
         assert split(text, pattern) == [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)], (name, text)
 
 
-def in_every_setting(code_points):
+def strings_around(code_points):
     """Strings that tell the classes of code points apart, some hundred code points in each."""
     characters = [chr(c) for c in code_points if c not in SURROGATES]
     for first in range(0, len(characters), 512):
@@ -88,7 +88,7 @@ def test_class_table_is_that_of_tokenizers_on_every_code_point(number, prop):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_code_points_of_every_kind_split_as_in_tiktoken_and_tokenizers(name, published_patterns):
-    strings = list(in_every_setting(code_points_of_every_kind()))
+    strings = list(strings_around(code_points_of_every_kind()))
     assert_split_as_tiktoken(strings, name, published_patterns[name])
     assert_split_as_tokenizers(strings, name)
 
@@ -97,7 +97,7 @@ def test_code_points_of_every_kind_split_as_in_tiktoken_and_tokenizers(name, pub
 @pytest.mark.parametrize("name", NAMED)
 def test_every_code_point_splits_as_in_tiktoken_and_tokenizers(name, published_patterns):
     for first in range(0, 0x110000, 1 << 15):
-        strings = list(in_every_setting(range(first, first + (1 << 15))))
+        strings = list(strings_around(range(first, first + (1 << 15))))
         assert_split_as_tiktoken(strings, name, published_patterns[name])
         assert_split_as_tokenizers(strings, name)
 
@@ -175,11 +175,11 @@ def test_named_patterns_and_their_spellings_are_the_same_pattern(published_patte
         ("llama3", "e2f862fe8e004afe9c057171d9b5fc142df9a7e7785728cf69160df63fcdfad2"),
     ],
 )
-def test_what_fingerprints_say_of_a_pattern_never_changes(name, digest):
+def test_the_fingerprint_of_a_pattern_never_changes(name, digest):
     assert hashlib.sha256(resolve_pattern(name).identity.encode()).hexdigest() == digest
 
 
-def test_final_white_space_tells_cl100k_and_llama3_apart():
+def test_cl100k_and_llama3_differ_in_final_white_space():
     assert split("a\n  ", resolve_pattern("cl100k")) == [b"a", b"\n  "]
     assert split("a\n  ", resolve_pattern("llama3")) == [b"a", b"\n", b"  "]
     assert split("a\n  b", resolve_pattern("cl100k")) == split("a\n  b", resolve_pattern("llama3"))
@@ -327,7 +327,7 @@ def test_text_that_a_regex_leaves_unmatched_is_a_pretoken_as_in_tokenizers(regex
         assert split(text, pattern) == [piece.encode() for piece, _ in theirs.pre_tokenize_str(text)]
 
 
-def test_a_regex_of_ones_own_is_announced_once():
+def test_a_custom_regex_is_announced_once():
     with pytest.warns(UserWarning, match="regex module"):
         resolve_pattern(r"\w+|\W+once")
     with warnings.catch_warnings():
@@ -351,7 +351,7 @@ def test_characters_that_only_look_like_sets_split_as_in_tokenizers(regex):
 
 
 @pytest.mark.filterwarnings("ignore:the split pattern", "ignore:the corpus ran out")
-def test_intervals_that_give_nothing_back_are_written_so_that_tokenizers_does_not_repeat_them(tmp_path):
+def test_possessive_intervals_are_written_so_that_tokenizers_does_not_repeat_them(tmp_path):
     text = ["12345678 1234 " * 20]
     with pytest.raises(ValueError, match=r"has '\{1,2\}\+', which repeats .* write \(\?>x\{1,2\}\) for x\{1,2\}\+"):
         Tokenizer.train(text, 270, pattern=r"\p{N}{1,2}+|\s")
@@ -366,6 +366,6 @@ def test_intervals_that_give_nothing_back_are_written_so_that_tokenizers_does_no
 
 
 @pytest.mark.parametrize("wrong", ["(", "", None, 3])
-def test_a_pattern_that_is_none_is_refused(wrong):
+def test_an_invalid_pattern_is_refused(wrong):
     with pytest.raises(ValueError, match="pattern"):
         resolve_pattern(wrong)

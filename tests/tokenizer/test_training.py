@@ -99,7 +99,7 @@ def test_options_mean_what_they_mean_in_tokenizers(options, stdlib_texts):
     assert vocabulary(ours) == vocabulary_of(theirs)
 
 
-def test_threads_batches_and_order_do_not_matter(stdlib_texts, tmp_path):
+def test_threads_batches_and_order_do_not_change_merges(stdlib_texts, tmp_path):
     expected = Tokenizer.train(stdlib_texts, 3000, threads=1).fingerprint
     shuffled = random.Random(5).sample(stdlib_texts, len(stdlib_texts))
     assert Tokenizer.train(shuffled, 3000, threads=3).fingerprint == expected
@@ -116,7 +116,7 @@ def test_threads_batches_and_order_do_not_matter(stdlib_texts, tmp_path):
     assert Tokenizer.train(iter([*paths[:20], *stdlib_texts[20:]]), 3000).fingerprint == expected
 
 
-def test_running_out_of_pairs_says_so_and_ends_smaller():
+def test_running_out_of_pairs_gives_a_smaller_vocabulary_and_a_warning():
     with pytest.warns(UserWarning, match=r"has 258 entries, not 400"):
         tok = Tokenizer.train(["abc abc"], 400, "gpt2", special_tokens=())
     assert tok.merges == [(b"a", b"b"), (b"ab", b"c")]
@@ -146,7 +146,7 @@ def test_256_entries_make_the_tokenizer_without_merges():
 
 
 @pytest.mark.parametrize("documents", [[], [""], ["", "a"], [b"\xff\xff"]])
-def test_corpora_without_pairs_train_to_the_bytes(documents):
+def test_corpora_without_pairs_give_the_byte_vocabulary(documents):
     tok = Tokenizer.train(documents, 300, special_tokens=())
     assert tok.vocab_size == 256
 
@@ -168,7 +168,7 @@ def test_hard_documents_train():
         assert tok.decode_bytes(tok.encode(document)) == document
 
 
-def test_progress_is_told_in_both_phases(stdlib_texts, tmp_path):
+def test_progress_is_reported_in_both_phases(stdlib_texts, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("".join(stdlib_texts), encoding="utf-8", newline="")
     calls = []
@@ -201,7 +201,7 @@ def test_progress_is_told_in_both_phases(stdlib_texts, tmp_path):
         ({"threads": 0}, "threads"),
     ],
 )
-def test_impossible_requests_are_value_errors(options, said):
+def test_impossible_settings_are_value_errors(options, said):
     with pytest.raises(ValueError, match=said):
         Tokenizer.train(["text"], **({"vocab_size": 300} | options))
 
