@@ -17,7 +17,7 @@ ODD_TEXTS = ["a\u2028b\u2029", "c\rd\r\n\n", "\x85\x0b\x0c\x1c", "\x00nul", "\uf
 
 
 @pytest.mark.parametrize("text", ["a\nb\nc", "a\r\nb\r\nc\r\n", "a\rb\rc", "a\ufeffb", "\x00\n\x1a\x0b"])
-def test_a_txt_file_comes_through_byte_for_byte(tmp_path, text):
+def test_a_txt_file_is_read_byte_for_byte(tmp_path, text):
     (tmp_path / "a.txt").write_bytes(text.encode())
     assert "".join(all_documents(tmp_path / "a.txt")) == text
 

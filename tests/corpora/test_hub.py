@@ -92,7 +92,7 @@ def test_a_missing_hub_dataset_is_refused_in_one_sentence(hub, tmp_path, spec, k
     assert "\n" not in answer["error"]
 
 
-def test_an_unreachable_hub_is_one_sentence(tmp_path):
+def test_an_unreachable_hub_is_a_one_line_error(tmp_path):
     answer = read("hub:ann/words", "http://127.0.0.1:9", tmp_path)
     assert answer["kind"] == "ConnectionError"
     assert "cannot be fetched from the hub" in answer["error"]
