@@ -160,7 +160,7 @@ def test_a_model_in_shards_is_imported(tmp_path, tokenizer_folder):
 
 
 @pytest.mark.parametrize("kind", list(SHAPES))
-def test_a_vocabulary_padded_beyond_the_tokenizer_is_imported_and_writes_only_what_the_tokenizer_knows(
+def test_an_imported_model_with_a_padded_vocabulary_generates_only_tokens_of_its_tokenizer(
     kind, tmp_path, tokenizer_folder, dataset_folder
 ):
     save_peer(tmp_path / "padded", kind, tokenizer_folder, entries=576)

@@ -32,7 +32,7 @@ def write(path, rows):
     return path
 
 
-def test_every_epoch_reads_all_texts_in_another_order_those_of_a_batch_about_as_long_as_each_other():
+def test_every_epoch_reads_all_texts_in_a_new_order_in_batches_of_similar_length():
     lengths = np.random.default_rng(0).integers(1, 500, size=1000)
     config = FinetuneConfig(epochs=3, batch_size=8)
     batches = list(epochs(lengths, config))
@@ -60,14 +60,14 @@ def passages(tmp_path_factory, text_folder):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, trained_bert, passages):
+def trained_classifier(tmp_path_factory, trained_bert, passages):
     """(folder, evaluation) of a classifier."""
     folder = tmp_path_factory.mktemp("classifiers") / "modules"
     return folder, finetune(trained_bert, data=passages[0], test=passages[1], out=folder, settings=SETTINGS)
 
 
-def test_a_classifier_says_again_what_its_evaluation_counts(made, passages):
-    folder, result = made
+def test_a_saved_classifier_reproduces_its_evaluation(trained_classifier, passages):
+    folder, result = trained_classifier
     test = read_labelled(passages[1])
     labels, probabilities = load_classifier(folder).predict(test.texts)
     right = sum(label == said for label, said in zip(test.labels, labels, strict=True))
@@ -80,7 +80,7 @@ def test_a_classifier_says_again_what_its_evaluation_counts(made, passages):
     assert {(c["label"], c["predicted"]): c["times"] for c in result["confusions"]} == mistakes
 
 
-def test_a_classifier_learns_what_it_is_taught(tmp_path, trained_bert):
+def test_a_classifier_learns_to_tell_two_words_apart(tmp_path, trained_bert):
     rows = [(f"{word} {i} {word} = {i}", word) for i in range(40) for word in ("import", "return")]
     result = finetune(
         trained_bert, data=write(tmp_path / "rows.jsonl", rows), out=tmp_path / "out", settings=SETTINGS, held_out=0.3
@@ -90,8 +90,10 @@ def test_a_classifier_learns_what_it_is_taught(tmp_path, trained_bert):
     assert load_classifier(tmp_path / "out").predict(["return 99", "import 99"])[0] == ["return", "import"]
 
 
-def test_baselines_and_the_same_model_from_scratch_stand_beside_it(made, tmp_path, trained_bert, passages):
-    _, result = made
+def test_the_evaluation_includes_baselines_and_the_same_model_from_scratch(
+    trained_classifier, tmp_path, trained_bert, passages
+):
+    _, result = trained_classifier
     assert result["most_frequent"]["accuracy"] == pytest.approx(1 / 3)
     assert result["most_frequent"]["cross_entropy"] == pytest.approx(math.log(3))
     assert 0 <= result["naive_bayes"]["accuracy"] <= 1
@@ -102,8 +104,8 @@ def test_baselines_and_the_same_model_from_scratch_stand_beside_it(made, tmp_pat
     assert scratch["scratch"] is None and scratch["checkpoint"] is None
 
 
-def test_the_folder_has_everything_to_use_it(made, tmp_path, trained_bert):
-    folder, result = made
+def test_the_folder_has_everything_to_use_the_classifier(trained_classifier, tmp_path, trained_bert):
+    folder, result = trained_classifier
     assert sorted(path.name for path in folder.iterdir()) == [
         "config.toml",
         "evaluation.json",
@@ -118,8 +120,8 @@ def test_the_folder_has_everything_to_use_it(made, tmp_path, trained_bert):
     assert load_classifier(moved).tokenizer.fingerprint == Run(trained_bert).tokenizer().fingerprint
 
 
-def test_the_same_seed_makes_the_same_classifier(made, tmp_path, trained_bert, passages):
-    weights = [(made[0] / "model.safetensors").read_bytes()]
+def test_the_same_seed_makes_the_same_classifier(trained_classifier, tmp_path, trained_bert, passages):
+    weights = [(trained_classifier[0] / "model.safetensors").read_bytes()]
     for name, seed in (("again", 0), ("other", 1)):
         settings = replace(SETTINGS, seed=seed)
         out = tmp_path / name
@@ -142,8 +144,8 @@ def test_texts_beyond_the_context_are_cut_and_counted(tmp_path, trained_bert):
     assert torch.equal(long, longer)
 
 
-def test_classify_ranks_labels_for_arguments_and_for_lines(made, bytelm, passages):
-    folder, _ = made
+def test_classify_ranks_labels_for_arguments_and_for_lines(trained_classifier, bytelm, passages):
+    folder, _ = trained_classifier
     texts = [text.replace("\n", " ") for text in read_labelled(passages[1]).texts[:3]]
     labels, probabilities = load_classifier(folder).predict(texts)
     given = bytelm("classify", folder, *texts, "--json", "--top", "2")
@@ -156,13 +158,13 @@ def test_classify_ranks_labels_for_arguments_and_for_lines(made, bytelm, passage
     assert f"{labels[0]} {probabilities[0].max():.0%}" in bytelm("classify", folder, texts[0]).stdout
 
 
-def test_a_line_that_is_not_utf8_is_named(made, monkeypatch):
+def test_a_line_that_is_not_utf8_is_named(trained_classifier, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"good\r\n\xff\xfe abc\n")))
     with pytest.raises(ValueError, match=r"line 2 of standard input is not UTF-8 \(invalid start byte\): convert it"):
-        classify(made[0])
+        classify(trained_classifier[0])
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(bytelm, tmp_path, trained_bert):
+def test_a_full_disk_is_a_one_line_error_and_leaves_nothing(bytelm, tmp_path, trained_bert):
     """A limit on file sizes makes writing fail as a full disk does."""
     rows = write(tmp_path / "rows.jsonl", [(f"text {i}", "xy"[i % 2]) for i in range(40)])
     command = ["finetune", str(trained_bert), "--data", str(rows), "--out", str(tmp_path / "out"), "--device", "cpu"]
@@ -182,7 +184,7 @@ def refused(rows, run, tmp_path, match, **options):
     assert sorted(path.name for path in tmp_path.iterdir() if "test" not in path.name) == ["rows.jsonl"]
 
 
-def test_what_teaches_nothing_is_refused_by_name(tmp_path, trained_bert, trained_gpt):
+def test_unusable_training_rows_are_refused_by_name(tmp_path, trained_bert, trained_gpt):
     two = [("a", "x"), ("b", "y")]
     refused(two, trained_gpt, tmp_path, "has a model of architecture 'decoder'")
     refused([("a", "x"), ("b", "x")], trained_bert, tmp_path, "all texts of .* have the label 'x'")
@@ -204,8 +206,8 @@ def test_a_folder_that_is_no_classifier_is_left_alone(tmp_path, trained_bert, pa
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_a_classifier_that_is_there_is_replaced_only_when_asked_to(made, tmp_path, trained_bert):
-    folder = shutil.copytree(made[0], tmp_path / "mine")
+def test_an_existing_classifier_is_replaced_only_on_request(trained_classifier, tmp_path, trained_bert):
+    folder = shutil.copytree(trained_classifier[0], tmp_path / "mine")
     rows = [(f"{word} {i}", word) for i in range(20) for word in ("yes", "no")]
     options = {"data": write(tmp_path / "rows.jsonl", rows), "out": folder, "compare_scratch": False}
     settings = replace(SETTINGS, epochs=1)
@@ -220,15 +222,15 @@ def test_a_classifier_that_is_there_is_replaced_only_when_asked_to(made, tmp_pat
         finetune(trained_bert, **options | {"out": trained_bert}, overwrite=True, settings=settings)
 
 
-def test_what_classify_cuts_is_said(made, printed):
+def test_classify_reports_texts_that_it_cuts(trained_classifier, printed):
     words = "1 of 2 texts is longer than the 32 tokens that the classifier reads: the rest was cut off"
     with pytest.warns(UserWarning, match=words):
-        classify(made[0], ("a b c " * 100, "short"), as_json=True)
+        classify(trained_classifier[0], ("a b c " * 100, "short"), as_json=True)
     assert [json.loads(line)["cut"] for line in printed.readouterr().out.splitlines()] == [True, False]
 
 
-def test_damaged_files_are_named(made, tmp_path):
-    folder = shutil.copytree(made[0], tmp_path / "copy")
+def test_damaged_files_are_named(trained_classifier, tmp_path):
+    folder = shutil.copytree(trained_classifier[0], tmp_path / "copy")
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(ValueError, match=r"model\.safetensors is truncated or altered"):
@@ -250,7 +252,7 @@ def test_damaged_files_are_named(made, tmp_path):
         load_classifier(folder)
 
 
-def test_an_encoder_whose_attention_has_no_dropout_is_tuned_without_it(tmp_path, trained_bert, passages):
+def test_an_encoder_whose_attention_has_no_dropout_is_fine_tuned_without_it(tmp_path, trained_bert, passages):
     folder = shutil.copytree(trained_bert, tmp_path / "bert")
     run = Run(folder)
     model = replace(run.recipe.model, dropout=0.0, attention="closed_form")

@@ -51,8 +51,10 @@ def test_a_model_trained_without_separators_reads_the_prompt_alone(
         likeliest = int(run.model.logits(run.model(torch.tensor([ids])))[0, -1].argmax())
         written = generate(tmp_path / name, prompt="import ", tokens=1, greedy=True, device="cpu")
         assert written == Run(tmp_path / name).tokenizer().decode([likeliest])
-        told = json.loads((export_hf(tmp_path / name, out=tmp_path / f"{name}-hf") / "config.json").read_text())
-        assert told[BEFORE_TEXT] == ids[: int(separator)]
+        generation_config = json.loads(
+            (export_hf(tmp_path / name, out=tmp_path / f"{name}-hf") / "config.json").read_text()
+        )
+        assert generation_config[BEFORE_TEXT] == ids[: int(separator)]
         generate(tmp_path / name, tokens=2, greedy=True, device="cpu")  # from nothing there is but that to go on
 
 

@@ -25,7 +25,7 @@ def test_greedy_needs_no_seed(trained_gpt, printed):
     )
 
 
-def test_text_past_the_context_goes_on(trained_gpt, printed):
+def test_generation_continues_past_the_context(trained_gpt, printed):
     generate(trained_gpt, prompt="import os\n" * 20, tokens=80, as_json=True)
     assert json.loads(printed.readouterr().out)["text"]
 

@@ -107,7 +107,7 @@ def test_weight_decay_follows_its_schedule(tmp_path, small_recipe, dataset_folde
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"tokens": 6_400}, "train.tokens is 12800, not 6400"),
         ({"seed": 3}, "train.seed is 0, not 3"),
@@ -118,13 +118,13 @@ def test_weight_decay_follows_its_schedule(tmp_path, small_recipe, dataset_folde
     ],
 )
 def test_a_change_of_the_objective_or_the_data_order_is_refused_by_field(
-    tmp_path, small_recipe, dataset_folder, trained_gpt, change, told
+    tmp_path, small_recipe, dataset_folder, trained_gpt, change, message
 ):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     before = (out / "config.toml").read_bytes()
     with pytest.raises(ValueError, match="holds another run: its ") as error:
         pretrain(with_train(small_recipe, **change), data=dataset_folder, out=out)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert (out / "config.toml").read_bytes() == before
 
 
@@ -204,7 +204,7 @@ def test_a_run_from_a_gpu_resumes_on_a_cpu(tmp_path, small_recipe, dataset_folde
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"batch_tokens": 100, "batch_tokens_start": 200, "batch_warmup_tokens": 10}, "must not be above"),
         ({"batch_tokens_start": 200}, "a batch that grows needs both"),
@@ -214,8 +214,8 @@ def test_a_run_from_a_gpu_resumes_on_a_cpu(tmp_path, small_recipe, dataset_folde
         ({"deterministic": True, "micro_batch": 0}, "train.micro_batch is 0, and what fits may be another number"),
     ],
 )
-def test_impossible_schedules_are_refused(change, told):
-    with pytest.raises(ValueError, match=told):
+def test_impossible_schedules_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
         TrainConfig(**change)
 
 

@@ -207,7 +207,7 @@ def test_the_inside_can_be_left_out_of_the_page(trained_gpt, tmp_path):
     assert len(whole) < 3_000_000
 
 
-def test_looking_inside_leaves_no_trace(gpt):
+def test_looking_inside_does_not_change_the_run(gpt):
     _, model = gpt
     ids = torch.arange(20)[None]
     before = model(ids)

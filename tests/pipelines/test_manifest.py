@@ -69,7 +69,7 @@ def test_every_use_of_the_weights_names_an_altered_setting(gpt, trained_gpt, sma
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         ("heads = 2", "heads = 4", "model.heads is 4"),
         ('activation = "gelu"', 'activation = "relu"', "model.activation is 'relu'"),
@@ -89,14 +89,14 @@ def test_every_use_of_the_weights_names_an_altered_setting(gpt, trained_gpt, sma
         ("[train]", "# a remark\n[train]", None),
     ],
 )
-def test_only_settings_that_may_not_change_are_verified(gpt, before, after, told):
+def test_only_settings_that_may_not_change_are_verified(gpt, before, after, message):
     alter(gpt / "config.toml", before, after)
-    if told is None:
+    if message is None:
         load_trained(Run(gpt))
     else:
         with pytest.raises(ValueError, match=r"config\.toml was altered: ") as error:
             load_trained(Run(gpt))
-        assert told in str(error.value)
+        assert message in str(error.value)
 
 
 def test_a_changeable_setting_may_change_when_the_run_resumes(gpt, small_recipe, dataset_folder):

@@ -143,7 +143,7 @@ def test_pairs_without_own_splits_are_divided_by_their_source(tmp_path):
     assert 15 <= len(sources["validation"]) <= 50
 
 
-def test_own_splits_without_validation_have_it_cut_from_train_alone(tmp_path):
+def test_own_splits_of_pairs_without_validation_have_it_cut_from_train(tmp_path):
     train, test = ([(f"{split} {i}", "x") for i in range(200)] for split in ("train", "test"))
     write_jsonl(tmp_path / "x.train.jsonl", train)
     write_jsonl(tmp_path / "x.test.jsonl", test)
@@ -286,7 +286,7 @@ def test_padding_changes_no_loss(run, data):
     assert nats(rows) == pytest.approx(sum(nats([row]) for row in rows), rel=1e-5)
 
 
-def test_a_token_of_a_pair_costs_about_what_it_does_on_average_over_all_pairs(data, recipe):
+def test_flops_per_token_of_a_batch_are_close_to_the_average_over_all_pairs(data, recipe):
     dataset, tok = PairDataset(data), Tokenizer.load(data)
     training = open_training_data(recipe, dataset, tok)
     model = meta_model(replace(recipe.model, vocab_size=dataset.vocab_size))
@@ -297,7 +297,7 @@ def test_a_token_of_a_pair_costs_about_what_it_does_on_average_over_all_pairs(da
     assert training.flops_per_token(model) == pytest.approx(costs / tokens, rel=0.02)
 
 
-def test_it_learns_to_write_backwards(run):
+def test_the_model_learns_to_reverse_words(run):
     numbers = evaluate(run, splits=("test",), device="cpu")["splits"]["test"]
     assert numbers["exact_match"] > 0.9
     assert numbers["bleu"] is not None
@@ -320,7 +320,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_weights(tmp_path, recipe
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_tokens_are_those_of_both_sides_without_padding(run, data):
+def test_token_counts_include_both_sides_but_no_padding(run, data):
     objective, pairs = PairObjective.of(Run(run).tokenizer(), 16), PairDataset(data).split("train")
     lengths = np.sum(objective.lengths(pairs), axis=0)
     state = json.loads((latest_checkpoint(run) / "state.json").read_text())
@@ -330,7 +330,7 @@ def test_tokens_are_those_of_both_sides_without_padding(run, data):
     assert Run(run).metrics()[-1]["tokens"] == state["tokens"]
 
 
-def test_a_run_on_pairs_goes_on_with_other_micro_batches_but_not_with_another_batch(tmp_path, recipe, data, run):
+def test_a_run_on_pairs_resumes_with_other_micro_batches_but_not_another_batch_size(tmp_path, recipe, data, run):
     out = shutil.copytree(run, tmp_path / "run")
     assert pretrain(replace(recipe, train=replace(recipe.train, micro_batch=5)), data=data, out=out) == 0
     assert Run(out).recipe.train.micro_batch == 5

@@ -205,7 +205,7 @@ def test_every_kind_of_model_trains_as_on_one_process(tmp_path, recipe, dataset_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_layers_can_be_skipped_if_one_process_has_a_row_without_weight(tmp_path, recipe, dataset_folder, kind):
+def test_layers_can_be_skipped_if_one_rank_has_a_row_without_weight(tmp_path, recipe, dataset_folder, kind):
     """At random, each for itself. 7 blocks are 4 and 3: only one process predicts at all of its positions."""
     recipe = replace(recipe, model=replace(recipe.model, stochastic_depth=0.3, layers=3))
     run(recipe, dataset_folder, tmp_path / "two", kind)
@@ -238,7 +238,7 @@ def test_three_processes_translate_pairs_as_one_does(tmp_path, recipe, text_fold
 
 
 @pytest.fixture(scope="module")
-def longer(recipe):
+def long_recipe(recipe):
     """Time to be stopped in, with all the state that a checkpoint can have; dropout shows that every process gets its
     own random generator back."""
     recipe = replace(recipe, model=replace(recipe.model, dropout=0.1))
@@ -253,30 +253,32 @@ def longer(recipe):
 
 
 @pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
-def whole(request, tmp_path_factory, longer, dataset_folder):
+def uninterrupted(request, tmp_path_factory, long_recipe, dataset_folder):
     """A kind of parallelism, and the run on two processes that nothing stopped."""
     out = tmp_path_factory.mktemp(request.param) / "whole"
-    run(longer, dataset_folder, out, request.param)
+    run(long_recipe, dataset_folder, out, request.param)
     return request.param, out
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_a_job_that_lost_a_process_ends_and_the_same_command_resumes_it(tmp_path, longer, dataset_folder, whole, rank):
-    kind, untouched = whole
-    job = launch(longer, dataset_folder, tmp_path / "run", kind)
+def test_a_job_that_lost_a_process_ends_and_the_same_command_resumes_it(
+    tmp_path, long_recipe, dataset_folder, uninterrupted, rank
+):
+    kind, untouched = uninterrupted
+    job = launch(long_recipe, dataset_folder, tmp_path / "run", kind)
     wait_for_step(tmp_path / "run", 60, job)
     wait_for_checkpoint(tmp_path / "run", job)
     os.kill(members(job)[rank], signal.SIGKILL)
     assert f"process {1 - rank} has lost another one of the job" in finish(job, status=1)
     assert 0 < int(latest_checkpoint(tmp_path / "run").name[5:]) < 300
-    assert "resuming from step" in run(longer, dataset_folder, tmp_path / "run", kind)
+    assert "resuming from step" in run(long_recipe, dataset_folder, tmp_path / "run", kind)
     assert_identical(tmp_path / "run", untouched)
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_job_by_itself(tmp_path, longer, dataset_folder, whole):
-    kind, untouched = whole
-    job = launch(longer, dataset_folder, tmp_path / "run", kind, "--max-restarts=2")
+def test_torchrun_restarts_a_job_by_itself(tmp_path, long_recipe, dataset_folder, uninterrupted):
+    kind, untouched = uninterrupted
+    job = launch(long_recipe, dataset_folder, tmp_path / "run", kind, "--max-restarts=2")
     for step, rank in ((60, 1), (160, 0)):
         wait_for_step(tmp_path / "run", step, job)
         wait_for_checkpoint(tmp_path / "run", job)
@@ -287,33 +289,33 @@ def test_torchrun_restarts_a_job_by_itself(tmp_path, longer, dataset_folder, who
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["torchrun", "one process"])
-def test_a_job_that_was_asked_to_stop_saves_first(tmp_path, longer, dataset_folder, whole, to):
-    kind, untouched = whole
-    job = launch(longer, dataset_folder, tmp_path / "run", kind)
+def test_a_job_saves_before_it_stops_on_a_signal(tmp_path, long_recipe, dataset_folder, uninterrupted, to):
+    kind, untouched = uninterrupted
+    job = launch(long_recipe, dataset_folder, tmp_path / "run", kind)
     wait_for_step(tmp_path / "run", 60, job)
     os.kill(job.pid if to == "torchrun" else members(job)[1], signal.SIGTERM)
     assert "saved at step" in finish(job, status=1)
-    assert "resuming from step" in run(longer, dataset_folder, tmp_path / "run", kind)
+    assert "resuming from step" in run(long_recipe, dataset_folder, tmp_path / "run", kind)
     assert_identical(tmp_path / "run", untouched)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("ddp", "none"), ("fsdp", "none"), ("none", "ddp"), ("none", "fsdp")])
-def test_a_run_resumes_with_another_number_of_processes(tmp_path, longer, dataset_folder, first, second):
+def test_a_run_resumes_with_another_number_of_processes(tmp_path, long_recipe, dataset_folder, first, second):
     """The same blocks in the same order, to the same losses: nothing is repeated or left out."""
-    recipe = with_train(replace(longer, model=replace(longer.model, dropout=0.0)), keep_checkpoints=100)
+    recipe = with_train(replace(long_recipe, model=replace(long_recipe.model, dropout=0.0)), keep_checkpoints=100)
     out = tmp_path / "run"
 
-    def go_on(kind, **options):
+    def resume(kind, **options):
         if kind == "none":
             assert pretrain(recipe, data=dataset_folder, out=out) == 0
             return ""
         return run(recipe, dataset_folder, out, kind, **options)
 
     pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
-    go_on(first)
+    resume(first)
     cut_back(out, 150)
-    go_on(second, **({"processes": 3} if second != "none" else {}))
+    resume(second, **({"processes": 3} if second != "none" else {}))
     assert_same_to_rounding(out, tmp_path / "one", rel=1e-3)
 
 
@@ -357,7 +359,7 @@ def test_an_error_on_rank_0_ends_the_job(tmp_path, recipe, dataset_folder):
 
 
 @pytest.fixture
-def one_of_a_job(monkeypatch):
+def single_process_job(monkeypatch):
     """The environment in which torchrun starts the only process of a job."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -376,7 +378,7 @@ def one_of_a_job(monkeypatch):
     ],
 )
 def test_fsdp_refuses_what_it_cannot_do_before_anything_is_written(
-    tmp_path, recipe, dataset_folder, one_of_a_job, monkeypatch, asked, device, refused
+    tmp_path, recipe, dataset_folder, single_process_job, monkeypatch, asked, device, refused
 ):
     """The run's device is a GPU in the last two cases, the process's never."""
     machine = Machine(torch.device(device), getattr(torch, asked.get("dtype", "float32")), "")
@@ -386,6 +388,6 @@ def test_fsdp_refuses_what_it_cannot_do_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_fsdp_on_a_cpu_accepts_an_open_micro_batch(tmp_path, recipe, dataset_folder, one_of_a_job):
+def test_fsdp_on_a_cpu_accepts_an_open_micro_batch(tmp_path, recipe, dataset_folder, single_process_job):
     recipe = with_train(recipe, micro_batch=0, tokens=7 * 32 * 2)
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="fsdp") == 0

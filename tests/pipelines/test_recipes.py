@@ -57,7 +57,7 @@ def test_the_message_about_a_very_long_value_is_short(tmp_path, line):
     assert len(str(error.value)) < 500
 
 
-def test_a_recipe_that_does_not_exist_gets_the_nearest_name():
+def test_an_error_for_an_unknown_recipe_suggests_the_nearest_name():
     with pytest.raises(ValueError, match="did you mean 'gpt-tiny'"):
         load_recipe("gpt-tny")
 

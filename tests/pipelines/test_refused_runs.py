@@ -112,7 +112,7 @@ def test_weights_of_another_shape_are_refused(tmp_path, small_recipe, dataset_fo
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_a_folder_that_cannot_be_written_is_a_sentence(
+def test_a_folder_that_cannot_be_written_is_a_one_line_error(
     tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch, capsys
 ):
     """As on a file system that is mounted read-only, where even root cannot write."""
@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(
 
 
 @pytest.mark.parametrize(("name", "other"), [("seed", {"seed": 5}), ("optimizer", {"optimizer": "muon"})])
-def test_an_old_checkpoint_of_another_run_is_refused_by_what_differs(
+def test_an_old_checkpoint_of_another_run_is_refused_with_the_difference(
     tmp_path, small_recipe, dataset_folder, trained_gpt, name, other
 ):
     recipe = replace(small_recipe, train=replace(small_recipe.train, **other))
@@ -149,7 +149,7 @@ def test_an_old_checkpoint_of_another_run_is_refused_by_what_differs(
     assert all(torch.equal(weight, before[key]) for key, weight in weights_of(out).items())
 
 
-def test_a_folder_of_something_else_is_not_written_into(tmp_path, small_recipe, dataset_folder):
+def test_a_folder_with_other_files_is_not_written_to(tmp_path, small_recipe, dataset_folder):
     Tokenizer.train(["another text"], vocab_size=262).save(tmp_path / "tok")
     for there in (shutil.copytree(dataset_folder, tmp_path / "data"), tmp_path / "tok"):
         before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
@@ -159,7 +159,7 @@ def test_a_folder_of_something_else_is_not_written_into(tmp_path, small_recipe, 
 
 
 @pytest.mark.parametrize("backend", ["flex", "closed_form"])
-def test_dropout_that_attention_has_not_leaves_no_run_in_the_way(
+def test_dropout_that_the_attention_backend_lacks_is_refused_and_leaves_no_run(
     tmp_path, small_recipe, dataset_folder, backend, capsys
 ):
     save_config(tmp_path / "recipe.toml", small_recipe, {})

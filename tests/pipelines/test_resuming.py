@@ -68,9 +68,7 @@ def test_a_masked_run_resumes_with_the_same_masks(tmp_path, small_recipe, datase
     assert_same_run(out, trained_bert)
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_again_whole(
-    tmp_path, small_recipe, dataset_folder, trained_gpt
-):
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, small_recipe, dataset_folder, trained_gpt):
     out = tmp_path / "gpt"
     process = start(small_recipe, dataset_folder, out, tmp_path)
     wait_for_step(out, 0, process)
@@ -81,9 +79,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_whole(
     assert_same_run(out, trained_gpt)
 
 
-def test_a_start_that_was_killed_while_it_wrote_its_recipe_is_begun_again(
-    tmp_path, small_recipe, dataset_folder, trained_gpt
-):
+def test_a_run_killed_while_writing_its_recipe_starts_again(tmp_path, small_recipe, dataset_folder, trained_gpt):
     out = tmp_path / "gpt"
     out.mkdir()
     shutil.copy(dataset_folder / "tokenizer.json", out)
@@ -93,7 +89,7 @@ def test_a_start_that_was_killed_while_it_wrote_its_recipe_is_begun_again(
     assert_same_run(out, trained_gpt)
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(
+def test_training_continues_while_a_checkpoint_is_written(
     tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch
 ):
     """Each is written only once two more steps have been made, and what is written is what was when it was begun."""
@@ -121,7 +117,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert_same_run(tmp_path / "gpt", trained_gpt)
 
 
-def test_a_checkpoint_that_is_being_written_is_waited_for_however_often_one_is_interrupted(tmp_path, monkeypatch):
+def test_a_checkpoint_is_written_to_its_end_despite_repeated_interrupts(tmp_path, monkeypatch):
     from pipelines.training import checkpoints
 
     def slow(run, *_):
@@ -146,7 +142,7 @@ def test_a_checkpoint_that_is_being_written_is_waited_for_however_often_one_is_i
     assert (tmp_path / "whole").exists()
 
 
-def test_a_run_goes_on_without_unpickling_anything(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
+def test_a_run_resumes_without_unpickling_anything(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
     monkeypatch.setattr(torch, "load", None)
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, None)
@@ -156,7 +152,9 @@ def test_a_run_goes_on_without_unpickling_anything(tmp_path, small_recipe, datas
     assert_same_run(out, trained_gpt)
 
 
-def test_a_signal_before_the_first_step_saves_too(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
+def test_a_signal_before_the_first_step_also_saves_a_checkpoint(
+    tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch
+):
     from pipelines.training.loop import Trainer
 
     validate = Trainer.validate
@@ -180,16 +178,16 @@ def test_a_damaged_checkpoint_is_skipped_by_name_and_the_run_ends_the_same(
     file, damage, tmp_path, small_recipe, dataset_folder, trained_gpt
 ):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    hurt(latest_checkpoint(out) / file, damage)
+    damage_file(latest_checkpoint(out) / file, damage)
     with pytest.warns(UserWarning, match=rf"step-0000050/{file} is .*: step-0000050 is skipped"):
         assert pretrain(small_recipe, data=dataset_folder, out=out) == 0
     assert_same_run(out, trained_gpt)
 
 
-def test_what_is_saved_after_a_damaged_checkpoint_takes_its_place(tmp_path, small_recipe, dataset_folder, trained_gpt):
+def test_the_next_checkpoint_replaces_a_damaged_one(tmp_path, small_recipe, dataset_folder, trained_gpt):
     """The run went on from before it, so that the new one is of an earlier step; only one is kept."""
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    hurt(latest_checkpoint(out) / "model.safetensors", "altered")
+    damage_file(latest_checkpoint(out) / "model.safetensors", "altered")
     with pytest.warns(UserWarning, match="step-0000050 is skipped"), pytest.MonkeyPatch.context() as patch:
         stop_after(44, patch)
         pretrain(with_train(small_recipe, keep_checkpoints=1), data=dataset_folder, out=out)
@@ -198,7 +196,7 @@ def test_what_is_saved_after_a_damaged_checkpoint_takes_its_place(tmp_path, smal
     assert_same_run(out, trained_gpt)
 
 
-def test_signals_that_come_together_are_one_request(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
+def test_simultaneous_signals_are_one_request(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
     """As where a scheduler signals all processes of a job and the one that started them passes it on; the first comes
     while this process hears from the others whether they were asked."""
     maximum, asked = OneProcess.max, []
@@ -227,7 +225,7 @@ def test_a_signal_in_the_last_step_finds_the_run_finished(tmp_path, small_recipe
     assert_same_run(tmp_path / "gpt", trained_gpt)
 
 
-def hurt(path, damage):
+def damage_file(path, damage):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     if damage == "missing":
@@ -236,12 +234,12 @@ def hurt(path, damage):
         path.write_bytes(data[: len(data) - (damage == "truncated")])
 
 
-def test_a_run_without_a_whole_checkpoint_is_refused_rather_than_begun_again(
+def test_a_run_without_a_whole_checkpoint_is_refused_rather_than_restarted(
     tmp_path, small_recipe, dataset_folder, trained_gpt
 ):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     for folder in checkpoint_folders(out):
-        hurt(folder / "model.safetensors", "altered")
+        damage_file(folder / "model.safetensors", "altered")
     before = sorted(path.name for path in out.rglob("*"))
     with (
         pytest.warns(UserWarning, match="is skipped"),
@@ -281,7 +279,7 @@ def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder)
 
 
 @pytest.mark.parametrize("full", ["step-0000060", "metrics.jsonl"])
-def test_a_full_disk_stops_the_run_with_a_sentence_and_keeps_the_checkpoint(
+def test_a_full_disk_stops_the_run_with_a_one_line_error_and_keeps_the_checkpoint(
     tmp_path, small_recipe, dataset_folder, trained_gpt, full
 ):
     """A limit on file sizes makes writing fail as a full disk does: in the middle of a file."""

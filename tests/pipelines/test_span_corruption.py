@@ -58,12 +58,12 @@ def test_source_and_target_together_are_the_block(data):
     for row in range(6):
         source, target = batch.source[row].tolist(), batch.targets[row].tolist()
         assert source.pop() == target.pop() == end
-        spans, told = {}, None
+        spans, current_span = {}, None
         for token in target:
             if token in marks and token not in spans:
-                told = spans.setdefault(token, [])
+                current_span = spans.setdefault(token, [])
             else:
-                told.append(token)
+                current_span.append(token)
         whole = [piece for token in source for piece in spans.get(token, [token])]
         assert whole == stream.read(48 * row, 48).tolist()
         assert batch.inputs[row].tolist() == [end, *batch.targets[row, :-1].tolist()]
@@ -78,7 +78,7 @@ def test_spans_change_with_the_epoch_but_not_in_validation(data):
     assert not np.array_equal(first.source, later.source)
 
 
-def test_a_token_costs_what_is_read_for_it(recipe, data):
+def test_flops_per_token_equal_those_that_torch_counts(recipe, data):
     """A third of what torch counts in the forward pass, sentinels and ends included, with attention written out."""
     dataset, tok = TokenDataset(data), Tokenizer.load(data)
     training = open_training_data(recipe, dataset, tok)
@@ -90,7 +90,7 @@ def test_a_token_costs_what_is_read_for_it(recipe, data):
     assert training.flops_per_token(model) == pytest.approx(3 * counter.get_total_flops() / tokens)
 
 
-def test_it_learns_and_is_evaluated(run):
+def test_a_span_corruption_run_learns_and_is_evaluated(run):
     validation = [line["loss"] for line in metrics_of(run) if line["split"] == "validation"]
     assert validation[-1] < validation[0] - 0.3
     numbers = evaluate(run, device="cpu")["splits"]["validation"]
@@ -165,7 +165,7 @@ def evaluate_without_mask(tmp_path, recipe):
     return evaluate(copy, splits=("train",), stride=16)["splits"]["train"]
 
 
-def test_a_masked_model_numbers_documents_by_what_was_there(dataset_folder, tokenizer_folder):
+def test_a_masked_model_numbers_documents_by_the_unmasked_tokens(dataset_folder, tokenizer_folder):
     tok, stream = Tokenizer.load(tokenizer_folder), TokenDataset(dataset_folder).split("validation")
     end = tok.special_tokens["<|endoftext|>"]
     batch = validation_batch(stream, MaskedToken(32, tok.special_tokens, tok.vocab_size, end), 0, 16)

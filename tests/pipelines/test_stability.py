@@ -200,7 +200,7 @@ def test_the_scale_falls_until_float16_holds_the_gradient_and_no_further():
 
 
 @pytest.mark.parametrize(("loss", "start"), [(math.nan, 2.0**16), (1.0, 1.0)])
-def test_a_failure_that_no_scale_helps_is_no_overflow_and_leaves_the_scale(loss, start):
+def test_a_failure_at_every_scale_is_no_overflow_and_does_not_change_the_scale(loss, start):
     """A loss that is not finite itself, and a gradient that is not at a scale of 1."""
     parameter = torch.nn.Parameter(torch.tensor([1.0]))
     optimizers = SimpleNamespace(parts=[torch.optim.AdamW([parameter])])

@@ -30,7 +30,7 @@ def expected_of(run):
     return expected
 
 
-def die_after(step, patch):
+def kill_after(step, patch):
     def die(trainer):
         if trainer.at.step == step:
             raise RuntimeError("as if the machine died")
@@ -44,7 +44,7 @@ def test_tensorboard_has_the_numbers_of_metrics_jsonl_once_however_often_the_run
     recipe, out = with_train(small_recipe, tensorboard=True), tmp_path / "gpt"
     for step in (27, 38):
         with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="as if the machine died"):
-            die_after(step, patch)
+            kill_after(step, patch)
             pretrain(recipe, data=dataset_folder, out=out)
     assert pretrain(recipe, data=dataset_folder, out=out) == 0
     found = scalars_of(out)
@@ -70,7 +70,7 @@ def test_a_run_that_turns_tensorboard_on_late_shows_all_of_its_steps(
 ):
     out = tmp_path / "gpt"
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        die_after(27, patch)
+        kill_after(27, patch)
         pretrain(small_recipe, data=dataset_folder, out=out)
     assert not (out / "tensorboard").exists()
     assert pretrain(with_train(small_recipe, tensorboard=True), data=dataset_folder, out=out) == 0

@@ -226,15 +226,15 @@ def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
 
 
 @pytest.mark.parametrize(
-    ("which", "told"),
+    ("which", "message"),
     [
         ("3", "has no checkpoint of step 3: its checkpoints are of 40, 50"),
         ("last", "--checkpoint is 'last': give newest, best, or the number of a step"),
     ],
 )
-def test_a_missing_checkpoint_is_refused(bytelm, trained_gpt, which, told):
+def test_a_missing_checkpoint_is_refused(bytelm, trained_gpt, which, message):
     done = bytelm("generate", trained_gpt, "--checkpoint", which)
-    assert (done.returncode, told in " ".join(done.stderr.split())) == (1, True), done.stderr
+    assert (done.returncode, message in " ".join(done.stderr.split())) == (1, True), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class Process:
             env=os.environ | {"TERM": "xterm"} | variables,
         )
 
-    def waits(self, what):
+    def read_waiting_lines(self, what):
         """Read two more lines of waiting for `what`; those of the step before may precede them."""
         found = 0
         while found < 2:
@@ -82,7 +82,7 @@ class Process:
             assert re.fullmatch(r"bytelm [a-z-]+: .*, \d+ s \.\.\.\n", line), line + self.process.stderr.read()
             found += line.startswith(f"bytelm {self.verb}: {what}, ")
 
-    def goes_on(self):
+    def proceed(self):
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
@@ -90,7 +90,7 @@ class Process:
     def verb(self):
         return self.process.args[3] if self.process.args[3:] else "work"
 
-    def ends(self):
+    def read_to_end(self):
         """Return what comes on standard output and standard error until the end."""
         output, errors = self.process.communicate()
         assert self.process.returncode == 0, errors
@@ -111,22 +111,22 @@ def start():
         process.process.communicate()
 
 
-def test_nobody_waits_two_seconds_for_a_line():
+def test_a_line_appears_within_two_seconds():
     assert waiting.PATIENCE <= waiting.INTERVAL <= 2
 
 
 def test_lines_name_the_step_until_the_first_output(start):
     process = start(STEPS)
-    process.waits("counting sheep")
-    process.goes_on()
-    process.waits("shearing")
-    process.goes_on()
+    process.read_waiting_lines("counting sheep")
+    process.proceed()
+    process.read_waiting_lines("shearing")
+    process.proceed()
     while (line := process.process.stderr.readline()).endswith(" ...\n"):
         pass
     assert line == "bytelm work: warning: a sheep is missing\n"
-    process.waits("shearing")
-    process.goes_on()
-    output, errors = process.ends()
+    process.read_waiting_lines("shearing")
+    process.proceed()
+    output, errors = process.read_to_end()
     assert output.startswith("shearing: 0 sheep in ")
     assert errors.splitlines()[-1] == "the bar has printed a line"
 
@@ -166,9 +166,9 @@ def test_a_slow_import_is_named_and_the_result_is_whole(start, module, name, arg
     process = start(SLOW_IMPORT.replace("MODULE", module) + COMMAND, *words)
     while not process.process.stderr.readline().startswith(f"bytelm {words[0]}: importing {name}, "):
         pass
-    process.waits(f"importing {name}")
-    process.goes_on()
-    output, errors = process.ends()
+    process.read_waiting_lines(f"importing {name}")
+    process.proceed()
+    output, errors = process.read_to_end()
     assert output.splitlines()[-1][:1] in ("{", "/")
     assert all(line.endswith(" ...") for line in errors.splitlines() if line.startswith("bytelm"))
 
@@ -178,4 +178,4 @@ def test_a_slow_compilation_is_named(start, tmp_path, text_folder):
     process = start(SLOW_COMPILATION + COMMAND, *words, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     while "compiling the tokenizer's kernels, once, " not in process.process.stderr.readline():
         pass
-    process.waits("compiling the tokenizer's kernels, once")
+    process.read_waiting_lines("compiling the tokenizer's kernels, once")
