@@ -213,11 +213,11 @@ def interrupt():
     thread: on a busy machine only the clock runs faster.
     """
 
-    def of_process(process):
+    def cpu_seconds_of(process):
         fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def of_those_that_ended():
+    def cpu_seconds_of_ended_children():
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime
 
@@ -226,17 +226,17 @@ def interrupt():
             process.kill()
             pytest.skip("how long a process has worked is read from /proc")
         try:
-            others, begun, deadline = of_those_that_ended(), of_process(process), time.monotonic() + 120
-            while of_process(process) < begun + after:
+            others, begun, deadline = cpu_seconds_of_ended_children(), cpu_seconds_of(process), time.monotonic() + 120
+            while cpu_seconds_of(process) < begun + after:
                 time.sleep(0.01)
                 assert process.poll() is None, process.communicate()
                 assert time.monotonic() < deadline, "it does not work"
             process.send_signal(signal.SIGINT)
-            worked = of_process(process)
+            worked = cpu_seconds_of(process)
             _, errors = process.communicate(timeout=30)
         finally:
             process.kill()
-        assert of_those_that_ended() - others - worked < threads
+        assert cpu_seconds_of_ended_children() - others - worked < threads
         return without_waiting(errors.decode()).encode()
 
     return run

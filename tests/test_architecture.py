@@ -59,7 +59,7 @@ def test_only_verbs_import_verbs():
         assert not imports(module) & (VERBS - {"pipelines.files"}), module
 
 
-def test_no_imports_go_in_circles():
+def test_imports_have_no_cycles():
     try:
         TopologicalSorter({module: imports(module) for module in MODULES}).prepare()
     except CycleError as error:
@@ -79,7 +79,7 @@ def test_the_picture_of_the_data_path_is_current_and_names_existing_files():
     assert [module for module, _ in drawing["STOPS"] if not (ROOT / module).exists()] == []
 
 
-def test_the_files_that_the_page_names_exist():
+def test_files_named_on_the_page_exist():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     names = re.findall(r"`((?:tokenizer|lm|corpora|pipelines|tests|docs)/[\w/.]*)`", page)
     assert len(names) > 20

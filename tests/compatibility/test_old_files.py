@@ -41,7 +41,7 @@ def expected(old, name):
     return pytest.approx(json.loads((old / "expected.json").read_text())[name], abs=1e-4)
 
 
-def test_there_are_files_of_version_0_1():
+def test_files_of_version_0_1_exist():
     assert "0.1" in [path.name for path in VERSIONS]
 
 

@@ -25,7 +25,7 @@ def demo_folder(tmp_path_factory):
     return folder, done.stdout
 
 
-def test_it_makes_everything_and_prints_the_table(demo_folder):
+def test_the_demo_makes_everything_and_prints_the_table(demo_folder):
     folder, output = demo_folder
     out = folder / "bytelm-demo"
     for path in (
@@ -53,7 +53,7 @@ def test_it_makes_everything_and_prints_the_table(demo_folder):
         assert words in output
 
 
-def test_again_it_uses_what_is_there(demo_folder, bytelm):
+def test_a_repeated_demo_reuses_its_files(demo_folder, bytelm):
     folder, _ = demo_folder
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
     assert len(before) >= 4

@@ -29,7 +29,7 @@ def python(tmp_path_factory):
     return python, here, sources
 
 
-def test_folders_of_a_demo_do_not_hide_the_packages(python, tmp_path):
+def test_folders_of_the_demo_do_not_shadow_the_packages(python, tmp_path):
     python, libraries, sources = python
     for name in ("tokenizer", "lm", "corpora", "pipelines", "bytelm"):
         (tmp_path / name).mkdir()

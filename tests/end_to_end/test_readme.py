@@ -56,13 +56,13 @@ def test_every_command_and_script_works_in_order(newcomer):
     assert (newcomer / "my" / "report.html").exists()
 
 
-def test_the_first_own_run_takes_five_lines():
+def test_a_first_run_on_your_own_text_takes_five_lines():
     own = README.index("## Your own text")
     block = re.search(r"```sh\n(.*?)```", README[own:], re.S)[1]
     assert len(block.strip().splitlines()) == 5
 
 
-def test_the_make_targets_are_there():
+def test_the_make_targets_exist():
     targets = (ROOT / "Makefile").read_text()
     for name in re.findall(r"make ([a-z-]+)", README):
         assert re.search(rf"^{name}:", targets, re.M), name

@@ -19,7 +19,7 @@ def wheel(tmp_path_factory):
     return path
 
 
-def test_it_holds_the_four_packages_and_bytelm_only(wheel):
+def test_the_wheel_holds_only_the_four_packages_and_bytelm(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert top == {"tokenizer", "lm", "corpora", "pipelines", "bytelm.py"}
@@ -34,7 +34,7 @@ def test_it_holds_the_four_packages_and_bytelm_only(wheel):
         assert needed in names
 
 
-def test_installed_it_imports_and_runs_from_an_empty_folder(wheel, tmp_path):
+def test_the_installed_wheel_imports_and_runs_from_an_empty_folder(wheel, tmp_path):
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     (tmp_path / "empty").mkdir()
