@@ -1,8 +1,8 @@
-"""What a long training on many GPUs would take, by formulas: the tables of docs/scale.md.
+"""Estimate the time and memory of a long training on many GPUs: the tables of docs/scale.md.
 
-`python -m benchmarks.scale` writes them into that page. Nothing here is measured: `MEASURED` names what others have
-measured, `Cluster` what makers say and what is assumed, and everything else is computed from these and from the
-modules of the model, as `bytelm params` counts them.
+`python -m benchmarks.scale` writes the tables into that page. Nothing here is measured. The constants below are
+a published measurement, data sheets and assumptions. Everything else follows from them and from the model's modules,
+as `bytelm params` counts them.
 """
 
 from collections.abc import Iterable
@@ -22,20 +22,21 @@ from lm.presets import preset
 from pipelines.training.machine import TABULATED
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
-BEGIN, END = "<!-- what python -m benchmarks.scale writes -->", "<!-- its end -->"
+BEGIN, END = "<!-- begin: written by python -m benchmarks.scale -->", "<!-- end -->"
 
 MODEL, TOKENS, BATCH_TOKENS = "gpt3-xl", 100e9, 2**20
-MEASURED = ("gpt2", 490_000, "H200")  # model, tokens/s, on one of
+MEASURED = ("gpt2", 490_000, "H200")  # model, tokens/s, GPU
 PEAK = TABULATED["H100"]  # H200 has the same
-NVLINK = 450e9  # bytes/s in each direction a GPU (NVLink 4, data sheet)
-NIC = 50e9  # bytes/s in each direction a network card (400 Gb/s)
+NVLINK = 450e9  # bytes/s per direction and GPU (NVLink 4, data sheet)
+NIC = 50e9  # bytes/s per direction and network card (400 Gb/s)
 HBM = 3.35e12  # bytes/s of an H100 (data sheet); H200: 4.8e12
 GPU_BYTES = {"H100": 80e9, "H200": 141e9}
 
-REACHED = 0.8  # of a link, by collectives: assumed
-USABLE = 0.9  # of a GPU's memory: the rest is the driver's, NCCL's and lost between blocks: assumed
-MUON_SHARE = 0.4  # of the peak, by batched products of bfloat16 squares of 2,048 and more: assumed
-OPTIMIZER_STREAM = 0.7  # of the memory's bandwidth, by the fused optimizer: assumed
+# Assumed shares:
+LINK_SHARE = 0.8  # of a link's bandwidth, reached by collectives
+USABLE_MEMORY = 0.9  # of a GPU's memory; the driver, NCCL and fragmentation take the rest
+MUON_SHARE = 0.4  # of peak FLOP/s, reached by batched bfloat16 products of squares of 2,048 and more
+OPTIMIZER_SHARE = 0.7  # of the memory bandwidth, reached by the fused optimizer
 BF16, FLOAT32 = 2, 4
 
 Kind = Literal["ddp", "fsdp"]
@@ -43,30 +44,30 @@ Kind = Literal["ddp", "fsdp"]
 
 @dataclass(frozen=True)
 class Cluster:
-    """GPUs in nodes of eight, with so many network cards a node."""
+    """GPUs in nodes of eight, with `cards` network cards per node."""
 
     gpus: int
     cards: int = 8
 
     @property
     def bandwidth(self) -> float:
-        """Bytes/s that a ring through all GPUs carries: of the narrowest place it passes. Rings run side by side over
-        all cards of a node, so a node's cards count together."""
+        """Bytes/s of a ring through all GPUs, limited by its narrowest link. Parallel rings use all cards of a node,
+        so their bandwidths add up."""
         links = [NVLINK] if self.gpus <= 8 else [NVLINK, self.cards * NIC]
-        return REACHED * min(links)
+        return LINK_SHARE * min(links)
 
     @property
     def name(self) -> str:
         if self.gpus <= 8:
             return f"{self.gpus} GPUs, NVLink"
-        return f"{self.gpus} GPUs, {self.cards} x 400 Gb/s a node"
+        return f"{self.gpus} GPUs, {self.cards} x 400 Gb/s per node"
 
 
 CLUSTERS = (Cluster(8), Cluster(64), Cluster(64, cards=1))
 
 
 class Shape:
-    """The numbers of a model that formulas need."""
+    """The parameter counts, FLOPs and bytes of one model."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
@@ -83,32 +84,39 @@ class Shape:
         self.output = self.config.vocab_size * self.config.width
 
     def gathered_bytes(self, kind: Kind) -> float:
-        """DDP: bfloat16 copies of the blocks' weights, which autograd keeps. FSDP: of two blocks at a time, with a
-        gradient of one and its float32 copy on the way; and weights and gradients outside of blocks, float32."""
+        """Return the bytes of gathered weights and gradients on each GPU.
+
+        DDP: bfloat16 copies of the blocks' weights, which autograd keeps. FSDP: the weights of two blocks, and one
+        block's gradient with its float32 copy; plus float32 weights and gradients outside the blocks.
+        """
         if kind == "ddp":
             return BF16 * self.in_blocks
         return (2 * BF16 + BF16 + FLOAT32) * self.block + 2 * FLOAT32 * self.outside
 
     def head_bytes(self) -> float:
-        """The buffers of the chunked loss: logits in bfloat16 and twice in float32; and the output matrix cast, and its
-        gradient."""
+        """Return the bytes of the chunked loss: logits in bfloat16 and twice in float32, the output matrix in bfloat16,
+        and its float32 gradient."""
         return (BF16 + 2 * FLOAT32) * CHUNK_ELEMENTS["cuda"] + (BF16 + FLOAT32) * self.output
 
     def memory(self, kind: Kind, optimizer: OptimizerKind, gpus: int) -> dict[str, float]:
-        """Bytes on each GPU, without activations."""
+        """Return the bytes on each GPU by purpose, without activations."""
         shared = gpus if kind == "fsdp" else 1
         state = {name: size / shared for name, size in self.state_bytes[optimizer].items()}
         return {**state, "gathered": self.gathered_bytes(kind), "head": self.head_bytes()}
 
     def sequences(self, kind: Kind, optimizer: OptimizerKind, cluster: Cluster, gpu: str) -> int:
-        """The largest micro-batch that fits and that the GPU's share of the batch is a multiple of; 0 if none does."""
-        room = USABLE * GPU_BYTES[gpu] - sum(self.memory(kind, optimizer, cluster.gpus).values())
+        """Return the largest micro-batch in sequences that fits into memory and divides the GPU's share of the batch,
+        or 0 if none fits."""
+        room = USABLE_MEMORY * GPU_BYTES[gpu] - sum(self.memory(kind, optimizer, cluster.gpus).values())
         share = round(BATCH_TOKENS / self.config.context_length / cluster.gpus)
         fitting = [n for n in range(1, share + 1) if share % n == 0 and n * self.activations <= room]
         return max(fitting, default=0)
 
     def bytes_each_step(self, kind: Kind, gpus: int, micro_batches: int) -> float:
-        """What each GPU sends (and receives), gradients and weights: rings of (gpus - 1) / gpus of the whole."""
+        """Return the bytes of gradients and weights that each GPU sends (and receives) per step.
+
+        A ring all-gather or reduce-scatter sends (gpus - 1) / gpus of the data.
+        """
         ring = (gpus - 1) / gpus
         if kind == "ddp":
             return 2 * ring * FLOAT32 * self.parameters
@@ -116,12 +124,13 @@ class Shape:
         return micro_batches * ring * (weights + FLOAT32 * self.parameters)
 
     def muon_bytes(self, kind: Kind, gpus: int) -> float:
-        """What each GPU sends so that matrices are whole and the work is shared."""
+        """Return the bytes that each GPU sends per step to share Muon's work."""
         ring = (gpus - 1) / gpus
         return ring * (BF16 * self.hidden if kind == "ddp" else (FLOAT32 + BF16) * self.hidden / gpus)
 
     def muon_flops(self) -> float:
-        """Of one step's orthogonalisation: X X^T, its square, and their polynomial times X, in each round."""
+        """Return the FLOPs of one step's orthogonalisation: X X^T, its square, and their polynomial times X, in each
+        round."""
         sides = [(min(shape), max(shape)) for shape in self.hidden_matrices]
         return ROUNDS * sum(4 * narrow**2 * wide + 2 * narrow**3 for narrow, wide in sides)
 
@@ -132,7 +141,7 @@ class Step:
 
     compute: float
     exposed: float
-    """Communication that no computation hides."""
+    """Communication that does not overlap with computation."""
     communication: float
     optimizer: float
 
@@ -142,34 +151,34 @@ class Step:
 
 
 def mfu_measured() -> float:
-    """The share of the peak at which the measured model trained."""
+    """Return the model FLOPs utilisation of the measured run, as a fraction."""
     name, tokens_per_s, gpu = MEASURED
     return tokens_per_s * flops_per_token(meta_model(preset(name))) / TABULATED[gpu]
 
 
 def step(shape: Shape, kind: Kind, optimizer: OptimizerKind, cluster: Cluster, mfu: float, sequences: int) -> Step:
-    """One step of `BATCH_TOKENS`, `sequences` at a time on each GPU.
+    """Return the times of one step of `BATCH_TOKENS`, with micro-batches of `sequences` on each GPU.
 
-    DDP's gradients travel during the backward pass of the last micro-batch, two thirds of its time; FSDP's weights and
-    gradients all the time. Muon's matrices travel while nothing is computed.
+    DDP's gradients overlap with the backward pass of the last micro-batch, two thirds of its time. FSDP's weights and
+    gradients overlap with all computation. Muon's matrices overlap with nothing.
     """
     tokens = BATCH_TOKENS / cluster.gpus
     micro_batches = max(1, round(tokens / shape.config.context_length / sequences))
     compute = tokens * shape.flops_per_token / (mfu * PEAK)
-    travel = shape.bytes_each_step(kind, cluster.gpus, micro_batches) / cluster.bandwidth
+    transfer = shape.bytes_each_step(kind, cluster.gpus, micro_batches) / cluster.bandwidth
     hidden = compute / micro_batches * 2 / 3 if kind == "ddp" else compute
     # Reads weights, gradients and two moments, writes all but gradients.
-    own = shape.parameters / (cluster.gpus if kind == "fsdp" else 1)
-    update = 7 * FLOAT32 * own / (OPTIMIZER_STREAM * HBM)
+    updated = shape.parameters / (cluster.gpus if kind == "fsdp" else 1)
+    update = 7 * FLOAT32 * updated / (OPTIMIZER_SHARE * HBM)
     muon = 0.0
     if optimizer == "muon":
         update += shape.muon_flops() / cluster.gpus / (MUON_SHARE * PEAK)
         muon = shape.muon_bytes(kind, cluster.gpus) / cluster.bandwidth
-    return Step(compute, max(0.0, travel - hidden) + muon, travel + muon, update)
+    return Step(compute, max(0.0, transfer - hidden) + muon, transfer + muon, update)
 
 
 def tables() -> str:
-    """All of them, as Markdown."""
+    """Return all tables as Markdown."""
     shape = Shape(preset(MODEL))
     mfu = mfu_measured()
     parts = [
@@ -187,15 +196,15 @@ def _numbers(shape: Shape, mfu: float) -> str:
         ("", "", "formula"),
         [
             ("parameters", f"{shape.parameters:,}", f"`bytelm params {MODEL}`"),
-            ("of these in blocks", f"{shape.in_blocks:,}", f"{shape.config.layers} blocks of {shape.block:,}"),
-            ("of these for Muon", f"{shape.hidden:,}", "the matrices of the blocks"),
-            ("FLOPs a token", f"{shape.flops_per_token / 1e9:.2f} G", f"`bytelm params {MODEL}`"),
-            ("FLOPs in all", f"{shape.flops_per_token * TOKENS:.3g}", f"times {TOKENS:.0e} tokens"),
+            ("parameters in blocks", f"{shape.in_blocks:,}", f"{shape.config.layers} blocks of {shape.block:,}"),
+            ("parameters trained by Muon", f"{shape.hidden:,}", "the matrices of the blocks"),
+            ("FLOPs per token", f"{shape.flops_per_token / 1e9:.2f} G", f"`bytelm params {MODEL}`"),
+            ("total FLOPs", f"{shape.flops_per_token * TOKENS:.3g}", f"times {TOKENS:.0e} tokens"),
             ("steps", f"{TOKENS / BATCH_TOKENS:,.0f}", f"of {BATCH_TOKENS:,} tokens"),
-            ("MFU", f"{mfu:.1%}", f"{tokens_per_s:,} tokens/s x FLOPs a token of {name} / peak of {gpu}"),
-            ("Muon's FLOPs a step", f"{shape.muon_flops():.3g}", f"{ROUNDS} rounds of 4 m²n + 2 m³ a matrix, m <= n"),
+            ("MFU", f"{mfu:.1%}", f"{tokens_per_s:,} tokens/s x FLOPs per token of {name} / peak of {gpu}"),
+            ("Muon's FLOPs per step", f"{shape.muon_flops():.3g}", f"{ROUNDS} rounds of 4 m²n + 2 m³, m <= n"),
             (
-                "a checkpoint",
+                "checkpoint",
                 f"{_gb(shape.state_bytes['adamw']['weights'] + shape.state_bytes['adamw']['moments'])} (AdamW), "
                 f"{_gb(shape.state_bytes['muon']['weights'] + shape.state_bytes['muon']['moments'])} (Muon)",
                 "weights and moments",
@@ -210,8 +219,8 @@ def _memory_table(shape: Shape) -> str:
         memory = shape.memory(kind, optimizer, gpus)
         fits = [str(shape.sequences(kind, optimizer, Cluster(gpus), gpu)) for gpu in GPU_BYTES]
         rows.append((f"{kind}, {optimizer}", str(gpus), *map(_gb, (*memory.values(), sum(memory.values()))), *fits))
-    head = ("", "GPUs", "weights", "gradients", "moments", "gathered", "head", "sum")
-    title = f"Memory of each GPU; to it come {_gb(shape.activations)} of activations a sequence of the micro-batch."
+    head = ("", "GPUs", "weights", "gradients", "moments", "gathered", "head", "total")
+    title = f"Memory per GPU. Each sequence of a micro-batch adds {_gb(shape.activations)} of activations."
     return f"{title}\n\n" + _table((*head, *(f"micro-batch on {gpu}" for gpu in GPU_BYTES)), rows)
 
 
@@ -234,15 +243,15 @@ def _step_table(shape: Shape, mfu: float) -> str:
         "",
         "",
         "micro-batches",
-        "sent a GPU",
-        "computing",
-        "sending",
-        "of it not hidden",
+        "sent per GPU",
+        "compute",
+        "communication",
+        "exposed communication",
         "optimizer",
         "step",
         "days",
     )
-    return f"One step at an MFU of {mfu:.1%} on H100 (80 GB), and the days of all steps.\n\n" + _table(head, rows)
+    return f"Time per step at an MFU of {mfu:.1%} on H100 (80 GB), and total days.\n\n" + _table(head, rows)
 
 
 def _days_table(shape: Shape, measured: float) -> str:
@@ -254,7 +263,7 @@ def _days_table(shape: Shape, measured: float) -> str:
             seconds = step(shape, "ddp", "muon", cluster, mfu, sequences).total * TOKENS / BATCH_TOKENS
             days.append(f"{seconds / 86400:.2f} ({seconds * cluster.gpus / 3600:,.0f} GPU-hours)")
         rows.append((f"{mfu:.1%}", *days))
-    return "Days, by MFU (ddp, muon).\n\n" + _table(("MFU", *(cluster.name for cluster in CLUSTERS)), rows)
+    return "Total days by MFU (ddp, muon).\n\n" + _table(("MFU", *(cluster.name for cluster in CLUSTERS)), rows)
 
 
 def _cases(sizes: Iterable[int]) -> list[tuple[Kind, OptimizerKind, int]]:
@@ -276,7 +285,7 @@ def _ms(seconds: float) -> str:
 
 
 def page(text: str) -> str:
-    """The page `text` with the tables in their place."""
+    """Return the page `text` with its tables replaced."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
