@@ -1,4 +1,4 @@
-"""Random attention problems, and the sum from the textbook that all backends are held to."""
+"""Random attention problems, and a plain loop over the textbook formula as the reference for all backends."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from lm.masks import Mask
 
 @dataclass
 class Case:
-    """float64 queries, keys, values, a gradient of the output, and a mask whose bias is float64 too."""
+    """Queries, keys, values, a gradient of the output, and a mask with its bias, all float64."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -51,7 +51,7 @@ def cases(draw, longest=40, most_past=20, width=8):
 
 
 def sees(mask, b, query, key):
-    """Whether the token at position `query` of sequence b sees the one at position `key`."""
+    """Return whether position `query` of sequence b may attend to position `key`."""
     if mask.causal and key > query:
         return False
     if mask.window and abs(query - key) >= mask.window:
@@ -62,7 +62,7 @@ def sees(mask, b, query, key):
 
 
 def textbook(q, k, v, mask, scale):
-    """Softmax-weighted means, one query at a time, over the keys that it sees."""
+    """Return the softmax-weighted means over the visible keys, one query at a time."""
     group, past = q.shape[1] // k.shape[1], k.shape[2] - q.shape[2]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     out = torch.zeros_like(q)
@@ -77,7 +77,7 @@ def textbook(q, k, v, mask, scale):
 
 
 def with_gradients(backend, case, dtype):
-    """The output and the gradients of q, k, v (and the bias), all computed in `dtype`."""
+    """Return the output and the gradients of q, k, v (and the bias), all computed in `dtype`."""
     inputs = [x.to(dtype).requires_grad_() for x in (case.q, case.k, case.v)]
     mask = case.mask
     if mask.bias is not None:

@@ -1,4 +1,4 @@
-"""One thread for these tests: with models this small, waiting for a second one costs more than it gives."""
+"""These tests use one thread: with models this small, a second one costs more than it gains."""
 
 import pytest
 import torch

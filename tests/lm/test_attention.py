@@ -1,4 +1,4 @@
-"""Every backend means the same attention."""
+"""All attention backends agree with the reference, in values and gradients."""
 
 import math
 
@@ -16,7 +16,7 @@ from tests.lm.attention_cases import cases, textbook, with_gradients
 
 NAMES = sorted(BACKENDS)
 FEW = settings(max_examples=25, deadline=None)
-# Of the largest number of the exact result: 100 roundings of float64 and float32, some of bfloat16.
+# Relative to the largest exact value: 100 roundings of float64 and float32, a few of bfloat16.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 5e-2}
 
 
@@ -44,7 +44,7 @@ def test_backends_agree_with_the_reference_forward_and_backward(name, case, dtyp
 
 
 def largest_term(case):
-    """Of the sums that are a gradient of q or k. Where a query sees one key they cancel to 0, but for a rounding."""
+    """Return the size of the terms in the gradients of q and k. With one visible key they cancel to a rounding error."""
     values = case.v.repeat_interleave(case.q.shape[1] // case.v.shape[1], dim=1)
     of_weights = (case.upstream @ values.mT).abs().max().item()
     scale = case.q.shape[-1] ** -0.5 if case.scale is None else case.scale
@@ -110,7 +110,7 @@ def test_attention_without_positions_is_permutation_equivariant(name, length, se
 
 @pytest.mark.parametrize("width", [4, 64, 256])
 def test_scaled_scores_of_unit_variance_have_unit_variance(width):
-    """Read off the weights that identity values show: their logarithms differ as the scores do."""
+    """With identity values the output is the weights, whose logarithms differ as the scores do."""
     torch.manual_seed(0)
     q, k = torch.randn(2, 64, 1, 4, width, dtype=torch.float64)
     k = torch.cat((k, k.new_zeros(64, 1, 1, width)), dim=2)
@@ -123,7 +123,7 @@ def test_scaled_scores_of_unit_variance_have_unit_variance(width):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_softmax_is_stable_at_extreme_scores(name, dtype):
-    """Scores of 10,000 and -10,000, whose exponentials are infinite and zero: each query picks its key."""
+    """Exponentials of scores of 10,000 and -10,000 are infinite and zero. Each query picks its key."""
     q = (torch.eye(4, dtype=dtype) * 200).expand(1, 1, 4, 4)
     k = (torch.eye(4, dtype=dtype) * 100 - 50).expand(1, 1, 4, 4)
     inputs = [q.clone().requires_grad_(), k.clone().requires_grad_(), torch.eye(4, dtype=dtype).expand_as(q).clone()]
@@ -193,7 +193,7 @@ def test_grouped_heads_on_a_gpu_never_hold_the_score_matrix(dtype, mask):
 
 
 class RecordedCall(TorchFunctionMode):
-    """What PyTorch's attention is handed: the heads of the keys, and whether it is to group them."""
+    """Records the number of key heads and `enable_gqa` of a call of PyTorch's attention."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.nn.functional.scaled_dot_product_attention:

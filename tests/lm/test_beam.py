@@ -221,7 +221,7 @@ def chain(probabilities):
 
 
 def test_without_an_early_stop_a_likely_end_does_not_hide_a_longer_target_that_scores_better():
-    # After START an end is likelier than 2, but 2, 3, 3 have a better mean.
+    # After START an end is likelier than 2, but the mean of 2, 3, 3 is higher.
     tiny = 1e-6
     model = chain([[tiny, 0.5, 0.4, 0.1], [0.25] * 4, [tiny, 0.02, tiny, 0.98], [tiny, 0.5, tiny, 0.5]])
     source = torch.tensor([[2, 3]])

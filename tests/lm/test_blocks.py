@@ -1,4 +1,4 @@
-"""One block, its parts and its options."""
+"""One transformer block, its parts and its options."""
 
 import pytest
 import torch

@@ -157,11 +157,11 @@ def test_a_head_that_writes_its_input_scores_one_and_its_negative_minus_one():
 
 
 def induction_model(entries=20, length=40):
-    """Two attention-only layers written by hand. The stream has a part each for token, position and previous token.
+    """Return two hand-written attention-only layers whose stream holds token, position and previous token.
 
-    Head 0.0 attends to the position before and notes its token; head 1.0 attends to where the noted token is the one
-    that is read now: an induction head (Elhage et al. 2021). Head 0.1 attends to the same token, itself included; head
-    1.1 attends to everything alike.
+    Head 0.0 attends to the previous position and copies its token into the stream. Head 1.0 attends where that
+    copy equals the current token: an induction head (Elhage et al. 2021). Head 0.1 attends to equal tokens,
+    itself included. Head 1.1 attends to all positions equally.
     """
     width = 2 * entries + length
     config = ModelConfig(

@@ -64,7 +64,7 @@ def test_naive_bayes_smoothing_maximizes_leave_one_out_accuracy(texts):
     model = NaiveBayes.fit([np.array(t) for t in texts], np.array(labels), 2, 4)
 
     def lowest_and_highest(smoothing):
-        """How many texts are surely labelled right by all others, and how many with ties."""
+        """Return the leave-one-out number of correct labels, without and with ties."""
         low = high = 0
         for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
             p = posteriors(texts[:i] + texts[i + 1 :], labels[:i] + labels[i + 1 :], text, 2, 4, smoothing)

@@ -1,4 +1,4 @@
-"""The gradient derived by hand is the gradient."""
+"""The hand-derived gradient of attention equals finite differences and autograd."""
 
 import pytest
 import torch
@@ -105,7 +105,7 @@ def test_tile_size_does_not_change_the_result(tile, case):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_autograd_saves_at_most_three_fifths_of_the_bytes(causal):
-    """At the shape that is promised: T = 512, 8 heads of 64, batch 8, float32."""
+    """The promise is for T = 512, 8 heads of 64, batch 8, float32."""
     inputs = [torch.randn(8, 8, 512, 64, requires_grad=True) for _ in range(3)]
     kept = {}
     for backend in (reference, closed_form):

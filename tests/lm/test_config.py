@@ -1,4 +1,4 @@
-"""The configuration refuses what cannot be built, and says which field, which value and what to do."""
+"""ModelConfig refuses impossible shapes, and names the field, the value and the remedy."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Parameters, FLOPs and bytes: as published, as built, and counted by hand."""
+"""Counts of parameters, FLOPs and bytes equal published numbers, built models and hand counts."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_presets_have_the_published_number_of_parameters(name):
     ],
 )
 def test_presets_have_the_published_shapes(name, layers, width, heads, head_width):
-    """The number of heads does not show in the parameters."""
+    """The number of heads does not change the number of parameters, so it is checked here."""
     found = preset(name)
     assert (found.layers, found.width, found.heads, found.head_width) == (layers, width, heads, head_width)
 
@@ -82,7 +82,7 @@ def test_settings_that_do_not_show_in_the_parameters_are_as_published():
 
 
 def test_gpt3_weight_matrices_follow_the_published_formula():
-    """V d + L d + 12 N d^2."""
+    """The formula is V d + L d + 12 N d^2."""
     assert matrix_parameters(meta_model(preset("gpt3-175b"))) == 174_588_899_328
 
 
@@ -96,7 +96,7 @@ def test_gpt3_weight_matrices_follow_the_published_formula():
     ],
 )
 def test_presets_are_as_large_as_the_default_models_of_transformers(name, config, model):
-    """Whose configurations are by default those of these models."""
+    """The default configurations of transformers are these models."""
     transformers = pytest.importorskip("transformers")
     with torch.device("meta"):
         peer = getattr(transformers, model)(getattr(transformers, config)())
@@ -124,7 +124,7 @@ def test_bert_by_component():
 
 
 def test_t5_by_component():
-    """Cross-attention is attention; one relative bias a stack is positions."""
+    """Cross-attention counts as attention. Each stack has one relative bias, which counts as positions."""
     table = parameter_table(meta_model(preset("t5-small")))
     assert table["embedding"] == 32128 * 512
     assert table["positions"] == 2 * 32 * 8

@@ -1,4 +1,4 @@
-"""FlexAttention reads our masks as they are meant."""
+"""FlexAttention applies our masks as the reference does."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ FEW = settings(max_examples=15, deadline=None)
 @settings(max_examples=4, deadline=None)
 @given(case=cases(longest=60))
 def test_uncompiled_flex_attention_equals_the_reference(case):
-    """Not compiled, it evaluates the modifiers for every score."""
+    """Uncompiled FlexAttention evaluates the modifiers for every score."""
     q, k, v = case.q.float(), case.k.float(), case.v.float()
     mask, queries, keys = case.mask, q.shape[2], k.shape[2]
     got = flex_attention(

@@ -1,4 +1,4 @@
-"""Generation and mask filling: cache, preparation and batch change no token."""
+"""Generation and mask filling: cache, preparation and batch size do not change the tokens."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Heads against those of transformers, with the same weights; and what padding must not change."""
+"""Heads equal those of transformers with the same weights, and ignore padding."""
 
 from dataclasses import replace
 

@@ -15,14 +15,14 @@ BOTH = ModelConfig(**SHAPE, architecture="encoder-decoder", positions="relative"
 
 
 def check(key, parameter, deviation):
-    """`parameter` looks drawn from a distribution of that standard deviation around 0."""
+    """Check that `parameter` has mean 0 and the standard deviation `deviation`, within sampling error."""
     slack = 5 * deviation / math.sqrt(2 * parameter.numel())  # standard error: std / sqrt(2n) for a normal one
     assert parameter.std().item() == pytest.approx(deviation, abs=slack), key
     assert abs(parameter.mean().item()) < 5 * deviation / math.sqrt(parameter.numel()), key
 
 
 def random_parameters(model):
-    """(name, parameter) of all that is drawn at random, after checking what is not."""
+    """Yield (name, parameter) of each random parameter, and check that biases are 0 and norms 1."""
     for key, parameter in model.named_parameters():
         if key.endswith("bias"):
             assert parameter.count_nonzero() == 0, key

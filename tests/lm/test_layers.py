@@ -71,7 +71,7 @@ PLAIN = {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "relu2": lambda x
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_hand_written_derivatives_equal_those_of_the_formulas(name, dtype, monkeypatch):
-    monkeypatch.setattr(layers, "TILE", 1000)  # several tiles, and one that is not full
+    monkeypatch.setattr(layers, "TILE", 1000)  # several tiles, the last of them not full
     x = torch.linspace(-12, 12, 4802, dtype=dtype).view(2, -1).T.requires_grad_()
     assert not x.is_contiguous()
     upstream = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(dtype)

@@ -1,4 +1,4 @@
-"""The chunked output layer is exactly the plain one, and never holds all logits."""
+"""The chunked output layer equals the plain one, and never holds all logits."""
 
 from itertools import product
 
@@ -128,7 +128,7 @@ def test_a_row_of_weight_zero_adds_no_loss_and_no_gradient():
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the largest tensor that any operation gives."""
+    """Records the size of the largest tensor that any operation returns."""
 
     def __init__(self):
         super().__init__()

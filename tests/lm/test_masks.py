@@ -1,4 +1,4 @@
-"""A mask says the same whole and in parts."""
+"""A part of a mask equals a slice of the whole mask."""
 
 import math
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def table(case):
-    """(B, 1, T, S), entry by entry."""
+    """Return the mask (B, 1, T, S), computed entry by entry."""
     queries, keys = case.q.shape[2], case.k.shape[2]
     past = keys - queries
     rows = [

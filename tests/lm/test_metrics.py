@@ -211,7 +211,7 @@ def test_models_of_different_vocabularies_are_refused():
 
 
 def test_divergence_from_a_source_by_hand():
-    """A fair coin from a 1/4, 3/4 model: 1/2 log2(2 * 2) + 1/2 log2(2/3). Certainty from it: log2 4."""
+    """From a model (1/4, 3/4), a fair coin diverges by 1/2 log2 2 + 1/2 log2(2/3), and certainty by log2 4."""
     source = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
     logits = logits_of([0.25, 0.75], [0.25, 0.75])
     expected = [0.5 * math.log2(2) + 0.5 * math.log2(2 / 3), 2.0]

@@ -1,4 +1,4 @@
-"""What a built model promises, for every option."""
+"""Promises of a built model, checked for every option."""
 
 import math
 
@@ -56,7 +56,7 @@ def config(request):
 
 
 def read(model, ids, seed=3, **options):
-    """Hidden states of `ids`; an encoder-decoder reads a source of 17 tokens beside them."""
+    """Return the hidden states of `ids`. An encoder-decoder also reads a source of 17 tokens."""
     if model.config.architecture != "encoder-decoder":
         return model(ids, **options)
     return model(ids, some_ids(len(ids), 17, seed), **options)
@@ -87,7 +87,7 @@ def test_every_parameter_learns_in_float32_whatever_the_compute_dtype(config):
         assert parameter.dtype == torch.float32, name
         assert parameter.grad.dtype == torch.float32, name
         assert parameter.grad.isfinite().all(), name
-        if not name.endswith("key.bias"):  # it shifts all scores of a query alike, and softmax ignores that
+        if not name.endswith("key.bias"):  # it shifts all scores of a query by the same amount, which softmax ignores
             assert parameter.grad.abs().max() > 0, name
 
 
@@ -134,7 +134,7 @@ def test_a_decoder_sees_no_future_and_an_encoder_sees_everything(name, attention
 
 
 def sharpened(config):
-    """A model whose attention picks, where a fresh one takes nearly plain means."""
+    """Return a model with sharp attention; a fresh model attends nearly uniformly."""
     model = build_model(config, seed=0)
     with torch.no_grad():
         for block in model.stack.blocks:
@@ -249,7 +249,7 @@ def test_hidden_states_and_gradients_of_selected_rows_equal_those_of_the_full_pa
 
 
 def test_selected_rows_of_a_sequence_skip_a_layer_together():
-    """A layer that is skipped leaves what it read; all rows of a sequence skip it or none."""
+    """A skipped layer returns its input. Either all rows of a sequence skip it or none."""
     model = build_model(tiny("llama", stochastic_depth=0.5), seed=0).train()
     rows = torch.arange(3 * 24)
     torch.manual_seed(4)
@@ -260,7 +260,7 @@ def test_selected_rows_of_a_sequence_skip_a_layer_together():
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
 def test_each_segment_of_a_block_is_read_as_if_alone(name):
-    """With rotary or relative positions, where only offsets count."""
+    """This holds for rotary and relative positions, which depend on offsets only."""
     options = {"architecture": "decoder", "decoder_layers": 0} if name == "t5" else {}
     model = build_model(tiny(name, **options), seed=0)
     first, second = some_ids(2, 9), some_ids(2, 12, seed=4)

@@ -1,4 +1,4 @@
-"""Who predicts what, and that masks fall as BERT's paper says."""
+"""Objectives: inputs, targets and weights, and the published rates of masks and spans."""
 
 import numpy as np
 import pytest
@@ -102,7 +102,7 @@ def corrupt(block, seed=0, **options):
 
 
 def put_back(source, target):
-    """The block again: each sentinel of the source gives way to what follows it in the target."""
+    """Return the block: the source with each sentinel replaced by the tokens that follow it in the target."""
     spans, current = {}, None
     for token in target:
         if token in SENTINELS:
@@ -150,14 +150,14 @@ def test_spans_have_the_published_share_and_mean_and_any_position():
         assert len(taken) == round(length * 0.15)
         assert len(taken) / spans == pytest.approx(3.0, abs=0.1)
         taken_at[taken] += 1
-    # The first token is always kept and the last always taken; between, every place has its turn.
+    # The first token is never in a span and the last always is. Every position between can be either.
     inner = taken_at[40:-40] / rounds
     assert abs(inner.mean() - 0.15) < 0.01
     assert inner.min() > 0.05 and inner.max() < 0.28
 
 
 def test_all_ways_to_cut_spans_are_equally_likely():
-    # 8 tokens, 4 of them taken in 2 spans: 3 ways to cut what is kept times 3 to cut what is taken
+    # 8 tokens, 4 of them in 2 spans: 3 ways to cut the kept tokens times 3 to cut the removed ones
     seen = {}
     for seed in range(1800):
         source, _, target, _ = corrupt(np.arange(8), seed, noise=0.5, mean_span=2)

@@ -37,7 +37,7 @@ def test_groups_partition_the_parameters_and_only_matrices_decay(architecture, m
 
 
 def test_first_adamw_step_has_the_size_of_the_learning_rate_and_decays_matrices():
-    """Adam's first step is lr * sign(gradient); decay takes lr * weight_decay of a matrix besides."""
+    """Adam's first step is lr * sign(gradient). Decay also subtracts lr * weight_decay of each matrix."""
     model = build_model(SMALL, seed=0)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
@@ -58,7 +58,7 @@ def test_orthogonal_keeps_singular_vectors_and_brings_singular_values_near_one(r
     u, s, vt = torch.linalg.svd(matrices.double(), full_matrices=False)
     inside = u.mT @ got @ vt.mT
     values = inside.diagonal(dim1=-2, dim2=-1)
-    large = s > 0.02 * s[:, :1]  # smaller ones have not arrived after five rounds
+    large = s > 0.02 * s[:, :1]  # smaller singular values need more than five rounds
     assert ((values > 0.5) & (values < 1.4))[large].all()
     assert (inside - torch.diag_embed(values)).abs().max() < 0.15
 

@@ -1,4 +1,4 @@
-"""Positions do what their papers say, and what `transformers` does."""
+"""Position encodings equal the formulas of their papers and the results of `transformers`."""
 
 import math
 
@@ -170,7 +170,7 @@ def test_alibi_generates_the_same_with_and_without_a_cache(options):
     model.compute_dtype = torch.float64
     with torch.no_grad():
         for parameter in model.stack.blocks.parameters():
-            parameter *= 20  # a fresh model repeats one token
+            parameter *= 20  # the output of a fresh model would repeat one token
     prompts = torch.tensor([[0, 0, 5, 7], [1, 2, 3, 4]])
     present = torch.tensor([[False, False, True, True], [True] * 4])
     cached, plain = (

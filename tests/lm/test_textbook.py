@@ -1,4 +1,4 @@
-"""Whatever options are combined, a model's logits are those of the formulas, written out in `tests.lm.textbook`."""
+"""For any combination of options, the logits of a model equal the formulas in `tests.lm.textbook`."""
 
 from dataclasses import fields
 from typing import get_args
@@ -13,7 +13,7 @@ from lm.model import LanguageModel
 from tests.lm.textbook import logits
 
 VOCABULARY = 23
-# Options without an influence on what a model in evaluation computes, or whose formulas other tests hold against
+# Options that do not affect a model in evaluation mode, or whose formulas other tests compare with
 # transformers: how it is initialised and trained, and the frequencies of yarn and llama3 (test_positions).
 ELSEWHERE = {"initialization", "zero_projections", "dropout", "stochastic_depth", "document_mask"}
 ELSEWHERE |= {"rotary_original_length"}
@@ -63,7 +63,7 @@ def configurations(draw):
 
 
 def random_model(config, seed):
-    """Every parameter drawn, so that each has a say; without it, a bias or a scale that is left out would not show."""
+    """Return a model with all parameters random, so that a missing bias or scale changes the logits."""
     model, generator = LanguageModel(config).double(), torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0.2, 0.5, generator=generator)

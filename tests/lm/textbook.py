@@ -1,6 +1,6 @@
-"""The transformer as papers write it down: one sequence, loops, float64, nothing of the models that it checks.
+"""The transformer as in the papers: one sequence, loops, float64, no code of the models under test.
 
-Weights come by the names of a model's `state_dict`. All else is from the formulas that `ModelConfig` names.
+Weights have the names of a model's `state_dict`. The formulas are those that `ModelConfig` names.
 """
 
 import math
@@ -9,7 +9,7 @@ import torch
 
 
 def logits(config, weights, ids, source=None):
-    """Logits (T, V) float64 of ids (T,); of an encoder-decoder given source (S,)."""
+    """Return the logits (T, V) in float64 for ids (T,). An encoder-decoder also reads source (S,)."""
     model = Textbook(config, {name: weight.double() for name, weight in weights.items()})
     if config.architecture == "encoder-decoder":
         memory = model.stack("encoder", source, config.layers, causal=False)
@@ -162,7 +162,7 @@ def sinusoids(length, width):
 
 
 def rotated(x, config):
-    """Components i and i + D / 2 of row t are a complex number, turned by t / (base^(2i / D) x factor)."""
+    """Return x with the complex number of components i, i + D / 2 in row t rotated by t / (base^(2i / D) * factor)."""
     half = x.shape[1] // 2
     numbers = torch.complex(x[:, :half], x[:, half:])
     factor = config.rotary_factor if config.rotary_scaling == "linear" else 1.0
@@ -184,7 +184,7 @@ def alibi_slope(head, heads):
 
 
 def t5_bucket(offset, buckets, farthest, causal):
-    """Raffel et al. 2020, in words of the released code: small distances have a bucket each, larger ones share."""
+    """Raffel et al. 2020, as in the released code: small distances have a bucket each, larger ones share."""
     first, distance = 0, -offset
     if not causal:
         buckets //= 2
@@ -192,6 +192,6 @@ def t5_bucket(offset, buckets, farthest, causal):
     exact = buckets // 2
     if distance < exact:
         return first + max(distance, 0)
-    # in float32, as there: at a power of the base the last digit decides
+    # float32, as in the released code: at a power of the base the last digit decides
     ratio = torch.tensor(distance, dtype=torch.float32).div(exact).log() / math.log(farthest / exact)
     return first + min(buckets - 1, exact + int((ratio * (buckets - exact)).item()))
