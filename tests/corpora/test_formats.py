@@ -123,7 +123,7 @@ def test_a_bad_line_of_jsonl_is_named_in_one_sentence(tmp_path, line, complaint)
 
 
 def test_a_field_may_appear_late(tmp_path):
-    """After the lines that are sampled for their fields."""
+    """The field appears after the lines that are sampled for field names."""
     late = jsonl(["a"] * 1500).replace(b'"text"', b'"title"') + jsonl(["b"] * 20).replace(b'"text"', b'"body"')
     (tmp_path / "a.jsonl").write_bytes(late)
     assert all_documents(tmp_path, text_column="body") == ["b"] * 20

@@ -1,4 +1,4 @@
-"""Files, folders and globs: which files are read, in what order, and what is dropped."""
+"""Files, folders and globs: which files are read, in which order, and which are skipped."""
 
 import os
 import subprocess

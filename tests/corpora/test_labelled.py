@@ -1,4 +1,4 @@
-"""Labelled texts: formats, refusals, and the held-out rows."""
+"""Labelled texts: formats, errors, and the held-out rows."""
 
 import gzip
 import json

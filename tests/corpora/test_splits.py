@@ -51,7 +51,7 @@ def test_under_twenty_documents_the_last_tenth_of_the_bytes_is_validation(tmp_pa
     train, validation = ("".join(found[split]).encode() for split in ("train", "validation"))
     whole = "".join(texts).encode()
     assert train + validation == whole
-    # Computed on the joined text: cut after the first line end from the 90 % byte on, else at a character boundary.
+    # On the joined text: cut after the first line end from the 90 % byte on, else at a character boundary.
     target = max(len(whole) - max(len(whole) // 10, 1), 1)
     ends, end = set(), 0
     for text in texts:
