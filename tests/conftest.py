@@ -1,4 +1,4 @@
-"""Small real data that the tests of the pipelines share: documents from the standard library's own sources."""
+"""Shared fixtures: small real data made of the standard library's sources, and ways to run commands."""
 
 import contextlib
 import io
@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Tests must not reach for a hub, nor a GPU's or a home's leftovers.
+# Tests must not use the network, a GPU, or files of the home directory.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Who starts tests in the background has them, and all that they start, ignore Ctrl-C.
+# A shell makes background processes and their children ignore Ctrl-C. Restore the handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# The models are tiny: a second thread would only wait for the first, and where something else wants the cores, long.
-# Processes started by tests inherit it, so that runs compare bit for bit.
+# The models are tiny. A second thread would only wait for the first, and for long on a busy machine.
+# Child processes inherit the setting, so runs compare bit for bit.
 os.environ["OMP_NUM_THREADS"] = "1"
-# An example is late where the machine is busy, which says nothing about the code.
+# No deadline for examples: on a busy machine they are slow whatever the code does.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
-# Put before a program that a test runs with `python -c`. `ru_maxrss` of a new process begins with the peak of its
+# A prefix for programs that a test runs with `python -c`. `ru_maxrss` of a new process starts at the peak of its
 # parent, which in these tests can be gigabytes.
 PEAK_MEMORY = """
 import re, resource, sys
@@ -37,7 +37,7 @@ def peak_memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 """
 
-# Files that take longest come first, so that no worker of `make test` is left with one of them at the end.
+# The slowest files come first, so that no worker of `make test` starts one of them at the end.
 LONGEST = ("test_readme.py", "test_demo.py", "test_parallel.py", "test_cli.py", "test_output.py")
 
 BYTELM = Path(sys.executable).with_name("bytelm")
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder of shared material; tests that need it are skipped where it is absent."""
+    """Return the folder of shared material. Tests that need it are skipped if it is absent."""
     folder = Path(os.environ.get("BYTELM_SHARED", REPOSITORY.parent / "shared"))
     if not folder.is_dir():
         pytest.skip(f"no shared material at {folder}")
@@ -60,7 +60,7 @@ def shared():
 
 @pytest.fixture(scope="session")
 def text_folder(tmp_path_factory):
-    """60 .txt documents, 0.6 MB: the first 10 kB or so, in whole lines, of modules of the standard library."""
+    """Return a folder of 60 .txt documents (0.6 MB): the first 10 kB, in whole lines, of standard library modules."""
     folder = tmp_path_factory.mktemp("text") / "my-text"
     folder.mkdir()
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
@@ -72,7 +72,7 @@ def text_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory, text_folder):
-    """A vocabulary of 512 entries for that text."""
+    """Return a tokenizer of 512 entries trained on `text_folder`."""
     from pipelines.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer") / "tok"
@@ -82,7 +82,7 @@ def tokenizer_folder(tmp_path_factory, text_folder):
 
 @pytest.fixture(scope="session")
 def dataset_folder(tmp_path_factory, text_folder, tokenizer_folder):
-    """That text in blocks of 32 tokens."""
+    """Return a dataset of `text_folder` in blocks of 32 tokens."""
     from pipelines.build_dataset import build_dataset
 
     folder = tmp_path_factory.mktemp("dataset") / "data"
@@ -92,7 +92,7 @@ def dataset_folder(tmp_path_factory, text_folder, tokenizer_folder):
 
 @pytest.fixture(scope="session")
 def small_recipe():
-    """A decoder of 1 layer that trains on a few thousand tokens in a second."""
+    """Return the recipe of a decoder of 1 layer that trains on a few thousand tokens in a second."""
     from dataclasses import replace
 
     from pipelines.run.recipe import load_recipe
@@ -124,7 +124,7 @@ def small_recipe():
 
 @pytest.fixture(scope="session")
 def trained_gpt(tmp_path_factory, small_recipe, dataset_folder):
-    """The run folder of that decoder."""
+    """Return the run folder of the decoder of `small_recipe`."""
     from pipelines.pretrain import pretrain
 
     folder = tmp_path_factory.mktemp("runs") / "gpt"
@@ -134,7 +134,7 @@ def trained_gpt(tmp_path_factory, small_recipe, dataset_folder):
 
 @pytest.fixture(scope="session")
 def trained_bert(tmp_path_factory, small_recipe, dataset_folder):
-    """The run folder of an encoder of the same size."""
+    """Return the run folder of an encoder of the same size."""
     from dataclasses import replace
 
     from pipelines.pretrain import pretrain
@@ -148,7 +148,7 @@ def trained_bert(tmp_path_factory, small_recipe, dataset_folder):
 
 @pytest.fixture
 def printed(capsys):
-    """Lets functions print, as on the command line: capsys, which has what they printed."""
+    """Let functions print as on the command line, and return capsys with their output."""
     from pipelines.cli.display import show
 
     with show():
@@ -171,9 +171,9 @@ def bytelm(tmp_path):
 
 @pytest.fixture
 def in_process(tmp_path, monkeypatch):
-    """Run a verb as the command does, with the same output and status, but in this process, which has PyTorch loaded.
+    """Run a verb in this process, which has PyTorch loaded, with the output and status of the command.
 
-    For the many tests of what the command says. `bytelm` starts the installed command.
+    The many tests of messages use this fixture. The fixture `bytelm` starts the installed command.
     """
     from pipelines.cli.dispatch import main
 
@@ -207,10 +207,10 @@ def without_waiting(errors: str) -> str:
 
 @pytest.fixture
 def interrupt():
-    """interrupt(process, after, threads=1): Ctrl-C after so many seconds of work; what it wrote to standard error.
+    """Return interrupt(process, after, threads=1), which sends Ctrl-C after `after` CPU seconds and returns stderr.
 
-    The process must end within a second. Its own work is what is measured, in seconds of the processor for each
-    thread: on a busy machine only the clock runs faster.
+    The process must end within one CPU second per thread. CPU time is measured because a busy machine also runs
+    other processes.
     """
 
     def cpu_seconds_of(process):

@@ -1,4 +1,4 @@
-"""The structure of the code: imports point one way and never in circles, functions and files are short."""
+"""The structure of the code: imports point one way and have no cycles, functions and files are short."""
 
 import ast
 import re
@@ -54,7 +54,7 @@ def test_imports_point_one_way(package):
 
 
 def test_only_verbs_import_verbs():
-    allowed = VERBS | {"pipelines.cli.dispatch", "pipelines.reporting.demo_steps"}  # the demo runs other verbs
+    allowed = VERBS | {"pipelines.cli.dispatch", "pipelines.reporting.demo_steps"}  # the demo runs the other verbs
     for module in MODULES.keys() - allowed:
         assert not imports(module) & (VERBS - {"pipelines.files"}), module
 

@@ -1,4 +1,4 @@
-"""`bytelm demo`: the whole main job, with seconds of training instead of minutes."""
+"""`bytelm demo` runs the whole pipeline, here with seconds of training instead of minutes."""
 
 import json
 import shutil

@@ -20,7 +20,7 @@ PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory, text_folder):
-    """A folder with the newcomer's own texts, pairs and labels in it."""
+    """Return a folder with texts, pairs and labelled texts of a new user."""
     folder = tmp_path_factory.mktemp("newcomer")
     shutil.copytree(text_folder, folder / "my-text")
     (folder / "my-text" / "story.txt").write_text("It was a dark and stormy night.\n" * 200)
@@ -40,7 +40,7 @@ def test_the_readme_has_commands_and_python():
 
 
 def test_every_command_and_script_works_in_order(newcomer):
-    """As printed, except that models and trainings are small enough for seconds."""
+    """Commands run as printed, except that models and runs are small enough to take seconds."""
     options = {"cwd": newcomer, "capture_output": True, "text": True, "check": False}
     for command in COMMANDS:
         words = shlex.split(command.partition("#")[0])

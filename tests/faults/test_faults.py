@@ -40,7 +40,7 @@ class Work:
 
 
 class BuildDataset(Work):
-    """Replaces a dataset. Afterwards the files equal those of the old or the new dataset."""
+    """Replaces a dataset. Afterwards the files equal the old or the new dataset."""
 
     def __init__(self, text, tokenizer, home):
         self.arguments = ["build-dataset", text, "--tokenizer", tokenizer, "--out", "data", "--overwrite"]

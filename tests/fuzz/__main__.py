@@ -78,7 +78,7 @@ def fuzz(name: str, runs: int, found: Path) -> None:
         def check(data: bytes) -> None:
             try:
                 reader.check_quietly(data)
-            except BaseException:  # libFuzzer saves inputs that crash or hang, but not those of exceptions
+            except BaseException:  # libFuzzer saves inputs that crash or hang, but not inputs that raise
                 (found / f"{name}-exception-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
                 raise
 
