@@ -1,4 +1,4 @@
-"""A case of the benchmark: one work on one text, who does it, how results are compared, and what came of the target."""
+"""A case of the tokenizer benchmark: one workload on one text, its contestants, comparisons and verdicts."""
 
 import statistics
 from collections.abc import Callable
@@ -10,13 +10,13 @@ import numpy as np
 from benchmarks.peers import OURS
 from benchmarks.race import EQUAL, OWN_RULES, REFERENCE, Row, best
 
-NOTHING = "nothing of ours to compare with"
-NO_TIME = "no time of ours that counts"
+NOTHING = "no result of ours to compare with"
+NO_TIME = "no valid time of ours"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was aimed at and what came of it, in words, and whether it is met."""
+    """A target, the measured result in words, and whether the target is met."""
 
     target: str
     found: str
@@ -25,8 +25,10 @@ class Verdict:
 
 @dataclass(kw_only=True)
 class Case:
-    """One work on one text of `size` bytes. limit: seconds below which no program on this machine can be, by what
-    `limit_says`. Times are judged by the minimum of each contestant."""
+    """One workload on one text of `size` bytes. Contestants are compared by their minimum times.
+
+    limit: the least seconds that any program needs on this machine. limit_says: how the limit is composed.
+    """
 
     work: str
     name: str
@@ -44,7 +46,7 @@ class Case:
         self.verdicts.append(Verdict(target=target, found=found, met=bool(met)))
 
     def judge_time(self, ours: Row | None, theirs: Row | None, factor: float, target: str) -> None:
-        """Ours must be at most `factor` of theirs; nothing is said where nobody else has a time that counts."""
+        """Judge whether our time is at most `factor` of theirs. Without a valid time of theirs there is no verdict."""
         if theirs and not (ours and ours.counts):
             self.judge(target, NO_TIME, False)
         elif theirs:
@@ -53,7 +55,7 @@ class Case:
             self.judge(target, f"{ratio:.2f} of the time of {theirs.name}{threads}", ratio <= factor)
 
     def judge_memory(self, ours: Row | None, peers: tuple[str, ...]) -> None:
-        """Peak memory beyond what was held before the call, which is the interpreter's and the libraries' own."""
+        """Judge the growth of memory during the call. Memory held before belongs to the interpreter and libraries."""
         rows = [row for row in self.rows if row.peer in peers and row.counts and row.has("peak")]
         target = f"memory beyond the interpreter's own at most that of the leanest of {' and '.join(peers)}"
         if rows and ours is None:
@@ -65,7 +67,7 @@ class Case:
             self.judge(target, found, grown[ours] <= grown[leanest])
 
     def judge_beside(self, ours: Row | None, factor: float, peer: str) -> None:
-        """The speed of another, measured in turn within the same processes, must be surpassed by `factor`."""
+        """Judge whether we are `factor` times as fast as a peer that takes turns with us in the same processes."""
         target = f"at least {factor} times {peer}'s speed"
         if ours is None:
             self.judge(target, NO_TIME, False)
@@ -82,7 +84,7 @@ def threads_name(number: int) -> str:
 
 
 def comparing_merges(orders: dict[str, list[str]]) -> Callable[[Row, Path], str]:
-    """With our merges for the same order of the single bytes: those in `orders`, else those of our first row."""
+    """Return a function that compares merges with ours for the same byte order: from `orders`, else our first row."""
 
     def compare(row: Row, result: Path) -> str:
         order = row.job["byte_order"]
@@ -98,7 +100,7 @@ def comparing_merges(orders: dict[str, list[str]]) -> Callable[[Row, Path], str]
 
 
 def comparing_ids() -> Callable[[Row, Path], str]:
-    """With the ids of our first row."""
+    """Return a function that compares ids with those of our first row."""
     expected = None
 
     def compare(row: Row, result: Path) -> str:
@@ -113,7 +115,7 @@ def comparing_ids() -> Callable[[Row, Path], str]:
 
 
 def compare_merges(merges: list[str], expected: list[str]) -> str:
-    """Pair by pair; token by token where the peer keeps no pairs."""
+    """Compare merges pair by pair, or token by token if the peer keeps no pairs."""
     if merges and " " not in merges[0]:
         expected = [merge.replace(" ", "") for merge in expected]
     if merges == expected:

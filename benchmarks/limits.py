@@ -1,4 +1,4 @@
-"""What the machine allows: the time in which memory could be read, and in which it answers at a random place."""
+"""Measure the memory bandwidth and the latency of random accesses."""
 
 import time
 from pathlib import Path
@@ -9,9 +9,9 @@ LINE = 16  # uint32 in a cache line
 
 
 def read_bandwidth(path: Path) -> float:
-    """Bytes per second at which one thread sums a file that lies in memory: the best of five."""
+    """Return the bytes per second at which one thread sums a file in memory, the best of five."""
     data = np.fromfile(path, dtype=np.uint8)
-    data = np.tile(data, -(-(1 << 27) // len(data))) if len(data) < 1 << 27 else data  # caches are smaller than that
+    data = np.tile(data, -(-(1 << 27) // len(data))) if len(data) < 1 << 27 else data  # larger than the caches
     words = data[: len(data) // 8 * 8].view(np.uint64)
     seconds = []
     for _ in range(5):
@@ -22,7 +22,7 @@ def read_bandwidth(path: Path) -> float:
 
 
 def device_bandwidth(device: str) -> float:
-    """Bytes per second at which all threads of a torch device together add up 256 MB: the best of twenty."""
+    """Return the bytes per second at which a torch device sums 256 MB, the best of twenty."""
     import torch
 
     block = torch.ones(1 << 26, device=device)
@@ -35,10 +35,7 @@ def device_bandwidth(device: str) -> float:
 
 
 def access_latency(size: int = 1 << 28, steps: int = 1 << 18) -> float:
-    """Seconds until memory answers, where each answer says where to ask next: a random ring through `size` bytes.
-
-    The best of five.
-    """
+    """Return the seconds per dependent random access, the best of five: a walk along a random ring of `size` bytes."""
     import numba
 
     lines = size // (4 * LINE)

@@ -1,4 +1,4 @@
-"""Contestants take turns, each turn in a fresh process; a time counts once its result has been checked."""
+"""Run contestants in turns, each turn in a fresh process. A time counts only after its result has been checked."""
 
 import json
 import os
@@ -20,7 +20,7 @@ REFERENCE, EQUAL, OWN_RULES = "reference", "equal", "own rules"
 class Row:
     """One contestant: its job, what each run measured, and how its result compares with ours.
 
-    result: reference, equal, own rules, or what is wrong; only the first two may be compared with.
+    result: reference, equal, own rules, or an error. Only times of the first two count.
     """
 
     peer: str
@@ -39,14 +39,14 @@ class Row:
         return bool(self.runs) and self.result in (REFERENCE, EQUAL)
 
     def take(self, verdict: str, run: dict) -> None:
-        """Keep a run and how its result compares; that the reference equals itself in later runs is no news."""
+        """Record a run and its verdict. Later runs of the reference stay the reference."""
         self.runs.append(run)
         if self.result == REFERENCE and verdict == EQUAL:
             return
         self.result = verdict if self.result in ("", verdict) else f"{self.result}, then {verdict}"
 
     def fail(self, error: str) -> None:
-        """No time of a contestant that fails counts."""
+        """Record an error and drop all times of this contestant."""
         self.runs, self.result = [], error
 
     def minimum(self, key: str = "seconds") -> float:
@@ -64,7 +64,11 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """rounds: turns of each contestant. timeout: seconds for one turn. total: no further turn after so many seconds."""
+    """Limits of a race.
+
+    rounds: turns of each contestant. timeout: seconds for one turn. total: seconds after which a contestant gets no
+    further turn.
+    """
 
     rounds: int
     timeout: float = 600
@@ -72,9 +76,9 @@ class Patience:
 
 
 def race(rows: list[Row], patience: Patience, compare: Callable[[Row, Path], str], folder: Path) -> Iterator[Row]:
-    """Run each row's job in turn, `rounds` times; yields each row before its turn, for whoever shows progress.
+    """Run each row's job in turn, `rounds` times. Yields each row before its turn so that callers can show progress.
 
-    compare(row, file with its result) says how the result compares. A row that fails has no times and no more turns.
+    compare(row, result file) returns the verdict. A row that fails loses its times and gets no more turns.
     """
     result = folder / "result.npy"
     spent = dict.fromkeys(rows, 0.0)
@@ -94,7 +98,7 @@ def race(rows: list[Row], patience: Patience, compare: Callable[[Row, Path], str
 
 
 def run_job(job: dict, threads: int, timeout: float = 600, extra_environment: dict[str, str] | None = None) -> dict:
-    """One job in a fresh process: its answer, or an `error`."""
+    """Run one job in a fresh process and return its answer, or an `error`."""
     words = [sys.executable, "-m", "benchmarks.worker", json.dumps(job)]
     settings = os.environ | environment(threads) | (extra_environment or {})
     try:
@@ -102,13 +106,13 @@ def run_job(job: dict, threads: int, timeout: float = 600, extra_environment: di
     except subprocess.TimeoutExpired:
         return {"error": f"took more than {timeout:.0f} s"}
     if finished.returncode or not finished.stdout:
-        said = finished.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-        return {"error": f"ended with status {finished.returncode}: {said[0]}"[:200]}
+        last = finished.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        return {"error": f"ended with status {finished.returncode}: {last[0]}"[:200]}
     return json.loads(finished.stdout)
 
 
 def best(rows: list[Row], peers: set[str] | None = None, threads: int | None = None) -> Row | None:
-    """The fastest row that counts: of some peers, or of all but us; with at most so many threads."""
+    """Return the fastest valid row of `peers` (default: all but us) with at most `threads` threads."""
     found = [
         row
         for row in rows

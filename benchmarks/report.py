@@ -1,4 +1,4 @@
-"""The result as Markdown: what was aimed at first, then every measurement."""
+"""Format the result of the tokenizer benchmark as Markdown: the targets, then every measurement."""
 
 import statistics
 
@@ -9,23 +9,23 @@ from benchmarks.race import EQUAL, REFERENCE
 def markdown(result: dict) -> str:
     device = result["device"]
     lines = [
-        "# The tokenizer beside its peers",
+        "# The tokenizer compared with its peers",
         "",
         f"`{result['command']}` on {device['processor']}, {device['cores']} cores, {device['memory_gb']} GB; "
-        f"{device['system']}, Python {device['python']}. One thread reads {device['read_gb_per_s']} GB of memory a "
-        f"second and waits {device['access_ns']} ns for a random place in it.",
+        f"{device['system']}, Python {device['python']}. One thread reads {device['read_gb_per_s']} GB/s "
+        f"from memory; a random access takes {device['access_ns']} ns.",
         "",
         ", ".join(f"{peer} {version or 'not installed'}" for peer, version in result["versions"].items()) + ".",
         "",
-        "Contestants take turns, each turn in a fresh process. The clock runs from the call (imports done, kernels "
-        "loaded from their cache, vocabulary loaded) to the result, reading the file included. A time counts only "
-        "where the result is *equal* to ours (the *reference*), and the minimum is what is compared. The limit is what "
-        "memory alone would take one thread.",
+        "Contestants take turns, each turn in a fresh process. The clock starts after imports, with kernels loaded "
+        "from their cache and the vocabulary loaded. It includes reading the file. A time counts only if the result "
+        "is *equal* to ours (the *reference*). Contestants are compared by their minimum. The limit is the time that "
+        "one thread needs for memory accesses alone.",
         "",
         *_texts(result["texts"]),
         "## Targets",
         "",
-        "| work | | target | found | |",
+        "| workload | text | target | measured | verdict |",
         "|---|---|---|---|---|",
     ]
     for case in result["cases"]:
@@ -39,12 +39,12 @@ def markdown(result: dict) -> str:
 
 
 def _texts(texts: list[dict]) -> list[str]:
-    says = "- {name}: {bytes:,} bytes, {source}, SHA-256 {sha256:.12}"
-    return [*(says.format(**text) for text in texts), ""]
+    line = "- {name}: {bytes:,} bytes, {source}, SHA-256 {sha256:.12}"
+    return [*(line.format(**text) for text in texts), ""]
 
 
 def _case(case: dict) -> list[str]:
-    """Columns that nobody has anything to say in are left out; the fastest come first."""
+    """Return the table of a case, fastest first and without empty columns, then its limit and notes."""
     columns = {
         "contestant": lambda row: f"{row['peer']}, {row['way']}" if row["way"] else row["peer"],
         "threads": lambda row: str(row["threads"]) if any(r["threads"] > 1 for r in case["rows"]) else "",
@@ -52,12 +52,12 @@ def _case(case: dict) -> list[str]:
         "median": lambda row: duration(statistics.median(_values(row, "seconds"))),
         "runs": lambda row: str(len(row["runs"])),
         "MB/s": lambda row: f"{case['size'] / min(_values(row, 'seconds')) / 1e6:,.0f}" if case["size"] else "",
-        "again": lambda row: duration(min(_values(row, "again"))),
-        "times tiktoken": lambda row: f"{statistics.median(_ratios(row)):.2f}",
+        "second pass": lambda row: duration(min(_values(row, "again"))),
+        "speed relative to tiktoken": lambda row: f"{statistics.median(_ratios(row)):.2f}",
         "cores busy": lambda row: f"{statistics.median(_ratios(row, 'processor')):.1f}",
         "loading": lambda row: duration(min(_values(row, "loading"))),
         "peak MB": lambda row: f"{statistics.median(_values(row, 'peak')) / 1e6:,.0f}",
-        "of these before": lambda row: f"{statistics.median(_values(row, 'before')) / 1e6:,.0f}",
+        "MB before": lambda row: f"{statistics.median(_values(row, 'before')) / 1e6:,.0f}",
         "result": lambda row: row["result"],
     }
     rows = sorted(case["rows"], key=lambda row: min(_values(row, "seconds"), default=float("inf")))

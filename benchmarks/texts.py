@@ -1,4 +1,4 @@
-"""The texts that are measured: plain UTF-8 files, made in a folder of their own from material that is at hand."""
+"""The texts of the tokenizer benchmark: UTF-8 files, made in a temporary folder from the available corpora."""
 
 import json
 import lzma
@@ -15,11 +15,10 @@ CODE_BYTES = 50_000_000
 QUICK_BYTES = 2_000_000
 SEPARATOR = "\x1e<|piece|>\x1e"
 
-# Before a space that follows anything but white space both patterns split, whatever stands around: the pieces of a text
-# that is cut there have together the pretokens, and so the ids, of the whole.
+# Both patterns always split between a non-space and a space. Cutting a text there keeps its pretokens and its ids.
 CUT = re.compile(r"\S(?= )")
 
-# What kernels and thread pools are warmed up with: every path is taken, nothing that matters is learned.
+# Warms up kernels and thread pools: it reaches every code path but none of the measured texts.
 WARM_UP = (
     "Don't panic: 3.14159 is \tnot 22/7, naïve reader!\r\n\n   It's 1234567 o'clock in 東京, Αθήνα; שלום, สวัสดี 🙂🙂\n"
     "def pneumonoultramicroscopicsilicovolcanoconiosis(self): return __counterrevolutionaries__  # \u00a0x\u0301\n"
@@ -28,7 +27,7 @@ WARM_UP = (
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A file, and the same with `SEPARATOR` between pieces: peers that run only documents in parallel read that one."""
+    """A text file, and a copy with `SEPARATOR` between pieces for peers that only run documents in parallel."""
 
     name: str
     path: Path
@@ -41,7 +40,7 @@ class Text:
 
 
 def pieces(text: str, size: int = 1 << 16) -> list[str]:
-    """Cut a text into pieces of about `size` characters that have together the same pretokens."""
+    """Cut a text into pieces of about `size` characters. Together they have the pretokens of the text."""
     parts, start = [], 0
     while len(text) - start > size and (cut := CUT.search(text, start + size)):
         parts.append(text[start : cut.end()])
@@ -53,18 +52,18 @@ def pieces(text: str, size: int = 1 << 16) -> list[str]:
 def write_text(folder: Path, name: str, text: str, source: str) -> Text:
     path, separated = folder / f"{name}.txt", folder / f"{name}.separated.txt"
     path.write_bytes(text.encode())
-    # A text that has the separator itself stays one document.
+    # A text that contains the separator stays one document.
     separated.write_bytes((text if SEPARATOR in text else SEPARATOR.join(pieces(text))).encode())
     return Text(name=name, path=path, separated=separated, source=source)
 
 
 def corpora(folder: Path, files: list[Path], quick: bool) -> list[Text]:
-    """The files named, else English, code and multilingual text as far as it is there. Code is there with Python."""
+    """Return the given files, else the available ones of English, code (from Python itself) and multilingual text."""
     limit = QUICK_BYTES if quick else None
     if files:
         named = {path.stem: (str(path), _head(_read(path), limit)) for path in files}
         if len(named) < len(files):
-            raise SystemExit("give files whose names differ in more than their endings")
+            raise SystemExit("two files have the same name without suffix; rename one")
     else:
         named = {
             "english": ("books and enwiki", _documents(["books", "enwiki"], limit)),
@@ -75,7 +74,7 @@ def corpora(folder: Path, files: list[Path], quick: bool) -> list[Text]:
 
 
 def hard_texts(folder: Path, size: int) -> list[Text]:
-    """Single inputs of `size` bytes on which tokenizers have been slow: they offer no, or too many, places to split."""
+    """Return single inputs of `size` bytes that are slow for some tokenizers: no places to split, or too many."""
     import numpy as np
 
     draw = np.random.default_rng(0)
@@ -125,7 +124,7 @@ def _documents(names: list[str], limit: int | None) -> str:
 
 
 def _code(limit: int) -> str:
-    """Python sources of this interpreter and its site-packages, in order of their path, up to `limit` bytes."""
+    """Return Python sources of this interpreter and its site-packages, sorted by path, up to `limit` bytes."""
     texts, left = [], limit
     for path in _sources():
         try:
@@ -155,5 +154,5 @@ def _read(path: Path) -> str:
 
 
 def _head(text: str, limit: int | None) -> str:
-    """The first `limit` bytes of a text, whole characters only."""
+    """Return the first `limit` bytes of a text, cut at a character boundary."""
     return text if limit is None else text.encode()[:limit].decode(errors="ignore")

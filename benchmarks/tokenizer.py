@@ -1,9 +1,9 @@
-"""The tokenizer beside every peer that pip installs, on the same texts, with the same results.
+"""Compare the tokenizer with every peer that pip installs, on the same texts and with equal results.
 
     python -m benchmarks.tokenizer [FILE...] [--works training,encoding] [--rounds 5] [--quick]
 
-Without files: English, Python code and multilingual text, as far as there is material at hand. Results go to
-`benchmarks/results/` where everything was measured, else to a folder of their own, as JSON and as a table in Markdown.
+The default texts are English, Python code and multilingual text, as far as they are available. A complete run writes
+JSON and Markdown to `benchmarks/results/`, any other run to a temporary folder.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from benchmarks.peers.encoding import VocabularyFiles
 from benchmarks.race import Patience, Row
 from benchmarks.report import duration, markdown
 from benchmarks.texts import SHARED, Text, corpora
-from benchmarks.works import WORKS, Session
+from benchmarks.workloads import WORKLOADS, Session
 from tokenizer import Tokenizer
 
 RESULTS = Path(__file__).parent / "results"
@@ -38,33 +38,34 @@ CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Measure the tokenizer beside its peers."""
+    """Compare the tokenizer with its peers."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """Texts in UTF-8, instead of the corpora at hand."""
-    works: str = ",".join(WORKS)
-    """Which works, with commas between."""
+    """UTF-8 text files to use instead of the default texts."""
+    works: str = ",".join(WORKLOADS)
+    """Workloads, separated by commas."""
     peers: str = ",".join(peer for peer in DISTRIBUTIONS if peer != OURS)
-    """Which peers, with commas between."""
+    """Peers, separated by commas."""
     threads: tuple[int, ...] = (1, 2)
     """Numbers of threads."""
     rounds: int = 5
-    """Turns of each contestant; one that has taken 20 s has no further turn."""
+    """Turns of each contestant; none starts after 20 s in total."""
     vocab_size: int = 32000
-    """Entries to train."""
+    """Vocabulary size for training."""
     vocabulary: Path | None = None
-    """A .tiktoken file with the pattern cl100k to encode with, not cl100k_base or one trained on the first text."""
+    """.tiktoken file for encoding, pattern cl100k; default: cl100k_base, or a vocabulary trained on the first text."""
     quick: bool = False
-    """Two megabytes of each text, 2,000 entries and one round: whether everything runs."""
+    """Smoke test: 2 MB of each text, 2,000 entries, one round."""
     out: Path | None = None
-    """The folder for the results."""
+    """Results folder."""
 
 
 def main(options: Options) -> int:
-    works, peers = _chosen("works", options.works, WORKS), _chosen("peers", options.peers, DISTRIBUTIONS)
+    workloads, peers = _chosen("works", options.works, WORKLOADS), _chosen("peers", options.peers, DISTRIBUTIONS)
     console = Console(stderr=True)
-    whole = len(works) == len(WORKS) and len(peers) == len(DISTRIBUTIONS) - 1 and not (options.files or options.quick)
-    out = options.out or (RESULTS if whole else Path(tempfile.gettempdir()) / "bytelm-benchmarks")
+    all_peers = len(peers) == len(DISTRIBUTIONS) - 1
+    complete = len(workloads) == len(WORKLOADS) and all_peers and not (options.files or options.quick)
+    out = options.out or (RESULTS if complete else Path(tempfile.gettempdir()) / "bytelm-benchmarks")
     with tempfile.TemporaryDirectory(prefix="bytelm-benchmarks-") as temporary, console.status("texts") as status:
         folder = Path(temporary)
         texts = corpora(folder, list(options.files), options.quick)
@@ -105,9 +106,9 @@ def main(options: Options) -> int:
         )
         stopped = False
         try:
-            for work in works:
+            for workload in workloads:
                 before = len(cases)
-                WORKS[work](session)
+                WORKLOADS[workload](session)
                 for case in cases[before:]:
                     for verdict in case.verdicts:
                         met = "[green]met[/]" if verdict.met else "[red]missed[/]"
@@ -131,7 +132,7 @@ def write(folder: Path, result: dict) -> None:
 
 
 def vocabulary_files(folder: Path, named: Path | None, text: Text, vocab_size: int) -> VocabularyFiles:
-    """The vocabulary to encode with, in both of its forms."""
+    """Return the encoding vocabulary as ranks and as tokenizer.json."""
     ranks = named or SHARED / "vectors" / "cl100k" / "cl100k_base.tiktoken"
     if ranks.is_file():
         tokenizer = Tokenizer.load(ranks, pattern="cl100k")
@@ -152,11 +153,11 @@ def describe(text: Text) -> dict:
     return {"name": text.name, "bytes": text.size, "source": text.source, "sha256": digest}
 
 
-def _chosen(what: str, names: str, known) -> list[str]:
+def _chosen(option: str, names: str, known) -> list[str]:
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     for name in chosen:
         if name not in known:
-            raise SystemExit(f"--{what}: there is no {name}; there are {', '.join(known)}")
+            raise SystemExit(f"--{option}: unknown name {name!r}; choose from {', '.join(known)}")
     return [name for name in known if name in chosen and name != OURS]
 
 

@@ -1,7 +1,7 @@
-"""One measurement in a process of its own: `python -m benchmarks.worker JOB`, a JSON object, answers with another.
+"""Run one measurement in its own process: `python -m benchmarks.worker JOB` reads and prints a JSON object.
 
-Imports, cached kernels and thread pools are warmed up on a small text, with objects that are then thrown away. The
-clock runs from the call to the result; writing it to the job's `result` is not timed.
+A small text first warms up imports, cached kernels and thread pools, with separate objects. The clock runs from the
+call to the result; writing the result to the job's `result` file is not timed.
 """
 
 import gc
@@ -22,7 +22,7 @@ from benchmarks.texts import WARM_UP, documents, write_text
 
 def main() -> None:
     job = json.loads(sys.argv[1])
-    # Some peers print; the answer goes out alone.
+    # Some peers print: only the answer may go to standard output.
     answers = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def train(job: dict, folder: Path) -> dict:
-    """The merges, one a line in hexadecimal, as a pair or as the token that it makes."""
+    """Train, and write the merges in hexadecimal: one per line, as a pair or as the merged token."""
     from benchmarks.peers.training import TRAINERS
 
     trainer = TRAINERS[job["peer"], job["way"]]
@@ -55,7 +55,7 @@ def train(job: dict, folder: Path) -> dict:
 
 
 def phases(job: dict, folder: Path) -> dict:
-    """Where the time of our training goes."""
+    """Return the seconds of counting and of merging in our training."""
     from tokenizer import Tokenizer, count_pretokens
 
     def run(path, vocab_size):
@@ -70,7 +70,7 @@ def phases(job: dict, folder: Path) -> dict:
 
 
 def encode(job: dict, folder: Path) -> dict:
-    """The ids, as numpy writes an array of uint32."""
+    """Encode a file, and write the ids as a .npy array of uint32."""
     import numpy as np
 
     warm_up = write_text(folder, "warm-up", WARM_UP, "")
@@ -94,7 +94,7 @@ def encode(job: dict, folder: Path) -> dict:
 
 
 def decode(job: dict, folder: Path) -> dict:
-    """The bytes; ids come as what the peer takes, made before the clock runs."""
+    """Decode ids, and write the bytes. Ids are converted to the peer's input type before the clock starts."""
     import numpy as np
 
     encoder, ids = _encoder(job), np.load(job["ids"])
@@ -107,7 +107,7 @@ def decode(job: dict, folder: Path) -> dict:
 
 
 def document(job: dict, folder: Path) -> dict:
-    """The median over documents encoded to lists, in turn with tiktoken, all of them seen before."""
+    """Return the median seconds to encode a document to a list, in turn with tiktoken. All documents are warmed up."""
     encoders = [_encoder(job), _encoder(job | {"peer": "tiktoken", "way": ""})]
     texts = documents(Path(job["path"]), job["documents"])
     expected = [encoders[1].encode_document(text) for text in texts]
@@ -126,7 +126,7 @@ def document(job: dict, folder: Path) -> dict:
 
 
 def first_use(job: dict, folder: Path) -> dict:
-    """Seconds of the first training and the first encoding of a process, beyond `import numba`."""
+    """Return the seconds of a process's `import numba`, first training and first encoding."""
     started = time.perf_counter()
     import numba  # noqa: F401
 
@@ -162,9 +162,9 @@ def _encoder(job: dict) -> Any:
 
 
 def measured(call: Callable[[], Any]) -> tuple[Any, dict]:
-    """The call's result; its wall and processor seconds, and the bytes of memory held before it and at most in it."""
+    """Return the call's result and its wall-clock seconds, CPU seconds, memory before and peak memory in bytes."""
     gc.collect()
-    before = _forget_peak()
+    before = _reset_peak()
     processor, started = time.process_time(), time.perf_counter()
     result = call()
     seconds = time.perf_counter() - started
@@ -172,8 +172,8 @@ def measured(call: Callable[[], Any]) -> tuple[Any, dict]:
     return result, {"seconds": seconds, "processor": processor, "before": before, "peak": _memory("VmHWM")}
 
 
-def _forget_peak() -> int | None:
-    """Set the peak of memory to what is held now, where the system can."""
+def _reset_peak() -> int | None:
+    """Reset the peak of memory if the system can, and return the bytes held now."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return _memory("VmRSS")

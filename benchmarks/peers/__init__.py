@@ -1,4 +1,4 @@
-"""The tokenizers that we are measured beside: which distribution brings each, and how it is told its threads."""
+"""The peers of the tokenizer benchmark: their distributions, and how to set their number of threads."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -13,8 +13,8 @@ DISTRIBUTIONS = {
     "sentencepiece": "sentencepiece",
     "fastokens": "fastokens",
     "tokie": "tokie",
-    "splintr": "splintr-rs",  # what is called splintr is another package
-    "quicktok": "quicktok-v1",  # what is called quicktok is another package
+    "splintr": "splintr-rs",  # the distribution "splintr" is another package
+    "quicktok": "quicktok-v1",  # the distribution "quicktok" is another package
     "riptoken": "riptoken",
     "rs-bpe": "rs-bpe",
     "tiktoken": "tiktoken",
@@ -29,9 +29,9 @@ def installed_version(peer: str) -> str | None:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """What tells libraries that take no argument for it how many threads to use; nothing is fetched or left behind.
+    """Return environment variables that set the number of threads and disable downloads and caches.
 
-    Byte code is kept of sources that pip did not install, as pip keeps it of those that it did.
+    Byte code is written for sources that pip did not install, as pip does for those that it installs.
     """
     return {
         "PYTHONDONTWRITEBYTECODE": "",

@@ -1,8 +1,8 @@
-"""How each peer encodes and decodes, by the fastest interface that it offers for the work.
+"""Adapters for encoding and decoding: each uses the peer's fastest interface for the workload.
 
-An encoder is made from a vocabulary with the pattern cl100k. `encode_file` gives the ids of the whole file in parts:
-one array where the peer makes one, lists where it makes lists. Libraries that only share out documents are given pieces
-of the text that together have the ids of the whole.
+An encoder is built from a vocabulary with the pattern cl100k. `encode_file` returns the ids of the whole file in parts,
+as the arrays or lists that the peer makes. Libraries that only run documents in parallel get pieces of the text, which
+together have the ids of the whole.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ Parts = Iterable[Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyFiles:
-    """The same vocabulary as ranks (.tiktoken) and as tokenizer.json. Some peers only have the published one."""
+    """One vocabulary as ranks (.tiktoken) and as tokenizer.json. published: whether it is cl100k_base."""
 
     ranks: str
     json: str
@@ -27,9 +27,10 @@ class VocabularyFiles:
 
 
 class Encoder(Protocol):
-    """decodes_arrays: whether `decode` takes a numpy array of uint32 rather than a list.
+    """The interface of an encoding adapter.
 
-    threads: at most so many are of any use.
+    decodes_arrays: whether `decode` takes a numpy array of uint32 rather than a list.
+    threads: the most threads that the peer can use.
     """
 
     decodes_arrays: bool = False
@@ -64,7 +65,7 @@ class Bytelm(Encoder):
 
 
 class GigatokenFiles(Encoder):
-    """Its file interface, the one that it recommends."""
+    """gigatoken's file interface, which it recommends."""
 
     decodes_arrays = True
 
@@ -88,7 +89,7 @@ class GigatokenFiles(Encoder):
 
 
 class GigatokenBytes(GigatokenFiles):
-    """One call with the whole text, which runs on one thread."""
+    """gigatoken's interface for one text, which runs on one thread."""
 
     threads = 1
 
@@ -100,7 +101,7 @@ class Fastokens(Encoder):
     def __init__(self, files):
         from fastokens import Tokenizer
 
-        # The name of the encoding stands for its scanner of that pattern, five times as fast as the regex.
+        # The name of the encoding selects its scanner for that pattern, five times as fast as the regex.
         self.tokenizer = Tokenizer.from_tiktoken(files.ranks, encoding="cl100k_base", special_tokens={})
 
     def encode_file(self, path, separated, threads):
@@ -253,7 +254,7 @@ class HuggingFace(Encoder):
         return self.tokenizer.decode(ids)
 
 
-# By peer, and by way of calling it where there are several.
+# By peer and, if it has several, by interface.
 ENCODERS: dict[tuple[str, str], type[Encoder]] = {
     (OURS, ""): Bytelm,
     ("gigatoken", "encode_files"): GigatokenFiles,

@@ -1,13 +1,13 @@
-"""The shortest program with which each peer answers from process start: load a vocabulary, print the ids of a text.
+"""The shortest program of each peer that loads a vocabulary and prints the ids of a text.
 
-The arguments of each are the vocabulary's ranks, its tokenizer.json, and tiktoken's spelling of the pattern.
+Each takes three arguments: the vocabulary's ranks, its tokenizer.json, and the pattern as tiktoken writes it.
 """
 
 from benchmarks.peers import OURS
 
 TEXT = "hello world"
 
-# What every Python program with these imports takes.
+# Lower bounds: programs that only import.
 FLOORS = {
     "python": "pass",
     "import numpy": "import numpy",

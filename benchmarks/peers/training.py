@@ -1,8 +1,8 @@
-"""How each peer trains a vocabulary on one file.
+"""Adapters that train a vocabulary on one file.
 
-A trainer reads the file, trains, and returns a function that lists the merges, which is no part of its time: as
-pairs of bytes, or as tokens where the peer keeps no pairs. Libraries that only share out documents are given pieces of
-the text that split as the whole does.
+A trainer reads the file, trains, and returns a function that lists the merges, which is not timed. The merges are pairs
+of bytes, or tokens if the peer keeps no pairs. Libraries that only run documents in parallel get pieces of the text,
+which have the pretokens of the whole.
 """
 
 import io
@@ -19,10 +19,10 @@ Merges = list[tuple[bytes, bytes]] | list[bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """train(path, vocab_size, pattern, threads) -> the function that lists the merges.
+    """One interface of a peer: train(path, vocab_size, pattern, threads) returns the function that lists the merges.
 
-    byte_order: of the merges of ours that these are compared with; None for rules of its own. threads: at most so many
-    are of any use.
+    byte_order: the order of single bytes in the comparison with ours; None if the peer has its own rules.
+    threads: the most threads that the peer can use.
     """
 
     train: Callable[[Path, int, str, int], Callable[[], Merges]]
@@ -49,7 +49,7 @@ def gigatoken(path: Path, vocab_size: int, pattern: str, threads: int):
 def ffbpe(path: Path, vocab_size: int, pattern: str, threads: int):
     import ffbpe
 
-    # It has scanners of its own for patterns in tiktoken's spelling, five times as fast as its regex engine.
+    # It has scanners for patterns as tiktoken writes them, five times as fast as its regex engine.
     counter = ffbpe.PreTokenizer([], pat_str=tiktoken_spelling(pattern)).word_counter()
     if threads == 1:
         counter.add_text(_read(path))
@@ -61,7 +61,7 @@ def ffbpe(path: Path, vocab_size: int, pattern: str, threads: int):
 
 
 def ffbpe_from_file(path: Path, vocab_size: int, pattern: str, threads: int):
-    """Slower, and with less memory."""
+    """Train with ffbpe's interface that is slower but uses less memory."""
     import ffbpe
 
     words = ffbpe.PreTokenizer([], pat_str=tiktoken_spelling(pattern)).get_words_from_file(path)
@@ -117,7 +117,7 @@ def sentencepiece(path: Path, vocab_size: int, pattern: str, threads: int):
     return lambda: [model.getvalue()]
 
 
-# By peer, and by way of calling it where there are several.
+# By peer and, if it has several, by interface.
 TRAINERS: dict[tuple[str, str], Trainer] = {
     (OURS, ""): Trainer(train=bytelm, byte_order="gpt2"),
     ("gigatoken", ""): Trainer(train=gigatoken, byte_order="gpt2", patterns=("gpt2",)),
@@ -131,7 +131,7 @@ TRAINERS: dict[tuple[str, str], Trainer] = {
 
 
 def tiktoken_spelling(pattern: str) -> str:
-    """A pattern as the installed tiktoken spells it; loads no vocabulary."""
+    """Return a pattern as the installed tiktoken writes it, without loading a vocabulary."""
     from unittest.mock import patch
 
     import tiktoken_ext.openai_public as public
@@ -158,12 +158,12 @@ def _ffbpe_merges(trainer, vocab_size: int) -> Callable[[], Merges]:
 
 
 def _learned(ids: dict[bytes, int]) -> list[bytes]:
-    """The tokens of a vocabulary in the order in which they were learned, without the 256 bytes."""
+    """Return the tokens of a vocabulary in the order of learning, without the 256 bytes."""
     return sorted(ids, key=ids.__getitem__)[256:]
 
 
 def _from_byte_level(text: str) -> bytes:
-    """GPT-2's spelling of bytes: printable ones as themselves, the others from U+0100 on, in their order."""
+    """Return the bytes of a token in GPT-2's notation: printable bytes stand for themselves, others start at U+0100."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     return bytes(others[ord(c) - 256] if ord(c) >= 256 else ord(c) for c in text)

@@ -1,4 +1,4 @@
-"""The benchmark compares what it says: each peer's adapter gives our merges and ids, and a result is written whole."""
+"""Each peer's adapter gives our merges and ids, and the benchmark writes complete results."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
 from benchmarks.peers.training import TRAINERS, bytelm
 from benchmarks.race import Patience, Row, race, run_job
 from benchmarks.texts import CUT, hard_texts, pieces, write_text
-from benchmarks.works import PATTERNS, _start
+from benchmarks.workloads import PATTERNS, _start
 from tokenizer import Tokenizer, count_pretokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """100 kB of the standard library and some of other scripts."""
+    """Return 100 kB of the standard library and a few lines in other scripts."""
     sources = [*Path(json.__file__).parent.glob("*.py"), Path(os.__file__), Path(subprocess.__file__)]
     content = "".join(path.read_text(encoding="utf-8") for path in sorted(sources))[:100_000]
     content += "naïve café — 東京と大阪; שלום ไม่เป็นไร 🙂🙂 ½²Ⅷ   \r\n\r\n\tWE'LL it's 1234567\n" * 20 + "end"
@@ -78,7 +78,7 @@ def test_every_encoder_gives_our_ids(text, vocabulary, monkeypatch, peer, way, t
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_pieces_of_a_text_have_together_its_pretokens(text, pattern):
+def test_pieces_of_a_text_have_the_pretokens_of_the_whole(text, pattern):
     content = text.path.read_text(encoding="utf-8")
     parts = pieces(content, 100)
     assert len(parts) > 500
@@ -93,7 +93,7 @@ def test_hard_inputs_have_the_size_they_say_and_stay_whole(tmp_path):
         assert hard.separated == hard.path
 
 
-def test_a_result_that_differs_is_said_to_and_where():
+def test_a_comparison_names_the_first_difference():
     merges = ["61 62", "6162 63", "64 65"]
     assert compare_merges(["6162", "616263", "6465"], merges) == "equal"
     assert compare_merges(["61 62", "61 6263", "64 65"], merges) == "differs from merge 2 on"
@@ -114,7 +114,7 @@ def test_a_contestant_that_fails_is_a_row_without_a_time(text, tmp_path):
     assert "took more than 0 s" in run_job(job | {"vocab_size": 300, "pattern": "gpt2"}, 1, timeout=0.01)["error"]
 
 
-def test_our_first_run_which_others_are_compared_with_counts_in_every_round(text, tmp_path):
+def test_the_reference_run_stays_the_reference_in_every_round(text, tmp_path):
     job = {"task": "train", "peer": OURS, "way": "", "path": str(text.path), "threads": 1, "byte_order": "gpt2"}
     ours = Row(peer=OURS, job=job | {"vocab_size": 300, "pattern": "gpt2"})
     turns = list(race([ours], Patience(rounds=2), comparing_merges({}), tmp_path))
@@ -122,7 +122,7 @@ def test_our_first_run_which_others_are_compared_with_counts_in_every_round(text
     assert (ours.result, len(ours.runs), ours.counts) == ("reference", 2, True)
 
 
-def test_a_target_is_met_only_by_a_time_of_ours_that_counts():
+def test_a_target_is_met_only_by_a_valid_time_of_ours():
     def judged(*verdicts, failed=False):
         ours, theirs = Row(peer=OURS), Row(peer="gigatoken")
         for verdict in verdicts:
@@ -136,7 +136,7 @@ def test_a_target_is_met_only_by_a_time_of_ours_that_counts():
         case.judge_beside(case.ours(1), 10, "tiktoken")
         return ours.result, [(verdict.found, verdict.met) for verdict in case.verdicts]
 
-    none = [("no time of ours that counts", False)] * 3
+    none = [("no valid time of ours", False)] * 3
     met = [("0.40 of the time of gigatoken", True), ("0 MB, gigatoken 0 MB", True), ("11.0 times", True)]
     assert judged("reference", "equal", "equal") == ("reference", met)
     assert judged("equal", "equal") == ("equal", met)
@@ -148,11 +148,11 @@ def test_a_target_is_met_only_by_a_time_of_ours_that_counts():
 def test_a_program_that_ends_badly_has_no_time_to_its_ids():
     assert _start("print([1, 2])", [], dict(os.environ))["ids"] == [1, 2]
     assert "ended with status 1: OSError: gone" in _start("raise OSError('gone')", [], dict(os.environ))["error"]
-    assert "no list of ids" in _start("print('a warning')", [], dict(os.environ))["error"]
+    assert "not a list of ids" in _start("print('a warning')", [], dict(os.environ))["error"]
 
 
 def test_a_quick_run_writes_json_and_markdown(text, tmp_path):
-    """With the peers that the tests have anyway, as another program would run it."""
+    """Run the command line with the peers that are test dependencies."""
     out = tmp_path / "out"
     words = [sys.executable, "-m", "benchmarks.tokenizer", str(text.path), "--quick", "--threads", "1"]
     words += ["--works", "training,encoding,start", "--peers", "rustbpe,tiktoken", "--out", str(out)]
@@ -173,7 +173,7 @@ def test_a_quick_run_writes_json_and_markdown(text, tmp_path):
         assert case["name"] in measurements
         for verdict in case["verdicts"]:
             assert verdict["found"] in targets
-    # Tables are tables: as many cells in each line as in the one before.
+    # All lines of a table have the same number of cells.
     for above, below in pairwise(measurements.splitlines()):
         if above.startswith("|") and below.startswith("|"):
             assert above.count("|") == below.count("|")

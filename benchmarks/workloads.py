@@ -1,4 +1,4 @@
-"""The works that are measured: for each its cases, the contestants, what must be equal, the limit and the target."""
+"""The workloads of the tokenizer benchmark: each defines cases, contestants, comparisons, limits and targets."""
 
 import json
 import os
@@ -22,12 +22,12 @@ from benchmarks.race import EQUAL, REFERENCE, Patience, Row, best, race, run_job
 from benchmarks.texts import ROOT, Text, hard_texts, size_name
 
 PATTERNS = ("gpt2", "cl100k")
-READ_ONCE = "the bytes read once"
+READ_ONCE = "reading the bytes once"
 
 
 @dataclass(kw_only=True)
 class Session:
-    """What all works share. begin(case) is told of a case and keeps it; show(case, row) is told whose turn it is."""
+    """Settings that all workloads share. begin(case) registers a case; show(case, row) reports whose turn it is."""
 
     texts: list[Text]
     vocabulary: VocabularyFiles
@@ -48,21 +48,21 @@ class Session:
             self.show(case, row)
 
     def limit(self, text: Text, pattern: str) -> dict:
-        """Every byte read once, and memory asked once for every distinct pretoken; nothing else."""
+        """Return the seconds to read every byte once and to access memory once per distinct pretoken."""
         from tokenizer import count_pretokens
 
         distinct = len(count_pretokens(text.path, pattern))
-        reading, asking = text.size / self.bandwidth, distinct * self.latency
-        says = f"{reading * 1e3:.1f} ms to read the bytes, {asking * 1e3:.1f} ms for {distinct:,} distinct pretokens"
-        return {"size": text.size, "limit": reading + asking, "limit_says": says}
+        reading, lookups = text.size / self.bandwidth, distinct * self.latency
+        parts = f"{reading * 1e3:.1f} ms to read the bytes, {lookups * 1e3:.1f} ms for {distinct:,} distinct pretokens"
+        return {"size": text.size, "limit": reading + lookups, "limit_says": parts}
 
-    def rows(self, ways: dict[tuple[str, str], Any], threads: tuple[int, ...], job: dict) -> list[Row]:
-        """A row for every way that is wanted, at every number of threads that it has a use for."""
+    def rows(self, adapters: dict[tuple[str, str], Any], threads: tuple[int, ...], job: dict) -> list[Row]:
+        """Return a row for each interface of the selected peers and each number of threads that it supports."""
         return [
             Row(peer=peer, way=way, threads=n, job=job | {"peer": peer, "way": way, "threads": n})
             for n in threads
-            for (peer, way), using in ways.items()
-            if self.wanted(peer) and n <= (using.threads or n)
+            for (peer, way), adapter in adapters.items()
+            if self.wanted(peer) and n <= (adapter.threads or n)
         ]
 
     def encoders(self, threads: tuple[int, ...], text: Text, **job) -> list[Row]:
@@ -70,7 +70,7 @@ class Session:
         return self.rows(ENCODERS, threads, job)
 
     def peers(self, text: Text, **job) -> list[Row]:
-        """A row for every peer that encodes, on one thread, where the way of encoding a file is not the matter."""
+        """Return one single-threaded row for each encoder, without distinguishing its interfaces for files."""
         rows = {row.peer: row for row in self.encoders((1,), text, **job)}
         for row in rows.values():
             row.way = ""
@@ -78,7 +78,7 @@ class Session:
 
 
 def training(session: Session) -> None:
-    """A vocabulary of the same merges, ours beside each trainer's with its own order of the single bytes."""
+    """Train a vocabulary. Merges are compared with ours for the same order of the single bytes."""
     for text in session.texts:
         for pattern in PATTERNS:
             job = {"task": "train", "path": str(text.path), "vocab_size": session.vocab_size, "pattern": pattern}
@@ -99,25 +99,25 @@ def training(session: Session) -> None:
 
 
 def encoding(session: Session) -> None:
-    """The ids of a whole file, one document, by an encoder that has seen no text before."""
+    """Encode a whole file as one document with a new encoder."""
     for text in session.texts:
         rows = session.encoders(session.threads, text, task="encode", again=True)
         case = Case(work="encoding", name=text.name, rows=rows, **session.limit(text, "cl100k"))
         session.race(case, comparing_ids())
-        speed, says = (1.5, "1.5 times gigatoken's speed") if text.name == "multilingual" else (1, "gigatoken's speed")
+        speed, name = (1.5, "1.5 times gigatoken's speed") if text.name == "multilingual" else (1, "gigatoken's speed")
         for threads in session.threads:
             theirs = best(case.rows, {"gigatoken"}, threads)
-            case.judge_time(case.ours(threads), theirs, 1 / speed, f"at least {says}, {threads_name(threads)}")
+            case.judge_time(case.ours(threads), theirs, 1 / speed, f"at least {name}, {threads_name(threads)}")
         if (ours := case.ours(min(session.threads))) and ours.has("again"):
-            cold = 1 - ours.minimum("again") / ours.minimum()
+            saved = 1 - ours.minimum("again") / ours.minimum()
             case.notes.append(
-                f"ours on {threads_name(ours.threads)}: {cold:.0%} of the time is what a second pass over the text "
-                "does not pay, filling tables and meeting each pretoken for the first time"
+                f"ours on {threads_name(ours.threads)}: a second pass over the text takes {saved:.0%} less time, since "
+                "its tables are filled and it has seen each pretoken"
             )
 
 
 def document(session: Session) -> None:
-    """`encode` of documents of 4 kB to lists, in turn with tiktoken in the same process."""
+    """Encode documents of 4 kB to lists, in turn with tiktoken in the same process."""
     text, expected = session.texts[0], session.folder / "expected"
     settings = {"passes": 1 if session.quick else 10, "documents": 20 if session.quick else 200}
     case = Case(work="document", name=f"4 kB of {text.name}", size=4096, limit=4096 / session.bandwidth)
@@ -132,7 +132,7 @@ def document(session: Session) -> None:
 
 
 def decoding(session: Session) -> None:
-    """The bytes, or text, of the ids of a whole file."""
+    """Decode the ids of a whole file to bytes or text."""
     text, ids = session.texts[0], session.folder / "ids.npy"
     case = Case(work="decoding", name=text.name, size=text.size, rows=session.peers(text, task="decode", ids=str(ids)))
     (making,) = (row for row in session.encoders((1,), text, task="encode", again=False) if row.peer == OURS)
@@ -154,7 +154,7 @@ def decoding(session: Session) -> None:
 
 
 def hard(session: Session) -> None:
-    """Single inputs that offer no place to split, or too many; then ours at two sizes at which only growth matters."""
+    """Encode single inputs with no place to split, or too many; then measure how our time grows with the size."""
     size, long, longer = (50_000, 200_000, 800_000) if session.quick else (1_000_000, 16_000_000, 64_000_000)
     patience = Patience(rounds=session.patience.rounds, timeout=25, total=20)
     for text in hard_texts(session.folder, size):
@@ -173,7 +173,7 @@ def hard(session: Session) -> None:
     rows = {row.way: row for row in case.rows}
     for text, longer_text in pairs:
         short, growth = rows[text.name], longer // long
-        target = f"linear: {growth} times the size takes at most {growth} times as long and a quarter more"
+        target = f"linear: {growth} times the size takes at most {1.25 * growth:g} times as long"
         if short.counts and rows[longer_text.name].counts:
             times = rows[longer_text.name].minimum() / short.minimum()
             case.judge(target, f"{text.source}: {times:.1f} times", times <= 1.25 * growth)
@@ -182,7 +182,7 @@ def hard(session: Session) -> None:
 
 
 def start(session: Session) -> None:
-    """From the start of a process to the ids of a short text, read from its output."""
+    """Measure the time from the start of a process until it prints the ids of a short text."""
     ranks, json_ = session.vocabulary.ranks, session.vocabulary.json
     sources = {Row(peer=peer, way=way): source for (peer, way), source in PROGRAMS.items() if session.wanted(peer)}
     floors = {Row(peer=name, result="-"): source for name, source in FLOORS.items()}
@@ -196,7 +196,7 @@ def start(session: Session) -> None:
     able = {row: source for row, source in (sources | floors).items() if row in floors or not row.result}
     expected = None
     turns = 1 if session.quick else 5 * session.patience.rounds
-    for number in range(-1, turns):  # the first turn only brings files into memory
+    for number in range(-1, turns):  # turn -1 only loads files into the page cache
         for row, source in able.items():
             if number > 0 and not row.runs:
                 continue  # it has failed
@@ -217,7 +217,7 @@ def start(session: Session) -> None:
 
 
 def first_use(session: Session) -> None:
-    """Compilation in the very first process after installation; then what every later process pays."""
+    """Measure compilation in the first process after installation, and the start of later processes."""
     compiling, cached = Row(peer=OURS, way="nothing compiled"), Row(peer=OURS, way="from the cache")
     case = Case(work="first use", name="training and encoding, beyond `import numba`", rows=[compiling, cached])
     session.begin(case)
@@ -239,7 +239,7 @@ def first_use(session: Session) -> None:
             case.judge(target, f"{row.minimum():.2f} s", row.minimum() <= most)
 
 
-WORKS: dict[str, Callable[[Session], None]] = {
+WORKLOADS: dict[str, Callable[[Session], None]] = {
     "training": training,
     "encoding": encoding,
     "document": document,
@@ -251,7 +251,7 @@ WORKS: dict[str, Callable[[Session], None]] = {
 
 
 def _training_phases(job: dict, threads: tuple[int, ...]) -> list[str]:
-    """Where the time of our training goes."""
+    """Return notes on the time that our training spends counting and merging."""
     notes = []
     for n in threads:
         phases = run_job(job | {"task": "phases", "peer": OURS, "threads": n}, n)
@@ -276,7 +276,7 @@ def _compare_start(row: Row, ids: list[int] | None, expected: list[int] | None) 
 
 
 def _start(source: str, arguments: list[str], settings: dict[str, str]) -> dict:
-    """Seconds until a program's first line, and the ids in it; or an `error`."""
+    """Return the seconds until a program prints its first line and the ids in it, or an `error`."""
     words = [sys.executable, "-c", source, *arguments]
     started = time.perf_counter()
     with subprocess.Popen(words, cwd=ROOT, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -284,9 +284,9 @@ def _start(source: str, arguments: list[str], settings: dict[str, str]) -> dict:
         seconds = time.perf_counter() - started
         _, errors = process.communicate()
     if process.returncode:
-        said = errors.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-        return {"error": f"ended with status {process.returncode}: {said[0]}"[:200]}
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        return {"error": f"ended with status {process.returncode}: {last[0]}"[:200]}
     try:
         return {"seconds": seconds, "ids": json.loads(line or "null")}
     except ValueError:
-        return {"error": f"answered {line!r}, which is no list of ids"[:200]}
+        return {"error": f"answered {line!r}, which is not a list of ids"[:200]}
