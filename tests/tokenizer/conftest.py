@@ -1,4 +1,4 @@
-"""Material for the tokenizer's tests: real text, generators of hard text, and a slow, obvious reference of training."""
+"""Fixtures of the tokenizer's tests: real text, random hard text, and a slow, obvious reference trainer."""
 
 import os
 import random
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import regex
 
-# Files are to be read, not what was kept of them when they were read before.
+# No cache of records: every test parses its files.
 os.environ["BYTELM_CACHE"] = ""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def kernels():
-    """Compile the kernels: without them small texts go through plain Python, and these tests are of the kernels."""
+    """Compile the kernels that these tests check. Without them small texts go through plain Python."""
     from tokenizer.compilation import compile_kernels
 
     compile_kernels()
@@ -24,7 +24,7 @@ def kernels():
 
 @pytest.fixture(scope="session")
 def stdlib_texts():
-    """About 6 MB of real text that every Python has: sources of its standard library, as they are on disk."""
+    """Return about 6 MB of real text: unchanged sources of Python's standard library."""
     texts, size = [], 0
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
         if "site-packages" in path.parts or "test" in path.parts:
@@ -39,7 +39,7 @@ def stdlib_texts():
     return [text for text in texts if text]
 
 
-# One or more of every kind of code point that a split pattern tells apart, and of those it must not.
+# At least one code point of every class that a split pattern distinguishes, and some that it must not distinguish.
 REPRESENTATIVES = {
     "lower": "astdmlrevé",
     "upper": "ASTDMLREVÉ",
@@ -65,11 +65,11 @@ def representatives():
 
 @pytest.fixture(scope="session")
 def random_strings(stdlib_texts):
-    """draw(n, seed): n short strings, half mutated slices of real text, half drawn by class."""
+    """Return draw(n, seed), which returns n short strings: half mutated slices of real text, half drawn by class."""
     contractions = ["'s", "'S", "'ll", "'LL", "'Ve", "'re", "'d", "'ſ", "'m", "'t", "''", "' s"]
     pool = "".join(stdlib_texts[:40]) + "Ünïcödé naïve 字符 עברית 한국어 123,456.78 — “quotes” don't WE'LL\r\n\r\n\t x"
 
-    @lru_cache(maxsize=2)  # a test for each pattern draws the same strings in a row
+    @lru_cache(maxsize=2)  # the tests of all patterns draw the same strings
     def draw(count, seed):
         rng = random.Random(seed)
         classes = list(REPRESENTATIVES.values())
@@ -103,8 +103,8 @@ GPT2_BYTES = [*range(33, 127), *range(161, 173), *range(174, 256), *range(33), *
 def reference_merges(counts, number, byte_order="gpt2", min_frequency=1, max_token_length=None):
     """Byte-pair encoding by the book: recount every pair before every merge.
 
-    counts: {pretoken: occurrences}. Returns the merges as pairs of bytes. Tokens are ranked by when they came
-    to be, single bytes by `byte_order`; of the most frequent pairs the one of lowest ranks is merged.
+    counts: {pretoken: occurrences}. Returns the merges as pairs of bytes. Tokens are ranked in order of
+    creation, single bytes by `byte_order`. Among the most frequent pairs, the pair with the lowest ranks is merged.
     """
     ranks = {bytes([b]): i for i, b in enumerate(GPT2_BYTES if byte_order == "gpt2" else range(256))}
     words = {pretoken: [pretoken[i : i + 1] for i in range(len(pretoken))] for pretoken in counts}
@@ -132,7 +132,7 @@ def reference_merges(counts, number, byte_order="gpt2", min_frequency=1, max_tok
 
 @pytest.fixture(scope="session")
 def reference():
-    """reference(documents, regex, number, ...) -> merges."""
+    """Return reference(documents, regex, number, ...), which returns the merges."""
 
     def train(documents, pattern, number, **options):
         counts = Counter(m.group().encode() for text in documents for m in regex.finditer(pattern, text))
@@ -143,7 +143,7 @@ def reference():
 
 @pytest.fixture(scope="session")
 def trained(stdlib_texts):
-    """A vocabulary of our own of 4,096 entries for each pattern."""
+    """Return a tokenizer of 4,096 entries, trained here, for each pattern."""
     from tokenizer import Tokenizer
 
     return {name: Tokenizer.train(stdlib_texts, 4096, pattern=name) for name in ("gpt2", "cl100k")}
@@ -151,7 +151,7 @@ def trained(stdlib_texts):
 
 @pytest.fixture(scope="session")
 def as_tiktoken():
-    """as_tiktoken(tok, regex): the same vocabulary as a tiktoken.Encoding."""
+    """Return as_tiktoken(tok, regex), which converts a tokenizer to a tiktoken.Encoding."""
     import tiktoken
 
     def build(tok, pattern):
@@ -169,7 +169,7 @@ def as_tiktoken():
 
 @pytest.fixture(scope="session")
 def tiktoken_encodings():
-    """The encodings as the installed tiktoken describes them; for their ranks stands the SHA-256 of the file."""
+    """Return the encodings that the installed tiktoken describes, with the SHA-256 of the file in place of ranks."""
     from unittest.mock import patch
 
     import tiktoken_ext.openai_public as public
@@ -181,14 +181,14 @@ def tiktoken_encodings():
 
 @pytest.fixture(scope="session")
 def tiktoken_patterns(tiktoken_encodings):
-    """The patterns as the installed tiktoken spells them."""
+    """Return the patterns as the installed tiktoken spells them."""
     names = {"gpt2": "r50k_base", "cl100k": "cl100k_base", "o200k": "o200k_base"}
     return {name: tiktoken_encodings[encoding]["pat_str"] for name, encoding in names.items()}
 
 
 @pytest.fixture(scope="session")
 def published_patterns(tiktoken_patterns):
-    """Each pattern as its maker spells it; tiktoken runs those that it does not ship, too."""
+    """Return each pattern as published. tiktoken also runs the patterns that it does not ship."""
     return tiktoken_patterns | {
         "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",

@@ -1,4 +1,4 @@
-"""Added tokens with flags are cut out of a text as `tokenizers` does it."""
+"""Added tokens with flags are cut out of a text as in `tokenizers`."""
 
 import json
 
@@ -10,8 +10,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from tokenizer import Tokenizer
 
-# None of them begins with white space: where one that strips it on its right comes before such a token, `tokenizers`
-# ends with a panic.
+# No token begins with white space: `tokenizers` panics on such a token after one that strips white space on its
+# right.
 TOKENS = (
     AddedToken("<plain>", normalized=False, special=True),
     AddedToken("<left>", normalized=False, lstrip=True, special=True),
@@ -46,7 +46,7 @@ PIECES += ["²", "\u200d", "Ⓐ", "字", ".", "x word y", "words", "\t\r\n", "\u
 
 
 def hugging_face(path, normalizer=None, tokens=TOKENS, pre_tokenizer=None):
-    """A tokenizer of `tokenizers` whose tokens are the bytes, saved to a file."""
+    """Save and return a tokenizer of `tokenizers` whose tokens are the bytes."""
     vocabulary = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     peer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     peer.pre_tokenizer = pre_tokenizer or pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -85,7 +85,7 @@ def test_ids_with_flagged_tokens_equal_those_of_tokenizers(normalizer, prefix, t
 def test_a_single_word_ends_where_tokenizers_says(tmp_path):
     peer = hugging_face(tmp_path / "tokenizer.json", tokens=[AddedToken("qq", single_word=True, normalized=False)])
     tok = Tokenizer.load(tmp_path)
-    # Every code point of the first two planes, and some of the others, which are Han, private or not assigned.
+    # Every code point of the first two planes. The others are Han, private or not assigned; some of them suffice.
     numbers = [*range(0x20000), *range(0x20000, 0x110000, 61)]
     characters = [chr(c) for c in numbers if not 0xD800 <= c < 0xE000]
     for first in range(0, len(characters), 64):
@@ -116,7 +116,7 @@ def test_the_fingerprint_depends_on_the_flags_that_decide_ids(tmp_path):
 
 
 def test_white_space_around_many_tokens_takes_linear_time(tmp_path):
-    """Of quadratic time the test would take minutes."""
+    """In quadratic time the test would take minutes."""
     hugging_face(tmp_path / "tokenizer.json")
     tok = Tokenizer.load(tmp_path)
     text = (" " * 500_000 + "<both>" + " <left>" * 20_000 + "word" * 20_000) * 2

@@ -1,4 +1,4 @@
-"""What holds of small samples holds of whole corpora and of a million strings: merges and ids are the peers'."""
+"""On whole corpora and a million strings, merges and ids equal those of the peers."""
 
 import json
 import lzma
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=["books", "multilingual", "standard library"])
 def corpus(request, stdlib_texts):
-    """The documents of a corpus of 6 to 24 MB."""
+    """Return the documents of a corpus of 6 to 24 MB."""
     if request.param == "standard library":
         return stdlib_texts
     path = request.getfixturevalue("shared") / "corpora" / f"{request.param}.jsonl.xz"
@@ -37,7 +37,7 @@ def test_32000_entries_have_the_merges_of_tokenizers_and_rustbpe(name, corpus):
 
 @pytest.fixture(scope="module")
 def tokenizers_and_peers(shared, stdlib_texts, as_tiktoken, published_patterns):
-    """Published vocabularies and ours for every pattern, each with tiktoken's encoding of the same."""
+    """Return published and own tokenizers for every pattern, each with the same vocabulary in tiktoken."""
     vectors = shared / "vectors"
     found = [
         Tokenizer.load(vectors / "gpt2"),

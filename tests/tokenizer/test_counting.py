@@ -1,4 +1,4 @@
-"""Counts are exact whatever the threads, the budget of memory and the shards they were made in."""
+"""Counts are exact for any number of threads and shards and any memory budget."""
 
 import random
 import subprocess
@@ -22,7 +22,7 @@ from tokenizer.training.forecast import merge_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
 
-# A corpus that does not fit in the least memory: about 500,000 distinct words of up to 24 letters, and their number.
+# A corpus above the least memory limit: about 500,000 distinct words of up to 24 letters, and their number.
 WORDS = """
 import numpy as np
 
@@ -38,12 +38,12 @@ exec(WORDS)
 
 @pytest.fixture(scope="module")
 def words():
-    return list(random_words(5))  # noqa: F821 - from WORDS, which also makes up the scripts of other processes
+    return list(random_words(5))  # noqa: F821 - from WORDS, which is also a part of scripts for other processes
 
 
 @pytest.fixture(scope="module")
 def counts_in_memory(words):
-    """Their counts, made in memory."""
+    """Return the counts of `words`, made in memory."""
     return count_pretokens(words, "gpt2", threads=1)
 
 
@@ -166,7 +166,7 @@ reads_peak = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 @reads_peak
 @pytest.mark.parametrize(("letters", "merges", "slack"), [(26, 200, 1.2), (26, 200_000, 1.35), (2, 200, 1.6)])
 def test_merging_stays_within_its_limit_and_accepts_a_limit_near_its_peak(letters, merges, slack):
-    """The least limit that suffices, found in steps of 5 %, is between the peak and `slack` times the peak."""
+    """The least sufficient limit, found in steps of 5 %, is between the peak and `slack` times the peak."""
     script = PEAK + (
         "import numpy as np\n"
         "from tokenizer import Tokenizer, count_pretokens\n"
@@ -208,7 +208,7 @@ def test_memory_stays_within_the_budget():
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         return int(done.stdout)
 
-    # What comes on top of the budget is text, and the 40 MB of the result, which are mapped from disk.
+    # The text and the 40 MB of the result, which are mapped from disk, come on top of the budget.
     assert grown(60_000_000) < 60_000_000 + 60_000_000 < 150_000_000 < grown(None)
 
 
@@ -252,7 +252,7 @@ def test_merging_runs_adds_the_counts_of_equal_pretokens(runs):
 def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path):
     script = WORDS + (
         "import resource, signal\nfrom tokenizer import count_pretokens\n"
-        "count_pretokens(['a'], 'gpt2', memory=16_000_000)\n"  # caches of kernels are no matter here
+        "count_pretokens(['a'], 'gpt2', memory=16_000_000)\n"  # caches of kernels do not count here
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         f"count_pretokens(random_words(5), 'gpt2', threads=2, memory=16_000_000, spill_folder={str(tmp_path)!r})\n"
     )
@@ -313,7 +313,7 @@ def test_saved_counts_of_shards_add_up(words, counts_in_memory, tmp_path):
     merged = PretokenCounts.merge(paths, memory=LEAST_MEMORY, spill_folder=tmp_path)
     assert merged == counts_in_memory
     assert sorted(tmp_path.iterdir()) == paths
-    merged.save(paths[0])  # also over one of the files it was made of
+    merged.save(paths[0])  # also over one of its own source files
     assert PretokenCounts.load(paths[0]) == counts_in_memory
 
 

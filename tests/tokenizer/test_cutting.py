@@ -1,4 +1,4 @@
-"""Long texts, cut: the pieces' ids are the whole text's."""
+"""The ids of the pieces of a long text are the ids of the whole text."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Damaged and malicious files: a ValueError that names the file, never another error, never a long wait."""
+"""Damaged and malicious files raise a ValueError that names the file, and never take long."""
 
 import base64
 import copy
@@ -18,7 +18,7 @@ from tokenizer.byte_level import BYTE_TO_CHARACTER
 
 
 def load_or_check_error(path, **options):
-    """Load a file; if it cannot be, see that it is said as it should be."""
+    """Load a file and use it, or check that the error names the file on one line and return None."""
     try:
         tok = Tokenizer.load(path, **options)
     except ValueError as error:
@@ -36,14 +36,14 @@ def load_or_check_error(path, **options):
 
 @pytest.fixture(scope="module")
 def ranks():
-    """A vocabulary of 300 tokens in tiktoken's format."""
+    """Return a vocabulary of 300 tokens in tiktoken's format."""
     tok = Tokenizer.train(["in a word: hello hello, hello words "] * 9, 268, special_tokens=(), min_frequency=1)
     return b"".join(base64.b64encode(tok.token_bytes(i)) + b" %d\n" % i for i in range(tok.vocab_size))
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A small tokenizer.json, a few kilobytes."""
+    """Return a tokenizer.json of a few kilobytes."""
     folder = tmp_path_factory.mktemp("tiny")
     Tokenizer.train(["in a word: hello hello, hello words"], 265, special_tokens=("<|a|>",), min_frequency=1).save(
         folder
@@ -112,7 +112,7 @@ ODD = [
 
 
 def places(value, path=()):
-    """The paths of everything in a JSON value."""
+    """Yield the paths of all values in a JSON value."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -124,7 +124,7 @@ def places(value, path=()):
 def test_a_file_with_any_value_replaced_loads_or_is_refused(data, tiny, tmp_path):
     content = json.loads(tiny)
     for _ in range(data.draw(st.integers(1, 3))):
-        # The tokens and merges are many: take the other places as often.
+        # Most places are tokens and merges. Choose the other places as often.
         all_places = list(places(content))[1:]
         few = [path for path in all_places if len(path) < 3 or path[1] not in ("vocab", "merges")]
         *path, last = data.draw(st.sampled_from(data.draw(st.sampled_from([all_places, few]))))
@@ -202,7 +202,7 @@ MANY_LINES = {
 @pytest.mark.parametrize("kind", MANY_LINES)
 @pytest.mark.timeout(30)
 def test_too_many_merges_are_refused_without_taking_memory(kind, tmp_path):
-    """As many as a file may have: Python's objects for them all would not fit in the memory of most machines."""
+    """The file has the largest possible number of merges. Python objects for them would not fit in most memories."""
     said, line = MANY_LINES[kind]
     ids = {character: i for i, character in enumerate([*BYTE_TO_CHARACTER.values(), "aa"])}
     (tmp_path / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
@@ -214,12 +214,12 @@ def test_too_many_merges_are_refused_without_taking_memory(kind, tmp_path):
     words = [sys.executable, "-c", PEAK_MEMORY + script, str(tmp_path / "merges.txt")]
     taken, error = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split(" ", 1)
     assert re.search(said, error)
-    assert int(taken) < 200_000_000  # the file, as bytes and as text, is in it twice
+    assert int(taken) < 200_000_000  # memory holds the file twice, as bytes and as text
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     for name in ("tokenizer.json", "x.tiktoken"):
         with (tmp_path / name).open("wb") as file:
-            file.truncate(1 << 40)  # a sparse file, which takes no room
+            file.truncate(1 << 40)  # a sparse file, which takes no space on disk
         with pytest.raises(ValueError, match="more than"):
             Tokenizer.load(tmp_path / name, pattern="gpt2" if name == "x.tiktoken" else None)

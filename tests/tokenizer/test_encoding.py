@@ -1,4 +1,4 @@
-"""Ids are those of tiktoken, tokenizers and transformers; every byte comes back."""
+"""Ids equal those of tiktoken, tokenizers and transformers, and every byte round-trips."""
 
 import json
 import pickle
@@ -95,7 +95,7 @@ def test_no_input_takes_quadratic_time(trained):
         tok.encode(unit * 1000)
         started = time.process_time()
         tok.encode_to_numpy(unit * (8_000_000 // len(unit)))
-        assert time.process_time() - started < 20  # quadratic would take hours
+        assert time.process_time() - started < 20  # quadratic time would be hours
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -103,7 +103,7 @@ def test_no_input_takes_quadratic_time(trained):
 def test_long_pretokens_equal_tiktoken_however_they_are_merged(
     name, characters, trained, as_tiktoken, tiktoken_patterns
 ):
-    """Up to 64 bytes by a scan, up to 4,096 by a heap, above by buckets: the lengths around these, and random ones."""
+    """Pretokens merge by a scan up to 64 bytes, a heap up to 4,096, buckets above. Lengths are near these or random."""
     tok, rng = trained[name], random.Random(17)
     peer = as_tiktoken(tok, tiktoken_patterns[name])
     for length in [62, 63, 64, 65, 66, 4095, 4096, 4097, *(rng.randrange(1, 9000) for _ in range(12))]:
@@ -131,7 +131,7 @@ def test_arbitrary_text_round_trips_and_equals_its_bytes(trained, text):
 
 
 def test_caches_do_not_change_ids(trained, stdlib_texts):
-    """Cold and warm encoders, in any order of the texts, give the same ids."""
+    """Cold and warm encoders give the same ids for texts in any order."""
     tok = trained["cl100k"]
     expected = {}
     for text in stdlib_texts[:30]:
@@ -340,7 +340,7 @@ def test_a_custom_regex_trains_and_encodes(stdlib_texts):
 
 
 def by_ranks(ranks):
-    """A vocabulary by ranks as .tiktoken lines."""
+    """Return ranks as the lines of a .tiktoken file."""
     import base64
 
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
@@ -348,7 +348,7 @@ def by_ranks(ranks):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_ranks_with_tokens_that_merging_cannot_make_equal_tiktoken_and_save(seed, tmp_path):
-    """Random ranks, in which tokens are not made of two smaller ones: the whole is looked up, then ranks decide."""
+    """Some tokens of random ranks are not joins of smaller ones. Whole pretokens are looked up, then ranks decide."""
     rng = random.Random(seed)
     ranks = {bytes([byte]): i for i, byte in enumerate(rng.sample(range(256), 256))}
     for _ in range(60):
@@ -376,7 +376,7 @@ def test_ranks_with_tokens_that_merging_cannot_make_equal_tiktoken_and_save(seed
 @pytest.mark.parametrize("ignore_merges", [False, True])
 @pytest.mark.parametrize("seed", range(10))
 def test_both_merge_semantics_equal_tokenizers(seed, ignore_merges, tmp_path):
-    """Random merges in random order, some tokens of which no text reaches: what the file says is kept."""
+    """Merges are random, in random order, and no text reaches some of their tokens. Both semantics are kept."""
     rng = random.Random(seed)
     from tokenizer.formats.hugging_face import spell
 
@@ -454,7 +454,7 @@ def test_importing_loads_no_kernels():
 
 
 def test_kernels_load_without_a_writable_folder():
-    """As in a container that is read-only; there they are compiled in every process."""
+    """In a read-only container, for example, every process compiles the kernels."""
     code = (
         "import numba.core.caching as caching\n"
         "def refuse(self): raise OSError(30, 'Read-only file system')\n"

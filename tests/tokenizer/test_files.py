@@ -1,4 +1,4 @@
-"""Files: what is written opens elsewhere with the same ids; what is damaged or not supported is named."""
+"""Saved files open in other libraries with the same ids, and errors name damaged or unsupported files."""
 
 import base64
 import gc
@@ -83,7 +83,9 @@ def test_a_file_trained_by_tokenizers_loads_with_the_same_ids(tmp_path, stdlib_t
 def test_the_fingerprint_does_not_depend_on_the_file_format(shared, tmp_path):
     gpt2 = Tokenizer.load(shared / "vectors" / "gpt2")
     assert gpt2.special_tokens == {"<|endoftext|>": 50256}
-    assert gpt2.fingerprint == "8a4e4c1f2de678974d8454317d82e2a2fe8eccc0101535be236e0bd427923be5"  # it never changes
+    assert (
+        gpt2.fingerprint == "8a4e4c1f2de678974d8454317d82e2a2fe8eccc0101535be236e0bd427923be5"
+    )  # the fingerprint never changes
     gpt2.save(tmp_path)
     lines = [
         base64.b64encode(gpt2.token_bytes(i)) + b" %d\n" % i

@@ -1,4 +1,4 @@
-"""The first use on a machine: an empty cache of kernels, in new processes."""
+"""The first use on a machine: new processes with an empty cache of kernels."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Very long pretokens are merged window by window; ids are those of merging the whole."""
+"""Very long pretokens are merged window by window, with the ids of merging the whole pretoken."""
 
 import random
 import subprocess
@@ -18,7 +18,7 @@ from tokenizer.vocabulary import BY_MERGES, Vocabulary
 
 @st.composite
 def monotone_vocabularies(draw):
-    """Merges of two letters, each behind those that make its parts, with tokens as long as a window and longer."""
+    """Draw merges of two letters in which parts come before their join, and tokens may be longer than a window."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     pieces, pairs = [b"a", b"b"], []
     for _ in range(draw(st.integers(0, 30))):
@@ -57,7 +57,7 @@ def test_windows_give_the_ids_of_the_whole_pretoken():
     @given(monotone_vocabularies(), st.integers(1, 500), st.integers(0, 2**32))
     def check(vocabulary, size, seed):
         tables = EncodingTables(vocabulary)
-        assert tables.made_by is not None  # else windows are not tried
+        assert tables.made_by is not None  # otherwise windows are not used
         rng = random.Random(seed)
         letters = rng.choice(["a", "ab", "aaaaaaab"])
         data = "".join(rng.choices(letters, k=size)).encode()
@@ -67,12 +67,12 @@ def test_windows_give_the_ids_of_the_whole_pretoken():
         widths.update(vocabulary.byte_lengths[expected].tolist())
 
     check()
-    assert max(widths) > 8  # some ids are longer than a window, which must grow
+    assert max(widths) > 8  # some tokens are longer than a window, which must grow
 
 
 @pytest.mark.usefixtures("small_windows")
 def test_a_window_that_cannot_end_anywhere_grows():
-    """Each token is the one before and a letter more, so that a text is one token up to its last byte."""
+    """Each token is the previous one and one more letter, so a text is one token up to its last byte."""
     ids = {bytes([byte]): byte for byte in range(256)}
     pieces = [b"ab" + b"c" * n for n in range(120)]
     pairs = [(b"a", b"b")] + [(left, b"c") for left, _ in pairwise(pieces)]
@@ -86,7 +86,7 @@ def test_a_window_that_cannot_end_anywhere_grows():
 
 
 def test_windows_of_the_real_size_meet_at_every_phase(trained, as_tiktoken, tiktoken_patterns):
-    """Runs whose length in bytes has every remainder by that of a token, over several windows."""
+    """Over several windows, run lengths have every remainder modulo the length of a token."""
     tok = trained["cl100k"]
     peer = as_tiktoken(tok, tiktoken_patterns["cl100k"])
     for unit in ("a", " ", "\n ", "ab", "=-"):
@@ -96,7 +96,7 @@ def test_windows_of_the_real_size_meet_at_every_phase(trained, as_tiktoken, tikt
 
 
 def test_tokens_longer_than_a_window_are_found():
-    """Each token is the one before twice, so that the ids of a run are the binary digits of its length."""
+    """Each token is the previous one twice, so the ids of a run are the binary digits of its length."""
     tok = Tokenizer.train([b"a" * 300_000], 273, special_tokens=())
     assert tok.token_byte_lengths.max() == 2 * long_pretokens.WINDOW
     for size in (5_000, long_pretokens.WINDOW, long_pretokens.WINDOW + 1, 100_000, 250_001):
@@ -123,7 +123,7 @@ def test_a_few_long_runs_give_the_ids_of_the_whole_pretoken():
 
 
 def test_a_run_is_encoded_in_memory_for_its_ids():
-    """Each token is the one before twice, so one run has few ids, and encoding it needs no memory for each byte."""
+    """Each token is the previous one twice. A run has few ids, and encoding needs no memory for each byte."""
     script = """
 import resource, sys
 from tokenizer import Tokenizer

@@ -27,7 +27,7 @@ def in_parts(tok, text):
 @pytest.fixture(params=["gpt2", "cl100k", r"\p{L}+|\s+|[^\p{L}\s]"])
 def tok(request):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the regex runs slower
+        warnings.simplefilter("ignore")  # the regex is slower
         return Tokenizer.train([SAMPLE], 300, request.param, special_tokens=())
 
 

@@ -1,4 +1,4 @@
-"""The kernel takes pretokens apart where no token has two bytes side by side; ids are those of merging the whole."""
+"""The kernel splits pretokens between bytes that no token joins, with the ids of merging the whole pretoken."""
 
 import random
 from itertools import chain
@@ -12,15 +12,15 @@ from tokenizer import Tokenizer, resolve_pattern
 from tokenizer.encoding.bulk import EncodingTables
 from tokenizer.vocabulary import BY_MERGES, BY_RANKS, WHOLE_FIRST, Vocabulary
 
-# Each of these, repeated and mixed, is one pretoken of the pattern gpt2, whatever its length.
+# Any mix of the characters of one alphabet is a single pretoken of the pattern gpt2.
 ALPHABETS = ["ab", "abcdefgh", "字符号", "aé字", "!?😀😁", "—…👍🏽"]
-# Pretokens are taken apart from 5 bytes on, or 16 if ASCII; merged by a scan up to 64, by a heap up to 4,096.
+# Pretokens are split from 5 bytes on, or 16 if ASCII, and merged by a scan up to 64, by a heap up to 4,096.
 SHORT = [1, 2, 4, 5, 6, 7, 14, 15, 16, 17, 18, 31, 32, 63, 64, 65, 66, 130]
 LONG = [4094, 4095, 4096, 4097, 4098, 4101, 5000]
 
 
 def reference_ids(pretoken, vocabulary):
-    """Ids by the book: the pair of lowest rank is joined, the leftmost first, until no two neighbours are a pair."""
+    """Return the ids by the definition: join the pair of lowest rank, leftmost first, until none is left."""
     ids, pairs = vocabulary.ids, vocabulary.pairs
     if vocabulary.rule != BY_MERGES and pretoken in ids:
         return [ids[pretoken]]
@@ -45,7 +45,7 @@ def reference_ids(pretoken, vocabulary):
 
 @st.composite
 def vocabularies(draw):
-    """(alphabet, vocabulary): merges of any bytes of the alphabet in any order, and tokens that no merge makes."""
+    """Draw (alphabet, vocabulary) with random merges in random order, and tokens that no merge makes."""
     alphabet = draw(st.sampled_from(ALPHABETS))
     rng = random.Random(draw(st.integers(0, 2**32)))
     rule = draw(st.sampled_from([BY_MERGES, WHOLE_FIRST, BY_RANKS]))
@@ -58,7 +58,7 @@ def vocabularies(draw):
             pairs.append((left, right))
             pieces.append(left + right)
             ids.setdefault(left + right, len(ids))
-    if draw(st.booleans()):  # some merges come before those that make their parts
+    if draw(st.booleans()):  # some merges come before the merges of their parts
         rng.shuffle(pairs)
     for _ in range(draw(st.integers(0, 3))):
         ids.setdefault("".join(rng.choices(alphabet, k=rng.randrange(2, 8))).encode(), len(ids))
@@ -72,7 +72,7 @@ def vocabularies(draw):
 
 
 def words(alphabet, sizes, seed):
-    """For each size in bytes the most characters that fit in it, some at random and some that come again and again."""
+    """Return words that fill each size in bytes, some random and some with repeated characters."""
     rng = random.Random(seed)
     for size in sizes:
         unit = rng.choices(alphabet, k=rng.choice((1, 2, 3, 200)))
@@ -81,11 +81,11 @@ def words(alphabet, sizes, seed):
 
 
 def assert_ids_are_those_of_the_whole(tok, pretokens):
-    """Of pretokens alone, met for the first and the second time, and in one document, with the space before them."""
+    """Check pretokens alone, for the first and the second time, and in one document after spaces."""
     spaced = [b" " + pretoken for pretoken in pretokens]
     texts = pretokens + spaced
     expected = [reference_ids(text, tok._vocabulary) for text in texts]
-    # What is wrong is said in short: the difference of two long lists takes minutes to work out.
+    # Short comparisons: pytest takes minutes to print the difference of two long lists.
     for _ in range(2):
         ids = tok.encode_batch(texts, threads=1)
         assert [text for text, ours, right in zip(texts, ids, expected, strict=True) if ours != right] == []
@@ -121,7 +121,7 @@ def test_trained_vocabularies_have_the_ids_of_the_whole(alphabet, merges, seed):
 @settings(max_examples=100, deadline=None)
 @given(vocabularies())
 def test_pretokens_are_split_where_no_token_joins_two_bytes(drawn):
-    """Where a token is found whole though no merges make it, nothing is taken apart."""
+    """A pretoken that is a token is not split, even if no merges make it."""
     _, vocabulary = drawn
     joined = EncodingTables(vocabulary).merges.joined
     if vocabulary.semantics == BY_MERGES:

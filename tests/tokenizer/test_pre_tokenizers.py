@@ -1,4 +1,4 @@
-"""Vocabularies as `tokenizers` trains them by default: pre-tokenizers of several steps, and no token for some bytes."""
+"""Default vocabularies of `tokenizers`: pre-tokenizers of several steps, and no token for some bytes."""
 
 import json
 import lzma
@@ -30,7 +30,7 @@ def split(regex, behavior="isolated", invert=False):
     return pre.Split(Regex(regex), behavior, invert)
 
 
-# The shapes of published pre-tokenizers, and steps that these do not have.
+# Published pre-tokenizers, and steps that they do not have.
 SHAPES = {
     "GPT-NeoX, MPT": pre.ByteLevel(add_prefix_space=False),
     "StarCoder": pre.Sequence([pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)]),
@@ -85,7 +85,7 @@ def texts(shared):
 
 
 def trained_by_tokenizers(texts, shape, path):
-    """(ours, theirs) of a vocabulary that `tokenizers` trains without `initial_alphabet`."""
+    """Return (ours, theirs) for a vocabulary that `tokenizers` trains without `initial_alphabet`."""
     theirs = tokenizers.Tokenizer(models.BPE())
     theirs.pre_tokenizer, theirs.decoder = SHAPES[shape], decoders.ByteLevel()
     special = ["<|endoftext|>"]
@@ -102,7 +102,7 @@ def pair(request, texts, tmp_path_factory):
 
 
 def assert_same_ids(ours, theirs, text):
-    """Where we refuse a text, the byte that the error names has no token, which `tokenizers` leaves out."""
+    """Check that ids are equal, or that our error names a byte without a token, which `tokenizers` drops."""
     try:
         ids = ours.encode(text)
     except ValueError as error:
@@ -186,7 +186,7 @@ def test_digits_and_punctuation_are_those_of_tokenizers_for_every_code_point(ste
 
 @pytest.fixture(scope="module")
 def ascii_only(tmp_path_factory):
-    """(ours, theirs) of a vocabulary of a text in lower case: it has no token for capitals and beyond ASCII."""
+    """Return (ours, theirs) for a vocabulary without tokens for capitals and non-ASCII bytes."""
     path = tmp_path_factory.mktemp("ascii") / "tokenizer.json"
     return trained_by_tokenizers(["the cat and the dog, the cat and the mouse; " * 20], "GPT-NeoX, MPT", path)
 
@@ -215,7 +215,7 @@ def test_a_byte_without_a_token_is_named_with_its_offset(ascii_only, tmp_path):
         ours.encode("the<|endoftext|>aCat", allowed_special="all")
     with pytest.raises(ValueError, match=r"texts\[1\]: .*0x43 at byte offset 17"):
         ours.encode_batch(["the", "the<|endoftext|>aCat"], allowed_special="all")
-    # The encoder that failed encodes what follows.
+    # The encoder still works after the error.
     assert ours.encode("the dog") == theirs.encode("the dog").ids
     assert ours.encode_to_numpy(long[:-5] + "mouse").tolist() == theirs.encode(long[:-5] + "mouse").ids
 

@@ -1,4 +1,4 @@
-"""The formats in which Llama 3, Qwen, o200k and GPT-2 are published: built as they are, read with their peers' ids."""
+"""Files in the published formats of Llama 3, Qwen, o200k and GPT-2 give the ids of their own libraries."""
 
 import base64
 import json
@@ -19,13 +19,13 @@ from tokenizer.vocabulary import WHOLE_FIRST
 
 
 def as_ranks(tok):
-    """A vocabulary in tiktoken's format."""
+    """Return a vocabulary in tiktoken's format."""
     ids = [i for i in range(tok.vocab_size) if tok.token_byte_lengths[i]]
     return b"".join(base64.b64encode(tok.token_bytes(i)) + b" %d\n" % i for i in ids)
 
 
 def hugging_face_ids(path, texts):
-    """Ids as tokenizers and transformers give them, without special tokens around the texts."""
+    """Return the ids of tokenizers and transformers without special tokens around the texts."""
     peer = tokenizers.Tokenizer.from_file(str(path))
     ids = [encoding.ids for encoding in peer.encode_batch(texts, add_special_tokens=False)]
     fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
@@ -35,14 +35,14 @@ def hugging_face_ids(path, texts):
 
 @pytest.fixture(scope="module")
 def plain(stdlib_texts):
-    """Vocabularies without special tokens, whose ids start at 0, for the patterns of published ones."""
+    """Return tokenizers without special tokens, whose ids start at 0, for published patterns."""
     names = ("gpt2", "llama3", "qwen2", "o200k")
     return {name: Tokenizer.train(stdlib_texts[:60], 1500, pattern=name, special_tokens=()) for name in names}
 
 
 @pytest.fixture
 def llama(plain, tmp_path):
-    """Llama 3's files: tokenizer.model in tiktoken's format, and what transformers' converter makes of it."""
+    """Return Llama 3's files: tokenizer.model in tiktoken's format, and its conversion by transformers."""
     (tmp_path / "tokenizer.model").write_bytes(as_ranks(plain["llama3"]))
     special = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token_{i}|>" for i in range(5))]
     converter = TikTokenConverter(vocab_file=str(tmp_path / "tokenizer.model"), extra_special_tokens=special)
@@ -94,7 +94,7 @@ def test_a_template_is_kept_but_not_applied(llama):
 
 @pytest.fixture
 def unreachable(plain, trained, tmp_path):
-    """Llama 3's files as they are: its ranks have tokens that merging never makes. Special tokens by their ids."""
+    """Return Llama 3's files, whose ranks have tokens that merging never makes, and special tokens by id."""
     ranks = {plain["llama3"].token_bytes(i): i for i in range(1500)}
     larger = trained["cl100k"]
     for i in range(2000, larger.vocab_size, 3):
@@ -135,7 +135,7 @@ def test_llama_3s_ranks_save_as_transformers_converts_them(unreachable, tmp_path
 
 @pytest.fixture
 def qwen(plain, tmp_path):
-    """Qwen's files: transformers' tokenizer.json; vocab.json and merges.txt beside a tokenizer_config.json."""
+    """Return Qwen's files: a tokenizer.json, and vocab.json and merges.txt with a tokenizer_config.json."""
     plain["qwen2"].save(tmp_path)
     model = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     (tmp_path / "tokenizer.json").unlink()
@@ -229,7 +229,7 @@ def test_nfc_is_that_of_tokenizers_for_every_code_point():
 
     rng = random.Random(44)
     characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    # Around marks of the lowest and the highest class it is seen whether a code point moves, or stands between.
+    # Marks of the lowest and the highest class show whether a code point moves, or stands between.
     texts = [f"q{c}\u0338\u0345{c} e{c}\u0301" for c in characters]
     texts += [unicodedata.normalize("NFD", c) for c in characters]
     marks = [c for c in characters if unicodedata.combining(c)]
@@ -271,7 +271,7 @@ def test_o200k_files_give_the_same_ids_and_fingerprint(behavior, plain, tmp_path
 
 
 def test_gpt_2_files_of_transformers_load(shared, tmp_path):
-    """vocab.json and merges.txt as they are published beside each other, and what GPT2Tokenizer makes of them."""
+    """The files are vocab.json and merges.txt as published, and their conversion by GPT2Tokenizer."""
     gpt2 = Tokenizer.load(shared / "vectors" / "gpt2")
     (tmp_path / "vocab.json").write_bytes((shared / "vectors" / "gpt2" / "encoder.json").read_bytes())
     (tmp_path / "merges.txt").write_bytes((shared / "vectors" / "gpt2" / "vocab.bpe").read_bytes())
@@ -297,7 +297,7 @@ def test_published_ranks_are_recognised_by_content_whatever_their_name(name, sha
     given = Tokenizer.load(tmp_path / name, pattern="cl100k", special_tokens=tok.special_tokens)
     assert given.fingerprint == tok.fingerprint
     assert Tokenizer.load(tmp_path / name, special_tokens={}).special_tokens == {}
-    # A pattern that is given comes without special tokens, as ever: fingerprints stay what they are.
+    # With an explicit pattern there are no special tokens, so fingerprints do not change.
     assert Tokenizer.load(tmp_path / name, pattern="cl100k").special_tokens == {}
 
 
@@ -309,7 +309,7 @@ def test_ranks_are_recognised_by_name_where_their_content_is_another(shared, pla
     (tmp_path / "mine.tiktoken").write_bytes(content.replace(b"\n", b"\r\n"))
     with pytest.raises(PatternNeededError, match=r"mine\.tiktoken: .*pass pattern= with one of gpt2, r50k"):
         Tokenizer.load(tmp_path / "mine.tiktoken")
-    # A vocabulary of another size has other ids: of its name only the pattern is taken.
+    # A vocabulary of another size has other ids. Its name gives the pattern only.
     (tmp_path / "o200k_base.tiktoken").write_bytes(as_ranks(plain["o200k"]))
     tok = Tokenizer.load(tmp_path / "o200k_base.tiktoken")
     assert (tok.pattern, tok.special_tokens, tok.vocab_size) == ("o200k", {}, 1500)
@@ -329,7 +329,7 @@ def test_facts_about_published_ranks_equal_those_of_tiktoken(tiktoken_encodings)
 
 @pytest.fixture
 def pair(plain, tmp_path):
-    """vocab.json and merges.txt alone."""
+    """Return a folder with vocab.json and merges.txt only."""
     plain["gpt2"].save(tmp_path)
     model = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     (tmp_path / "tokenizer.json").unlink()

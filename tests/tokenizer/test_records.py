@@ -1,4 +1,4 @@
-"""What was read before is read faster, and never otherwise: records of large tokenizer.json files."""
+"""Records cache large tokenizer.json files: a second reading is faster and gives the same tokenizer."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tokenizer.formats.records import MOST_RECORDS, SMALLEST_FILE
 
 @pytest.fixture(scope="module")
 def large(shared, tmp_path_factory):
-    """A tokenizer.json of 100,000 tokens, with special tokens that have flags of their own."""
+    """Return a tokenizer.json of 100,000 tokens, some of them special and with flags."""
     folder = tmp_path_factory.mktemp("large")
     ranks = shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"
     special = {"<|endoftext|>": 100257, "<|end of prompt|>": 100276}
@@ -28,7 +28,7 @@ def large(shared, tmp_path_factory):
 
 @pytest.fixture
 def records(tmp_path, monkeypatch):
-    """The folder of records, empty."""
+    """Return an empty folder for records."""
     monkeypatch.setenv("BYTELM_CACHE", str(tmp_path / "records"))
     return tmp_path / "records"
 
@@ -54,7 +54,7 @@ def test_a_vocabulary_from_its_record_is_the_same(large, records, tmp_path, rand
 
 
 def test_a_second_process_reads_the_record(large, records):
-    """Nothing is parsed then, and nothing large loaded."""
+    """It parses no JSON and imports no large library."""
     Tokenizer.load(large)
     script = (
         "import sys\n"

@@ -1,4 +1,4 @@
-"""Long runs of one letter train as exactly as any text, and take little memory."""
+"""Training on long runs of one letter is exact and takes little memory."""
 
 import subprocess
 import sys

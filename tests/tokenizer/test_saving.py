@@ -1,4 +1,4 @@
-"""tokenizer.json is the text that json.dumps makes of the whole vocabulary, written token by token."""
+"""tokenizer.json is written token by token, with the same text as json.dumps of the whole content."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ SPECIAL = st.lists(st.sampled_from([*DEFAULT_SPECIAL_TOKENS, '<"\\\n>', "<字\u2
 
 
 def check_saved(tok, folder):
-    """Save a tokenizer, and compare the file with json.dumps of what it must hold. Returns the content."""
+    """Save a tokenizer, compare the file with json.dumps of the expected content, and return the content."""
     tok.save(folder)
     text = (folder / "tokenizer.json").read_text(encoding="utf-8")
     content = json.loads(text)
@@ -62,7 +62,7 @@ def test_flags_normalizer_and_post_processor_are_written_as_they_were_read(tmp_p
 
 
 def test_ids_without_a_token_are_left_out(tmp_path):
-    """By ranks, with gaps, and with a special token behind one."""
+    """The ranks have gaps, one of them before a special token."""
     tok = Tokenizer.train(["some text, some more text"], 262, special_tokens=())
     ranks = tmp_path / "gaps.tiktoken"
     lines = [(tok.token_bytes(i), i + 5 * (i > 257)) for i in range(tok.vocab_size)]
@@ -77,7 +77,7 @@ def test_ids_without_a_token_are_left_out(tmp_path):
 
 
 def test_tokens_of_megabytes_are_written_in_full(tmp_path):
-    """They are spelled in parts: of letters, of bytes whose spelling is not ASCII, and of ones that JSON escapes."""
+    """Tokens are spelled in parts: letters, bytes whose spelling is not ASCII, and characters that JSON escapes."""
     runs = [letter * 5_000_000 for letter in (b"x", b" ", b"\\", b"\xff\x00")]
     tok = Tokenizer.train(runs, 256 + 100, special_tokens=(), min_frequency=1)
     assert tok.token_byte_lengths.max() > 1 << 21

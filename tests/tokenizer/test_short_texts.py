@@ -1,4 +1,4 @@
-"""Short texts are encoded in plain Python, with the ids of the kernels and of the peers; nothing large is loaded."""
+"""Short texts are encoded in plain Python, with the ids of kernels and peers, and without large imports."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ NAMED = ["gpt2", "cl100k", "llama3", "qwen2", "o200k"]
 
 
 def in_python(tok, texts):
-    """The ids of texts as the encoder of short texts gives them, whatever else is loaded."""
+    """Return the ids that the encoder of short texts gives, even if kernels are loaded."""
     encoder = ShortEncoder(tok._vocabulary)
     return [encoder.encode(text.encode() if isinstance(text, str) else text) for text in texts]
 
@@ -65,7 +65,7 @@ def test_hard_texts_are_exact_and_take_no_quadratic_time(unit, vocabularies, sha
         for size in (1, 7, 300, LONGEST_TEXT):
             text = unit * (size // len(unit.encode()))
             assert in_python(tok, [text]) == [tok.encode_to_numpy(text).tolist()]
-    # 100 times what is ever encoded here, in a time that a quadratic merge would not end in.
+    # 100 times the largest text for this encoder. A quadratic merge would not end in time.
     assert sum(map(len, in_python(vocabularies["gpt2"], [unit * 200_000]))) > 0
 
 
@@ -100,7 +100,7 @@ def test_vocabularies_that_merging_cannot_make_equal_tiktoken(seed, tmp_path):
 @pytest.mark.parametrize("ignore_merges", [False, True])
 @pytest.mark.parametrize("seed", range(10))
 def test_both_merge_semantics_equal_tokenizers(seed, ignore_merges, tmp_path):
-    """Random merges in random order, several of which may make one token."""
+    """Merges are random, in random order, and several of them may make the same token."""
     rng = random.Random(seed)
     Tokenizer.train(["ab"], 256, special_tokens=(), min_frequency=1).save(tmp_path)
     path = tmp_path / "tokenizer.json"
@@ -188,7 +188,7 @@ def test_a_short_text_loads_neither_numba_nor_numpy(written, trained, tmp_path):
 
 
 def test_cached_kernels_load_neither_the_compiler_nor_scipy():
-    """Which together take three times as long as all else until a long text's first id."""
+    """The compiler and scipy would take three times as long as all other steps to the first id of a long text."""
     script = (
         "import sys\nfrom tokenizer import Tokenizer\n"
         "tok = Tokenizer.train([b'so many words, ' * 20], 280, special_tokens=(), min_frequency=1)\n"
@@ -196,6 +196,6 @@ def test_cached_kernels_load_neither_the_compiler_nor_scipy():
         "assert tok.decode(tok.encode(text)) == text\n"
         "print([name for name in ('numba.np.linalg', 'scipy.linalg', 'awkward') if name in sys.modules])"
     )
-    for _ in range(2):  # the first may have to compile
+    for _ in range(2):  # the first process may have to compile
         out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Splits are those of tiktoken and tokenizers, code point by code point."""
+"""Splits equal those of tiktoken and tokenizers for every code point."""
 
 import hashlib
 import itertools
@@ -26,9 +26,9 @@ SURROGATES = range(0xD800, 0xE000)
 
 
 def tiktoken_splits(strings, ours, pattern):
-    """How tiktoken splits the strings, told through a vocabulary in which every pretoken of ours is a token.
+    """Return tiktoken's splits of the strings, found with a vocabulary in which each of our pretokens is a token.
 
-    Joins of two of ours are tokens as well: were tiktoken to split coarser than we do, they would come out.
+    Joins of two of our pretokens are tokens too. They appear in the result if tiktoken splits more coarsely.
     """
     ranks = {bytes([byte]): byte for byte in range(256)}
     for pieces in ours:
@@ -57,7 +57,7 @@ def assert_split_as_tokenizers(strings, name):
 
 
 def strings_around(code_points):
-    """Strings that tell the classes of code points apart, some hundred code points in each."""
+    """Return strings of some hundred code points each, in contexts that distinguish their classes."""
     characters = [chr(c) for c in code_points if c not in SURROGATES]
     for first in range(0, len(characters), 512):
         some = characters[first : first + 512]
@@ -65,7 +65,7 @@ def strings_around(code_points):
 
 
 def code_points_of_every_kind():
-    """All code points but those that stand amid more than two hundred of the same class."""
+    """Return all code points, but of each run of one class only the first and the last 128."""
     kept, place = [], 0
     for _, run in itertools.groupby(code_point_classes()):
         length = sum(1 for _ in run)
@@ -276,8 +276,8 @@ def test_random_strings_split_alike_by_kernel_and_in_plain_python(name, random_s
 
 @pytest.mark.parametrize("name", NAMED)
 def test_long_ascii_texts_split_alike_by_windows_of_64_bytes_and_in_plain_python(name):
-    """The kernel takes ASCII by windows and leaves to the automaton what they do not decide: so every kind of text has
-    to stand at every place of a window, and runs have to be longer than one."""
+    """The kernel reads ASCII in windows and leaves undecided places to the automaton. So every kind of text must
+    start at every offset of a window, and some runs must be longer than a window."""
     pattern = resolve_pattern(name)
     rng = random.Random(11)
     pieces = [

@@ -1,4 +1,4 @@
-"""Merges are those of tokenizers and rustbpe, and of the rule by the book."""
+"""Merges equal those of tokenizers, of rustbpe, and of a plain implementation of the rule."""
 
 import importlib.util
 import random
@@ -71,7 +71,7 @@ def test_merges_follow_the_rule_on_random_text(reference, random_strings, seed):
     tok = Tokenizer.train(
         documents, 256 + 120, name, special_tokens=(), min_frequency=1, byte_order=("raw", "gpt2")[seed % 2]
     )
-    # Code points on which the regex module's Unicode version differs are not among those drawn.
+    # The strings have no code points on which the Unicode version of the regex module differs.
     expected = reference(documents, resolve_pattern(name).regex, 120, byte_order=("raw", "gpt2")[seed % 2])
     assert tok.merges == expected
 
@@ -94,7 +94,9 @@ def test_options_mean_what_they_mean_in_tokenizers(options, stdlib_texts):
     texts = stdlib_texts[:30]
     ours = Tokenizer.train(texts, 3000, "gpt2", special_tokens=("<|a|>",), **({"min_frequency": 1} | options))
     if "max_token_length" in options:
-        options = {"max_token_length": options["max_token_length"] + 1}  # theirs is the first length not allowed
+        options = {
+            "max_token_length": options["max_token_length"] + 1
+        }  # theirs is the first length that is not allowed
     theirs = merges_of_tokenizers(texts, 3000, resolve_pattern("gpt2").regex, ["<|a|>"], **options)
     assert vocabulary(ours) == vocabulary_of(theirs)
 
@@ -152,7 +154,7 @@ def test_corpora_without_pairs_give_the_byte_vocabulary(documents):
 
 
 def test_a_short_text_of_one_frequent_pair_trains():
-    """Its places are most of what there is room for: the merge needs more room than tidying alone makes."""
+    """The places of this pair fill most of the buffer, so compaction alone does not make enough room for the merge."""
     text = "bbb abbabbaab aaaaaaaaaaaaaaaaaaaa bbbabaaaaaabbbbbbbbb aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
     tok = Tokenizer.train([text], 280, special_tokens=(), min_frequency=1)
     assert tok.vocab_size == 280
@@ -255,7 +257,7 @@ def test_an_error_in_the_middle_of_a_corpus_ends_the_training(stdlib_texts):
 
 
 def test_training_on_one_long_pretoken_takes_memory_in_proportion_to_the_text():
-    """Arrays that grow must not touch memory before they use it."""
+    """Arrays that can grow must not touch memory before they use it."""
     program = """if True:
         import warnings
         from tokenizer import Tokenizer
@@ -274,6 +276,6 @@ def test_training_on_one_long_pretoken_takes_memory_in_proportion_to_the_text():
 
 @pytest.mark.parametrize("text", ["a" * 70_001, " " * 66_000, "ab" * 35_000, "abc" * 30_000 + "a" * 40_000])
 def test_merges_follow_the_rule_on_one_long_pretoken(reference, text):
-    """Longer than the arrays that grow are at first."""
+    """The pretoken is longer than the initial size of the arrays that grow."""
     tok = Tokenizer.train([text], 256 + 20, "gpt2", special_tokens=(), min_frequency=2)
     assert tok.merges == reference([text], resolve_pattern("gpt2").regex, 20, min_frequency=2)

@@ -1,4 +1,4 @@
-"""The trainers that ours is held against, and the vocabularies they learn."""
+"""Reference trainers and the vocabularies that they learn."""
 
 import rustbpe
 import tokenizers
@@ -8,7 +8,7 @@ from tokenizer.byte_level import unspell
 
 
 def merges_of_tokenizers(texts, vocab_size, pattern, special_tokens=(), **options):
-    """A tokenizers.Tokenizer trained on the texts."""
+    """Return a tokenizers.Tokenizer trained on the texts."""
     peer = tokenizers.Tokenizer(models.BPE())
     peer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
@@ -26,19 +26,19 @@ def merges_of_tokenizers(texts, vocab_size, pattern, special_tokens=(), **option
 
 
 def vocabulary_of(peer):
-    """Its tokens in bytes, by id."""
+    """Return the tokens of a tokenizers.Tokenizer as bytes, by id."""
     special = set(peer.get_added_tokens_decoder())
     by_id = sorted(peer.get_vocab().items(), key=lambda item: item[1])
     return [spelling.encode() if i in special else unspell(spelling) for spelling, i in by_id]
 
 
 def ranks_of_rustbpe(texts, vocab_size, pattern):
-    """The tokens in bytes, by id, that rustbpe learns from the texts."""
+    """Return the tokens that rustbpe learns from the texts as bytes, by id."""
     peer = rustbpe.Tokenizer()
     peer.train_from_iterator(texts, vocab_size, pattern=pattern)
     return [bytes(token) for token, _ in sorted(peer.get_mergeable_ranks(), key=lambda item: item[1])]
 
 
 def vocabulary(tok):
-    """Tokens of ours in bytes, by id."""
+    """Return the tokens of our tokenizer as bytes, by id."""
     return [tok.token_bytes(i) for i in range(tok.vocab_size)]
