@@ -44,7 +44,7 @@ def test_backends_agree_with_the_reference_forward_and_backward(name, case, dtyp
 
 
 def largest_term(case):
-    """Return the size of the terms in the gradients of q and k. With one visible key they cancel to a rounding error."""
+    """Return the size of the terms in the gradients of q and k. With one visible key they cancel up to rounding."""
     values = case.v.repeat_interleave(case.q.shape[1] // case.v.shape[1], dim=1)
     of_weights = (case.upstream @ values.mT).abs().max().item()
     scale = case.q.shape[-1] ** -0.5 if case.scale is None else case.scale
