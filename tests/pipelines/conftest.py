@@ -1,4 +1,4 @@
-"""What tests of several files read."""
+"""Fixtures that several test files use."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def peers(tmp_path_factory, tokenizer_folder):
-    """Of each kind a folder as the hub has it, its model of `transformers`, and the run that was imported from it."""
+    """Return get(kind), which returns a hub folder, its model in `transformers`, and the run imported from it."""
     from pipelines.import_hf import import_hf
     from tests.pipelines.exchange_cases import save_peer
 
@@ -26,7 +26,7 @@ def peers(tmp_path_factory, tokenizer_folder):
 
 @pytest.fixture(scope="session")
 def trained_t5(tmp_path_factory, small_recipe, text_folder):
-    """The run folder of a small encoder-decoder for span corruption."""
+    """Return the run folder of a small encoder-decoder for span corruption."""
     from pipelines.build_dataset import build_dataset
     from pipelines.pretrain import pretrain
     from pipelines.train_tokenizer import train_tokenizer
@@ -44,7 +44,7 @@ def trained_t5(tmp_path_factory, small_recipe, text_folder):
 
 @pytest.fixture(scope="session")
 def trained_translator(tmp_path_factory, small_recipe):
-    """The run folder of an encoder-decoder trained on pairs, of a context of 32."""
+    """Return the run folder of an encoder-decoder trained on pairs, with a context of 32."""
     from pipelines.build_dataset import build_dataset
     from pipelines.pretrain import pretrain
     from pipelines.train_tokenizer import train_tokenizer

@@ -1,4 +1,4 @@
-"""Models of `transformers` in folders like those of the hub, for import tests."""
+"""Models of `transformers` in folders with the layout of the hub, for import tests."""
 
 import shutil
 
@@ -34,7 +34,7 @@ IDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_start_t
 
 
 def save_peer(folder, kind, tokenizer_folder, entries=512, ids=IDS, **options):
-    """Save a random model of `transformers` and a tokenizer in a folder like those of the hub; return the model."""
+    """Save a random model of `transformers` and a tokenizer in the layout of the hub, and return the model."""
     torch.manual_seed(1)
     config = transformers.AutoConfig.for_model(kind, vocab_size=entries, **SHAPES[kind], **ids)
     peer = AUTO[kind].from_config(config).eval()

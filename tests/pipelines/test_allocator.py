@@ -1,4 +1,4 @@
-"""Memory that a training step frees stays with the process until training ends, with glibc."""
+"""With glibc, the process keeps the memory that a training step frees until training ends."""
 
 import platform
 import subprocess

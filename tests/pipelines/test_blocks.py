@@ -1,4 +1,4 @@
-"""Built datasets: every token in its place, the same bytes every time, nothing half-written."""
+"""Built datasets have every token in its place and the same bytes every time, and are never half-written."""
 
 import hashlib
 import json
@@ -214,7 +214,7 @@ def test_a_killed_build_leaves_no_dataset_and_the_next_one_is_whole(
 
 
 def test_leftovers_of_a_build_killed_at_its_end_are_removed(tmp_path, text_folder, tokenizer_folder):
-    """Both folders are whole: the new one is in place, and the old one is being removed."""
+    """Both folders are complete: the new one is in place, and the old one is being removed."""
     out, options = tmp_path / "data", {"tokenizer": tokenizer_folder, "context_length": 32}
     build_dataset([str(text_folder)], out=out, **options)
     shutil.copytree(out, tmp_path / "data.old")

@@ -1,4 +1,4 @@
-"""The command line: one clear sentence for each mistake, a non-zero exit, nothing left behind."""
+"""Every mistake on the command line gives one clear sentence and a non-zero status, and leaves no files."""
 
 import gzip
 import io
@@ -79,7 +79,7 @@ def test_every_verb_explains_itself_without_torch(verb):
     assert done.returncode == 0
     assert done.stdout.endswith("False\n")
     assert "usage: bytelm " + verb in done.stdout
-    # nobody at a command line is given a value, or sees an exception
+    # the command line has no return values and shows no exceptions
     assert not {"Raises", "Returns"} & set(done.stdout.split())
 
 

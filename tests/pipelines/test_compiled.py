@@ -1,4 +1,4 @@
-"""Training with torch.compile: the same numbers, from few graphs."""
+"""Training with torch.compile gives the same numbers with few graphs."""
 
 from dataclasses import replace
 from functools import partial

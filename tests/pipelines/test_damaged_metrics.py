@@ -42,7 +42,7 @@ def test_lines_before_the_checkpoint_are_not_lost_silently(damage, stopped, smal
     with pytest.warns(UserWarning, match=r"truncated or altered before step 40: \d+ whole lines are kept"):
         assert pretrain(small_recipe, data=dataset_folder, out=stopped) == 0
     copy = stopped / "metrics.damaged-1.jsonl"
-    assert copy.exists() == (damaged != "".join(left))  # no copy of a file that is kept whole
+    assert copy.exists() == (damaged != "".join(left))  # no copy of a file of which no line is dropped
     assert not copy.exists() or copy.read_text() == damaged
     assert [line for line in lines_of(path) if json.loads(line)["step"] <= 40 and line in before] == left
     assert [record["step"] for record in Run(stopped).metrics()][-2:] == [50, 50]

@@ -1,4 +1,4 @@
-"""Evaluation: every number against an independent computation, and the whole chain on a source of known entropy."""
+"""Every number of an evaluation equals an independent computation; a source of known entropy tests the whole chain."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def gpt_numbers(trained_gpt):
 
 @pytest.fixture(scope="module")
 def gpt_predictions(trained_gpt, dataset_folder):
-    """Targets (N,), log-probabilities (N, V) float64 and previous tokens (N,), computed in plain PyTorch."""
+    """Return targets (N,), log-probabilities (N, V) in float64 and previous tokens (N,) from plain PyTorch."""
     model = load_trained(Run(trained_gpt)).model
     stream = TokenDataset(dataset_folder).split("validation")
     ids = torch.from_numpy(stream.read(0, stream.tokens).astype(np.int64))
@@ -230,7 +230,7 @@ def test_a_masked_model_is_scored_at_its_masks(trained_bert, dataset_folder, tok
 
 
 def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gpt):
-    """With the embedding zero, all logits are equal."""
+    """With a zero embedding all logits are equal."""
     from safetensors.torch import load_file, save
 
     from pipelines.run.retention import latest_checkpoint

@@ -12,7 +12,7 @@ from pipelines.run.folder import Run
 
 @pytest.fixture
 def run(tmp_path, trained_gpt):
-    """A copy of the run that has not been evaluated."""
+    """Return a copy of the run without an evaluation."""
     folder = shutil.copytree(trained_gpt, tmp_path / "gpt")
     (folder / "evaluation.json").unlink(missing_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""Runs go to `transformers` and ONNX and come back, by the command line, with the same logits and ids."""
+"""Export to `transformers` and ONNX and import from the command line keep logits and ids."""
 
 import json
 import shutil
@@ -73,7 +73,7 @@ def test_the_exported_tokenizer_gives_the_ids_that_the_model_was_trained_on(kind
 
 @pytest.fixture(scope="module")
 def original_bert(tmp_path_factory, trained_bert, dataset_folder):
-    """An encoder of our training in a shape of transformers."""
+    """Return the run of an encoder in a shape that `transformers` has, trained here."""
     recipe = Run(trained_bert).recipe
     model = replace(recipe.model, positions="learned", norm_position="post", bias=True)
     out = tmp_path_factory.mktemp("original") / "bert"
@@ -167,7 +167,7 @@ def test_an_imported_model_with_a_padded_vocabulary_generates_only_tokens_of_its
     weights = load_file(tmp_path / "padded" / "model.safetensors")
     for tensor in weights.values():
         if len(tensor) == 576:
-            tensor[512:] *= 50  # what stands for nothing is the likeliest
+            tensor[512:] *= 50  # the unused entries are the likeliest
     save_file(weights, tmp_path / "padded" / "model.safetensors", metadata={"format": "pt"})
     run = import_hf(str(tmp_path / "padded"), out=tmp_path / "run")
     if kind == "llama":

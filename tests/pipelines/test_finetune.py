@@ -1,4 +1,4 @@
-"""Classifiers made of a trained encoder: what they learn, what is said of them, and what is refused."""
+"""Classifiers fine-tuned from a trained encoder: accuracy, evaluation, files, and errors."""
 
 import io
 import json
@@ -39,11 +39,11 @@ def test_every_epoch_reads_all_texts_in_a_new_order_in_batches_of_similar_length
     orders = np.concatenate(batches).reshape(3, 1000)
     assert all(sorted(order) == list(range(1000)) for order in orders.tolist())
     first, second = ({frozenset(batch.tolist()) for batch in batches[i * 125 : i * 125 + 125]} for i in (0, 1))
-    assert len(first & second) < 5  # other texts together, not only the same batches in another order
+    assert len(first & second) < 5  # batches of other texts, not only the same batches in another order
     spread = np.mean([np.ptp(lengths[batch]) for batch in batches])
     assert spread < 4 * 500 / SORTED_BATCHES  # by chance it would be 390
     firsts = [lengths[batch[0]] for batch in batches]
-    assert abs(np.corrcoef(firsts[:-1], firsts[1:])[0, 1]) < 0.3  # batches do not come by length
+    assert abs(np.corrcoef(firsts[:-1], firsts[1:])[0, 1]) < 0.3  # batches are not in order of length
     again = np.concatenate(list(epochs(lengths, config))).reshape(3, 1000)
     other = np.concatenate(list(epochs(lengths, replace(config, seed=1)))).reshape(3, 1000)
     assert (again == orders).all()
@@ -52,7 +52,7 @@ def test_every_epoch_reads_all_texts_in_a_new_order_in_batches_of_similar_length
 
 @pytest.fixture(scope="module")
 def passages(tmp_path_factory, text_folder):
-    """Which of three modules 60 characters are from: 90 to train on and 60 to test, numbered labels."""
+    """Return 90 training and 60 test passages of 60 characters, labelled by which of three modules they are from."""
     folder = tmp_path_factory.mktemp("passages")
     sources = [sorted(text_folder.glob("*.txt"))[i].read_text() for i in (0, 20, 40)]
     rows = [(source[60 * i : 60 * (i + 1)], label) for i in range(50) for label, source in enumerate(sources)]
@@ -61,7 +61,7 @@ def passages(tmp_path_factory, text_folder):
 
 @pytest.fixture(scope="module")
 def trained_classifier(tmp_path_factory, trained_bert, passages):
-    """(folder, evaluation) of a classifier."""
+    """Return (folder, evaluation) of a classifier."""
     folder = tmp_path_factory.mktemp("classifiers") / "modules"
     return folder, finetune(trained_bert, data=passages[0], test=passages[1], out=folder, settings=SETTINGS)
 
@@ -115,7 +115,7 @@ def test_the_folder_has_everything_to_use_the_classifier(trained_classifier, tmp
         "tokenizer.json",
     ]
     assert json.loads((folder / "evaluation.json").read_text()) == result
-    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # who may read one may read all
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # the same permissions for all files
     moved = shutil.copytree(folder, tmp_path / "moved")
     assert load_classifier(moved).tokenizer.fingerprint == Run(trained_bert).tokenizer().fingerprint
 

@@ -1,4 +1,4 @@
-"""The largest micro-batch that fits the memory."""
+"""Training finds the largest micro-batch that fits in memory."""
 
 import re
 

@@ -55,7 +55,7 @@ def test_a_model_trained_without_separators_reads_the_prompt_alone(
             (export_hf(tmp_path / name, out=tmp_path / f"{name}-hf") / "config.json").read_text()
         )
         assert generation_config[BEFORE_TEXT] == ids[: int(separator)]
-        generate(tmp_path / name, tokens=2, greedy=True, device="cpu")  # from nothing there is but that to go on
+        generate(tmp_path / name, tokens=2, greedy=True, device="cpu")  # an empty prompt
 
 
 def test_repetition_penalty_and_min_p_change_the_text(trained_gpt, printed):

@@ -1,4 +1,4 @@
-"""What people look at: generated text, filled masks, and the report."""
+"""Generated text, filled masks, and the report."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def test_conflicting_options_are_refused_by_name(trained_gpt, options):
 
 
 class Page(HTMLParser):
-    """Collects what a browser would fetch, and the nesting of tags."""
+    """Collects the addresses that a browser would fetch, and the nesting of tags."""
 
     VOID = ("meta", "br", "hr", "link", "img", "input")
 
@@ -89,7 +89,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(trained_gpt, trained_ber
     shown = " ".join(page.text)
     for words in ("Loss by position", "Reliability", "Learning rate", "Bits per byte", "masked-token", "perplexity"):
         assert words in shown
-    assert text.count("<svg") == 6 + 4 + 3  # the decoder has circuits beside what both have
+    assert text.count("<svg") == 6 + 4 + 3  # only the decoder also has circuits
 
 
 def test_the_report_shows_the_numbers_of_evaluation_json(trained_gpt, tmp_path):
@@ -141,7 +141,7 @@ def test_runs_of_one_name_have_a_bar_each(tmp_path, trained_gpt):
 
 
 def test_a_run_of_any_name_is_drawn(tmp_path, trained_gpt):
-    """matplotlib leaves labels out that begin with "_", and takes what is between two "$" for a formula."""
+    """matplotlib omits labels that begin with "_", and reads text between two "$" as a formula."""
     import shutil
 
     names = ("plain", "_small", r"lr$\alpha$_$\q$", "a$b")

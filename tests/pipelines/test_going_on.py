@@ -32,7 +32,7 @@ from tests.pipelines.training_cases import (
 
 @pytest.fixture
 def read(monkeypatch):
-    """The blocks that training reads, in order: a list of rows of token ids."""
+    """Return a list of the blocks (rows of token ids) that training reads, in order."""
     read = []
     watch_batches(monkeypatch, lambda rows, training: read.extend(rows if training else []))
     return read
@@ -66,7 +66,7 @@ def test_schedules_and_intervals_count_tokens_at_any_batch_size(tmp_path, small_
         options = {"warmup": train.warmup_tokens, "total": train.tokens, "stride": size, "final": train.min_lr_ratio}
         assert line["lr"] == train.lr * multiplier("cosine", line["tokens"] - size, **options)
     validated = [line["tokens"] for line in lines if line["split"] == "validation"]
-    # every 2,560 tokens, at the first step that is past them
+    # every 2,560 tokens, at the first step at or after them
     assert validated == [0, 2560, 5120, 23 * 256 + 3 * 640, 23 * 256 + 7 * 640, 23 * 256 + 11 * 640]
 
 
@@ -96,7 +96,7 @@ def test_a_growing_batch_and_a_falling_decay_are_logged_and_resumed_exactly(
 
 @pytest.mark.slow
 def test_weight_decay_follows_its_schedule(tmp_path, small_recipe, dataset_folder, trained_gpt):
-    """With a decay that rules the weights: where it falls to nothing they end larger than where it stays."""
+    """The decay is strong. Weights end larger if it falls to zero than if it stays constant."""
 
     def norm(**changes):
         out = tmp_path / changes["weight_decay_schedule"]
@@ -185,7 +185,7 @@ def test_a_run_resumes_in_another_dtype_on_request(tmp_path, small_recipe, datas
     with monkeypatch.context() as patch:
         stop_after(30, patch)
         pretrain(small_recipe, data=dataset_folder, out=out)
-    for dtype in ("bfloat16", "auto"):  # what "auto" is, is decided once
+    for dtype in ("bfloat16", "auto"):  # "auto" is resolved once
         assert pretrain(with_train(small_recipe, dtype=dtype), data=dataset_folder, out=out) == 0
         assert Run(out).recipe.train.dtype == "bfloat16"
 
@@ -239,7 +239,9 @@ def test_an_operation_without_a_deterministic_kernel_is_refused_by_name(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
     def step(trainer):
-        torch.empty(3).put_(torch.tensor([0]), torch.ones(1))  # has none, on a CPU either
+        torch.empty(3).put_(
+            torch.tensor([0]), torch.ones(1)
+        )  # this operation has no deterministic kernel, on a CPU either
 
     monkeypatch.setattr(Trainer, "step", step)
     with pytest.raises(
@@ -264,8 +266,8 @@ def test_float32_products_have_the_configured_precision_only_while_training(
 
 @pytest.mark.slow
 def test_memory_does_not_grow_and_the_trainer_does_not_wait_for_data(tmp_path, small_recipe, dataset_folder):
-    """Over 4,000 steps with validations, checkpoints and some passes over the data, in a process of its own. Memory
-    is the anonymous part: pages of the mapped dataset are the system's to keep or to drop."""
+    """A separate process trains 4,000 steps with validations, checkpoints and several epochs. Memory means anonymous
+    memory, because the system keeps or drops pages of the mapped dataset."""
     train = {"tokens": 256 * 4000, "validate_every_tokens": 25_600, "checkpoint_every_tokens": 25_600}
     recipe: Recipe = with_train(small_recipe, **train)
     recipe = replace(recipe, model=replace(recipe.model, layers=2, width=64))

@@ -1,4 +1,4 @@
-"""The inside of a model in the report."""
+"""The report's page on the inside of a model: attention, circuits and embedding."""
 
 import copy
 import re
@@ -109,7 +109,7 @@ def test_an_encoder_reads_its_excerpt_between_its_special_tokens(trained_bert):
     (attention,) = inside.attention
     assert attention.queries[0] == "<|cls|>"
     assert attention.queries[-1] == "<|sep|>"
-    assert attention.weights[..., 0, 1:].max() > 0  # what comes later is seen
+    assert attention.weights[..., 0, 1:].max() > 0  # later positions are visible
     assert "copying" not in inside.scores
     assert inside.circuits is None
 

@@ -1,4 +1,4 @@
-"""A corpus that is one long run is trained on and encoded in memory for a few copies of its text."""
+"""Training on and encoding a corpus of one long run take memory for a few copies of its text."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def peak_of(*words):
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """A short text and one of a single letter."""
+    """Return the files of a short text and of a long run of one letter."""
     folder = tmp_path_factory.mktemp("texts")
     (folder / "short.txt").write_text("some text " * 10_000)
     (folder / "long.txt").write_text("a" * SIZE)

@@ -28,7 +28,7 @@ from tokenizer import Tokenizer
 
 @pytest.fixture
 def gpt(tmp_path, trained_gpt):
-    """A copy of a run, with one checkpoint."""
+    """Return a copy of a run with one checkpoint."""
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     shutil.rmtree(out / "checkpoints" / "step-0000040")
     return out

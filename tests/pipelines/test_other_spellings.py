@@ -1,4 +1,4 @@
-"""Imported models whose special tokens are spelled otherwise than ours."""
+"""Imported models whose special tokens have other spellings than ours."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def all_of_validation(run, data, length):
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory, text_folder):
-    """An encoder that reads texts as RoBERTa does, in a folder of the hub, its model of `transformers`, and its run."""
+    """Return the hub folder, the model in `transformers` and the run of an encoder that reads texts like RoBERTa."""
     folder = tmp_path_factory.mktemp("encoder")
     special = ("<s>", "<pad>", "</s>", "<mask>")
     Tokenizer.train(sorted(text_folder.iterdir()), vocab_size=512, special_tokens=special).save(folder)
@@ -132,7 +132,7 @@ def test_an_encoder_whose_tokenizer_names_no_mask_is_imported_with_a_warning(enc
 
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory, text_folder):
-    """A T5 with its own sentinels, as CodeT5's tokenizer has them, and its run, which restores spans."""
+    """Return a T5 with its own sentinels, as in CodeT5's tokenizer, and its run, which restores spans."""
     folder = tmp_path_factory.mktemp("t5")
     marks = tuple(f"<extra_id_{number}>" for number in reversed(range(40)))
     special = ("<pad>", "<s>", "</s>", *marks, "<mask>")

@@ -1,4 +1,4 @@
-"""Pairs of texts: from two columns to a dataset, to batches, to a trained encoder-decoder and its BLEU."""
+"""Pairs of texts, from two columns through dataset and batches to a trained encoder-decoder and its BLEU."""
 
 import json
 import math
@@ -245,7 +245,7 @@ def test_a_tokenizer_without_padding_is_refused_by_name(tmp_path, corpus, recipe
     seed=st.integers(0, 3),
 )
 def test_an_epoch_reads_every_pair_once_in_batches_within_the_budget(lengths, budget, seed):
-    # each pair is told by its first token, which is its number
+    # the first token of each pair is its number
     sources = [[300 + i] + [7] * s for i, (s, _) in enumerate(lengths)]
     targets = [[300 + i] + [8] * t for i, (_, t) in enumerate(lengths)]
     half = len(lengths) // 2

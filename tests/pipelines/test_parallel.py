@@ -1,4 +1,4 @@
-"""A run on several processes that torchrun starts equals the same run on one."""
+"""A run on several ranks under torchrun equals the same run on one process."""
 
 import json
 import os
@@ -35,8 +35,8 @@ LAUNCH = shlex.split(re.search(r"^(torchrun .*) pretrain \S+ --data \S+ --out \S
 
 @pytest.fixture(scope="module")
 def recipe(small_recipe):
-    """Batches of 7 blocks of 32 tokens, two of them at once: neither is shared evenly by 2 processes. No dropout, whose
-    masks every process draws for itself."""
+    """Return a recipe with batches of 7 blocks and micro-batches of 2, which 2 ranks cannot share evenly. It has no
+    dropout, because each rank draws its own masks."""
     return replace(
         small_recipe,
         model=replace(small_recipe.model, dropout=0.0, layers=2),
@@ -54,7 +54,7 @@ def recipe(small_recipe):
 
 
 def launch(recipe, data, out, kind, *options, processes=2):
-    """The run, started as the GUIDE says; the process is torchrun's, which leads those of the run."""
+    """Start a run as the guide says, and return the process of torchrun, the parent of all ranks."""
     path = out.with_suffix(".toml")
     save_config(path, recipe, {})
     here = Path(sys.executable).parent
@@ -82,7 +82,7 @@ def run(*arguments, **options):
 
 
 def members(job):
-    """Return the processes of a job by rank."""
+    """Return the processes of a job in order of rank."""
     ranks = {}
     for children in Path(f"/proc/{job.pid}/task").glob("*/children"):
         for pid in map(int, children.read_text().split()):
@@ -102,8 +102,8 @@ def wait_for_step(out, step, job):
 
 
 def assert_same_to_rounding(one, other, rel=1e-5):
-    """Losses, validation losses and rates of every step, gradient norms to fifty times that, and the weights in the
-    end."""
+    """Compare losses, validation losses and rates of every step, and the final weights. Gradient norms may differ by
+    fifty times as much."""
     first, second = metrics_of(one), metrics_of(other)
     assert len(first) == len(second) > 20
     for a, b in zip(first, second, strict=True):
@@ -152,13 +152,13 @@ def test_shards_hold_the_targets_of_the_whole_batch(consumed, blocks, parts, cro
 def test_ddp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
     output = run(recipe, dataset_folder, tmp_path / "two", "ddp")
     assert "2 processes (ddp)" in output
-    assert output.count(" parameters, ") == output.count(": 20 steps") == 1  # only the main process speaks
+    assert output.count(" parameters, ") == output.count(": 20 steps") == 1  # only rank 0 prints
     pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
     assert_same_to_rounding(tmp_path / "two", tmp_path / "one")
 
 
 def test_fsdp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
-    """With Muon, whose matrices must be whole, and averaged weights, which validation uses."""
+    """The run uses Muon, which needs unsharded matrices, and averaged weights, which validation uses."""
     recipe = with_train(recipe, optimizer="muon", average=0.9)
     run(recipe, dataset_folder, tmp_path / "two", "fsdp")
     pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
@@ -185,7 +185,7 @@ def test_parallel_without_torchrun_is_a_clear_error(tmp_path, recipe, dataset_fo
         {"objective": "masked-token", "model": {"architecture": "encoder", "context_length": 34}},
         {"model": {"positions": "relative", "norm": "rmsnorm", "activation": "swiglu", "tied_head": False}},
         {"model": {"qk_norm": True, "embedding_skips": True, "value_embeddings": 1, "document_mask": True}},
-        {"train": {"batch_tokens": 32, "tokens": 32 * 30}},  # one block for two processes
+        {"train": {"batch_tokens": 32, "tokens": 32 * 30}},  # one block for two ranks
         {"train": {"compile": True}},
     ],
     ids=["muon", "bfloat16", "masked", "relative", "modern", "one-block", "compiled"],
@@ -206,7 +206,7 @@ def test_every_kind_of_model_trains_as_on_one_process(tmp_path, recipe, dataset_
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_layers_can_be_skipped_if_one_rank_has_a_row_without_weight(tmp_path, recipe, dataset_folder, kind):
-    """At random, each for itself. 7 blocks are 4 and 3: only one process predicts at all of its positions."""
+    """Each rank skips layers at random. The 7 blocks are 4 and 3, and only one rank predicts at all its positions."""
     recipe = replace(recipe, model=replace(recipe.model, stochastic_depth=0.3, layers=3))
     run(recipe, dataset_folder, tmp_path / "two", kind)
     losses = [line["loss"] for line in metrics_of(tmp_path / "two") if line["split"] == "validation"]
@@ -239,8 +239,8 @@ def test_three_processes_translate_pairs_as_one_does(tmp_path, recipe, text_fold
 
 @pytest.fixture(scope="module")
 def long_recipe(recipe):
-    """Time to be stopped in, with all the state that a checkpoint can have; dropout shows that every process gets its
-    own random generator back."""
+    """Return a recipe long enough to stop, with all state that a checkpoint can have. Dropout tests that every rank
+    restores its random generator."""
     recipe = replace(recipe, model=replace(recipe.model, dropout=0.1))
     return with_train(
         recipe,
@@ -254,7 +254,7 @@ def long_recipe(recipe):
 
 @pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def uninterrupted(request, tmp_path_factory, long_recipe, dataset_folder):
-    """A kind of parallelism, and the run on two processes that nothing stopped."""
+    """Return a kind of parallelism, and an uninterrupted run on two ranks."""
     out = tmp_path_factory.mktemp(request.param) / "whole"
     run(long_recipe, dataset_folder, out, request.param)
     return request.param, out
@@ -302,7 +302,7 @@ def test_a_job_saves_before_it_stops_on_a_signal(tmp_path, long_recipe, dataset_
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("ddp", "none"), ("fsdp", "none"), ("none", "ddp"), ("none", "fsdp")])
 def test_a_run_resumes_with_another_number_of_processes(tmp_path, long_recipe, dataset_folder, first, second):
-    """The same blocks in the same order, to the same losses: nothing is repeated or left out."""
+    """The run reads the same blocks in the same order with the same losses, so it repeats and skips no block."""
     recipe = with_train(replace(long_recipe, model=replace(long_recipe.model, dropout=0.0)), keep_checkpoints=100)
     out = tmp_path / "run"
 
@@ -320,7 +320,7 @@ def test_a_run_resumes_with_another_number_of_processes(tmp_path, long_recipe, d
 
 
 def cut_back(out, step):
-    """As if the run had ended right after the checkpoint of `step`."""
+    """Cut the run back to its state right after the checkpoint of `step`."""
     for folder in checkpoint_folders(out):
         if int(folder.name[5:]) != step:
             shutil.rmtree(folder)
@@ -331,7 +331,7 @@ def cut_back(out, step):
 @pytest.mark.parametrize("policy", ["stop", "skip", "rollback"])
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_losses_that_are_not_finite_stop_all_processes_with_one_message(tmp_path, recipe, dataset_folder, kind, policy):
-    """At the second step; at the first validation, after skipping; or after as many rollbacks as there may be."""
+    """Training stops at the second step, at the first validation after skipping, or after the last rollback."""
     recipe = with_train(recipe, lr=1e25, grad_clip=0.0, warmup_tokens=0, nonfinite=policy, max_rollbacks=2)
     output = " ".join(finish(launch(recipe, dataset_folder, tmp_path / "run", kind), status=1).split())
     assert output.count("of step 2 is not finite") == (3 if policy == "rollback" else 1)
@@ -360,7 +360,7 @@ def test_an_error_on_rank_0_ends_the_job(tmp_path, recipe, dataset_folder):
 
 @pytest.fixture
 def single_process_job(monkeypatch):
-    """The environment in which torchrun starts the only process of a job."""
+    """Set the environment in which torchrun starts the only process of a job."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -380,7 +380,7 @@ def single_process_job(monkeypatch):
 def test_fsdp_refuses_what_it_cannot_do_before_anything_is_written(
     tmp_path, recipe, dataset_folder, single_process_job, monkeypatch, asked, device, refused
 ):
-    """The run's device is a GPU in the last two cases, the process's never."""
+    """In the last two cases the run is configured for a GPU. The process never uses one."""
     machine = Machine(torch.device(device), getattr(torch, asked.get("dtype", "float32")), "")
     monkeypatch.setattr("pipelines.training.pretraining.choose_machine", lambda *_, **__: machine)
     with pytest.raises(ValueError, match=refused):

@@ -1,4 +1,4 @@
-"""`bytelm params`: what a person is told that a model costs."""
+"""`bytelm params` prints the parameters, memory and FLOPs of a model."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Recipe, dataset and run folder that do not fit together are refused by name, and nothing is written."""
+"""Training refuses recipes, datasets and run folders that do not match, by name, and writes nothing."""
 
 import errno
 import hashlib
@@ -96,7 +96,7 @@ def test_an_objective_without_its_special_token_is_refused_by_name(tmp_path, tex
 
 
 def test_weights_of_another_shape_are_refused(tmp_path, small_recipe, dataset_folder, trained_gpt):
-    """In a run of version 0.1, which has no manifest to say so first."""
+    """The run is of version 0.1, which has no manifest whose check would fail first."""
     from pipelines.run.loading import load_trained
 
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
@@ -115,7 +115,7 @@ def test_weights_of_another_shape_are_refused(tmp_path, small_recipe, dataset_fo
 def test_a_folder_that_cannot_be_written_is_a_one_line_error(
     tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch, capsys
 ):
-    """As on a file system that is mounted read-only, where even root cannot write."""
+    """The folder behaves like a read-only file system, where even root cannot write."""
     out, opened = shutil.copytree(trained_gpt, tmp_path / "gpt"), Path.open
 
     def refused(path, mode="r", *arguments, **options):

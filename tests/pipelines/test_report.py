@@ -1,4 +1,4 @@
-"""The contents and the structure of report.html."""
+"""Contents and structure of report.html."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from tokenizer import Tokenizer
 
 
 class Page(HTMLParser):
-    """The text of a page by section (the id of the last <h2>), its tables, links, drawings and ids."""
+    """Collects the text of a page by section (the id of the last <h2>), its tables, links, drawings and ids."""
 
     def __init__(self, path):
         super().__init__()
@@ -62,7 +62,7 @@ class Page(HTMLParser):
             self._row[-1] += data
 
     def rows(self, section):
-        """The tables of a section as {label: cells}."""
+        """Return the tables of a section as {label: cells}."""
         return [{row[0]: row[1:] for row in rows if row} for where, rows in self.tables if where == section]
 
 
@@ -72,7 +72,7 @@ def plain(run, out, **options):
 
 @pytest.fixture
 def gpt(tmp_path, trained_gpt):
-    """A copy of the run that has not been evaluated."""
+    """Return a copy of the run without an evaluation."""
     folder = shutil.copytree(trained_gpt, tmp_path / "gpt")
     (folder / "evaluation.json").unlink(missing_ok=True)
     return folder

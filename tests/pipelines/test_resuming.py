@@ -1,4 +1,4 @@
-"""Resumption: however a run was stopped, and whatever was damaged, it ends as if it never had been."""
+"""A resumed run ends like an uninterrupted one, whatever stopped it and whichever checkpoint was damaged."""
 
 import os
 import pickle
@@ -34,7 +34,7 @@ from tests.pipelines.training_cases import (
 
 
 def kill_after_step(step, recipe, data, out, tmp_path):
-    """Leave of a run what is there when it is killed between its first checkpoint and its end."""
+    """Start a run, and kill it after its first checkpoint and before its end."""
     process = start(recipe, data, out, tmp_path)
     wait_for_step(out, step, process)
     wait_for_checkpoint(out, process)
@@ -92,7 +92,7 @@ def test_a_run_killed_while_writing_its_recipe_starts_again(tmp_path, small_reci
 def test_training_continues_while_a_checkpoint_is_written(
     tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch
 ):
-    """Each is written only once two more steps have been made, and what is written is what was when it was begun."""
+    """Each write is delayed by two more steps. The checkpoint still has the state of the step that started it."""
     from pipelines.training import checkpoints
     from pipelines.training.loop import Trainer
 
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_is_skipped_by_name_and_the_run_ends_the_same(
 
 
 def test_the_next_checkpoint_replaces_a_damaged_one(tmp_path, small_recipe, dataset_folder, trained_gpt):
-    """The run went on from before it, so that the new one is of an earlier step; only one is kept."""
+    """The run resumed from an earlier checkpoint, so the next one has an earlier step. Only one is kept."""
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     damage_file(latest_checkpoint(out) / "model.safetensors", "altered")
     with pytest.warns(UserWarning, match="step-0000050 is skipped"), pytest.MonkeyPatch.context() as patch:
@@ -197,8 +197,8 @@ def test_the_next_checkpoint_replaces_a_damaged_one(tmp_path, small_recipe, data
 
 
 def test_simultaneous_signals_are_one_request(tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch):
-    """As where a scheduler signals all processes of a job and the one that started them passes it on; the first comes
-    while this process hears from the others whether they were asked."""
+    """A scheduler signals all processes of a job, and their parent passes the signal on. The first signal arrives
+    while this rank exchanges stop requests with the others."""
     maximum, asked = OneProcess.max, []
 
     def interrupted(self, value):
@@ -282,7 +282,7 @@ def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder)
 def test_a_full_disk_stops_the_run_with_a_one_line_error_and_keeps_the_checkpoint(
     tmp_path, small_recipe, dataset_folder, trained_gpt, full
 ):
-    """A limit on file sizes makes writing fail as a full disk does: in the middle of a file."""
+    """A limit on file sizes makes writing fail in the middle of a file, as on a full disk."""
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     limit = 40_000 if full != "metrics.jsonl" else (out / full).stat().st_size + 50
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=small_recipe.train.tokens * 2))
@@ -306,11 +306,11 @@ def test_a_full_disk_stops_the_run_with_a_one_line_error_and_keeps_the_checkpoin
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # sixty processes start, each of which imports torch
+@pytest.mark.timeout(1800)  # starts sixty processes, each of which imports torch
 def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, small_recipe, dataset_folder):
-    """Killed after random times: a third of them from its start on, of which some come before the first checkpoint, the
-    others soon after a new checkpoint, often while the next is being written, since every second step writes one. Times
-    are by the machine's own pace, or a fast one would end between two kills."""
+    """Kills come at random times: a third after a start, some of them before the first checkpoint, the others soon
+    after a new checkpoint. Every second step writes a checkpoint, so many kills interrupt a write. Times scale with
+    the speed of the machine, because a fast one would end between two kills."""
     train = replace(
         small_recipe.train, tokens=256 * 600, checkpoint_every_tokens=512, optimizer="muon", average=0.9, keep_best=True
     )
@@ -343,6 +343,6 @@ def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, s
     output, _ = last.communicate(timeout=300)
     assert last.returncode == 0, output
     assert kills >= 24
-    assert partial >= 1  # it was killed while writing
-    assert early >= 1  # and before it had written anything
+    assert partial >= 1  # some kills came during a write
+    assert early >= 1  # and some before the first write
     assert_same_run(out, tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""The list of runs."""
+"""`bytelm runs` lists runs with their state."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, d
     longer = replace(small_recipe, train=replace(small_recipe.train, tokens=2 * small_recipe.train.tokens))
     stopped = tmp_path / "some" / "stopped"
     assert pretrain(longer, data=dataset_folder, out=stopped) == 0
-    shutil.rmtree(latest_checkpoint(stopped))  # as where it was killed before that was written
+    shutil.rmtree(latest_checkpoint(stopped))  # as if it was killed before this file was written
     shutil.copytree(trained_gpt, tmp_path / "damaged")
     (tmp_path / "damaged" / "config.toml").write_text("objective = 3")
     printed.readouterr()

@@ -1,4 +1,4 @@
-"""Span corruption from text to an evaluated encoder-decoder, and document masks and smoothing on the way."""
+"""Span corruption, from text to an evaluated encoder-decoder, with document masks and label smoothing."""
 
 import json
 from dataclasses import replace
@@ -79,7 +79,7 @@ def test_spans_change_with_the_epoch_but_not_in_validation(data):
 
 
 def test_flops_per_token_equal_those_that_torch_counts(recipe, data):
-    """A third of what torch counts in the forward pass, sentinels and ends included, with attention written out."""
+    """The forward pass, with reference attention, sentinels and ends, takes a third of the FLOPs per token."""
     dataset, tok = TokenDataset(data), Tokenizer.load(data)
     training = open_training_data(recipe, dataset, tok)
     config = replace(recipe.model, vocab_size=dataset.vocab_size, attention="reference")
@@ -118,7 +118,7 @@ def test_documents_are_numbered_by_their_separators():
 
 
 def test_a_document_mask_hides_other_documents_in_training_and_evaluation(tmp_path, small_recipe, tokenizer_folder):
-    """Behind its own separator a document is predicted as if the one before it were not there."""
+    """After its separator, a document is predicted as if there were no document before it."""
     tok = Tokenizer.load(tokenizer_folder)
     end = tok.special_tokens["<|endoftext|>"]
     documents = [[end, *np.random.default_rng(n).integers(300, 512, 15).tolist()] for n in range(4)]
@@ -152,7 +152,7 @@ def test_a_document_mask_hides_other_documents_in_training_and_evaluation(tmp_pa
 
 
 def evaluate_without_mask(tmp_path, recipe):
-    """The same weights, whose documents see each other."""
+    """Return the evaluation of the same weights without a document mask."""
     import shutil
 
     from pipelines.run.recipe import save_config
@@ -160,7 +160,7 @@ def evaluate_without_mask(tmp_path, recipe):
     copy = shutil.copytree(tmp_path / "run", tmp_path / "plain")
     this = Run(copy)
     unmasked = replace(this.recipe, model=replace(this.recipe.model, document_mask=False))
-    make_old(copy)  # which has no manifest to object
+    make_old(copy)  # without a manifest, whose check would fail
     save_config(copy / "config.toml", unmasked, this.facts)
     return evaluate(copy, splits=("train",), stride=16)["splits"]["train"]
 
@@ -184,7 +184,7 @@ def test_a_document_mask_without_a_separator_is_refused(tmp_path, text_folder, s
 
 
 def test_smoothing_is_in_the_training_loss_alone(tmp_path, small_recipe, dataset_folder):
-    """At the start the validation loss is that of the plain recipe; the first training losses are not."""
+    """The first validation loss equals that of the plain recipe. The first training losses do not."""
     losses = {}
     for name, changes in {"plain": {}, "smoothed": {"label_smoothing": 0.2}, "z": {"z_loss": 0.1}}.items():
         train = replace(small_recipe.train, tokens=512, log_every_steps=1, **changes)

@@ -1,5 +1,5 @@
-"""Numbers that are not finite: runs roll back past the batches that made them, and float16 scales its loss. And those
-next to 0, which take a processor long."""
+"""Runs roll back from losses and gradients that are not finite, float16 scales its loss, and training flushes
+subnormal numbers, which are slow on a CPU, to zero."""
 
 import json
 import math
@@ -54,7 +54,7 @@ def test_a_run_rolls_back_to_its_checkpoint_and_skips_the_batches_that_made_it_f
     tmp_path, recipe, dataset_folder, monkeypatch, printed
 ):
     order, out = in_order(dataset_folder, 400 + 32 + 8), tmp_path / "gpt"
-    # Steps are of 8 blocks, checkpoints every 10 steps: one fails at step 24, and one before the first checkpoint.
+    # A step is 8 blocks, with a checkpoint every 10 steps. One run fails at step 24, one before the first checkpoint.
     read = poison(monkeypatch, [order[5], order[8 + 23 * 8 + 3]])
     assert pretrain(recipe, data=dataset_folder, out=out) == 0
     said = " ".join(printed.readouterr().out.split())
@@ -74,7 +74,7 @@ def test_a_run_rolls_back_to_its_checkpoint_and_skips_the_batches_that_made_it_f
 def test_a_rolled_back_run_learns_the_same_as_a_run_without_the_skipped_batches(
     tmp_path, recipe, dataset_folder, monkeypatch
 ):
-    """The batches of the first step are passed over; the rest is a run that begins to read after them."""
+    """The run skips the batches of the first step. The other run starts to read after them."""
     order = in_order(dataset_folder, 8)
     with monkeypatch.context() as patch:
         poison(patch, order[:1])
@@ -201,7 +201,7 @@ def test_the_scale_falls_until_float16_holds_the_gradient_and_no_further():
 
 @pytest.mark.parametrize(("loss", "start"), [(math.nan, 2.0**16), (1.0, 1.0)])
 def test_a_failure_at_every_scale_is_no_overflow_and_does_not_change_the_scale(loss, start):
-    """A loss that is not finite itself, and a gradient that is not at a scale of 1."""
+    """Either the loss is not finite, or the gradient is not finite at a scale of 1."""
     parameter = torch.nn.Parameter(torch.tensor([1.0]))
     optimizers = SimpleNamespace(parts=[torch.optim.AdamW([parameter])])
     scale = LossScale(torch.float16, torch.device("cpu"))
@@ -223,8 +223,8 @@ def test_float16_trains_like_float32(tmp_path, small_recipe, dataset_folder, tra
 
 
 def test_overflows_are_counted_separately_and_the_scale_is_resumed(tmp_path, small_recipe, dataset_folder, monkeypatch):
-    """A scale that begins far too high and is doubled every fourth step: overflows come and go, even where the recipe
-    stops at anything that is not finite."""
+    """The scale starts far too high and doubles every fourth step, so overflows come and go. They do not stop the run,
+    although the recipe stops at losses that are not finite."""
     often = partial(torch.amp.GradScaler, init_scale=2.0**32, growth_interval=4)
     monkeypatch.setattr(torch.amp, "GradScaler", often)
     recipe = with_train(small_recipe, dtype="float16", optimizer="muon", average=0.9)
@@ -273,7 +273,7 @@ def test_a_cpu_trains_in_bfloat16_if_it_is_measured_to_be_faster(monkeypatch, ti
 
 
 def test_a_busy_machine_does_not_train_in_a_dtype_that_it_emulates(monkeypatch):
-    """Where cores that share a product are kept waiting for each other."""
+    """On a busy machine, cores that share a product wait for each other."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     threads = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
@@ -290,7 +290,7 @@ def test_a_busy_machine_does_not_train_in_a_dtype_that_it_emulates(monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_can_switch_to_rollback_when_it_resumes(tmp_path, small_recipe, recipe, dataset_folder, monkeypatch):
-    """A run that stopped goes on past what stopped it, from the checkpoint that it has."""
+    """The run continues from its last checkpoint, past the batches that stopped it."""
     poison(monkeypatch, [in_order(dataset_folder, 200)[190]])
     with pytest.raises(FloatingPointError, match="of step 24 is not finite"):
         pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt")

@@ -1,4 +1,4 @@
-"""Imported models begin and end texts with the ids that they do in `transformers`."""
+"""Imported models begin and end texts with the same ids as in `transformers`."""
 
 import json
 
@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 
 
 def with_template(folder, *before):
-    """Make the tokenizer of a folder put special tokens before a text, as Llama 3's does."""
+    """Add a template to the tokenizer of a folder that puts special tokens before a text, as in Llama 3."""
     content = json.loads((folder / "tokenizer.json").read_text())
     special = {token["content"]: token["id"] for token in content["added_tokens"]}
     single = [{"SpecialToken": {"id": name, "type_id": 0}} for name in before]
@@ -38,7 +38,7 @@ def with_template(folder, *before):
 
 @pytest.fixture(scope="module")
 def llama_3(tmp_path_factory, text_folder):
-    """A model with the special tokens of Llama 3, whose likeliest token after a beginning and "import " is an end."""
+    """Return a model with Llama 3's special tokens, which most likely ends a text after the start and "import "."""
     folder = tmp_path_factory.mktemp("llama-3")
     special = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
     Tokenizer.train(min(text_folder.iterdir()), vocab_size=300, special_tokens=special).save(folder)
@@ -83,7 +83,7 @@ def test_a_prompt_for_gpt2_is_read_without_a_beginning_unless_it_is_empty(peers)
 
 @pytest.fixture(scope="module")
 def padded_start(tokenizer_folder, tmp_path_factory):
-    """A T5 whose targets begin with padding, as T5's do, and end with either of two ids; sources have one before."""
+    """Return a T5 whose targets begin with padding, as in T5, and end with one of two ids. Sources begin with an id."""
     folder = tmp_path_factory.mktemp("t5")
     ids = {"eos_token_id": [0, 7], "pad_token_id": 1, "decoder_start_token_id": 1}
     peer = save_peer(folder / "model", "t5", tokenizer_folder, ids=ids)

@@ -1,4 +1,4 @@
-"""Row threads on a CPU train like one thread."""
+"""Training with several row threads on a CPU equals training with one thread."""
 
 import os
 import subprocess
@@ -249,7 +249,7 @@ def test_an_impossible_number_of_threads_is_refused(threads):
 
 @pytest.fixture(scope="module")
 def recipe(small_recipe):
-    """Batches that are large enough for two threads, and no dropout."""
+    """Return a recipe without dropout whose batches are large enough for two threads."""
     train = replace(
         small_recipe.train,
         batch_tokens=2048,
@@ -266,7 +266,7 @@ def recipe(small_recipe):
 
 @pytest.fixture
 def two_cores(monkeypatch):
-    """For this process and those that it starts."""
+    """Use two threads in this process and its children."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")

@@ -1,4 +1,4 @@
-"""What `bytelm train-tokenizer` and `bytelm tokenize` show is true, and fits a terminal."""
+"""The output of `bytelm train-tokenizer` and `bytelm tokenize` is correct and fits a terminal."""
 
 import fcntl
 import json
@@ -54,7 +54,7 @@ def on_a_terminal(*arguments, columns=80):
 
 @pytest.fixture(scope="module")
 def many_words(tmp_path_factory):
-    """A file of four copies of 3 MB, whose distinct words do not fit in the least memory."""
+    """Return a file of four copies of 3 MB whose distinct words do not fit in the least memory limit."""
     rng = np.random.default_rng(0)
     text = rng.integers(97, 123, size=3_000_000, dtype=np.uint8)
     text[rng.random(len(text)) < 0.14] = 32
@@ -196,7 +196,7 @@ def test_saved_counts_replace_reading_the_corpus(in_process, text_folder, tmp_pa
         "train-tokenizer", text_folder, "--counts", "counts", "counts", "--vocab-size", "600", "--out", "c"
     )
     assert two.returncode == 0, two.stderr
-    assert "held out: " in two.stdout  # of the corpus, which is given for that
+    assert "held out: " in two.stdout  # the corpus is given for this number only
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_impossible_options_are_refused_on_one_line(in_process, text_folder, tok
     options = [text_folder if option == "text" else option for option in options]
     done = in_process("train-tokenizer", "--vocab-size", "300", "--out", "tok", *options)
     assert done.returncode == 1, done.stdout
-    assert said in done.stderr.splitlines()[-1]  # a slow machine says more before
+    assert said in done.stderr.splitlines()[-1]  # a slow machine prints other lines first
     assert "Traceback" not in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["counts", "ranks.tiktoken", "tok.json"]
 

@@ -70,7 +70,7 @@ def test_seed_clipping_decay_rates_and_batches_have_their_effect(tmp_path, small
 
     normal = metrics_of(trained_gpt)
     assert ends("seed", seed=1)[-1]["loss"] != normal[-1]["loss"]
-    # AdamW does not care about the scale of gradients, until eps is as large as they are.
+    # AdamW ignores the scale of gradients, unless eps is as large as they are.
     assert ends("clip", grad_clip=1e-9)[-1]["loss"] > normal[-1]["loss"] + 0.1
     assert ends("decay", weight_decay=100.0)[-1]["loss"] > normal[-1]["loss"] + 0.1
     flat = [line["lr"] for line in ends("flat", min_lr_ratio=1.0) if line["split"] == "train"]
@@ -188,7 +188,7 @@ def test_an_open_micro_batch_is_16_on_a_cpu(tmp_path, small_recipe, dataset_fold
 def test_the_best_checkpoint_and_milestones_are_kept(
     tmp_path, small_recipe, dataset_folder, bytelm, validate, checkpoint
 ):
-    """A rate that grows until the loss gets worse again. Checkpoints are sparser than measurements, or denser."""
+    """The learning rate grows until the loss rises again. Checkpoints are less or more frequent than validations."""
     every = {"validate_every_tokens": validate, "checkpoint_every_tokens": checkpoint, "keep_every_tokens": 6000}
     train = replace(small_recipe.train, lr=1.0, warmup_tokens=12_800, keep_checkpoints=1, keep_best=True, **every)
     out = tmp_path / "gpt"
@@ -215,7 +215,7 @@ def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
     with monkeypatch.context() as patch:
         stop_after(20, patch)
         assert pretrain(replace(small_recipe, train=train), data=dataset_folder, out=out) == 128 + signal.SIGTERM
-    # As on a piece of text that is easier than the rest.
+    # As if this part of the text were easier than the rest.
     rewrite_state(latest_checkpoint(out), validation_loss=0.1, lowest_validation_loss=0.1)
     assert (
         pretrain(replace(small_recipe, train=replace(train, validation_tokens=64)), data=dataset_folder, out=out) == 0

@@ -118,10 +118,10 @@ def test_prefetched_batches_equal_batches_made_on_demand():
         assert batch.number == data.made.get(timeout=60) == (consumed, tokens)
         examples, more = data.size(consumed, tokens)
         consumed, tokens = consumed + examples, tokens + more
-        # The next one is made while the trainer has not asked for it yet.
+        # The next batch is prefetched before the trainer requests it.
         assert data.made.get(timeout=60) == (consumed, tokens)
         data.made.put((consumed, tokens))
-    assert batches.step(2, 7).number == (2, 7)  # somewhere else, as after resuming
+    assert batches.step(2, 7).number == (2, 7)  # another position, as after resuming
     batches.close()
 
 

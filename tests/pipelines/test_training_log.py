@@ -1,4 +1,4 @@
-"""The log and the messages of a running training."""
+"""The log and the messages of training."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ from tokenizer import Tokenizer
 
 
 def test_the_log_has_the_utilisation_of_the_machine(tmp_path, small_recipe, dataset_folder, monkeypatch):
-    """On one that is said to reach a GFLOP/s, and reaches two."""
+    """The machine is configured for a peak of one GFLOP/s and reaches two."""
     known = {"peak_flops": 1e9, "measured_flops": 2e9}
     monkeypatch.setattr(pretraining, "with_peaks", lambda machine: replace(machine, **known))
     assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
@@ -77,7 +77,7 @@ def test_spikes_are_printed_and_logged_once(tmp_path, small_recipe, dataset_fold
 
 
 def test_time_left_follows_from_the_speed_of_this_process(monkeypatch, printed):
-    """40 of 100 were there when it began; 20 more took 30 seconds: 40 are left, a minute."""
+    """This process began at step 40 of 100 and made 20 steps in 30 seconds. The other 40 take a minute."""
     clock = itertools.chain([0.0, 0.0, 30.0], itertools.repeat(31.0))
     monkeypatch.setattr(display.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(display, "PLAIN_INTERVAL", 10.0)

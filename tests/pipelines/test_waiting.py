@@ -1,4 +1,4 @@
-"""A command that has printed nothing yet says again and again what it is doing."""
+"""A command without output yet prints regularly which step it is working on."""
 
 import os
 import re
@@ -75,7 +75,7 @@ class Process:
         )
 
     def read_waiting_lines(self, what):
-        """Read two more lines of waiting for `what`; those of the step before may precede them."""
+        """Read two more waiting lines that name `what`. Lines of the previous step may come first."""
         found = 0
         while found < 2:
             line = self.process.stderr.readline()
@@ -91,7 +91,7 @@ class Process:
         return self.process.args[3] if self.process.args[3:] else "work"
 
     def read_to_end(self):
-        """Return what comes on standard output and standard error until the end."""
+        """Return standard output and standard error up to the end of the process."""
         output, errors = self.process.communicate()
         assert self.process.returncode == 0, errors
         return output, errors

@@ -59,7 +59,7 @@ def wait_for_step(run, step, process):
 
 
 def wait_for_checkpoint(run, process):
-    """Wait until a checkpoint is whole. It is written in the background, on a slow disk many steps later."""
+    """Wait for a complete checkpoint. It is written in the background, on a slow disk many steps later."""
     _wait(lambda: checkpoint_folders(run), process)
 
 
