@@ -81,7 +81,7 @@ def test_other_file_formats_are_refused(tmp_path):
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.sampled_from(["a", "b", 3])), min_size=1), st.floats(0.01, 0.99))
-def test_no_text_is_held_out_and_trained_on_and_no_label_is_only_held_out(rows, fraction):
+def test_held_out_texts_are_not_trained_on_and_every_held_out_label_is(rows, fraction):
     both = LabelledTexts([text for text, _ in rows], [label for _, label in rows])
     train, test = both.hold_out(fraction)
     divided = [*zip(train.texts, train.labels, strict=True), *zip(test.texts, test.labels, strict=True)]

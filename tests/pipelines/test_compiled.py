@@ -12,7 +12,7 @@ from tests.pipelines.training_cases import assert_same_run, metrics_of, stop_aft
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder"])
-def test_batches_and_validations_of_any_size_are_of_one_shape(
+def test_batches_and_validations_of_any_size_have_one_shape(
     tmp_path, small_recipe, dataset_folder, monkeypatch, architecture
 ):
     """9 blocks as 5 and 4, 11 of validation; the last position of the stream is no target. One graph for training, one

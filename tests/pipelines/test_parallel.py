@@ -330,7 +330,7 @@ def cut_back(out, step):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["stop", "skip", "rollback"])
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_losses_that_are_not_finite_stop_all_processes_with_one_message(tmp_path, recipe, dataset_folder, kind, policy):
+def test_losses_that_are_not_finite_stop_all_ranks_with_one_message(tmp_path, recipe, dataset_folder, kind, policy):
     """Training stops at the second step, at the first validation after skipping, or after the last rollback."""
     recipe = with_train(recipe, lr=1e25, grad_clip=0.0, warmup_tokens=0, nonfinite=policy, max_rollbacks=2)
     output = " ".join(finish(launch(recipe, dataset_folder, tmp_path / "run", kind), status=1).split())

@@ -307,7 +307,7 @@ def test_a_full_disk_stops_the_run_with_a_one_line_error_and_keeps_the_checkpoin
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # starts sixty processes, each of which imports torch
-def test_a_run_killed_dozens_of_times_ends_as_one_that_never_stopped(tmp_path, small_recipe, dataset_folder):
+def test_a_run_killed_dozens_of_times_ends_like_an_uninterrupted_run(tmp_path, small_recipe, dataset_folder):
     """Kills come at random times: a third after a start, some of them before the first checkpoint, the others soon
     after a new checkpoint. Every second step writes a checkpoint, so many kills interrupt a write. Times scale with
     the speed of the machine, because a fast one would end between two kills."""

@@ -10,7 +10,7 @@ from tests.pipelines.training_cases import after_each_step, with_train
 
 
 def scalars_of(run):
-    """Return {tag of a split: [(step, value)]} as TensorBoard reads the folders of the run, without purged events."""
+    """Return {split/tag: [(step, value)]} as TensorBoard reads the folders of the run, without purged events."""
     from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
     events = EventMultiplexer(size_guidance={"scalars": 0}).AddRunsFromDirectory(str(run / "tensorboard")).Reload()

@@ -131,13 +131,13 @@ def test_lines_name_the_step_until_the_first_output(start):
     assert errors.splitlines()[-1] == "the bar has printed a line"
 
 
-def test_no_line_in_quiet_and_in_other_processes_of_torchrun(start):
+def test_quiet_and_other_ranks_print_no_waiting_line(start):
     for process in (start(STEPS, "--quiet"), start(STEPS, RANK="1")):
         _, errors = process.process.communicate("\n" * 3)
         assert errors == "bytelm work: warning: a sheep is missing\nthe bar has printed a line\n"
 
 
-def test_a_terminal_shows_one_line_that_gives_way_to_others(start):
+def test_a_terminal_shows_one_line_that_other_output_replaces(start):
     leader, follower = os.openpty()
     process = start(STEPS, stderr=follower)
     os.close(follower)
