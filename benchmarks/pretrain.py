@@ -1,12 +1,11 @@
-"""Pretraining beside its peers: the same model, weights, batches and optimizer; steps in turn, each contestant in a
-process of its own that waits while the others work.
+"""Compare pretraining with its peers: the same model, weights, batches and optimizer, in alternating turns of steps.
 
     python -m benchmarks.pretrain --text FILE.jsonl.xz [--models gpt2 llama bert] [--litgpt-python PYTHON]
 
-writes benchmarks/results/pretrain/cpu-float32.json and .md, or what else the device and the dtype are called in which
-it trains fastest; models that are there already, and are not measured again, stay. litgpt needs another huggingface_hub
-than transformers: `make bench-pretrain` gives it an environment of its own. A contestant that cannot run is reported as
-such.
+Each contestant runs in its own process and waits while the others train. This writes
+benchmarks/results/pretrain/DEVICE-DTYPE.json and .md, such as cpu-float32.json, in the fastest dtype of the device.
+Recorded models that are not measured again stay. litgpt and transformers need different versions of huggingface_hub, so
+`make bench-pretrain` gives litgpt a separate environment. A contestant that cannot run is listed with its error.
 """
 
 import argparse
@@ -35,16 +34,16 @@ from pipelines.training.machine import choose_machine, matmul_flops, tabulated_f
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
 
 RESULTS = Path(__file__).with_name("results") / "pretrain"
-VOCABULARY = 8192  # at most; models with more entries than these leave the others unused
+VOCABULARY = 8192  # the most entries in use; a model with a larger vocabulary leaves the rest unused
 SAME_LOSS, LAST_STEPS = 0.01, 10
 PROFILED_STEPS = 3
-# Of a parameter in a step, in float32, each number once: its weight is read forward and backward, its gradient written
-# and read, and weight and both moments read and written by AdamW.
+# Float32 traffic per parameter and step: forward and backward read the weight, the gradient is written and read, and
+# AdamW reads and writes the weight and both moments.
 BYTES_A_PARAMETER = 4 * (2 + 2 + 6)
 
 
 class Contestant:
-    """A process that trains one peer's model, some steps whenever it is asked."""
+    """A process that trains one peer's model on request, some steps at a time."""
 
     def __init__(self, job: Job, python: str, log: Path) -> None:
         self.job = job
@@ -64,7 +63,7 @@ class Contestant:
         self.ready = self._answer()
 
     def train(self, steps: int) -> None:
-        """So many steps; remembers their times and losses."""
+        """Train for `steps` steps and record their times and losses."""
         answer = self._ask(f"train {steps}")
         if answer:
             self.seconds += answer["seconds"]
@@ -72,7 +71,7 @@ class Contestant:
             self.peak = answer["peak"]
 
     def profiled(self, steps: int) -> None:
-        """So many steps under the profiler."""
+        """Train for `steps` steps under the profiler and record the profile."""
         self.profile = self._ask(f"profile {steps}")
 
     def close(self) -> None:
@@ -84,7 +83,7 @@ class Contestant:
     def _ask(self, order: str) -> dict:
         if self.error:
             return {}
-        with suppress(BrokenPipeError):  # one that died meanwhile says why in its log
+        with suppress(BrokenPipeError):  # the log of a dead process holds its error
             self._process.stdin.write(order + "\n")
             self._process.stdin.flush()
         return self._answer()
@@ -93,14 +92,14 @@ class Contestant:
         line = self._process.stdout.readline()
         if line:
             return json.loads(line)
-        said = [text.strip() for text in self._log_path.read_text(errors="replace").splitlines() if text.strip()]
-        raised = [text for text in said if re.match(r"[\w.]*(Error|Exception)\b", text)]
-        self.error = ((raised or said or ["it said nothing"])[-1])[:200].replace("|", "/")
+        log = [text.strip() for text in self._log_path.read_text(errors="replace").splitlines() if text.strip()]
+        raised = [text for text in log if re.match(r"[\w.]*(Error|Exception)\b", text)]
+        self.error = ((raised or log or ["no message"])[-1])[:200].replace("|", "/")
         return {}
 
 
 def encoded(text: Path, vocab_size: int, folder: Path) -> Path:
-    """The tokens of a corpus under a vocabulary of its own, as a file of uint16."""
+    """Train a vocabulary on a corpus, encode it, and return a file of uint16 ids."""
     file = folder / f"{vocab_size}.bin"
     if file.exists():
         return file
@@ -116,7 +115,7 @@ def encoded(text: Path, vocab_size: int, folder: Path) -> Path:
 
 
 def measure(model: str, options: argparse.Namespace, folder: Path) -> dict:
-    """All contestants of one model."""
+    """Return the result of all contestants for one model."""
     case = CASES[model]
     tokens = encoded(options.text, min(VOCABULARY, case.config.vocab_size), folder)
     jobs = [
@@ -143,7 +142,7 @@ def measure(model: str, options: argparse.Namespace, folder: Path) -> dict:
 
 
 def _by_turns(model: str, jobs: list[Job], start, options: argparse.Namespace) -> tuple[list[Contestant], float]:
-    """Contestants who share the machine by turns, and the best that a matrix product reached between them."""
+    """Train contestants in turns. Return them and the fastest matrix product between turns in FLOP/s."""
     field, peak = [], 0.0
     turn = options.turn or options.steps - options.warm_up
     try:
@@ -182,7 +181,7 @@ def _result(model: str, case: Case, field: list[Contestant], peak: float, option
             row["to_best_peer"] = row["tokens_per_s"] / max(theirs) if theirs else None
             row["loss_difference"] = abs(row["loss"] / own - 1.0) if own else 0.0
             row["same_loss"] = row["loss_difference"] <= SAME_LOSS
-    by_turns = f"they took turns of {options.turn} steps, so that a busy machine was busy for all"
+    by_turns = f"contestants took turns of {options.turn} steps, so other load affects all of them"
     result = {
         "model": model,
         "shape": case.says,
@@ -240,29 +239,31 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.pretrain", description=" ".join(__doc__.split("\n\n")[0].split())
     )
-    parser.add_argument("--text", type=Path, required=True, help="a corpus to train on, at least 2 MB")
+    parser.add_argument("--text", type=Path, required=True, help="training corpus, at least 2 MB")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--dtype",
         choices=["auto", "float32", "bfloat16"],
         default="auto",
-        help="of activations and matrix products; auto: bfloat16 where it is faster",
+        help="dtype of activations and matrix products; auto: bfloat16 if it is faster",
     )
-    parser.add_argument("--models", nargs="+", choices=CASES, help="default: those of the device's size")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps in all")
-    parser.add_argument("--warm-up", type=int, default=20, help="steps before the clock counts")
-    parser.add_argument("--rise", type=int, default=20, help="steps in which the learning rate rises")
+    parser.add_argument("--models", nargs="+", choices=CASES, help="default: models that suit the device")
+    parser.add_argument("--steps", type=int, default=100, help="number of optimizer steps")
+    parser.add_argument("--warm-up", type=int, default=20, help="untimed steps at the start")
+    parser.add_argument("--rise", type=int, default=20, help="warm-up steps of the learning rate")
     parser.add_argument(
         "--turn",
         type=int,
-        help="steps a turn (default: 5 on a CPU); 0: one contestant after the other, as on a GPU, whose memory they "
-        "could not share",
+        help="steps per turn (default: 5 on a CPU); 0: one contestant after the other, the default on a GPU, whose "
+        "memory they cannot share",
     )
-    parser.add_argument("--no-compiled", dest="compiled", action="store_false", help="leave torch.compile out")
     parser.add_argument(
-        "--litgpt-python", type=Path, default=Path(sys.executable), help="an interpreter that has litgpt"
+        "--no-compiled", dest="compiled", action="store_false", help="skip contestants with torch.compile"
     )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument(
+        "--litgpt-python", type=Path, default=Path(sys.executable), help="Python interpreter with litgpt"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="results folder")
     options = parser.parse_args(arguments)
     if options.dtype == "auto":
         options.dtype = choose_machine(options.device).dtype_name
@@ -276,8 +277,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     timed = options.steps - options.warm_up
     if options.warm_up < 1 or timed < 1 or (options.turn and timed % options.turn):
         parser.error(
-            f"--steps {options.steps} less --warm-up {options.warm_up} leaves {timed} steps: give a multiple of "
-            f"--turn {options.turn}, at least one, and at least one of warm-up"
+            f"--steps {options.steps} minus --warm-up {options.warm_up} is {timed} steps: it must be a positive "
+            f"multiple of --turn {options.turn}, and --warm-up at least 1"
         )
     return options
 
@@ -294,7 +295,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _record(file: Path, case: dict, options: argparse.Namespace) -> None:
-    """Put what was measured of a model beside the others of the same device and dtype."""
+    """Add or replace a model's result in the file of its device and dtype."""
     result = {"device": _device(options.device), "dtype": options.dtype, "tolerance": SAME_LOSS, "models": []}
     before = json.loads(file.read_text()) if file.is_file() else {}
     cases = {case["model"]: case}
@@ -306,7 +307,7 @@ def _record(file: Path, case: dict, options: argparse.Namespace) -> None:
 
 
 def _without_paths(arguments: list[str]) -> list[str]:
-    """The arguments with the names of files and folders without the folders that they are in."""
+    """Return the arguments with paths shortened to their last part."""
     return [Path(argument).name if "/" in argument else argument for argument in arguments]
 
 

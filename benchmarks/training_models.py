@@ -1,4 +1,4 @@
-"""The models that are trained beside each other: ours, and the same in a peer's words with the same weights."""
+"""The models of the pretraining benchmark: ours, and each peer's with the same architecture and weights."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,19 +14,19 @@ from lm.presets import PRESETS
 
 OURS = "bytelm"
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Inputs and labels (B, T) int64, -100 where nothing is predicted, to the mean nats of a target."""
+"""Maps inputs and labels (B, T) int64, -100 for ignored positions, to the mean nats per target."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A shape, and how many sequences of its context length a step trains on."""
+    """A model shape and the number of sequences per step."""
 
     config: ModelConfig
     batch: int
 
     @property
     def tokens(self) -> int:
-        """Positions of a step."""
+        """Tokens per step."""
         return self.batch * self.config.context_length
 
     @property
@@ -50,7 +50,7 @@ TINY = {"vocab_size": 512, "layers": 2, "width": 64, "heads": 2, "context_length
 
 
 def _published(name: str, **fields: int) -> ModelConfig:
-    """A preset without dropout, which would make every contestant's losses its own; a vocabulary that fills tiles."""
+    """Return a preset without dropout, so that losses compare, and with the given fields replaced."""
     return replace(PRESETS[name], dropout=0.0, **fields)
 
 
@@ -75,20 +75,20 @@ CASES = {**ON_A_CPU, **ON_A_GPU, **TO_TRY}
 
 
 def peers_of(case: Case) -> list[str]:
-    """Who can train it besides us: litgpt has no encoders."""
+    """Return the peers that can train this model. litgpt has no encoders."""
     return ["transformers"] if case.masked else ["transformers", "litgpt"]
 
 
 def build_ours(case: Case) -> LanguageModel:
-    """Our model with the weights that everybody starts from."""
+    """Return our model with the initial weights of all contestants."""
     return build_model(case.config, seed=0)
 
 
 def build_peer(
     peer: str, case: Case, device: torch.device, dtype: torch.dtype, compiled: bool
 ) -> tuple[nn.Module, Loss]:
-    """A peer's model with the weights of ours, and its loss as its users compute it: under autocast, and compiled as
-    a whole, the cross-entropy too."""
+    """Return a peer's model with our weights, and its loss function under autocast. Compilation includes the
+    cross-entropy."""
     ours = build_ours(case)
     model = (litgpt_model if peer == "litgpt" else transformers_model)(ours).to(device)
 
@@ -102,7 +102,7 @@ def build_peer(
 
 
 def transformers_model(ours: LanguageModel) -> nn.Module:
-    """The model of `transformers` with the weights of ours."""
+    """Return the model of `transformers` with our weights."""
     import transformers
 
     from lm.exchange import to_hugging_face
@@ -118,7 +118,7 @@ def transformers_model(ours: LanguageModel) -> nn.Module:
 
 
 class _TokensAndPositions(nn.Embedding):
-    """GPT-2's learned positions, which litgpt lacks, where it looks tokens up."""
+    """A token embedding that adds GPT-2's learned positions, which litgpt lacks."""
 
     def __init__(self, entries: int, length: int, width: int) -> None:
         super().__init__(entries, width)
@@ -129,8 +129,7 @@ class _TokensAndPositions(nn.Embedding):
 
 
 def litgpt_model(ours: LanguageModel) -> nn.Module:
-    """The model of `litgpt` with the weights of ours: Llama's architecture, or GPT-2's with a look-up of positions and
-    a tied head of ours around its blocks."""
+    """Return the model of `litgpt` with our weights: Llama, or GPT-2 with learned positions and a tied head added."""
     import litgpt
 
     shape = ours.config
@@ -162,7 +161,7 @@ def litgpt_model(ours: LanguageModel) -> nn.Module:
 
 
 def _litgpt_names(ours: LanguageModel) -> dict[str, Tensor]:
-    """Our weights under litgpt's names."""
+    """Return our weights under litgpt's names."""
     shape, weights = ours.config, ours.state_dict()
     names = {
         "transformer.wte.weight": weights["embedding.weight"],

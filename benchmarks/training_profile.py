@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: the profiler's operations, summed in groups a person knows."""
+"""Profile a training step: time by group of operations, such as attention or norms."""
 
 import re
 import time
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-# The first that matches the name of an operation, or of one that it is part of, decides; the innermost name first.
+# The first group that matches the name of an operation or of one of its parents. Innermost names are tried first.
 GROUPS = (
     ("head and loss", re.compile(r"_LinearCrossEntropy|log_softmax|nll_loss|cross_entropy")),
     ("optimizer and clipping", re.compile(r"Optimizer\.|fused_adam|_foreach_|linalg_vector_norm")),
@@ -25,7 +25,7 @@ REST, BETWEEN = "other operations", "between operations"
 
 
 def seconds_by_group(step: Callable[[], object], steps: int, device: str) -> dict:
-    """Seconds a step of each group, and of the whole step, over so many; on a GPU those of its kernels."""
+    """Return the mean seconds per step of each group and of the whole step; on a GPU, of its kernels."""
     on_gpu = device == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
     with profile(activities=activities, acc_events=True) as profiler:
@@ -44,7 +44,7 @@ def seconds_by_group(step: Callable[[], object], steps: int, device: str) -> dic
 
 
 def group_of(names: list[str]) -> str:
-    """The group of an operation, from its name and those of what it is part of, from the inside out."""
+    """Return the group of an operation from its name and its parents' names, innermost first."""
     for group, pattern in GROUPS:
         if any(pattern.search(name) for name in names):
             return group
@@ -52,7 +52,7 @@ def group_of(names: list[str]) -> str:
 
 
 def _spent(events: list, on_gpu: bool) -> Iterator[tuple[list[str], float]]:
-    """(names from the inside out, seconds of its own) of what ran in the main thread, or on the GPU."""
+    """Yield (names, innermost first; seconds without children) of each operation in the main thread or on the GPU."""
     for event in events:
         names, parent = [], event
         while parent is not None:

@@ -1,21 +1,21 @@
-"""What benchmarks.pretrain found, as tables for people."""
+"""Format the result of benchmarks.pretrain as Markdown."""
 
 from typing import Any
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """`result` of a run as a page of Markdown."""
+    """Return the Markdown page of a result."""
     dtype = result["dtype"]
     autocast = "" if dtype == "float32" else " under autocast"
     lines = [
-        "# Pretraining beside its peers",
+        "# Pretraining compared with its peers",
         "",
-        f"On {result['device']}. Each contestant trains in a process of its own from the same weights on the same "
-        f"batches, with AdamW, the same rates, clipping and {dtype} products. Medians of the timed steps; start and "
-        "first step, in which compilation happens, apart. `bytelm` is the trainer of `bytelm pretrain`; the peers' "
-        f"steps are plain loops{autocast}. Compiled, a peer's model and loss are one graph. The peak is what the best "
-        f"product of two square {dtype} matrices reached during the run. The loss is the mean of the last ten steps, "
-        f"and is to be within {result['tolerance']:.0%} of ours.",
+        f"On {result['device']}. Each contestant trains in its own process, from the same weights on the same batches, "
+        f"with AdamW, the same learning rates, clipping and {dtype} products. Times are medians of the timed steps; "
+        "start-up and the first step, which compiles, are listed separately. `bytelm` is the trainer of `bytelm "
+        f"pretrain`; the peers' steps are plain loops{autocast}. A compiled peer's model and loss are one graph. The "
+        f"peak is the speed of the fastest product of two square {dtype} matrices during the run. The loss is the mean "
+        f"of the last ten steps; the target is to be within {result['tolerance']:.0%} of ours.",
     ]
     for case in result["models"]:
         lines += ["", f"## {case['model']}: {case['shape']}", "", *_case(case)]
@@ -28,9 +28,9 @@ def _case(case: dict[str, Any]) -> list[str]:
     lines = [
         f"`{case['command']}`, {versions}; {case['turns']}.",
         "",
-        f"{case['steps']} steps, the last {case['timed_steps']} timed; {case['flops_per_token'] / 1e6:,.0f} MFLOP a "
+        f"{case['steps']} steps, the last {case['timed_steps']} timed; {case['flops_per_token'] / 1e6:,.0f} MFLOP per "
         f"token, peak {case['matrix_flops'] / 1e9:,.0f} GFLOP/s: at most {case['floor_tokens_per_s']:,.0f} tokens/s, "
-        f"or {case['floor_s']:.3g} s a step.{_memory(case)}",
+        f"or {case['floor_s']:.3g} s per step.{_memory(case)}",
         "",
         *_table(rows),
         "",
@@ -39,24 +39,23 @@ def _case(case: dict[str, Any]) -> list[str]:
     profiled = [row for row in rows if row.get("profile")]
     if profiled:
         of = profiled[0]["profile"].get("of", "the main thread")
-        told = f"Where a step's time goes, in seconds of {of} under the profiler:"
-        lines += ["", told, "", *_profile(profiled)]
+        lines += ["", f"Time per step by operation, in seconds of {of} under the profiler:", "", *_profile(profiled)]
     return lines
 
 
 def _memory(case: dict[str, Any]) -> str:
-    """What moving the bytes of weights, gradients and moments would take; nothing of cases recorded without."""
+    """Return the time to move weights, gradients and moments, or nothing if the case does not record it."""
     if "floor_bytes_s" not in case:
         return ""
     gigabytes, rate = case["bytes_per_step"] / 1e9, case["read_bytes_per_s"] / 1e9
     return (
-        f" Weights, gradients and moments are {gigabytes:.3g} GB to read and write a step: "
-        f"{case['floor_bytes_s']:.3g} s at the {rate:,.0f} GB/s at which memory was read."
+        f" Each step reads and writes {gigabytes:.3g} GB of weights, gradients and moments: "
+        f"{case['floor_bytes_s']:.3g} s at the measured read bandwidth of {rate:,.0f} GB/s."
     )
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    columns = ["tokens/s", "to the best peer", "share of the peak", "s a step", "peak MB", "start", "first", "loss"]
+    columns = ["tokens/s", "to the best peer", "share of peak", "s/step", "peak MB", "start", "first step", "loss"]
     tabulated = any(row.get("mfu") for row in rows)
     if tabulated:  # for this GPU there is a peak in the tables too
         columns.insert(3, "MFU")
@@ -65,7 +64,7 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
         if "tokens_per_s" not in row:
             lines.append(f"| {row['contestant']} | failed: {row['error']} |" + " |" * (len(columns) - 1))
             continue
-        other = "" if row["same_loss"] else " (**another**)"
+        other = "" if row["same_loss"] else " (**differs**)"
         cells = [
             f"{row['tokens_per_s']:,.0f}",
             f"{row['to_best_peer']:.2f}" if row["to_best_peer"] else "",
@@ -97,10 +96,10 @@ def _profile(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def verdict(case: dict[str, Any]) -> str:
-    """A sentence on how the losses compare."""
-    told = [row for row in case["rows"] if "loss" in row]
-    apart = [row["contestant"] for row in told if not row["same_loss"]]
-    if apart:
-        return f"**The losses after {case['steps']} steps part from ours: {', '.join(apart)}.**"
-    most = max((row["loss_difference"] for row in told), default=0.0)
+    """Return a sentence that compares the losses."""
+    trained = [row for row in case["rows"] if "loss" in row]
+    different = [row["contestant"] for row in trained if not row["same_loss"]]
+    if different:
+        return f"**The losses after {case['steps']} steps differ from ours: {', '.join(different)}.**"
+    most = max((row["loss_difference"] for row in trained), default=0.0)
     return f"All losses agree after {case['steps']} steps: the largest difference from ours is {most:.2%}."

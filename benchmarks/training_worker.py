@@ -1,7 +1,7 @@
-"""A contestant of benchmarks.pretrain: reads orders from standard input, one a line, and answers each with a line.
+"""A contestant of benchmarks.pretrain. It reads one command per line from standard input and prints one answer each.
 
-`train N` takes N optimizer steps; `profile N` takes N more under the profiler. What is written to standard output
-besides (a library's greetings) goes to standard error.
+`train N` takes N optimizer steps; `profile N` takes N more under the profiler. Other output to standard output, such as
+a library's banner, goes to standard error.
 """
 
 import json
@@ -27,24 +27,24 @@ LEARNING_RATE, FINAL, WEIGHT_DECAY, BETAS, EPS, CLIP = 6e-4, 0.1, 0.1, (0.9, 0.9
 
 @dataclass(frozen=True)
 class Job:
-    """What a contestant is told when it is started."""
+    """The settings of a contestant."""
 
     peer: str
     model: str
     device: str
     dtype: str
-    """Of activations and matrix products; weights and their updates are float32."""
+    """dtype of activations and matrix products; weights and their updates are float32."""
     compiled: bool
     tokens: str
-    """A file of uint16."""
+    """File of uint16 ids."""
     steps: int
-    """Of the whole training, over which the learning rate rises and falls."""
+    """Steps of the whole learning-rate schedule."""
     rise: int
-    """Steps of its warm-up."""
+    """Warm-up steps of the learning rate."""
 
 
 def batch_of(case: Case, tokens: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The inputs, targets and weights of a step, each (B, T), the same for everybody."""
+    """Return the inputs, targets and weights of a step, each (B, T), the same for all contestants."""
     generator = np.random.default_rng((0, number))
     length = case.config.context_length
     starts = generator.integers(0, len(tokens) - length - 1, size=case.batch)
@@ -60,7 +60,7 @@ def batch_of(case: Case, tokens: np.ndarray, number: int) -> tuple[np.ndarray, n
 
 
 class OurSteps:
-    """The trainer that `bytelm pretrain` runs, on those batches."""
+    """The trainer of `bytelm pretrain`, on the batches of `batch_of`."""
 
     def __init__(self, job: Job, case: Case, tokens: np.ndarray) -> None:
         from pipelines.training.config import TrainConfig
@@ -86,13 +86,13 @@ class OurSteps:
         self._trainer = Trainer(None, model, self, config)
 
     def step(self, consumed: int, tokens: int):
-        """What the trainer asks its data for: the batch after so many sequences."""
+        """Return the batch after `consumed` sequences; the trainer's data interface."""
         from pipelines.training.batch import Batch
 
         return Batch(*batch_of(self._case, self._tokens, consumed // self._case.batch))
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
-        """And how many sequences and tokens that is."""
+        """Return the number of sequences and tokens of that batch."""
         return self._case.batch, self._case.tokens
 
     def train(self) -> float:
@@ -100,7 +100,7 @@ class OurSteps:
 
 
 class PeerSteps:
-    """The plain loop of a peer's examples, with fused AdamW; matrices decay and vectors do not."""
+    """The plain training loop of a peer's examples, with fused AdamW and weight decay on matrices only."""
 
     def __init__(self, job: Job, case: Case, tokens: np.ndarray) -> None:
         self._job, self._case, self._tokens = job, case, tokens
@@ -112,7 +112,7 @@ class PeerSteps:
         self._done = 0
 
     def train(self) -> torch.Tensor:
-        """A tensor: nobody waits for a GPU to read a loss."""
+        """Take a step and return the loss as a tensor, so that the CPU does not wait for a GPU."""
         rate = warmup_cosine(self._done, warmup=self._job.rise, total=self._job.steps, final=FINAL)
         for group in self._optimizer.param_groups:
             group["lr"] = rate * LEARNING_RATE
@@ -128,7 +128,7 @@ class PeerSteps:
 
 
 class Clock:
-    """Seconds between marks: by events in the stream of a GPU, else by the wall."""
+    """Measures seconds between marks: by events in a GPU's stream, else by wall-clock time."""
 
     def __init__(self, device: str) -> None:
         self._gpu = device == "cuda"
@@ -143,7 +143,7 @@ class Clock:
             self._marks.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
-        """Between each mark and the next, once all work is done."""
+        """Return the seconds between consecutive marks after all work is done."""
         pairs = list(zip(self._marks, self._marks[1:], strict=False))
         if self._gpu:
             torch.cuda.synchronize()
@@ -152,8 +152,8 @@ class Clock:
 
 
 def train(step: Callable, steps: int, device: str) -> dict:
-    """Seconds and losses (nats) of so many steps, and the most memory held meanwhile."""
-    forget_peak(device)
+    """Return the seconds and losses (nats) of `steps` steps, and their peak memory in bytes."""
+    reset_peak(device)
     clock, losses = Clock(device), []
     for _ in range(steps):
         losses.append(step())
@@ -162,8 +162,8 @@ def train(step: Callable, steps: int, device: str) -> dict:
     return {"seconds": seconds, "losses": [float(loss) for loss in losses], "peak": peak_bytes(device)}
 
 
-def forget_peak(device: str) -> None:
-    """Start a new measurement of the most memory held, where the system lets one."""
+def reset_peak(device: str) -> None:
+    """Reset the peak of memory if the system supports it."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     elif sys.platform == "linux":
@@ -172,7 +172,7 @@ def forget_peak(device: str) -> None:
 
 
 def peak_bytes(device: str) -> int:
-    """The most memory held since then: of a GPU what tensors took, else what was resident."""
+    """Return the peak bytes since `reset_peak`: of tensors on a GPU, else of resident memory."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     if sys.platform == "linux":
@@ -187,8 +187,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def answer(**said: object) -> None:
-        print(json.dumps(said), file=answers, flush=True)
+    def answer(**fields: object) -> None:
+        print(json.dumps(fields), file=answers, flush=True)
 
     started = time.perf_counter()
     job = Job(**json.loads(sys.argv[1]))
@@ -197,8 +197,8 @@ def main() -> None:
     )
     answer(ready=time.perf_counter() - started, version=None if job.peer == OURS else version(job.peer))
     for line in sys.stdin:
-        order, number = line.split()
-        if order == "train":
+        command, number = line.split()
+        if command == "train":
             answer(**train(steps.train, int(number), job.device))
         else:
             answer(**seconds_by_group(steps.train, int(number), job.device))

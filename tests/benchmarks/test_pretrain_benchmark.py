@@ -1,4 +1,4 @@
-"""The benchmark of pretraining trains the same thing everywhere, and says so when something does not."""
+"""All contestants of the pretraining benchmark train the same model on the same batches."""
 
 import json
 from importlib.util import find_spec
@@ -49,7 +49,7 @@ def test_contestants_start_from_the_same_weights_and_reach_the_same_loss(text, t
     page = (tmp_path / "cpu-float32.md").read_text(encoding="utf-8")
     if find_spec("litgpt") is None:
         assert "| litgpt | failed: ModuleNotFoundError: No module named 'litgpt'" in page
-    assert "GB/s at which memory was read" in page and "in seconds of the main thread" in page
+    assert "at the measured read bandwidth" in page and "in seconds of the main thread" in page
     assert "All losses agree after 8 steps" in page and str(text.parent) not in page
 
 
@@ -66,8 +66,8 @@ def test_compiled_contestants_reach_the_same_loss(text, tmp_path, model, turn):
 
 def test_a_model_that_is_measured_again_leaves_the_others(text, tmp_path, monkeypatch):
     counts = ("steps", "timed_steps", "flops_per_token", "matrix_flops", "floor_tokens_per_s", "floor_s")
-    told = {"shape": "tiny", "rows": [], "versions": {}, "turns": "", "verdict": ""}
-    monkeypatch.setattr(pretrain, "measure", lambda model, *_: {"model": model, **dict.fromkeys(counts, 1), **told})
+    labels = {"shape": "tiny", "rows": [], "versions": {}, "turns": "", "verdict": ""}
+    monkeypatch.setattr(pretrain, "measure", lambda model, *_: {"model": model, **dict.fromkeys(counts, 1), **labels})
     run(text, tmp_path, "--models", "tiny-bert", "tiny-gpt2")
     result = run(text, tmp_path, "--models", "tiny-bert", "--rise", "1")
     commands = {case["model"]: case["command"] for case in result["models"]}
@@ -104,7 +104,7 @@ def test_the_published_shapes_are_the_published_sizes():
         assert CASES[name].config.vocab_size % 64 == 0 and CASES[name].config.vocab_size <= PADDED
 
 
-def test_every_step_has_its_own_batch_whoever_asks():
+def test_a_batch_depends_only_on_its_step():
     case, tokens = CASES["tiny-bert"], np.arange(10_000, dtype=np.uint16) % 512
     first, again, next_ = batch_of(case, tokens, 3), batch_of(case, tokens, 3), batch_of(case, tokens, 4)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
@@ -123,7 +123,7 @@ def test_a_profile_accounts_for_the_whole_step():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (["--steps", "4"], "multiple of --turn"),
         (["--turn", "3"], "multiple of --turn"),
@@ -131,7 +131,7 @@ def test_a_profile_accounts_for_the_whole_step():
         (["--text", "no/such/text.txt"], "no/such/text.txt"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_a_sentence(text, tmp_path, wrong, said, capsys):
+def test_invalid_options_are_refused_in_a_sentence(text, tmp_path, wrong, message, capsys):
     with pytest.raises(SystemExit):
         run(text, tmp_path, *wrong)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
