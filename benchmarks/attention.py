@@ -1,4 +1,4 @@
-"""Attention's backends side by side, what each keeps for the backward pass, and the cost of being able to look inside.
+"""Compare the attention backends: speed, memory kept for the backward pass, and the cost of attention maps.
 
     python -m benchmarks.attention [--rounds 15] [--threads 1] [--quick]
 
@@ -37,16 +37,16 @@ NAMES = tuple(name for name in BACKENDS if name != "auto")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Measure attention's backends beside each other."""
+    """Compare the attention backends."""
 
     rounds: int = 15
     """Turns of each backend."""
     threads: int = 0
-    """Threads; 0: as many as PyTorch takes. On a machine with other work one thread gives the steadier ratios."""
+    """Number of threads; 0: PyTorch's default. On a busy machine one thread gives steadier ratios."""
     quick: bool = False
-    """Short sequences and two rounds: whether everything runs."""
+    """Smoke test: short sequences, two rounds."""
     out: Path | None = None
-    """The folder for the results."""
+    """Results folder."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ def main(options: Options) -> int:
 
 
 def measure(shape: Shape, target: str, rounds: int) -> list[dict]:
-    """For every backend seconds forward and backward, and forward without gradients; bytes kept; the difference.
+    """Return for each backend the seconds of forward plus backward and of forward alone, bytes kept, and error.
 
-    `flex` is left out where it would step aside: on the CPU it has no backward pass.
+    `flex` is skipped if it does not support the case: on the CPU it has no backward pass.
     """
     torch.manual_seed(0)
     dtype, n = getattr(torch, shape.dtype), (shape.batch, shape.length)
-    # As a model has them: the heads of a position side by side.
+    # The memory layout of the model: (B, T, H, D), seen as (B, H, T, D).
     leaves = [
         torch.randn(*n, heads, shape.width, device=target).to(dtype).requires_grad_()
         for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
@@ -150,7 +150,7 @@ def measure(shape: Shape, target: str, rounds: int) -> list[dict]:
 
 
 def alternately(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each turn, after one that is not counted."""
+    """Return the seconds of each turn, after an untimed one."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for turn, (name, run) in itertools.product(range(rounds + 1), contestants.items()):
         _wait()
@@ -163,7 +163,7 @@ def alternately(contestants: dict[str, Callable[[], object]], rounds: int) -> di
 
 
 def bytes_kept(forward: Callable[[], Tensor]) -> int:
-    """Bytes of the distinct memory that autograd holds on to between forward and backward."""
+    """Return the bytes of distinct memory that autograd keeps between forward and backward."""
     storages: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ def bytes_kept(forward: Callable[[], Tensor]) -> int:
 
 
 def looking_inside(target: str, rounds: int) -> dict:
-    """Forward passes of a model that was never looked into, and of its copy whose attention was mapped before."""
+    """Time forward passes of a model, and of a copy after its attention maps have been computed."""
     config = ModelConfig(vocab_size=512, context_length=256, layers=4, width=256, heads=4)
     untouched = build_model(config, seed=0).to(target).eval()
     inspected = copy.deepcopy(untouched)

@@ -1,36 +1,37 @@
-"""What benchmarks/attention.py found, as Markdown: what was aimed at first, then every measurement."""
+"""Format the result of benchmarks.attention as Markdown: the targets, then every measurement."""
 
 import statistics
 
 from benchmarks.report import duration
 
-BYTES, TIME, INSIDE = 0.6, 0.8, 0.01  # the most that closed_form may keep and take of reference; and looking inside
+# Targets: closed_form's share of the reference's bytes and time; the relative cost of earlier attention maps.
+BYTES, TIME, INSIDE = 0.6, 0.8, 0.01
 
 
 def markdown(result: dict) -> str:
     device, inside = result["device"], result["inside"]
     where = device["accelerator"] or f"{device['processor']}, {device['cores']} cores, {device['memory_gb']} GB"
     lines = [
-        "# Attention's backends beside each other",
+        "# Attention backends",
         "",
         f"`{result['command']}` on {where}; {device['system']}, Python {device['python']}, torch {result['torch']}, "
         f"{result['threads']} threads.",
         "",
-        "Backends take turns in one process, and minima are compared. Kept is what autograd holds between forward and "
-        "backward, each piece of memory once. The difference is the largest from the reference in float64. Compilation "
-        "(flex) is not counted.",
+        "Backends take turns in one process and are compared by their minimum. Kept MB is the memory that autograd "
+        "holds between forward and backward, each buffer counted once. The difference is the largest from the "
+        "reference in float64. Compilation (flex) is not timed.",
         "",
         "## Targets",
         "",
-        "| | target | found | |",
+        "| case | target | measured | verdict |",
         "|---|---|---|---|",
         *(line for case in result["cases"] if _is_promised(case["shape"]) for line in _verdicts(case)),
         _verdict(
-            "a model that was looked into", "costs under 1 % more", inside["cost"], INSIDE, f"{inside['cost']:+.2%}"
+            "a model after attention maps", "costs under 1 % more", inside["cost"], INSIDE, f"{inside['cost']:+.2%}"
         ),
         "",
-        f"The last is a forward pass of 4 layers of width 256 over 256 positions, {inside['rounds']} turns of a model "
-        "never looked into and as many of its copy whose attention was mapped before: minima "
+        "The last row times forward passes of 4 layers of width 256 over 256 positions. They alternate between a model "
+        f"and a copy after attention maps, {inside['rounds']} turns each: minima "
         f"{duration(inside['minimum']['untouched'])} and {duration(inside['minimum']['inspected'])}, medians "
         f"{duration(inside['median']['untouched'])} and {duration(inside['median']['inspected'])}.",
         "",

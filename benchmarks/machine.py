@@ -1,4 +1,4 @@
-"""What a result says of the machine that it was measured on."""
+"""Facts about the machine, which every result records."""
 
 import os
 import platform
@@ -8,8 +8,10 @@ import llvmlite.binding
 
 
 def processor() -> str:
-    """What the processor calls itself as far as the system tells, the generation as which compilers know it, and its
-    instructions for bfloat16, which a generation made out in a virtual machine need not have."""
+    """Return the CPU's name, LLVM's name of its generation, and its bfloat16 instructions.
+
+    A virtual machine may lack instructions of its generation.
+    """
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text().splitlines() if facts.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -20,12 +22,12 @@ def processor() -> str:
 
 
 def cores() -> int | None:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def device() -> dict:
-    """Processor, cores, memory, system and Python."""
+    """Return the processor, cores, memory, system and Python version."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return {
         "processor": processor(),

@@ -1,4 +1,4 @@
-"""Which book is a passage from? Labelled passages of books, and the rest of the books to pretrain on."""
+"""Labelled passages of books for benchmarks.finetune, and the remaining text to pretrain on."""
 
 import json
 import lzma
@@ -14,9 +14,9 @@ A_BOOK = 20
 
 @dataclass(frozen=True)
 class Trial:
-    """Labelled passages {"text", "label"} for training and for testing, and the documents {"text"} between them.
+    """Labelled passages {"text", "label"} for training and testing, and the remaining documents {"text"}.
 
-    No character of a book is in two of the three.
+    The three parts do not overlap.
     """
 
     train: list[dict[str, str]]
@@ -24,21 +24,23 @@ class Trial:
     rest: list[dict[str, str]]
 
     def write(self, folder: Path) -> None:
-        """train.jsonl, test.jsonl and rest.jsonl in `folder`."""
+        """Write train.jsonl, test.jsonl and rest.jsonl to `folder`."""
         for name in ("train", "test", "rest"):
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in getattr(self, name))
             (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def read_books(path: Path) -> dict[str, str]:
-    """Title to text, from a .jsonl.xz of `title` and `text`."""
+    """Return title to text from a .jsonl.xz with `title` and `text`."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         return {book["title"]: book["text"] for book in map(json.loads, file)}
 
 
 def cut_passages(books: dict[str, str], seed: int) -> Trial:
-    """Books cut into passages of 1,000 characters: of each book 20 to train on, and as many, or in a short book at most
-    half of what is left, to be tested on; both drawn by `seed`."""
+    """Cut books into passages of 1,000 characters and draw 20 of each book for training and up to 20 for testing.
+
+    A short book gives at most half of its other passages for testing. `seed` decides the draw.
+    """
     generator = np.random.default_rng(seed)
     trial = Trial([], [], [])
     for title, text in books.items():

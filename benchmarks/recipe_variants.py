@@ -1,4 +1,4 @@
-"""What benchmarks.recipes trains: shapes, and variants of a model and its training."""
+"""The model shapes and variants of benchmarks.recipes."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ Fields = dict[str, Any]
 
 
 class Variant(NamedTuple):
-    """Fields of the model and of the training that differ from a shape and `TRAIN`."""
+    """Model and training fields that differ from a shape and from `TRAIN`."""
 
     model: Fields
     train: Fields
@@ -34,7 +34,7 @@ GPT2: Fields = {"positions": "learned", "activation": "gelu_tanh", "bias": True}
 MODERN = _of_preset("modern", "norm", "activation", "qk_norm", "tied_head", "zero_projections")
 MUON: Fields = {"optimizer": "muon", "schedule": "trapezoid", "min_lr_ratio": 0.0, "lr": 2e-3, "muon_lr": 8e-3}
 RATES, DECAYS = ("5e-4", "1e-3", "1.4e-3", "2e-3", "4e-3", "8e-3"), ("0.1", "0.01")
-# GPT-2 with AdamW at every rate and decay: what others are to be better than.
+# The baseline: GPT-2 with AdamW at every rate and decay.
 SWEEP = {
     f"gpt2, lr {rate}" + (f", decay {decay}" if decay != DECAYS[0] else ""): Variant(
         GPT2, {"lr": float(rate), "weight_decay": float(decay)}
@@ -43,7 +43,7 @@ SWEEP = {
     for rate in RATES
 }
 ENCODER: Fields = {"architecture": "encoder", "context_length": CONTEXT + 2}  # between <|cls|> and <|sep|>
-# BERT as published (Devlin et al. 2019, A.2), but for rates that suit a shorter training.
+# BERT as published (Devlin et al. 2019, A.2), except for learning rates that suit a shorter training.
 BERT = ENCODER | _of_preset("bert-base", "positions", "norm_position", "norm_eps", "dropout", "bias")
 FALLING: Fields = {"schedule": "trapezoid", "decay_share": 0.95, "min_lr_ratio": 0.0}
 BERT_TRAIN = FALLING | {"weight_decay": 0.01, "beta2": 0.999, "eps": 1e-6}
@@ -81,7 +81,7 @@ VARIANTS = {
 GROUPS = {
     "all": tuple(VARIANTS),
     "sweep": tuple(SWEEP),
-    # What the preset has, or might have.
+    # Features of the preset `modern`, and candidates.
     "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
     "optimizers": ("gpt2, lr 1e-3", "gpt2, lr 2e-3", "gpt2, lr 4e-3", "gpt2, muon", "modern, adamw", "modern"),
     "masked": tuple(MASKED),

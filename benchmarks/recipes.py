@@ -1,12 +1,11 @@
-"""What pays in a small model: variants of one recipe, trained on the same tokens and compared: decoders in bits
-per byte, encoders in nats a masked token.
+"""Compare variants of a recipe for a small model on the same tokens: decoders in bits per byte, encoders in nats per
+masked token.
 
     python -m benchmarks.recipes --text CORPUS... [--tokens 1M] [--variants NAME...] [--seeds 1]
 
-writes benchmarks/results/recipes/recipes.json, adding to what is there, and recipes.md. What is there already, of the
-same text, tokens, shape, seed and device, is not trained again: the same command goes on after an interruption (with
---folder in the midst of a training), and with more variants, seeds or tokens adds those. What was made of it is told in
-benchmarks/recipes.md.
+This adds rows to benchmarks/results/recipes/recipes.json and recipes.md. Rows of the same text, tokens, shape,
+seed and device are not trained again. The same command resumes after an interruption, with --folder within a training.
+benchmarks/recipes.md has the conclusions.
 """
 
 import fcntl
@@ -48,15 +47,15 @@ RESULTS = Path(__file__).with_name("results") / "recipes"
 PASSAGE = 20_000  # characters
 
 Row = dict[str, Any]
-"""What is recorded of one training."""
+"""The recorded result of one training."""
 Groups = dict[str, list[Row]]
 """Rows by variant."""
-MEASURES = {"bits_per_byte": "bits per byte", "nats": "nats a masked token"}  # a row has one
+MEASURES = {"bits_per_byte": "bits per byte", "nats": "nats per masked token"}  # a row has one
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What every variant has in common."""
+    """The settings that all variants share."""
 
     data: Path
     tokens: int
@@ -65,7 +64,7 @@ class Settings:
     results: Path
 
     def key(self, variant: str, seed: int) -> dict[str, Any]:
-        """What tells a training from all others."""
+        """Return the fields that identify a training."""
         fingerprint = TokenDataset(self.data).fingerprint[:16]
         return {
             "variant": variant,
@@ -92,21 +91,20 @@ def recipes(
     """Train the variants and compare them.
 
     Args:
-        text: Corpora to train on; 1 % of their passages are for validation.
-        tokens: Tokens that each variant is trained on.
-        group: Which variants: all, GPT-2's rates and decays, those of what the preset modern has or might
-            have, those of optimizers, or encoders.
-        variants: Which by name instead.
-        seeds: How many times each is trained, with seeds 0, 1, ...
-        shape: 4 layers of width 192, or 6 of 320.
-        dtype: Of activations and matrix products; auto: bfloat16 where it is faster.
-        folder: Where the tokenizer, the dataset and trainings that were interrupted are found again; by default a
-            temporary folder.
+        text: Training corpora; 1 % of their passages are held out for validation.
+        tokens: Training tokens per variant.
+        group: Group of variants: all, rates and decays of GPT-2, features of the preset modern, optimizers, or
+            encoders.
+        variants: Names of variants, instead of a group.
+        seeds: Number of trainings per variant, with seeds 0, 1, ...
+        shape: Model shape: small has 4 layers of width 192, medium 6 of width 320.
+        dtype: dtype of activations and matrix products; auto: bfloat16 if it is faster.
+        folder: Folder that keeps the tokenizer, the dataset and interrupted trainings; default: a temporary folder.
         results: Folder of recipes.json and recipes.md.
     """
     names = variants or GROUPS[group]
     if unknown := [name for name in names if name not in VARIANTS]:
-        raise SystemExit(f"there is no variant {unknown[0]!r}: give some of {'; '.join(VARIANTS)}")
+        raise SystemExit(f"there is no variant {unknown[0]!r}; choose from {'; '.join(VARIANTS)}")
     with tempfile.TemporaryDirectory() as temporary:
         where = folder or Path(temporary)
         if not (where / "tokenizer").exists():
@@ -128,7 +126,7 @@ def recipes(
 
 
 def _write_passages(text: Sequence[str], path: Path) -> Path:
-    """The documents of the corpora, cut at ends of lines: of sixty whole books it might be that none is held out."""
+    """Write the documents, cut into passages at line ends, so that every corpus has held-out passages."""
     with path.open("w", encoding="utf-8") as file:
         for _, batch in open_corpus(list(text), split="hash:0.01").routed_batches():
             for document in batch["text"].to_pylist():
@@ -153,7 +151,7 @@ def _device(machine: Machine) -> str:
 
 
 def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, Any]:
-    """What a variant reaches on the validation split, and its seconds, trained in the folder `run` or from there on."""
+    """Train a variant in the folder `run`, or resume it, and return its validation loss and times."""
     variant = VARIANTS[name]
     dataset = TokenDataset(settings.data)
     held_out = dataset.info["splits"]["validation"]
@@ -175,8 +173,8 @@ def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, A
     processor = earlier + time.process_time() - before
     if interrupted:
         write_whole(clock, json.dumps(processor))
-        raise SystemExit("interrupted: the same command goes on, with the same --folder from here")
-    last = Run(run).metrics()[-1]  # of the validation split
+        raise SystemExit("interrupted: the same command with the same --folder resumes the training")
+    last = Run(run).metrics()[-1]  # the last line is a validation
     sized = replace(recipe.model, vocab_size=dataset.vocab_size)
     if recipe.objective == "masked-token":
         reached = {"nats": last["loss"], "unigram_nats": _unigram_nats(dataset)}
@@ -193,7 +191,7 @@ def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, A
 
 
 def _unigram_nats(dataset: TokenDataset) -> float:
-    """What the frequencies of tokens alone reach on the validation split."""
+    """Return the loss of a unigram model on the validation split."""
     unigram = Unigram.fit(dataset.split("train").chunks(), dataset.vocab_size)
     return float(np.mean(np.concatenate([unigram.nll(chunk) for chunk in dataset.split("validation").chunks()])))
 
@@ -216,8 +214,8 @@ def _record(row: Row, results: Path) -> None:
 
 
 def markdown(rows: list[Row]) -> str:
-    """A table for each dataset and number of tokens, best first; with more than one seed the median."""
-    lines = ["# What pays in a small model", "", "`python -m benchmarks.recipes`; lower is better.", ""]
+    """Return a table for each dataset and number of tokens, best first. Several seeds give their median."""
+    lines = ["# Variants of recipes for a small model", "", "`python -m benchmarks.recipes`; lower is better.", ""]
     trials: dict[Trial, Groups] = {}
     for row in rows:
         groups = trials.setdefault(Trial.of(row), {})
@@ -228,7 +226,7 @@ def markdown(rows: list[Row]) -> str:
             "",
             f"{trial.device}" + (f"; dataset {trial.data}." if trial.data else ".") + _unigram(groups),
             "",
-            f"| variant | {MEASURES[trial.measure]} | seeds | parameters | seconds | of a processor |",
+            f"| variant | {MEASURES[trial.measure]} | seeds | parameters | seconds | CPU seconds |",
             "|---|---|---|---|---|---|",
         ]
         found = {name: (_median(group, trial.measure), _median(group, "seconds")) for name, group in groups.items()}
@@ -243,7 +241,7 @@ def markdown(rows: list[Row]) -> str:
 
 
 class Trial(NamedTuple):
-    """What the variants of one table have in common."""
+    """The settings that the variants of one table share."""
 
     data: str
     device: str
@@ -259,7 +257,7 @@ class Trial(NamedTuple):
 
 def _unigram(groups: Groups) -> str:
     found = {row["unigram_nats"] for rows in groups.values() for row in rows if "unigram_nats" in row}
-    return "".join(f" The frequencies of tokens alone reach {nats:.4f}." for nats in found)
+    return "".join(f" A unigram model reaches {nats:.4f}." for nats in found)
 
 
 def _median(rows: list[Row], name: str) -> float:
@@ -267,13 +265,15 @@ def _median(rows: list[Row], name: str) -> float:
 
 
 def _processor_seconds(rows: list[Row]) -> float | None:
-    """The median of what other work on the machine does not lengthen; None for a GPU, and rows of before it was
-    recorded."""
+    """Return the median CPU seconds, which other load does not lengthen. None on a GPU and for rows without them."""
     return _median(rows, "processor_seconds") if all(row.get("processor_seconds") for row in rows) else None
 
 
 def _with_fewer_tokens(groups: Groups, alike: dict[int, Groups], most: int) -> list[str]:
-    """How each `modern` does with at most so many tokens beside the best GPT-2 of the sweep; `alike`: by tokens."""
+    """Return lines that compare each `modern` variant of at most `most` tokens with the best GPT-2 of the sweep.
+
+    `alike` maps numbers of tokens to the groups of otherwise equal trials.
+    """
     swept = [name for name in SWEEP if name in groups]
     modern = {
         (name, tokens): rows
@@ -285,12 +285,12 @@ def _with_fewer_tokens(groups: Groups, alike: dict[int, Groups], most: int) -> l
         return []
     best = min(swept, key=lambda name: _median(groups[name], "bits_per_byte"))
     bits = _median(groups[best], "bits_per_byte")
-    tried = f"Of {len(swept)} of {len(SWEEP)} rates and decays of GPT-2, {best!r} is best: {bits:.4f}"
+    tried = f"The best of {len(swept)} (of {len(SWEEP)}) rates and decays of GPT-2 is {best!r}: {bits:.4f}"
     lines = [f"{tried}. With fewer tokens:", ""]
     for (name, tokens), rows in sorted(modern.items()):
         ours, theirs = _processor_seconds(rows), _processor_seconds(groups[best])
         if ours and theirs:
-            share, kind = ours / theirs, "processor time"
+            share, kind = ours / theirs, "CPU time"
         else:
             share, kind = _median(rows, "seconds") / _median(groups[best], "seconds"), "time"
         lines.append(f"- {name}, {tokens:,}: {_median(rows, 'bits_per_byte'):.4f}, in {share:.2f} of the {kind}.")

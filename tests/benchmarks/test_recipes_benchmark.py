@@ -1,4 +1,4 @@
-"""The benchmark of recipes trains each variant once and says which was best."""
+"""The benchmark of recipes trains each variant once and names the best."""
 
 import json
 import signal
@@ -41,11 +41,11 @@ def test_encoders_are_trained_by_masked_tokens_and_stand_in_a_table_of_their_own
     assert all(0 < row["nats"] < 10 for row in encoders)
     assert 0 < encoders[0]["unigram_nats"] == encoders[1]["unigram_nats"] < 10
     table = (tmp_path / "recipes.md").read_text()
-    assert table.index("| modern |") < table.index("| nats a masked token |") < table.index("| bert, lr 1e-3 |")
+    assert table.index("| modern |") < table.index("| nats per masked token |") < table.index("| bert, lr 1e-3 |")
 
 
 @pytest.mark.slow
-def test_a_training_that_was_interrupted_goes_on_from_there(tmp_path, text_folder):
+def test_an_interrupted_training_resumes(tmp_path, text_folder):
     options = ["--text", str(text_folder), "--tokens", "80_000", "--variants", "modern"]
 
     def command(name):
@@ -68,7 +68,7 @@ def test_a_training_that_was_interrupted_goes_on_from_there(tmp_path, text_folde
     assert 0 < before < resumed["processor_seconds"]
 
 
-def test_the_best_of_gpt2_is_compared_with_half_the_tokens_by_what_the_processor_worked():
+def test_modern_with_half_the_tokens_is_compared_with_the_best_gpt2_by_cpu_time():
     common = {"data": "d", "device": "CPU", "shape": "small", "parameters": 10, "seed": 0}
 
     def row(variant, tokens, bits, seconds, processor=None):
@@ -82,16 +82,16 @@ def test_the_best_of_gpt2_is_compared_with_half_the_tokens_by_what_the_processor
         row("modern", 300, 2.3, 90, 30),
         row("modern, tied head", 200, 2.45, 25),
     ]
-    said = markdown(rows)
-    assert "Of 2 of 12 rates and decays of GPT-2, 'gpt2, lr 1e-3' is best: 2.5000." in said
-    assert "- modern, 200: 2.4000, in 0.25 of the processor time." in said
-    assert "- modern, tied head, 200: 2.4500, in 0.25 of the time." in said
-    assert "- modern, 300" not in said
-    assert "| gpt2, lr 1e-3 | 2.5000 | 1 | 10 | 100 | 80 |" in said
-    assert "| modern, tied head | 2.4500 | 1 | 10 | 25 | – |" in said
+    page = markdown(rows)
+    assert "The best of 2 (of 12) rates and decays of GPT-2 is 'gpt2, lr 1e-3': 2.5000." in page
+    assert "- modern, 200: 2.4000, in 0.25 of the CPU time." in page
+    assert "- modern, tied head, 200: 2.4500, in 0.25 of the time." in page
+    assert "- modern, 300" not in page
+    assert "| gpt2, lr 1e-3 | 2.5000 | 1 | 10 | 100 | 80 |" in page
+    assert "| modern, tied head | 2.4500 | 1 | 10 | 25 | – |" in page
 
 
-def test_a_variant_that_is_none_is_named_before_anything_is_made(tmp_path):
+def test_an_unknown_variant_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(SystemExit, match="there is no variant 'moderne'"):
         recipes(text=["x"], variants=["moderne"], folder=tmp_path / "made")
     assert list(tmp_path.iterdir()) == []
