@@ -1,11 +1,11 @@
-"""A vocabulary from a corpus larger than memory: counted within a budget, spilled, merged, and checked to be exact.
+"""Train a vocabulary on a corpus larger than memory within a memory budget, and check that it is exact.
 
     python -m benchmarks.big_corpus [--gigabytes 10] [--memory 1G] [--vocab-size 32000] [--out FILE]
 
-The corpus is generated as it is read and never stored: words of syllables in nine scripts, with Zipf's frequencies, and
-among them an endless supply of new ones, so that the distinct pretokens never stop growing. The budget bounds the
-counting; merging then takes memory in proportion to the distinct pretokens. Nothing is recorded unless the first
-`--checked` gigabytes, counted with the least budget and with none, give the same vocabulary.
+The corpus is generated while it is read and never stored. It has words of syllables in nine scripts with Zipf's
+frequencies. New words keep appearing, so the number of distinct pretokens never stops growing. The budget bounds the
+counting; merging then takes memory in proportion to the distinct pretokens. A result is recorded only if the first
+`--checked` gigabytes give the same vocabulary with the least budget and without one.
 """
 
 import argparse
@@ -34,7 +34,7 @@ PHRASES = 1 << 18
 PHRASE_WORDS = 8
 BATCH_PHRASES = 1 << 17
 DOCUMENT_PHRASES = 1 << 7
-# Consonants and vowels of each script, how many of its words there are, and what stands before one.
+# Consonants, vowels, number of words, and prefix of the words of each script.
 SCRIPTS = {
     "Latin": ("b c d f g h l m n p r s t v w st tr ch pr sh", "a e i o u ea ou io er an in", 120_000, " "),
     "accented": ("b c ç d f g h l m n ñ p r s š t v z", "a é e i ö o u ü å á", 20_000, " "),
@@ -48,12 +48,12 @@ SCRIPTS = {
 }
 FREQUENT = [",", ".", ".\n", " the", " of", "'s", " and", " a", "\n\n", " (", ")", " in", " to", ' "', '"', ";", "?\n"]
 NUMBERS = 3000
-# One phrase in so many is followed by two endings, which make a word of its last one that mostly never occurred before.
+# One phrase in RARE is followed by two endings, which turn its last word into a mostly new one.
 RARE = 12
 
 
 class Generator:
-    """Batches of documents of about 8 MB; the same seed gives the same ones."""
+    """Generates batches of documents of about 8 MB; the same seed gives the same batches."""
 
     def __init__(self, seed: int):
         rng = np.random.default_rng(seed)
@@ -78,7 +78,7 @@ class Generator:
         self._pieces = pa.concat_arrays([phrases, pa.array(endings, pa.large_string())])
 
     def batches(self, size: float) -> Iterator[pa.Array]:
-        """Arrays of documents, `size` bytes together or up to a batch more."""
+        """Yield arrays of documents, `size` bytes in total or up to a batch more."""
         done = batch_number = 0
         while done < size:
             batch = self._batch(np.random.default_rng((self._seed, batch_number)))
@@ -97,7 +97,7 @@ class Generator:
 
 
 class Phases:
-    """Seconds that each phase takes, and the most memory that the process has had by its end."""
+    """Records the seconds of each phase, and the peak memory of the process at its end."""
 
     def __init__(self):
         self.results: dict[str, dict[str, float]] = {}
@@ -105,7 +105,7 @@ class Phases:
         self._phase = None
 
     def __call__(self, phase: str, done: int = 0, total: int | None = None) -> None:
-        """Work is in this phase now: as tokenizer's `progress`."""
+        """Enter `phase`; a `progress` callback of the tokenizer."""
         if phase != self._phase:
             self.end()
             self._phase = phase
@@ -119,26 +119,26 @@ class Phases:
 
 
 def peak_memory() -> int:
-    """Bytes: the most that were resident at once so far."""
+    """Return the peak resident memory of this process in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # where getrusage would tell of the process that started this one, too
+    if status.exists():  # on Linux, getrusage also covers the parent process
         return int(re.search(r"VmHWM:\s*(\d+) kB", status.read_text())[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
 
 
 def check_exactness(generator: Generator, size: float, vocab_size: int) -> dict:
-    """Count the beginning of the corpus with the least budget and with none; AssertionError where that matters."""
+    """Count the start of the corpus with the least budget and without one. Raises AssertionError if results differ."""
     within = count_pretokens(generator.batches(size), memory=LEAST_MEMORY)
     whole = count_pretokens(generator.batches(size))
     assert within.spilled_runs > 0, "nothing was spilled: check more gigabytes"
-    assert within == whole, "the counts made within the budget are others"
+    assert within == whole, "the counts within the budget differ"
     fingerprint = Tokenizer.train_from_counts(whole, vocab_size).fingerprint
     assert Tokenizer.train_from_counts(within, vocab_size).fingerprint == fingerprint, "the vocabularies differ"
     return {"gigabytes": size / 1e9, "memory": LEAST_MEMORY, "spilled_runs": within.spilled_runs, "equal": True}
 
 
 def generation_speed(generator: Generator) -> float:
-    """Bytes per second at which the corpus comes to be, which is part of the time of counting."""
+    """Return the bytes per second of generating the corpus, which is part of the counting time."""
     started = time.perf_counter()
     return sum(batch.buffers()[2].size for batch in generator.batches(3e8)) / (time.perf_counter() - started)
 
@@ -201,11 +201,11 @@ def show(result: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=10)
-    parser.add_argument("--memory", type=parse_count, default=10**9, help="1G by default; 0: as much as it takes")
+    parser.add_argument("--memory", type=parse_count, default=10**9, help="memory budget (default: 1G); 0: no limit")
     parser.add_argument("--vocab-size", type=parse_count, default=32_000)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--checked", type=float, default=0.2, help="gigabytes on which exactness is verified")
-    parser.add_argument("--spill-folder", type=Path, help="by default the system's for temporary files")
+    parser.add_argument("--spill-folder", type=Path, help="default: the system's temporary folder")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     options.memory = options.memory or None

@@ -1,10 +1,10 @@
-"""Is pretraining worth it? Which of 60 books a passage is from, by an encoder pretrained on other passages of them.
+"""Measure the gain from pretraining: classify which of 60 books a passage is from, with and without pretraining.
 
     python -m benchmarks.finetune --books books.jsonl.xz [--minutes 10] [--quick]
 
-Everything is made from the books alone: passages are cut (benchmarks/passages.py), a vocabulary of 8,192 entries is
-trained on the unlabelled rest, and an encoder is pretrained on it. That encoder and the same one with random weights
-are fine-tuned with learning rates of their own, chosen on a fifth of the training passages, which are then given back.
+The books are cut into passages (benchmarks/passages.py). A vocabulary of 8,192 entries is trained on the unlabelled
+rest, and an encoder is pretrained on it. The pretrained encoder and one with random weights are then fine-tuned. Each
+uses its best learning rate on a held-out fifth of the training passages, and trains again on all of them.
 """
 
 import json
@@ -32,20 +32,20 @@ from pipelines.training.config import FinetuneConfig
 RESULTS = Path(__file__).parent / "results" / "finetune"
 VOCABULARY = 8192
 CONTEXT = 320  # tokens: 99 % of the passages have fewer
-CHOOSING = 4  # passages a book that learning rates are chosen on
+CHOOSING = 4  # passages per book held out to choose learning rates
 SPEED_TOKENS = 300_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Fine-tune a pretrained encoder to tell books apart, beside the same one from scratch."""
+    """Fine-tune a pretrained encoder to classify books, and the same encoder from scratch."""
 
     books: Path
-    """A .jsonl.xz of books: title, text."""
+    """.jsonl.xz file of books: title, text."""
     minutes: float = 10.0
-    """Of pretraining, without validation and checkpoints; the tokens that fit are measured first."""
+    """Minutes of pretraining, without validation and checkpoints; a short run measures the speed first."""
     tokens: int = 0
-    """Tokens to pretrain on instead, if above 0."""
+    """Pretraining tokens instead of minutes, if above 0."""
     layers: int = 2
     width: int = 128
     heads: int = 2
@@ -53,17 +53,17 @@ class Options:
     muon_lr: float = 3e-3
     batch_tokens: int = 1024
     epochs: int = 20
-    """Of fine-tuning, for both."""
+    """Epochs of fine-tuning, for both models."""
     lrs: tuple[float, ...] = (5e-4, 1e-3, 2e-3, 4e-3)
-    """Learning rates of fine-tuning that both choose from."""
+    """Learning rates to try in fine-tuning, for both models."""
     seed: int = 0
-    """Of the passages, the weights and the order."""
+    """Seed of the passages, the weights and the order."""
     folder: Path | None = None
-    """Where all is made, and what is there already is used again; a temporary folder by default."""
+    """Work folder; existing parts are reused; default: a temporary folder."""
     out: Path = RESULTS
-    """Folder of the result."""
+    """Results folder."""
     quick: bool = False
-    """A few books and a minute of everything: whether it runs."""
+    """Smoke test: a few books, about a minute per step."""
 
 
 def main(options: Options) -> None:
@@ -82,7 +82,7 @@ def main(options: Options) -> None:
         result = _result(options, trial, run, chosen)
         for start, (lr, _) in chosen.items():
             result[start] |= _finetuned(run, folder, folder / start, lr, options, start == "scratch")
-    # Where files lie is this machine's business.
+    # Results do not record paths of this machine.
     result["command"] = " ".join(["python -m benchmarks.finetune", *(Path(word).name for word in sys.argv[1:])])
     _made(options.out)
     (options.out / "books.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -91,7 +91,7 @@ def main(options: Options) -> None:
 
 
 def _choosing(trial: Trial) -> Trial:
-    """The training passages alone, the last 4 of each book held out."""
+    """Return the training passages with the last 4 of each book held out."""
     places: dict[str, int] = {}
     parts: tuple[list, list] = ([], [])
     for row in trial.train:
@@ -101,7 +101,7 @@ def _choosing(trial: Trial) -> Trial:
 
 
 def _pretrained(folder: Path, options: Options) -> Path:
-    """The run of an encoder that has read the rest of the books."""
+    """Return the run of an encoder pretrained on the rest of the books."""
     rest = [str(folder / "rest.jsonl")]
     tok, data, run = folder / "tokenizer", folder / "data", folder / "run"
     if not tok.exists():
@@ -113,12 +113,12 @@ def _pretrained(folder: Path, options: Options) -> Path:
     else:
         tokens = options.tokens or _affordable_tokens(data, folder / "speed", options)
     if pretrain(_recipe(options, tokens), data=data, out=run):
-        raise SystemExit("pretraining was interrupted: the same command with the same --folder goes on")
+        raise SystemExit("pretraining was interrupted: the same command with the same --folder resumes it")
     return run
 
 
 def _affordable_tokens(data: Path, run: Path, options: Options) -> int:
-    """How many tokens the encoder is pretrained on in the minutes given, from a short run of its own."""
+    """Return the number of tokens that fit into `options.minutes`, from the speed of a short run."""
     pretrain(_recipe(options, SPEED_TOKENS), data=data, out=run)
     lines = [line for line in Run(run).metrics() if line["split"] == "train"]
     tokens, seconds = (lines[-1][name] - lines[0][name] for name in ("tokens", "time_s"))
@@ -142,7 +142,7 @@ def _recipe(options: Options, tokens: int) -> Recipe:
 
 
 def _best_lr(run: Path, folder: Path, options: Options, scratch: bool) -> tuple[float, list[dict[str, float]]]:
-    """The learning rate with the highest accuracy on what is held out of training, and all that were tried."""
+    """Return the learning rate with the highest accuracy on the held-out passages, and the results of all rates."""
     tried = []
     for lr in options.lrs:
         numbers = _finetuned(run, folder / "choosing", folder / "trial", lr, options, scratch)
@@ -188,7 +188,7 @@ def _result(options: Options, trial: Trial, run: Path, chosen: dict[str, tuple[f
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The result as a page."""
+    """Return the result as a Markdown page."""
     pretrained, scratch, machine = result["pretrained"], result["scratch"], result["machine"]
     labels, before = pretrained["labels"], result["pretraining"]
     rows = {
@@ -205,19 +205,20 @@ def markdown(result: dict[str, Any]) -> str:
             f"`{result['command']}` on {machine['processor']}, {machine['threads']} threads of {machine['cores']} "
             f"cores; Python {machine['python']}, PyTorch {machine['torch']}.",
             "",
-            f"{labels} books; passages of {CHARACTERS:,} characters, {A_BOOK} a book to train on "
-            f"({passages['train']:,}) and as many to be tested on, fewer of the shortest books ({passages['test']:,}). "
+            f"{labels} books; passages of {CHARACTERS:,} characters: {A_BOOK} per book for training "
+            f"({passages['train']:,}) and as many for testing, fewer of the shortest books ({passages['test']:,}). "
             f"An encoder of {options['layers']} layers of width {options['width']} was pretrained on "
             f"{before['tokens']:,} tokens of the other {result['unlabelled_characters'] / 1e6:.1f} M characters, "
-            f"in {before['seconds'] / 60:.1f} minutes, to {before['validation_loss'][-1][1]:.3f} nats a masked token. "
-            f"Both models were fine-tuned for {options['epochs']} epochs, at the learning rate that was best for each "
-            f"on {CHOOSING} training passages a book.",
+            f"in {before['seconds'] / 60:.1f} minutes, to {before['validation_loss'][-1][1]:.3f} "
+            f"nats per masked token. "
+            f"Both models were fine-tuned for {options['epochs']} epochs, each at its best learning rate "
+            f"on {CHOOSING} held-out training passages per book.",
             "",
             "| | accuracy | standard error | macro F1 | cross-entropy (nats) |",
             "|---|---|---|---|---|",
             *(_row(name, numbers) for name, numbers in rows.items()),
             "",
-            "Learning rates tried, and the accuracy on the passages that they were chosen on:",
+            "Learning rates tried, and their accuracy on the held-out training passages:",
             "",
             "| | " + " | ".join(f"{tried['lr']:g}" for tried in pretrained["lrs_tried"]) + " |",
             "|---" * (1 + len(pretrained["lrs_tried"])) + "|",

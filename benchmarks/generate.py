@@ -1,9 +1,10 @@
-"""Generation beside `transformers` with its cache: the same weights, prompts and dtype, chosen greedily.
+"""Compare greedy generation with `transformers` and its KV cache: the same weights, prompts and dtype.
 
     python -m benchmarks.generate [--tokens 256] [--rounds 5] [--threads 2] [--device cpu]
 
-Contestants take turns in one process, a whole text each turn. In float32 both must say the same ids before a time
-counts; in bfloat16 roundings differ, and how many ids agree is recorded. Results go to `benchmarks/results/generate/`.
+Contestants take turns in one process and generate a whole text per turn. A float32 time counts only if both generate
+the same ids. In bfloat16, rounding differs and the share of equal ids is recorded. Results go to
+`benchmarks/results/generate/`.
 """
 
 import json
@@ -41,34 +42,34 @@ SHAPE = ModelConfig(
     activation="gelu_tanh",
 )
 TARGETS = {("cpu", "float32"): 1.3, ("cpu", "bfloat16"): 2.0, ("cuda", "float32"): 2.0, ("cuda", "bfloat16"): 2.0}
-SPREAD = 0.05  # added to the initial weights, so that what is said depends on what is read
+SPREAD = 0.05  # standard deviation of noise on the initial weights, so that outputs depend on the prompt
 OURS, PEER = "bytelm", "transformers"
 
 Turn = Callable[[], tuple[list[float], Tensor]]
-"""Generates a text: seconds of each token, and the new ids (B, N)."""
+"""Generates a text and returns the seconds of each token and the new ids (B, N)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Measure generation beside transformers."""
+    """Compare generation with transformers."""
 
     tokens: int = 256
-    """New tokens a text."""
+    """New tokens per text."""
     prompt: int = 32
-    """Tokens of a prompt."""
+    """Tokens per prompt."""
     batches: tuple[int, ...] = (1, 16)
-    """Prompts at once."""
+    """Batch sizes."""
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     rounds: int = 5
     """Turns of each contestant."""
     threads: int = 2
     device: str = "cpu"
     out: Path = RESULTS
-    """Folder of the results."""
+    """Results folder."""
 
 
 class _Clock(BaseStreamer):
-    """What transformers calls with the prompt, and then with each step's ids."""
+    """A streamer for transformers, which calls it with the prompt and then with the ids of each step."""
 
     def __init__(self) -> None:
         self.times = []
@@ -115,17 +116,17 @@ def lively_model() -> LanguageModel:
 
 
 def measure(model: LanguageModel, options: Options, dtype: torch.dtype, batch: int, bandwidth: float) -> dict:
-    """Alternating turns of both contestants, after one of each that does not count."""
+    """Time alternating turns of both contestants, after one untimed turn of each."""
     generator = torch.Generator().manual_seed(batch)
     ids = torch.randint(0, SHAPE.vocab_size, (batch, options.prompt), generator=generator).to(options.device)
     turns = {OURS: ours(model, ids, options, dtype), PEER: peer(model, ids, options, dtype)}
-    said = {name: turn()[1] for name, turn in turns.items()}
+    generated = {name: turn()[1] for name, turn in turns.items()}
     seconds: dict[str, list[list[float]]] = {name: [] for name in turns}
     for _ in range(options.rounds):
         for name, turn in turns.items():
             seconds[name].append(turn()[0])
     weights = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
-    agreement = (said[OURS] == said[PEER]).float().mean().item()
+    agreement = (generated[OURS] == generated[PEER]).float().mean().item()
     rates = {name: rate(runs, batch) for name, runs in seconds.items()}
     name = str(dtype).removeprefix("torch.")
     ratio = rates[OURS]["best"] / rates[PEER]["best"]
@@ -168,7 +169,7 @@ def peer(model: LanguageModel, ids: Tensor, options: Options, dtype: torch.dtype
     def turn() -> tuple[list[float], Tensor]:
         clock, start = _Clock(), time.perf_counter()
         whole = theirs.generate(ids, attention_mask=torch.ones_like(ids), streamer=clock, **fixed)
-        # the first is the prompt, which it puts before it reads it
+        # the first call passes the prompt, before it is processed
         return between([start, *clock.times[1:]]), whole[:, ids.shape[1] :].cpu()
 
     return turn
@@ -179,7 +180,7 @@ def between(times: list[float]) -> list[float]:
 
 
 def rate(runs: list[list[float]], batch: int) -> dict[str, float]:
-    """Tokens/s. best: each token's least time of all rounds, which other work on the machine touches least."""
+    """Return tokens/s. best: from each token's least time of all rounds, which other load affects least."""
     tokens = len(runs[0]) * batch
     return {
         "best": tokens / sum(min(times) for times in zip(*runs, strict=True)),
@@ -205,22 +206,22 @@ def markdown(result: dict) -> str:
 
 
 def _introduction(result: dict, device: dict) -> Iterator[str]:
-    yield from ("# Generation beside transformers", "")
+    yield from ("# Generation compared with transformers", "")
     yield f"`{result['command']}` on {device['processor']}, {device['threads']} threads; " + ", ".join(
         f"{name} {number}" for name, number in result["versions"].items()
     )
     yield ""
     yield (
-        "Both have the same weights (GPT-2's architecture, 6 layers of 384, 8,192 entries), read the same prompts, "
-        "keep a KV cache and choose greedily; preparing the model is left out, reading the prompt is not. They take "
-        "turns. Tokens/s are of the least time that each token took in any round, in brackets of the median run. The "
-        f"floor is what reading every weight once a step would take at {result['read_gb_per_s']:.0f} GB/s."
+        "Both have the same weights (GPT-2's architecture, 6 layers of width 384, 8,192 entries), read the same "
+        "prompts, keep a KV cache and decode greedily. They take turns. Times include the prompt but not the "
+        "preparation of the model. Tokens/s are computed from each token's least time in any round; the median run is "
+        f"in brackets. The bound reads every weight once per step at {result['read_gb_per_s']:.0f} GB/s."
     )
     yield ""
 
 
 def _table(cases: list[dict]) -> Iterator[str]:
-    yield "| dtype | batch | bytelm | transformers | ratio | target | | floor | same ids |"
+    yield "| dtype | batch | bytelm | transformers | ratio | target | verdict | bound (tokens/s) | same ids |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for case in cases:
         ours, theirs = (

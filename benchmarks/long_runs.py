@@ -1,7 +1,7 @@
-"""Measure training and encoding on corpora that are one long run: their CPU time, and their memory beside the text's.
+"""Measure the CPU time and memory of training and encoding on corpora that are one long run of a character.
 
-`python -m benchmarks.long_runs` takes 64 MB of each text. Memory is the peak beyond that of the same command on a text
-of 60 kB; the kernels are compiled before.
+`python -m benchmarks.long_runs` takes 64 MB of each text. Memory is the peak above that of the same command on a text
+of 60 kB. Kernels are compiled first.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     machine = device()
     lines = ["| " + " | ".join(line) + " |" for line in (TITLE, ["---"] * len(TITLE), *map(cells, rows))]
     facts = f"`python -m benchmarks.long_runs` on {machine['processor']}, {machine['cores']} cores; "
-    facts += f"{options.size:,} bytes of each text, {ENTRIES:,} entries asked for."
+    facts += f"{options.size:,} bytes of each text, {ENTRIES:,} entries requested."
     options.out.mkdir(parents=True, exist_ok=True)
     result = {"device": machine, "rows": rows}
     (options.out / "long_runs.json").write_text(

@@ -1,14 +1,14 @@
-"""tinyshakespeare by bytes: how soon a small GPT predicts the last tenth as well as nanoGPT's small run on a CPU.
+"""Measure how fast a small byte-level GPT reaches the loss of nanoGPT's small CPU run on tinyshakespeare.
 
     python -m benchmarks.shakespeare --text tinyshakespeare.txt [--recipe bytes-tiny] [--runs 3]
 
-The recipe bytes-small is for a GPU and stands beside nanoGPT's large run.
+The recipe bytes-small is for a GPU and is compared with nanoGPT's large run.
 
-A tokenizer of 256 entries (no merges), the first nine tenths of the text, the recipe with seeds 0, 1, 2 and so on; then
-every target of the last tenth, in blocks of the training length and, beside it, with a sliding window. Where the recipe
-keeps the best checkpoint, that is measured, as nanoGPT does. The text is ASCII, so a byte is a character. The runs go
-to benchmarks/results/shakespeare/. How long nanoGPT's small run would take on the machine at hand is told by steps of
-`transformers`' GPT-2 of its shape in a plain loop.
+The tokenizer has 256 entries (no merges). The recipe trains on the first nine tenths of the text with seeds 0, 1, 2 and
+so on. It is evaluated on every target of the last tenth, in blocks of the training length and with a sliding window. If
+the recipe keeps the best checkpoint, that one is evaluated, as in nanoGPT. The text is ASCII, so a byte is a character.
+Results go to benchmarks/results/shakespeare/. Timed steps of `transformers`' GPT-2 in a plain loop estimate the time of
+nanoGPT's small run on this machine.
 """
 
 import json
@@ -50,26 +50,28 @@ SMALL_RECIPE, LARGE_RECIPE, LARGE_NATS = "bytes-tiny", "bytes-small", 1.4697
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """tinyshakespeare by bytes."""
+    """Train on the bytes of tinyshakespeare."""
 
     text: Path
-    """tinyshakespeare.txt."""
+    """Path of tinyshakespeare.txt."""
     recipe: str = SMALL_RECIPE
     runs: int = 3
-    """With seeds 0, 1, 2 and so on."""
+    """Number of runs, with seeds 0, 1, 2 and so on."""
     stride: int = 16
-    """Bytes between two windows of the sliding measurement; the recipe's is --stride the context itself."""
+    """Stride of the sliding window in bytes."""
     out: Path = RESULTS
 
 
 def nats_per_byte(run: Path, stride: int | None, checkpoint: str) -> float:
-    """The loss over every target of the last tenth: a token is a byte."""
+    """Return the mean loss over every target of the last tenth; a token is a byte."""
     return evaluate(run, stride=stride, checkpoint=checkpoint)["splits"]["validation"]["cross_entropy"]
 
 
 def one_run(options: Options, data: Path, out: Path, seed: int) -> dict[str, float]:
-    """Training and both measurements; seconds are of the training loop, of it with validation and checkpoints and the
-    making of the model, and nats per byte."""
+    """Train once and return the losses in nats per byte, the seconds of the training loop, and the seconds of the run.
+
+    The latter include validation, checkpoints and building the model.
+    """
     recipe = load_recipe(options.recipe)
     recipe = replace(recipe, train=replace(recipe.train, seed=seed))
     started = time.perf_counter()
@@ -88,7 +90,7 @@ def one_run(options: Options, data: Path, out: Path, seed: int) -> dict[str, flo
 
 
 def plain_step_seconds(data: Path) -> float:
-    """The median of nanoGPT's small steps on the CPU, by `transformers`' GPT-2."""
+    """Return the median seconds of a CPU step of nanoGPT's small run, measured with `transformers`' GPT-2."""
     case = Case(SMALL_SHAPE, batch=12)
     job = Job("transformers", "", "cpu", "float32", compiled=False, tokens="", steps=SMALL_STEPS, rise=100)
     peer = PeerSteps(job, case, np.concatenate(TokenDataset(data).split("train").chunks()))
@@ -105,7 +107,7 @@ def weights_of(run: Path) -> list[torch.Tensor]:
 
 
 def report(result: dict) -> str:
-    """The runs as a table in Markdown."""
+    """Return the runs as Markdown."""
     rows = [
         f"| {run['seed']} | {run['tokens']:,} | {run['training_seconds']:.1f} | {run['seconds']:.1f} "
         f"| {run['nats_per_byte']:.4f} | {run['sliding_nats_per_byte']:.4f} |"
@@ -115,34 +117,35 @@ def report(result: dict) -> str:
     nats = statistics.median(run["nats_per_byte"] for run in result["runs"])
     return "\n".join(
         [
-            "# tinyshakespeare by bytes",
+            "# Bytes of tinyshakespeare",
             "",
             f"`{result['command']}` on {result['machine']}, PyTorch {result['torch']}, {result['threads']} threads; "
             f"{result['parameters']:,} parameters.",
             "",
-            "| seed | bytes read | seconds of training | seconds in all | nats per byte | with a sliding window |",
+            "| seed | bytes read | training seconds | total seconds | nats per byte | with a sliding window |",
             "|---|---|---|---|---|---|",
             *rows,
             "",
             f"Median: {nats:.4f} nats per byte (perplexity {math.exp(nats):.2f}) in {seconds:.1f} s"
             + _beside(result, seconds)
-            + ". The last tenth whole, in blocks of the training length; seconds in all include making the model, "
-            "validation and checkpoints, but not importing PyTorch.",
+            + ". Losses cover the whole last tenth, in blocks of the training length. Total seconds include building "
+            "the model, validation and checkpoints, but not importing PyTorch.",
             "",
         ]
     )
 
 
 def _beside(result: dict, seconds: float) -> str:
-    """What nanoGPT reaches with a model of that size, and in which time."""
+    """Return the loss and time of nanoGPT with a model of this size."""
     if result["recipe"] == LARGE_RECIPE:
-        return f", beside {LARGE_NATS} for nanoGPT's large run (5,000 steps of 64 x 256)"
+        return f", compared with {LARGE_NATS} for nanoGPT's large run (5,000 steps of 64 x 256)"
     if "plain_step_seconds" not in result:
         return ""
     step = result["plain_step_seconds"]
     there = SMALL_STEPS * step
     return (
-        f", beside {SMALL_NATS} for nanoGPT's small run: its {SMALL_STEPS:,} steps of 12 x 64 would take {there:.0f} s "
+        f", compared with {SMALL_NATS} for nanoGPT's small run: its {SMALL_STEPS:,} steps of 12 x "
+        f"64 would take {there:.0f} s "
         f"here by `transformers`' GPT-2 of its shape ({1e3 * step:.1f} ms a step, the median of {TIMED_STEPS}), of "
         f"which this is {seconds / there:.2f}; nanoGPT took {SMALL_SECONDS:.0f} s on two cores of another machine, of "
         f"which this is {seconds / SMALL_SECONDS:.2f}"

@@ -1,4 +1,4 @@
-"""The benchmark of attention measures what it says."""
+"""The attention benchmark measures every backend and the memory that it keeps."""
 
 import json
 

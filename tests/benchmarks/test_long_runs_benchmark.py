@@ -1,4 +1,4 @@
-"""The benchmark of long runs measures each command on each text, and says what a command refused."""
+"""The benchmark of long runs measures each command on each text and records errors."""
 
 import json
 

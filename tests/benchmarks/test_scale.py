@@ -1,4 +1,4 @@
-"""The estimates of docs/scale.md follow from the code that they are about."""
+"""The estimates of docs/scale.md follow from the code."""
 
 import pytest
 import torch
