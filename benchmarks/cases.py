@@ -100,7 +100,7 @@ def comparing_merges(orders: dict[str, list[str]]) -> Callable[[Row, Path], str]
 
 
 def comparing_ids() -> Callable[[Row, Path], str]:
-    """Return a function that compares ids with those of our first row."""
+    """Return a function that compares ids with the ids of our first row."""
     expected = None
 
     def compare(row: Row, result: Path) -> str:

@@ -30,7 +30,7 @@ class Reader(Protocol):
         """Size of the largest document that a pass maps into memory, 0 if it maps none."""
 
     def surely_many(self, documents: int) -> bool:
-        """Whether the source has at least `documents` non-empty documents; False if only reading could tell."""
+        """Return whether the source is known, without reading it, to have at least `documents` non-empty documents."""
 
     def chunks(self) -> Iterator[Chunk]:
         """One pass over all documents."""

@@ -57,7 +57,7 @@ class Attention(Component):
         """Self-attention of x (B, T, width) by `attend`: (B, T, width) in the dtype of x.
 
         `rotary` rotates queries and keys; `value_embedding` (B, T, G x D) is scaled and added to the values. With
-        `rows` (N,) int64, indices of the B x T positions, returns only those: (N, width).
+        `rows` (N,) int64, indices of the B x T positions, returns only these rows: (N, width).
         """
         q, k, v = self.queries_keys_values(x)
         if value_embedding is not None:

@@ -73,7 +73,7 @@ class Stack(Component):
 
         `attends`, one a block, replaces attention under `mask`, as a KV cache does. `positions` default to 0 to T - 1.
         `cross_attends`, one a block, attend to an encoder's output. With `rows` (N,) int64, indices of the B x T
-        positions, returns only those: (N, width).
+        positions, returns only these rows: (N, width).
         """
         positions = slice(0, x.shape[1]) if positions is None else positions
         self._check_length(positions)
@@ -197,7 +197,7 @@ class LanguageModel(Component):
     ) -> Tensor:
         """ids (B, T) int64 to hidden states (B, T, width) of `compute_dtype`.
 
-        With `rows` (N,) int64, indices of the B x T positions, returns only those, (N, width), and the last block skips
+        With `rows` (N,) int64, indices of the B x T positions, returns these rows, (N, width), and the last block skips
         what the others do not need. An encoder-decoder also reads `source` (B, S) ids. `segments` (B, T) number the
         documents of a block, which do not attend to each other. `present` and `source_present`, bool, are False at
         padding. `types` (B, T) are token types, 0 by default. Raises ValueError past the context length.

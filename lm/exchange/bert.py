@@ -25,7 +25,7 @@ LAYERS = {
 
 
 def _token_types(given: Pretrained) -> int:
-    """Return type_vocab_size, or 0 if the table is zero, as it is in the export of a model without token types."""
+    """Return type_vocab_size, or 0 if the table is zero, as in the export of a model without token types."""
     table = given.tensors.get(TYPES)
     return given.settings["type_vocab_size"] if table is not None and table.any() else 0
 
