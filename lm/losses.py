@@ -88,11 +88,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for chunk, nll, gradient in _scored_chunks(rows, matrix, bias, targets, variant):
             scale = weights[chunk].to(wide)
             total += (nll * scale).sum()
-            scale = scale.to(rows.dtype)  # scales the narrow side of each product: saves a pass over the logits
             if bias_gradient is not None:
-                bias_gradient += scale @ gradient
-            rows_gradient[chunk] = (gradient @ matrix) * scale.unsqueeze(-1)
-            weighted = rows[chunk] * scale.unsqueeze(-1)
+                bias_gradient += scale.to(rows.dtype) @ gradient
+            # Scaling the narrow side of each product saves a pass over the logits.
+            torch.mul(gradient @ matrix, scale.unsqueeze(-1), out=rows_gradient[chunk])
+            weighted = (rows[chunk] * scale.unsqueeze(-1)).to(rows.dtype)
             if weighted.dtype == wide:
                 weight_gradient.addmm_(gradient.T, weighted)
             elif chunk.start == 0:
@@ -110,7 +110,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_dtype, bias_dtype = ctx.dtypes
         if bias_gradient is not None:
             bias_gradient = (bias_gradient * upstream).to(bias_dtype)
-        rows_gradient = rows_gradient * upstream.to(rows_gradient.dtype)
+        # As a vector, `upstream` keeps its dtype in the product, which is rounded once.
+        rows_gradient = (rows_gradient * upstream.unsqueeze(0)).to(rows_gradient.dtype)
         return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None, None
 
 

@@ -110,6 +110,26 @@ def test_bfloat16_rows_give_float32_nats_close_to_the_exact_ones(variant, rows_a
         assert (gradient.float() - other).norm() < 2e-2 * other.norm()
 
 
+@pytest.mark.parametrize("factor", [1 / 3000, 1 / 700])
+def test_bfloat16_gradients_are_scaled_in_float32(factor):
+    """In bfloat16, 1 / 3000 is 0.14 % too large: the gradients of rows and weight would have different scales."""
+    rows, weight, targets, bias, _ = problem(64, 50, 16, dtype=torch.float32)
+    rows = rows.detach().bfloat16().requires_grad_()
+
+    def gradients(loss):
+        return torch.autograd.grad(loss, [rows, weight, bias])
+
+    def assert_scaled(scaled, unscaled):
+        torch.testing.assert_close(scaled, (unscaled.double() * factor).to(scaled.dtype), rtol=1e-6, atol=0.0)
+
+    unscaled = gradients(linear_cross_entropy(rows, weight, targets, bias))
+    scaled = gradients(factor * linear_cross_entropy(rows, weight, targets, bias))
+    for ours, theirs in zip(scaled, unscaled, strict=True):
+        assert_scaled(ours, theirs)
+    weighted = gradients(linear_cross_entropy(rows, weight, targets, bias, torch.full((64,), factor)))
+    assert_scaled(weighted[0], unscaled[0])
+
+
 def test_extreme_logits_neither_overflow_nor_underflow():
     rows = torch.tensor([[1.0], [1.0]], requires_grad=True)
     weight = torch.tensor([[1000.0], [-1000.0], [0.0]], requires_grad=True)
