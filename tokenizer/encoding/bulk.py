@@ -35,7 +35,7 @@ class EncodingTables:
 
     def __init__(self, vocabulary: Vocabulary):
         missing = [bytes([byte]) for byte in vocabulary.missing_bytes]
-        self.token_bytes = vocabulary.tokens + missing
+        self.token_bytes = [token or b"" for token in vocabulary.tokens] + missing
         self.byte_lengths = np.append(vocabulary.byte_lengths, np.ones(len(missing), dtype=np.int32))
         self.pattern = vocabulary.pattern
         self.automaton = automaton_arrays(self.pattern.automaton) if self.pattern.automaton is not None else None
@@ -67,7 +67,7 @@ class EncodingTables:
         """Return the table of the tokens where `wanted`, bool (tokens,), is true."""
         if wanted.all():
             return token_table(self.token_bytes)
-        return token_table([token if keep else None for token, keep in zip(self.token_bytes, wanted, strict=True)])
+        return token_table([token if keep else b"" for token, keep in zip(self.token_bytes, wanted, strict=True)])
 
     @classmethod
     def without_entries(cls) -> EncodingTables:
@@ -77,7 +77,8 @@ class EncodingTables:
         tables.automaton = automaton_arrays(tables.pattern.automaton)
         none, nothing = np.zeros(1, dtype=np.int64), np.frombuffer(b"", dtype=np.uint8)
         tables.tokens = kernel.Tokens(aligned(4 * table_rows(0), 0), np.zeros(table_rows(0), np.uint64), nothing, none)
-        pairs, of_bytes = aligned(2 * table_rows(0), kernel.NOTHING), np.full(65536, kernel.NOTHING, dtype=np.uint64)
+        pairs = aligned(2 * table_rows(0), int(kernel.NOTHING))
+        of_bytes = np.full(65536, kernel.NOTHING, dtype=np.uint64)
         tables.merges = kernel.Merges(np.arange(256, dtype=np.int32), pairs, of_bytes, np.zeros(65536, dtype=np.bool_))
         return tables
 
@@ -100,10 +101,9 @@ class Encoder:
         self._state = np.zeros(8, dtype=np.int64)
         self._out = np.empty(SMALL_TEXT + 4, dtype=np.uint32)
         # Python converts signed integers faster, and no id has the upper bit set.
-        self._ids, self._size = memoryview(self._out.view(np.int32)), memoryview(self._offsets)
-        self._reached = memoryview(self._state)
-        self._fixed = (self._offsets, self._out, self._id_offsets, self._state, self.ends, self.batch)
-        self._fixed += (CHUNKS_PER_CALL, *self._tables)
+        self._ids, self._size, self._reached = self._out.view(np.int32).data, self._offsets.data, self._state.data
+        arrays = (self._offsets, self._out, self._id_offsets, self._state, self.ends, self.batch)
+        self._fixed = (*arrays, CHUNKS_PER_CALL, *self._tables)
 
     def encode(self, block: Block, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all documents, uint32, and the offset of each document's ids, int64 (documents + 1,)."""
@@ -154,7 +154,7 @@ class Encoder:
     def encode_to_list(self, text: bytes) -> list[int]:
         """Return the ids of one text."""
         if not 0 < len(text) <= SMALL_TEXT or self.tables.automaton is None:
-            return memoryview(self.encode(single_block(text))[0].view(np.int32)).tolist()  # faster than array.tolist
+            return self.encode(single_block(text))[0].view(np.int32).data.tolist()  # faster than array.tolist
         self._size[1] = len(text)
         self._state.fill(0)
         data = np.frombuffer(text, dtype=BYTE)
@@ -163,7 +163,15 @@ class Encoder:
             self._run(block, self.ends, self._out, self._id_offsets, self._state, lambda: None)
         return self._ids[: self._reached[encode_kernel.OUT]].tolist()
 
-    def _run(self, block: Block, ends, out, id_offsets, state, check) -> np.ndarray:
+    def _run(
+        self,
+        block: Block,
+        ends: np.ndarray,
+        out: np.ndarray,
+        id_offsets: np.ndarray,
+        state: np.ndarray,
+        check: Callable[[], None],
+    ) -> np.ndarray:
         """Call the kernel until it is done. Return `out`, or the longer array that replaced it."""
         while True:
             outcome = encode_kernel.encode(
@@ -255,7 +263,7 @@ class EncoderPool:
         results: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         joined = _Joined(block.size // 2)
 
-        def worker(encoder: Encoder):
+        def worker(encoder: Encoder) -> Callable[[int, Callable[[], None]], None]:
             def work(index: int, check: Callable[[], None]) -> None:
                 results[index] = encoder.encode(pieces[index], check)
 

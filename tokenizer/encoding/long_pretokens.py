@@ -95,26 +95,44 @@ def long_parts(
             yield np.full(min(PART_IDS, repeat - first), symbol, dtype=np.uint32)
 
 
-def _merge_window(data, start: int, size: int, tables: EncodingTables, long, out, at: int, check) -> int:
+def _merge_window(
+    data: np.ndarray,
+    start: int,
+    size: int,
+    tables: EncodingTables,
+    long: long_kernel.Long,
+    out: np.ndarray,
+    at: int,
+    check: Callable[[], None],
+) -> int:
     long.state[:] = long_kernel.NEW_STATE
     while long.state[long_kernel.BEGUN] < size:
         check()
         long_kernel.begin(data, start, size, tables.merges, long, WORK_PER_CALL)
     while long_kernel.merge(size, tables.merges, tables.made_by, long, WORK_PER_CALL):
         check()
-    return long_kernel.write(size, long, out, at)
+    return int(long_kernel.write(size, long, out, at))
 
 
 def _stay_apart(left: int, right: int, tables: EncodingTables, check: Callable[[], None]) -> bool:
     """Return whether merging the bytes of two ids gives the same two ids."""
+    assert tables.made_by is not None  # checked by `encode_long`
     both = np.frombuffer(tables.token_bytes[left] + tables.token_bytes[right], dtype=np.uint8)
     long = long_kernel.make_long(len(both), len(tables.made_by))
     ids = np.empty(len(both), dtype=np.uint32)
     end = _merge_window(both, 0, len(both), tables, long, ids, 0, check)
-    return ids[:end].tolist() == [left, right]
+    return bool(ids[:end].tolist() == [left, right])
 
 
-def merge_by_heap(data, start: int, n: int, tables: EncodingTables, out, at: int, check) -> int:
+def merge_by_heap(
+    data: np.ndarray,
+    start: int,
+    n: int,
+    tables: EncodingTables,
+    out: np.ndarray,
+    at: int,
+    check: Callable[[], None],
+) -> int:
     """Merge n bytes through a heap, for any ranks, in O(n log n) steps. Return the end of the ids in `out`."""
     merges, heap = tables.merges, apply_kernel.make_heap(n)
     size = 0
@@ -124,4 +142,4 @@ def merge_by_heap(data, start: int, n: int, tables: EncodingTables, out, at: int
     while size:
         check()
         size = apply_kernel.heap_merge(n, merges, heap, size, WORK_PER_CALL)
-    return apply_kernel.heap_ids(n, heap, out, at)
+    return int(apply_kernel.heap_ids(n, heap, out, at))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tokenizer.kernels import merges as apply_kernel
@@ -16,7 +18,7 @@ def table_rows(entries: int) -> int:
     return 1 << max(8, (2 * entries).bit_length())
 
 
-def token_table(tokens: list[bytes | None]) -> kernel.Tokens:
+def token_table(tokens: Sequence[bytes | None]) -> kernel.Tokens:
     """Return the hash table from bytes to tokens. ValueError if two tokens have the same bytes."""
     lengths = np.array([len(token or b"") for token in tokens], dtype=np.int64)
     offsets = np.zeros(len(tokens) + 1, dtype=np.int64)

@@ -5,12 +5,17 @@ The ids are those of the kernels. The speed is about a hundredth of theirs, but 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 from tokenizer.splitting.scanner import pretokens_of
 from tokenizer.vocabulary import BY_MERGES, BY_RANKS, Vocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, AnyStr
 
 LONGEST_TEXT = 2000  # bytes
 # Total bytes encoded here; they take about as long as loading the kernels. This also bounds the cache.
@@ -58,23 +63,27 @@ class ShortEncoder:
         return [vocabulary.ids[part] for part in parts]
 
     @cached_property
-    def _missing(self) -> dict:
+    def _missing(self) -> dict[bytes | str, int]:
         """Return the placeholder ids of bytes without a token, by the byte as written in the vocabulary."""
         vocabulary = self._vocabulary
         written = (vocabulary.written(bytes([byte])) for byte in vocabulary.missing_bytes)
         return {byte: vocabulary.size + k for k, byte in enumerate(written)}
 
     @cached_property
-    def _rank(self) -> Callable:
-        """The function from two neighbours to the rank of their merge, or to None if they do not merge."""
+    def _rank(self) -> Callable[[Any, Any], int | None]:
+        """The function from two neighbours to the rank of their merge, or to None if they do not merge.
+
+        Both neighbours are written as the vocabulary writes its tokens: as bytes or as str.
+        """
         ids, pairs, first = self._vocabulary.ids, self._vocabulary.pairs, self._vocabulary.first_merged
         if self._vocabulary.rule == BY_RANKS:
             return lambda left, right: ids.get(left + right)
+        assert pairs is not None, "a vocabulary whose rule is not BY_RANKS lists its merges"
         if first is None:
-            ranks = dict(zip(map(tuple, pairs), range(len(pairs)), strict=True))
+            ranks = {(left, right): number for number, (left, right) in enumerate(pairs)}
             return lambda left, right: ranks.get((left, right))
 
-        def rank(left, right) -> int | None:
+        def rank(left: Any, right: Any) -> int | None:
             # At most one merge makes each token, and the id of the token gives its number.
             number = ids.get(left + right, -1) - first
             return number if 0 <= number < len(pairs) and tuple(pairs[number]) == (left, right) else None
@@ -82,7 +91,7 @@ class ShortEncoder:
         return rank
 
 
-def merged(word: str | bytes, rank: Callable) -> Sequence:
+def merged(word: AnyStr, rank: Callable[[AnyStr, AnyStr], int | None]) -> list[AnyStr]:
     """Merge the characters or bytes of a word: the pair of lowest rank first, the leftmost among equals.
 
     The parts form a linked list; a heap holds their pairs, stale ones included. O(n log n) for n parts.
@@ -91,9 +100,9 @@ def merged(word: str | bytes, rank: Callable) -> Sequence:
     parts = [word[i : i + 1] for i in range(n)]
     following, preceding = list(range(1, n + 1)), list(range(-1, n - 1))
     heap = [
-        (pair_rank, i, parts[i], parts[i + 1])
-        for i in range(n - 1)
-        if (pair_rank := rank(parts[i], parts[i + 1])) is not None
+        (pair_rank, i, left, right)
+        for i, (left, right) in enumerate(pairwise(parts))
+        if (pair_rank := rank(left, right)) is not None
     ]
     heapify(heap)
     while heap:
@@ -102,7 +111,7 @@ def merged(word: str | bytes, rank: Callable) -> Sequence:
         if parts[at] != left or gone == n or parts[gone] != right:
             continue
         parts[at] = left + right
-        parts[gone] = None
+        parts[gone] = word[:0]
         after, before = following[gone], preceding[at]
         following[at] = after
         if after < n:
@@ -111,4 +120,4 @@ def merged(word: str | bytes, rank: Callable) -> Sequence:
                 heappush(heap, (pair_rank, at, parts[at], parts[after]))
         if before >= 0 and (pair_rank := rank(parts[before], parts[at])) is not None:
             heappush(heap, (pair_rank, before, parts[before], parts[at]))
-    return [part for part in parts if part is not None]
+    return [part for part in parts if part]

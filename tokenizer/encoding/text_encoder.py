@@ -54,7 +54,7 @@ class TextEncoder:
         if self._vocabulary.normalizer is not None:
             data = nfc(data)
         short = self.short
-        if short is not None and (short.takes(len(data)) or self._before_kernels(len(data))):
+        if short is not None and (short.takes(len(data)) or self._before_kernels(short, len(data))):
             ids = short.encode(data)
         else:
             ids = self._pool.encode_to_list(data)
@@ -71,8 +71,11 @@ class TextEncoder:
             from tokenizer.documents import nfc_block
 
             block = nfc_block(block)
-        encoded = self._encode_shortly(block) if self._before_kernels(block.size) else self._pool.encode(block, threads)
-        ids, id_offsets = encoded
+        short = self.short
+        if short is not None and self._before_kernels(short, block.size):
+            ids, id_offsets = _encode_shortly(short, block)
+        else:
+            ids, id_offsets = self._pool.encode(block, threads)
         if self._vocabulary.missing_bytes and ids.max(initial=0) >= self._vocabulary.size:
             first = int((ids >= self._vocabulary.size).argmax())
             document = int(id_offsets.searchsorted(first, side="right")) - 1
@@ -99,14 +102,13 @@ class TextEncoder:
         byte = self._vocabulary.missing_bytes[ids[place] - size]
         # Pre-tokenizers may add spaces, but keep the order of the bytes.
         offset = -1
-        for _ in range(1 + b"".join(tokens[i] for i in ids[:place]).count(byte)):
+        for _ in range(1 + b"".join(tokens[i] or b"" for i in ids[:place]).count(byte)):
             offset = max(offset, text.find(byte, offset + 1))
         return byte, max(0, offset)
 
-    def _before_kernels(self, size: int) -> bool:
+    def _before_kernels(self, short: ShortEncoder, size: int) -> bool:
         """Return whether plain Python encodes `size` bytes sooner than the kernels can be compiled."""
-        short = self.short
-        if short is None or size > FIRST_BYTES:
+        if size > FIRST_BYTES:
             return False
         if self._cold is None:
             from tokenizer.first_use import compiled
@@ -116,15 +118,6 @@ class TextEncoder:
             if self._cold:
                 short.extend(FIRST_BYTES)
         return self._cold and short.takes(size)
-
-    def _encode_shortly(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
-        import numpy as np
-
-        ids, id_offsets = [], [0]
-        for start, end in pairwise(block.offsets.tolist()):
-            ids += self.short.encode(block.data[start:end].tobytes())
-            id_offsets.append(len(ids))
-        return np.array(ids, dtype=np.uint32), np.array(id_offsets, dtype=np.int64)
 
     def warm_up(self, threads: int | None) -> None:
         """Prepare what `to_arrays` needs."""
@@ -138,3 +131,15 @@ class TextEncoder:
 
         self.short = None
         return EncoderPool(self._vocabulary)
+
+
+def _encode_shortly(short: ShortEncoder, block: Block) -> tuple[np.ndarray, np.ndarray]:
+    """As `TextEncoder.to_arrays`, in plain Python."""
+    import numpy as np
+
+    ids: list[int] = []
+    id_offsets = [0]
+    for start, end in pairwise(block.offsets.tolist()):
+        ids += short.encode(block.data[start:end].tobytes())
+        id_offsets.append(len(ids))
+    return np.array(ids, dtype=np.uint32), np.array(id_offsets, dtype=np.int64)
