@@ -52,11 +52,8 @@ def batch_of(case: Case, tokens: np.ndarray, number: int) -> tuple[np.ndarray, n
     if not case.masked:
         parts = [blocks[:, :-1], blocks[:, 1:]]
         return *(np.ascontiguousarray(part) for part in parts), np.ones((case.batch, length), np.float32)
-    rows = [
-        masked_token(block[: length - 2], generator, vocab_size=case.config.vocab_size, **SPECIAL) for block in blocks
-    ]
-    inputs, targets, weights = (np.stack(part) for part in zip(*rows, strict=True))
-    return inputs, targets, weights
+    generators = [generator] * len(blocks)
+    return masked_token(blocks[:, : length - 2], generators, vocab_size=case.config.vocab_size, **SPECIAL)
 
 
 class OurSteps:

@@ -1,4 +1,4 @@
-"""Training objectives: pure functions from token blocks, and a generator for masks and spans, to inputs and targets.
+"""Training objectives: pure functions from token blocks, and generators of masks and spans, to inputs and targets.
 
 Arguments and results are numpy arrays: ids of any integer dtype in, int64 ids and float32 weights out. A weight of 0
 excludes a position from the loss and from every metric.
@@ -23,14 +23,13 @@ def next_token(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     blocks = np.asarray(blocks)
     if blocks.ndim != 2 or blocks.shape[1] < 2:
         raise ValueError(f"blocks have shape {blocks.shape}: give (B, T + 1) with T at least 1")
-    ids = blocks.astype(np.int64)
-    inputs, targets = np.ascontiguousarray(ids[:, :-1]), np.ascontiguousarray(ids[:, 1:])
+    inputs, targets = (np.array(part, np.int64, order="C") for part in (blocks[:, :-1], blocks[:, 1:]))
     return inputs, targets, np.ones(targets.shape, dtype=np.float32)
 
 
 def masked_token(
-    block: np.ndarray,
-    generator: np.random.Generator,
+    blocks: np.ndarray,
+    generators: Sequence[np.random.Generator],
     *,
     special_ids: Sequence[int] | np.ndarray,
     mask_id: int,
@@ -38,43 +37,53 @@ def masked_token(
     sep_id: int,
     vocab_size: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A block (T,) to inputs, targets and weights, each (T + 2,): BERT's masking (Devlin et al. 2019, 3.1).
+    """Blocks (B, T) to inputs, targets and weights, each (B, T + 2): BERT's masking (Devlin et al. 2019, 3.1).
 
-    The sequence is `cls`, the block, `sep`; it is also the targets. Each position without a special token is selected
+    A sequence is `cls`, the block, `sep`; it is also the targets. Each position without a special token is selected
     independently with probability 15 %. 80 % of the selected positions become `mask`, 10 % a token uniform over the
     non-special ids (perhaps the same), 10 % stay. Their weights are 1. A short block may have no selected position:
-    its weights are all 0 and it adds nothing to the loss.
+    its weights are all 0 and it adds nothing to the loss. Each row draws from its own generator.
     """
-    block = np.asarray(block)
-    if block.ndim != 1:
-        raise ValueError(f"block has shape {block.shape}: give one block (T,) of token ids")
+    blocks = _rows(blocks, generators)
     specials = np.unique(np.asarray(special_ids, dtype=np.int64))
     if len(specials) >= vocab_size:
         raise ValueError(f"all {vocab_size} ids are special: there is no token left to mask")
-    targets = np.concatenate(([cls_id], block.astype(np.int64), [sep_id]))
-    draw = generator.random(len(targets))
-    draw[np.isin(targets, specials)] = 1.0
-    draw[[0, -1]] = 1.0
-    selected = draw < SELECTED
-    masked = draw < SELECTED * MASKED
-    replaced = (draw < SELECTED * (MASKED + REPLACED)) & ~masked
+    targets = np.empty((len(blocks), blocks.shape[1] + 2), np.int64)
+    targets[:, 0], targets[:, 1:-1], targets[:, -1] = cls_id, blocks, sep_id
+    draw: np.ndarray = np.empty(targets.shape)
+    for row, generator in zip(draw, generators, strict=True):
+        generator.random(out=row)
+    draw[:, [0, -1]] = 1.0
+    selected = (draw < SELECTED) & ~np.isin(targets, specials)
+    masked = selected & (draw < SELECTED * MASKED)
+    replaced = selected & ~masked & (draw < SELECTED * (MASKED + REPLACED))
     inputs = targets.copy()
     inputs[masked] = mask_id
-    inputs[replaced] = _ordinary_ids(generator, int(replaced.sum()), specials, vocab_size)
+    ordinary, counts = vocab_size - len(specials), replaced.sum(axis=1).tolist()
+    ranks = [generator.integers(ordinary, size=count) for generator, count in zip(generators, counts, strict=True)]
+    if ranks:
+        inputs[replaced] = _ordinary_ids(np.concatenate(ranks), specials)
     return inputs, targets, selected.astype(np.float32)
 
 
-def _ordinary_ids(generator: np.random.Generator, count: int, specials: np.ndarray, vocab_size: int) -> np.ndarray:
-    """Return `count` ids uniform over non-special ids: ranks among them, moved past each special id in turn."""
-    ids = generator.integers(0, vocab_size - len(specials), size=count)
-    for special in specials:
-        ids += ids >= special
-    return ids
+def _rows(blocks: np.ndarray, generators: Sequence[np.random.Generator]) -> np.ndarray:
+    """Return blocks (B, T) as an array; ValueError if they have another shape or not one generator each."""
+    blocks = np.asarray(blocks)
+    if blocks.ndim != 2 or len(blocks) != len(generators):
+        raise ValueError(
+            f"blocks have shape {blocks.shape} and there are {len(generators)} generators: give (B, T) and B"
+        )
+    return blocks
+
+
+def _ordinary_ids(ranks: np.ndarray, specials: np.ndarray) -> np.ndarray:
+    """Return the non-special ids with these ranks among all of them; `specials` are sorted and distinct."""
+    return ranks + np.searchsorted(specials - np.arange(len(specials)), ranks, side="right")
 
 
 def span_corruption(
-    block: np.ndarray,
-    generator: np.random.Generator,
+    blocks: np.ndarray,
+    generators: Sequence[np.random.Generator],
     *,
     sentinel_ids: Sequence[int],
     start_id: int,
@@ -82,37 +91,37 @@ def span_corruption(
     noise: float = NOISE,
     mean_span: float = MEAN_SPAN,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A block (T,) to source (S,), decoder inputs, targets and weights (N,), as in T5 (Raffel et al. 2020, 3.1.4).
+    """Blocks (B, T) to source (B, S), decoder inputs, targets and weights (B, N), as in T5 (Raffel et al. 2020, 3.1.4).
 
     Removes a share `noise` of the tokens, in spans of `mean_span` tokens on average. The spans are uniform over all
-    ways to cut kept and removed tokens into that many pieces each; the block begins with a kept token. In the source,
+    ways to cut kept and removed tokens into that many pieces each; a block begins with a kept token. In the source,
     sentinels in order replace the spans. The targets are each sentinel followed by its span, then `end_id`, or the next
     sentinel if it is None. `end_id` also ends the source. Inputs are `start_id` and the targets but the last. Weights
-    are 1. S and N depend on T only: see `lengths_of_span_corruption`.
+    are 1. S and N depend on T only: see `lengths_of_span_corruption`. Each row draws from its own generator.
     """
-    block = np.asarray(block)
-    if block.ndim != 1:
-        raise ValueError(f"block has shape {block.shape}: give one block (T,) of token ids")
-    removed, spans = _noise_counts(len(block), noise, mean_span)
+    blocks = _rows(blocks, generators)
+    rows, length = blocks.shape
+    removed, spans = _noise_counts(length, noise, mean_span)
     sentinels = np.asarray(sentinel_ids, dtype=np.int64)
     needed = spans + (end_id is None)
     if len(sentinels) < needed:
-        raise ValueError(f"{len(block)} tokens need {needed} sentinels, but sentinel_ids has {len(sentinels)}")
-    ids = block.astype(np.int64)
-    kept_lengths = _random_segments(len(block) - removed, spans, generator)
-    removed_lengths = _random_segments(removed, spans, generator)
-    starts = np.cumsum(kept_lengths) + np.cumsum(removed_lengths) - removed_lengths
-    stops = starts + removed_lengths
-    source: list[np.ndarray | list[int]] = []
-    targets: list[np.ndarray | list[int]] = []
-    for start, stop, kept, sentinel in zip(starts, stops, kept_lengths, sentinels, strict=False):
-        source += [ids[start - kept : start], [sentinel]]
-        targets += [[sentinel], ids[start:stop]]
-    targets.append([sentinels[spans] if end_id is None else end_id])
-    source += [] if end_id is None else [[end_id]]
-    target = np.concatenate(targets)
-    inputs = np.concatenate(([start_id], target[:-1]))
-    return np.concatenate(source), inputs, target, np.ones(len(target), dtype=np.float32)
+        raise ValueError(f"{length} tokens need {needed} sentinels, but sentinel_ids has {len(sentinels)}")
+    # Each row is `spans` times: kept tokens, a sentinel, removed tokens.
+    lengths = np.ones((rows, spans, 3), np.int64)
+    for row, generator in zip(lengths, generators, strict=True):
+        row[:, 0] = _random_segments(length - removed, spans, generator)
+        row[:, 2] = _random_segments(removed, spans, generator)
+    part = np.repeat(np.tile(np.arange(3, dtype=np.int8), rows * spans), lengths.ravel())
+    ids = np.empty(len(part), np.int64)
+    ids[part != 1] = blocks.ravel()
+    ids[part == 1] = np.tile(sentinels[:spans], rows)
+    source, target = ids[part < 2].reshape(rows, -1), ids[part > 0].reshape(rows, -1)
+    ends = np.full((rows, 1), sentinels[spans] if end_id is None else end_id)
+    target = np.concatenate([target, ends], axis=1)
+    if end_id is not None:
+        source = np.concatenate([source, ends], axis=1)
+    inputs = np.concatenate([np.full((rows, 1), start_id), target[:, :-1]], axis=1)
+    return source, inputs, target, np.ones(target.shape, dtype=np.float32)
 
 
 def lengths_of_span_corruption(

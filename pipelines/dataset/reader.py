@@ -53,10 +53,11 @@ class TokenStream:
         return np.concatenate(parts) if parts else np.empty(0, self.dtype)
 
     def gather(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """Return the `length` tokens from each of `starts` (B,), which must be in the stream: (B, length) int64."""
-        out = np.empty((len(starts), length), np.int64)
+        """Return the `length` tokens from each of `starts` (B,), and 0 past the stream's end: (B, length) int64."""
+        out = np.zeros((len(starts), length), np.int64)
         for row, start in zip(out, starts.tolist(), strict=True):
-            row[:] = self.read(start, length)
+            tokens = self.read(start, length)
+            row[: len(tokens)] = tokens
         return out
 
     def chunks(self) -> Sequence[np.ndarray]:

@@ -77,7 +77,7 @@ def decoder_windows(stream: TokenStream, objective: NextToken, stride: int, min_
     rows = windows_per_batch(window)
     for first in range(0, count, rows):
         starts = np.arange(first, min(first + rows, count)) * stride
-        batch = objective.batch(stream, starts, []).columns(len(columns))
+        batch = objective.batch(stream, starts).columns(len(columns))
         indices = starts[:, None] + 1 + columns
         already = np.where(starts > 0, starts - stride + window, 0)
         scored = (batch.weights > 0) & (indices > already[:, None]) & (columns + 1 >= min_context)

@@ -48,5 +48,7 @@ class Excerpts:
         special, start, stops = self.text_ids.special, self.text_ids.start, self.text_ids.stops
         assert start is not None and stops, "a model of span corruption has a start and an end token"
         sentinel_ids = [special[name] for name in sentinels(len(text)) if name in special]
-        generator = np.random.default_rng(seed)
-        return span_corruption(text, generator, sentinel_ids=sentinel_ids, start_id=start, end_id=stops[0])[:3]
+        generators = [np.random.default_rng(seed)]
+        made = span_corruption(text[None], generators, sentinel_ids=sentinel_ids, start_id=start, end_id=stops[0])
+        source, inputs, targets = (part[0] for part in made[:3])
+        return source, inputs, targets

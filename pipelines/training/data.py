@@ -22,6 +22,7 @@ from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.run.recipe import Recipe
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard
 from pipelines.training.config import TrainConfig
+from pipelines.training.draws import generators
 from pipelines.training.objectives import PairObjective, StreamObjective, make_objective
 from tokenizer import Tokenizer
 
@@ -71,20 +72,24 @@ class BlockLoader:
     def batch(self, consumed: int, blocks: int, shard: Shard = ALL_ROWS) -> Batch:
         """Return a rank's rows of the `blocks` blocks after the first `consumed` of the run."""
         rows, belongs = shard.rows(blocks)
-        starts = np.empty(len(rows), np.int64)
-        draws = []
-        for row, number in enumerate((consumed + rows).tolist()):
-            if self._crops:
-                # A crop has a successor for its last token: it reads one token more than its length.
-                last = self.stream.tokens - self.objective.length - 1
-                starts[row] = np.random.default_rng((self.seed, 0, number, 1)).integers(max(1, last + 1))
-                draws.append((self.seed, 0, number))
-            else:
-                epoch, index = divmod(number, self.stream.blocks)
-                block = int(self._order(epoch)[index])
-                starts[row] = block * self.objective.length
-                draws.append((self.seed, epoch, block))
+        if self._crops:
+            epochs, numbers = np.zeros_like(rows), consumed + rows
+            starts = self._crop_starts(numbers)
+        else:
+            epochs, numbers = np.divmod(consumed + rows, self.stream.blocks)
+            for epoch in np.unique(epochs).tolist():
+                now = epochs == epoch
+                numbers[now] = self._order(epoch)[numbers[now]]
+            starts = numbers * self.objective.length
+        draws = np.stack([np.full_like(rows, self.seed), epochs, numbers], axis=1)
         return self.objective.batch(self.stream, starts, draws).weighing_only(belongs)
+
+    def _crop_starts(self, numbers: Array) -> Array:
+        """Return the random start of each crop."""
+        # A crop has a successor for its last token: it reads one token more than its length.
+        count = max(1, self.stream.tokens - self.objective.length)
+        seeds = np.stack([np.full_like(numbers, self.seed), 0 * numbers, numbers, np.ones_like(numbers)], axis=1)
+        return np.array([generator.integers(count) for generator in generators(seeds)], np.int64)
 
     def _permutation(self, epoch: int) -> Array:
         return np.random.default_rng((self.seed, epoch)).permutation(self.stream.blocks)
@@ -269,5 +274,5 @@ def validation_batch(
     """Return a rank's rows of the blocks [first, first + blocks) of a split, with the masks of seed 0 and epoch 0."""
     rows, belongs = shard.rows(min(blocks, stream.blocks - first))
     numbers = first + rows
-    draws = [(0, 0, number) for number in numbers.tolist()]
+    draws = np.stack([0 * numbers, 0 * numbers, numbers], axis=1)
     return objective.batch(stream, numbers * objective.length, draws).weighing_only(belongs)

@@ -1,8 +1,8 @@
 """Objectives: classes that turn blocks of a token stream, or pairs, into batches.
 
 An objective of a token stream reads blocks of `length` tokens. `positions` is the number of positions of a row in the
-stack that predicts, `source_positions` in the encoder of an encoder-decoder (0 without one). Random choices are drawn
-by (seed, epoch, block number).
+stack that predicts, `source_positions` in the encoder of an encoder-decoder (0 without one). Each row's random choices
+are seeded by its row of `draws` (B, 3) int64: seed, epoch, block number.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +14,8 @@ from lm.objectives import lengths_of_span_corruption, masked_token, next_token, 
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.training.batch import Array, Batch
+from pipelines.training.draws import generators
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
-
-Draws = Iterable[tuple[int, int, int]]
-"""(seed, epoch, block number) of each row, which seed its random choices."""
 
 
 class NextToken:
@@ -33,16 +31,11 @@ class NextToken:
         self.length = self.positions = context_length
         self._separator = separator
 
-    def batch(self, stream: TokenStream, starts: Array, draws: Draws) -> Batch:
+    def batch(self, stream: TokenStream, starts: Array, draws: Array | None = None) -> Batch:
         """Return the blocks that begin at `starts` (B,) of the stream; nothing is random."""
-        blocks = np.zeros((len(starts), self.length + 1), np.int64)
-        present = np.ones((len(starts), self.length), np.float32)
-        for row, start in enumerate(starts.tolist()):
-            tokens = stream.read(start, self.length + 1)
-            blocks[row, : len(tokens)] = tokens
-            present[row, len(tokens) - 1 :] = 0
-        inputs, targets, weights = next_token(blocks)
-        return Batch(inputs, targets, weights * present, segments=document_numbers(inputs, self._separator))
+        inputs, targets, weights = next_token(stream.gather(starts, self.length + 1))
+        weights[starts[:, None] + np.arange(1, self.length + 1) >= stream.tokens] = 0
+        return Batch(inputs, targets, weights, segments=document_numbers(inputs, self._separator))
 
 
 class MaskedToken:
@@ -60,21 +53,17 @@ class MaskedToken:
         self._mask, self._cls, self._sep = special[MASK], special[CLS], special[SEP]
         self._special = np.array(sorted(set(special.values())))
 
-    def batch(self, stream: TokenStream, starts: Array, draws: Draws) -> Batch:
+    def batch(self, stream: TokenStream, starts: Array, draws: Array) -> Batch:
         """Return the blocks that begin at `starts` (B,) of the stream, each masked by its draw."""
-        rows = [
-            masked_token(
-                block,
-                np.random.default_rng(draw),
-                mask_id=self._mask,
-                cls_id=self._cls,
-                sep_id=self._sep,
-                special_ids=self._special,
-                vocab_size=self._vocab_size,
-            )
-            for block, draw in zip(stream.gather(starts, self.length), draws, strict=True)
-        ]
-        inputs, targets, weights = (np.stack(part) for part in zip(*rows, strict=True))
+        inputs, targets, weights = masked_token(
+            stream.gather(starts, self.length),
+            generators(draws),
+            mask_id=self._mask,
+            cls_id=self._cls,
+            sep_id=self._sep,
+            special_ids=self._special,
+            vocab_size=self._vocab_size,
+        )
         return Batch(inputs, targets, weights, segments=document_numbers(targets, self._separator))
 
     def alone(self, blocks: Array, columns: Array) -> Batch:
@@ -110,19 +99,15 @@ class SpanCorruption:
         self._sentinels = [special[name] for name in sentinels(spans)]
         self._start, self._end = start_id, end_id
 
-    def batch(self, stream: TokenStream, starts: Array, draws: Draws) -> Batch:
+    def batch(self, stream: TokenStream, starts: Array, draws: Array) -> Batch:
         """Return the blocks that begin at `starts` (B,) of the stream, each corrupted by its draw."""
-        rows = [
-            span_corruption(
-                block,
-                np.random.default_rng(draw),
-                sentinel_ids=self._sentinels,
-                start_id=self._start,
-                end_id=self._end,
-            )
-            for block, draw in zip(stream.gather(starts, self.length), draws, strict=True)
-        ]
-        source, inputs, targets, weights = (np.stack(part) for part in zip(*rows, strict=True))
+        source, inputs, targets, weights = span_corruption(
+            stream.gather(starts, self.length),
+            generators(draws),
+            sentinel_ids=self._sentinels,
+            start_id=self._start,
+            end_id=self._end,
+        )
         return Batch(inputs, targets, weights, source)
 
 

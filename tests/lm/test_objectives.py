@@ -13,6 +13,7 @@ from lm.objectives import (
     sequence_pairs,
     span_corruption,
 )
+from tests.lm.rows_of_objectives import corrupted_row, masked_row
 
 SPECIALS = {"special_ids": [0, 1, 2, 3, 4, 30], "mask_id": 2, "cls_id": 3, "sep_id": 4, "vocab_size": 40}
 
@@ -33,11 +34,16 @@ def test_next_token_refuses_a_block_without_a_target():
         next_token(np.zeros((3, 1), dtype=np.uint16))
 
 
+def masked_block(block, generator, **options):
+    """Return inputs, targets and weights (T + 2,) of one block (T,)."""
+    return [part[0] for part in masked_token(block[None], [generator], **{**SPECIALS, **options})]
+
+
 @settings(max_examples=50, deadline=None)
 @given(block=st.lists(st.integers(0, 39), max_size=60), seed=st.integers(0, 2**32))
 def test_only_selected_ordinary_tokens_change_and_targets_are_the_sequence(block, seed):
     block = np.array(block, dtype=np.uint16)
-    inputs, targets, weights = masked_token(block, np.random.default_rng(seed), **SPECIALS)
+    inputs, targets, weights = masked_block(block, np.random.default_rng(seed))
     assert targets.tolist() == [3, *block.tolist(), 4]
     special = np.isin(targets, SPECIALS["special_ids"])
     assert (weights[special] == 0).all()
@@ -50,7 +56,7 @@ def test_only_selected_ordinary_tokens_change_and_targets_are_the_sequence(block
 def test_the_same_seed_gives_the_same_masks_and_does_not_change_the_block():
     block = np.arange(5, 30, dtype=np.uint16)
     before = block.copy()
-    first, second = (masked_token(block, np.random.default_rng(7), **SPECIALS) for _ in range(2))
+    first, second = (masked_block(block, np.random.default_rng(7)) for _ in range(2))
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
     assert (block == before).all()
 
@@ -62,7 +68,7 @@ def test_selection_and_replacement_have_the_published_shares():
     replacements = np.zeros(40, dtype=np.int64)
     for _ in range(400):
         block = generator.choice(ordinary, size=510)
-        inputs, targets, weights = masked_token(block, generator, **SPECIALS)
+        inputs, targets, weights = masked_block(block, generator)
         chosen = weights == 1
         total += len(block)
         selected += chosen.sum()
@@ -81,14 +87,32 @@ def test_selection_and_replacement_have_the_published_shares():
 
 
 def test_weights_are_zero_if_no_token_is_selected():
-    inputs, targets, weights = masked_token(np.array([0, 1, 0]), np.random.default_rng(0), **SPECIALS)
+    inputs, targets, weights = masked_block(np.array([0, 1, 0]), np.random.default_rng(0))
     assert weights.sum() == 0
     assert (inputs == targets).all()
 
 
 def test_a_vocabulary_of_specials_alone_is_refused():
     with pytest.raises(ValueError, match="all 6 ids are special"):
-        masked_token(np.array([1]), np.random.default_rng(0), **{**SPECIALS, "vocab_size": 6})
+        masked_block(np.array([1]), np.random.default_rng(0), vocab_size=6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    blocks=st.tuples(st.integers(0, 6), st.integers(0, 40)),
+    seed=st.integers(0, 2**32),
+    special_ids=st.sets(st.integers(0, 49), min_size=1, max_size=49),
+    vocab_size=st.sampled_from([50, 51, 30_000]),
+)
+def test_masks_of_a_batch_are_those_of_its_rows(blocks, seed, special_ids, vocab_size):
+    blocks = np.random.default_rng(seed).integers(0, vocab_size, blocks)
+    options = {**SPECIALS, "special_ids": sorted(special_ids), "vocab_size": vocab_size}
+    together = masked_token(blocks, [np.random.default_rng((seed, row)) for row in range(len(blocks))], **options)
+    for row, block in enumerate(blocks):
+        alone = masked_row(block, np.random.default_rng((seed, row)), **options)
+        for part, expected in zip(together, alone, strict=True):
+            assert part.dtype == expected.dtype
+            np.testing.assert_array_equal(part[row], expected)
 
 
 SENTINELS = list(range(1000, 1100))
@@ -96,9 +120,9 @@ START, END, PAD = 500, 501, 502
 
 
 def corrupt(block, seed=0, **options):
-    return span_corruption(
-        block, np.random.default_rng(seed), **{"sentinel_ids": SENTINELS, "start_id": START, "end_id": END, **options}
-    )
+    """Return source, inputs, targets and weights of one block (T,)."""
+    options = {"sentinel_ids": SENTINELS, "start_id": START, "end_id": END, **options}
+    return [part[0] for part in span_corruption(block[None], [np.random.default_rng(seed)], **options)]
 
 
 def put_back(source, target):
@@ -129,6 +153,25 @@ def test_span_corruption_loses_no_token(block, seed, noise, mean_span):
     assert lengths == (len(source), len(target))
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    blocks=st.tuples(st.integers(1, 6), st.integers(2, 200)),
+    seed=st.integers(0, 2**32),
+    end_id=st.sampled_from([END, None]),
+    noise=st.floats(0.01, 0.6),
+    mean_span=st.floats(2, 10),
+)
+def test_spans_of_a_batch_are_those_of_its_rows(blocks, seed, end_id, noise, mean_span):
+    blocks = np.random.default_rng(seed).integers(0, 400, blocks)
+    options = {"sentinel_ids": SENTINELS, "start_id": START, "end_id": end_id, "noise": noise, "mean_span": mean_span}
+    together = span_corruption(blocks, [np.random.default_rng((seed, row)) for row in range(len(blocks))], **options)
+    for row, block in enumerate(blocks):
+        alone = corrupted_row(block, np.random.default_rng((seed, row)), **options)
+        for part, expected in zip(together, alone, strict=True):
+            assert part.dtype == expected.dtype
+            np.testing.assert_array_equal(part[row], expected)
+
+
 def test_without_an_end_the_targets_end_in_the_next_sentinel():
     source, _, target, _ = corrupt(np.arange(100), end_id=None)
     assert put_back(source.tolist(), target.tolist()) == list(range(100))
@@ -142,8 +185,8 @@ def test_spans_have_the_published_share_and_mean_and_any_position():
     generator = np.random.default_rng(0)
     taken_at = np.zeros(length, dtype=np.int64)
     for _ in range(rounds):
-        source, _, target, _ = span_corruption(
-            np.arange(length), generator, sentinel_ids=SENTINELS, start_id=START, end_id=None
+        (source,), _, (target,), _ = span_corruption(
+            np.arange(length)[None], [generator], sentinel_ids=SENTINELS, start_id=START, end_id=None
         )
         taken = target[target < length]
         spans = (source >= 1000).sum()
@@ -173,7 +216,8 @@ def test_all_ways_to_cut_spans_are_equally_likely():
         (lambda: corrupt(np.arange(100), sentinel_ids=[7]), "100 tokens need 5 sentinels, but sentinel_ids has 1"),
         (lambda: corrupt(np.arange(100), noise=1.0), "noise is 1.0"),
         (lambda: corrupt(np.arange(100), mean_span=0.5), "mean_span is 0.5"),
-        (lambda: corrupt(np.zeros((2, 2))), r"shape \(2, 2\)"),
+        (lambda: corrupt(np.zeros((2, 2))), r"shape \(1, 2, 2\)"),
+        (lambda: masked_token(np.zeros((2, 2)), [None], **SPECIALS), "1 generators"),
         (lambda: pairs([[1]], []), "1 sources and 0 targets"),
         (lambda: pairs([[1]], [[2]], target_length=0), "target_length is 0"),
     ],

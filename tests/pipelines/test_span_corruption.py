@@ -73,7 +73,7 @@ def test_spans_change_with_the_epoch_but_not_in_validation(data):
     stream, objective = TokenDataset(data).split("validation"), SpanCorruption(48, Tokenizer.load(data).special_tokens)
     first, again = (validation_batch(stream, objective, 0, 8) for _ in range(2))
     assert np.array_equal(first.source, again.source)
-    later = objective.batch(stream, np.arange(8) * 48, [(0, 1, block) for block in range(8)])
+    later = objective.batch(stream, np.arange(8) * 48, np.array([(0, 1, block) for block in range(8)]))
     assert later.source.shape == first.source.shape
     assert not np.array_equal(first.source, later.source)
 
@@ -140,7 +140,7 @@ def test_a_document_mask_hides_other_documents_in_training_and_evaluation(tmp_pa
     ids = stream.read(0, 32).astype(np.int64)
     second = int(np.flatnonzero(ids == end)[1])
     objective = NextToken(32, end)
-    batch = objective.batch(stream, np.array([0]), [])
+    batch = objective.batch(stream, np.array([0]))
     with torch.no_grad():
         whole = model(torch.from_numpy(batch.inputs), segments=torch.from_numpy(batch.segments))[0, second:]
         changed = torch.from_numpy(batch.inputs).clone()

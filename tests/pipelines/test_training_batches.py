@@ -5,15 +5,18 @@ from queue import Queue
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm.analysis.size import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.training.batch import ALIGNMENT, ROW_MULTIPLE, Batch, loss_inputs, packed, to_device, unpacked
 from pipelines.training.data import BlockLoader, open_training_data, validation_batch
+from pipelines.training.draws import generators
 from pipelines.training.objectives import NextToken, make_objective
+from tests.lm.rows_of_objectives import masked_row
 from tokenizer import Tokenizer
 
 
@@ -50,6 +53,46 @@ def test_crops_lie_in_the_stream_and_reach_both_ends():
     assert len(np.unique(batch.inputs[:, 0])) == 37
 
 
+NUMBERS = st.integers(0, 5) | st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 6).flatmap(lambda k: st.lists(st.lists(NUMBERS, min_size=k, max_size=k), max_size=8)))
+def test_generators_of_a_batch_are_those_of_numpy(seeds):
+    made = generators(np.array(seeds, np.int64).reshape(len(seeds), -1) if seeds else np.empty((0, 3), np.int64))
+    expected = [np.random.default_rng(seed) for seed in seeds]
+    assert [one.bit_generator.state for one in made] == [one.bit_generator.state for one in expected]
+
+
+def test_generators_of_large_seeds_are_those_of_numpy():
+    seeds = np.array([[2**32, 0, 1], [2**63 - 1, 3, 2**40], [7, 0, 2**32]])
+    expected = [np.random.default_rng(seed).bit_generator.state for seed in seeds.tolist()]
+    assert [one.bit_generator.state for one in generators(seeds)] == expected
+
+
+@pytest.mark.parametrize("seed", [0, 2**40])
+def test_masks_and_crops_are_drawn_by_seed_epoch_and_block(dataset_folder, tokenizer_folder, seed):
+    stream, tok = TokenDataset(dataset_folder).split("train"), Tokenizer.load(tokenizer_folder)
+    objective, special = make_objective("masked-token", 32, tok), tok.special_tokens
+    ids = {name: special[f"<|{name[:-3]}|>"] for name in ("mask_id", "cls_id", "sep_id")}
+    options = {**ids, "special_ids": sorted(special.values()), "vocab_size": tok.vocab_size}
+    first = stream.blocks - 3  # the batch crosses into the second epoch
+    for sampling in ("permutation", "crops"):
+        batch = BlockLoader(stream, objective, sampling, seed).batch(first, 8)
+        for row, number in enumerate(range(first, first + 8)):
+            epoch, index = divmod(number, stream.blocks)
+            block = np.random.default_rng((seed, epoch)).permutation(stream.blocks)[index]
+            draw, start = (seed, epoch, block), 32 * block
+            if sampling == "crops":
+                draw, start = (
+                    (seed, 0, number),
+                    np.random.default_rng((seed, 0, number, 1)).integers(stream.tokens - 32),
+                )
+            expected = masked_row(stream.read(start, 32), np.random.default_rng(draw), **options)
+            for part, made in zip(expected, (batch.inputs, batch.targets, batch.weights), strict=True):
+                np.testing.assert_array_equal(made[row], part)
+
+
 def test_a_token_costs_one_position_in_a_decoder_and_a_little_more_in_an_encoder(dataset_folder, small_recipe):
     dataset, tok = TokenDataset(dataset_folder), Tokenizer.load(dataset_folder)
     for objective, architecture, positions in (("next-token", "decoder", 32), ("masked-token", "encoder", 34)):
@@ -82,7 +125,7 @@ def test_masks_change_with_the_epoch_but_not_in_validation(dataset_folder, token
     first, again = (validation_batch(stream, objective, 0, 8) for _ in range(2))
     assert np.array_equal(first.inputs, again.inputs)
     starts = np.arange(8) * 32
-    later = objective.batch(stream, starts, [(0, 1, block) for block in range(8)])
+    later = objective.batch(stream, starts, np.array([(0, 1, block) for block in range(8)]))
     assert not np.array_equal(first.inputs, later.inputs)
     assert np.array_equal(first.targets, later.targets)
 
