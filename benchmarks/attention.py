@@ -6,13 +6,9 @@ Backends take turns in one process. Results go to `benchmarks/results/attention/
 """
 
 import copy
-import itertools
-import json
-import shlex
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,8 +18,19 @@ import tyro
 from rich.console import Console
 from torch import Tensor
 
-from benchmarks.attention_report import markdown
-from benchmarks.machine import device
+from benchmarks.harness import (
+    RESULTS,
+    Clock,
+    command_line,
+    duration,
+    heading,
+    least_and_median,
+    machine,
+    met,
+    record,
+    table,
+    turns,
+)
 from lm.analysis.attention_maps import attention_maps
 from lm.attention import flex
 from lm.attention.backends import BACKENDS, reference
@@ -31,7 +38,8 @@ from lm.config import ModelConfig
 from lm.masks import Mask
 from lm.model import build_model
 
-RESULTS = Path(__file__).parent / "results" / "attention"
+# Targets: closed_form's share of the reference's bytes and time; the relative cost of earlier attention maps.
+BYTES, TIME, INSIDE = 0.6, 0.8, 0.01
 NAMES = tuple(name for name in BACKENDS if name != "auto")
 
 
@@ -91,17 +99,15 @@ def main(options: Options) -> int:
     with console.status("looking inside"):
         inside = looking_inside(target, 2 if options.quick else 40 * rounds)
     result = {
-        "command": shlex.join(["python", "-m", "benchmarks.attention", *sys.argv[1:]]),
-        "device": device() | {"accelerator": torch.cuda.get_device_name() if target == "cuda" else None},
+        "command": command_line("benchmarks.attention", sys.argv[1:]),
+        "device": machine() | {"accelerator": torch.cuda.get_device_name() if target == "cuda" else None},
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "cases": cases,
         "inside": inside,
     }
-    out = options.out or (Path(tempfile.gettempdir()) / "bytelm-benchmarks" if options.quick else RESULTS)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "attention.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (out / "attention.md").write_text(markdown(result), encoding="utf-8")
+    out = options.out or (Path(tempfile.gettempdir()) / "bytelm-benchmarks" if options.quick else RESULTS / "attention")
+    record(out, "attention", result, markdown(result))
     console.print(f"{out / 'attention.json'}\n{out / 'attention.md'}", soft_wrap=True)
     return 0
 
@@ -132,10 +138,10 @@ def measure(shape: Shape, target: str, rounds: int) -> list[dict]:
         return name != "flex" or flex.supported(*(x.transpose(1, 2) for x in leaves), shape.mask)
 
     both = [name for name in NAMES if runs(name)]
-    steps = alternately({name: lambda name=name: step(name) for name in both}, rounds)
+    steps = alternately({name: lambda name=name: step(name) for name in both}, rounds, target)
     with torch.no_grad():
         alone = [name for name in NAMES if runs(name)]
-        forwards = alternately({name: lambda name=name: forward(name) for name in alone}, rounds)
+        forwards = alternately({name: lambda name=name: forward(name) for name in alone}, rounds, target)
         differences = {name: (forward(name).double() - exact).abs().max().item() for name in alone}
     return [
         {
@@ -149,16 +155,16 @@ def measure(shape: Shape, target: str, rounds: int) -> list[dict]:
     ]
 
 
-def alternately(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def alternately(contestants: dict[str, Callable[[], object]], rounds: int, target: str) -> dict[str, list[float]]:
     """Return the seconds of each turn, after an untimed one."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn, (name, run) in itertools.product(range(rounds + 1), contestants.items()):
-        _wait()
-        started = time.perf_counter()
-        run()
-        _wait()
-        if turn:
-            seconds[name].append(time.perf_counter() - started)
+    for number, name in turns([*contestants], rounds, warm_up=1):
+        clock = Clock(target)
+        contestants[name]()
+        clock.mark()
+        (passed,) = clock.seconds()
+        if number >= 0:
+            seconds[name].append(passed)
     return seconds
 
 
@@ -185,7 +191,7 @@ def looking_inside(target: str, rounds: int) -> dict:
     with torch.no_grad():
         attention_maps(inspected, ids)
         models = {"untouched": lambda: untouched(ids), "inspected": lambda: inspected(ids)}
-        seconds = alternately(models, rounds)
+        seconds = alternately(models, rounds, target)
     least = {name: min(values) for name, values in seconds.items()}
     middle = {name: statistics.median(values) for name, values in seconds.items()}
     return {
@@ -196,9 +202,71 @@ def looking_inside(target: str, rounds: int) -> dict:
     }
 
 
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def markdown(result: dict) -> str:
+    device, inside = result["device"], result["inside"]
+    where = device["accelerator"] or f"{device['processor']}, {device['cores']} cores, {device['memory_gb']} GB"
+    facts = (
+        f"{where}; {device['system']}, Python {device['python']}, torch {result['torch']}, {result['threads']} threads."
+    )
+    found = f"{inside['cost']:+.2%}"
+    verdicts = [
+        *(line for case in result["cases"] if _is_promised(case["shape"]) for line in _verdicts(case)),
+        ("a model after attention maps", "costs under 1 % more", found, met(inside["cost"] <= INSIDE)),
+    ]
+    lines = [
+        *heading("Attention backends", result["command"], facts),
+        "Backends take turns in one process and are compared by their minimum. Kept MB is the memory that autograd "
+        "holds between forward and backward, each buffer counted once. The difference is the largest from the "
+        "reference in float64. Compilation (flex) is not timed.",
+        "",
+        "## Targets",
+        "",
+        *table(("case", "target", "measured", "verdict"), verdicts),
+        "",
+        "The last row times forward passes of 4 layers of width 256 over 256 positions. They alternate between a model "
+        f"and a copy after attention maps, {inside['rounds']} turns each: minima "
+        f"{duration(inside['minimum']['untouched'])} and {duration(inside['minimum']['inspected'])}, medians "
+        f"{duration(inside['median']['untouched'])} and {duration(inside['median']['inspected'])}.",
+        "",
+        "## Measurements",
+    ]
+    for case in result["cases"]:
+        lines += ["", f"### {_title(case['shape'])}", "", *_table(case["rows"])]
+    return "\n".join(lines) + "\n"
+
+
+def _is_promised(shape: dict) -> bool:
+    return shape["dtype"] == "float32" and not shape["window"]
+
+
+def _title(shape: dict) -> str:
+    heads = f"{shape['heads']} heads of {shape['width']}"
+    if shape["kv_heads"] != shape["heads"]:
+        heads += f" over {shape['kv_heads']} of keys"
+    mask = "causal" if shape["causal"] else "bidirectional"
+    window = f", window {shape['window']}" if shape["window"] else ""
+    return f"{shape['dtype']}, {mask}{window}: batch {shape['batch']}, {heads}, T = {shape['length']}"
+
+
+def _verdicts(case: dict) -> list[tuple[str, str, str, str]]:
+    rows = {row["backend"]: row for row in case["rows"]}
+    ours, theirs = rows["closed_form"], rows["reference"]
+    kept, taken = ours["kept"] / theirs["kept"], min(ours["step"]) / min(theirs["step"])
+    name = f"closed_form, {'causal' if case['shape']['causal'] else 'bidirectional'}, {case['shape']['dtype']}"
+    return [
+        (name, f"keeps at most {BYTES:.0%} of the reference's bytes", f"{kept:.0%}", met(kept <= BYTES)),
+        (name, f"takes at most {TIME:.0%} of its time", f"{taken:.0%}", met(taken <= TIME)),
+    ]
+
+
+def _table(rows: list[dict]) -> list[str]:
+    both, alone = ("forward and backward, minimum", "median"), ("forward alone, minimum", "median")
+    lines = []
+    for row in sorted(rows, key=lambda row: min(row["step"], default=float("inf"))):
+        kept = "" if row["kept"] is None else f"{row['kept'] / 1e6:.1f}"
+        steps, forwards = least_and_median(row["step"]), least_and_median(row["forward"])
+        lines.append((row["backend"], *steps, kept, *forwards, f"{row['difference']:.1g}"))
+    return table(("backend", *both, "kept MB", *alone, "difference"), lines)
 
 
 if __name__ == "__main__":

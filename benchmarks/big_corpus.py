@@ -12,8 +12,6 @@ import argparse
 import json
 import os
 import platform
-import re
-import resource
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -22,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.harness import RESULTS, peak_bytes
 from pipelines.cli.arguments import parse_count
 from pipelines.cli.display import Bar, say, table
 from pipelines.cli.display import show as printing
@@ -29,7 +28,6 @@ from tokenizer import Tokenizer, count_pretokens
 from tokenizer.training.counting import LEAST_MEMORY
 from tokenizer.workers import thread_count
 
-RESULT = Path(__file__).parent / "results" / "big-corpus.json"
 PHRASES = 1 << 18
 PHRASE_WORDS = 8
 BATCH_PHRASES = 1 << 17
@@ -113,17 +111,9 @@ class Phases:
     def end(self) -> None:
         now = time.perf_counter()
         if self._phase is not None:
-            seconds, peak = now - self._started, peak_memory()
+            seconds, peak = now - self._started, peak_bytes()
             self.results[self._phase] = {"seconds": round(seconds, 2), "peak_memory_mb": round(peak / 1e6)}
         self._phase, self._started = None, now
-
-
-def peak_memory() -> int:
-    """Return the peak resident memory of this process in bytes."""
-    status = Path("/proc/self/status")
-    if status.exists():  # on Linux, getrusage also covers the parent process
-        return int(re.search(r"VmHWM:\s*(\d+) kB", status.read_text())[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
 
 
 def check_exactness(generator: Generator, size: float, vocab_size: int) -> dict:
@@ -147,7 +137,7 @@ def measure(generator: Generator, options: argparse.Namespace) -> dict:
     size = options.gigabytes * 1e9
     Tokenizer.train(generator.batches(1), 300)  # compiles or loads the kernels
     speed = generation_speed(generator)
-    before = peak_memory()
+    before = peak_bytes()
     phases = Phases()
     with Bar("count", size, "B") as bar:
 
@@ -206,7 +196,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--checked", type=float, default=0.2, help="gigabytes on which exactness is verified")
     parser.add_argument("--spill-folder", type=Path, help="default: the system's temporary folder")
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--out", type=Path, default=RESULTS / "big-corpus.json")
     options = parser.parse_args()
     options.memory = options.memory or None
     generator = Generator(seed=0)

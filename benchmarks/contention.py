@@ -19,11 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.machine import device
+from benchmarks.harness import RESULTS, command_line, heading, machine, record, say, table, turns
 from pipelines.build_dataset import build_dataset
 from pipelines.train_tokenizer import train_tokenizer
 
-RESULTS = Path(__file__).with_name("results") / "contention"
 CORPUS, VOCABULARY, CONTEXT = "stdlib", 4096, 256
 SHAPES = {
     "gpt-tiny": [],
@@ -103,15 +102,13 @@ def measure(shape: str, data: Path, run: Path, rounds: int, seconds: float) -> d
     try:
         with busy_processes(max(LOADS)) as busy:
             training.wait_for(WARM_UP_STEPS)
-            for number in range(rounds):
-                for load in LOADS:
-                    for process in busy[:load]:
-                        process.send_signal(signal.SIGCONT)
-                    speeds[load].append(training.speed(seconds))
-                    for process in busy:
-                        process.send_signal(signal.SIGSTOP)
-                    message = f"{shape}, round {number + 1}, {load} busy: {speeds[load][-1]:,.0f} tokens/s"
-                    print(message, file=sys.stderr, flush=True)
+            for number, load in turns(LOADS, rounds):
+                for process in busy[:load]:
+                    process.send_signal(signal.SIGCONT)
+                speeds[load].append(training.speed(seconds))
+                for process in busy:
+                    process.send_signal(signal.SIGSTOP)
+                say(f"{shape}, round {number + 1}, {load} busy: {speeds[load][-1]:,.0f} tokens/s")
     finally:
         training.close()
     quiet = statistics.median(speeds[0])
@@ -130,24 +127,27 @@ def measure(shape: str, data: Path, run: Path, rounds: int, seconds: float) -> d
 
 def report(result: dict) -> str:
     """Return the result as a Markdown table."""
-    machine = result["device"]
+    device = result["device"]
+    facts = (
+        f"{device['cores']} cores of {device['processor']}, PyTorch {result['torch']}; load average "
+        f"{result['load_average']:.1f} at the start."
+    )
+    head = ("shape", "busy processes", "tokens/s (median)", "tokens/s (min)", "share of the quiet speed")
     rows = [
-        f"| {shape['shape']} | {row['busy_processes']} | {row['tokens_per_s']:,.0f} | {row['min_tokens_per_s']:,.0f} "
-        f"| {row['to_quiet']:.2f} |"
+        (
+            shape["shape"],
+            str(row["busy_processes"]),
+            *(f"{row[name]:,.0f}" for name in ("tokens_per_s", "min_tokens_per_s")),
+            f"{row['to_quiet']:.2f}",
+        )
         for shape in result["shapes"]
         for row in shape["rows"]
     ]
     worst = min(shape["rows"][-1]["to_quiet"] for shape in result["shapes"])
     return "\n".join(
         [
-            "# Training beside busy processes",
-            "",
-            f"`{result['command']}` on {machine['cores']} cores of {machine['processor']}, PyTorch {result['torch']}; "
-            f"load average {result['load_average']:.1f} at the start.",
-            "",
-            "| shape | busy processes | tokens/s (median) | tokens/s (min) | share of the quiet speed |",
-            "|---|---|---|---|---|",
-            *rows,
+            *heading("Training beside busy processes", result["command"], facts),
+            *table(head, rows),
             "",
             f"Beside two busy processes, training keeps at least {worst:.2f} of its undisturbed speed (the target on "
             f"two cores is {TARGET}; a fair share is 0.5).",
@@ -165,12 +165,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--rounds", type=int, default=3, help="number of measurements of each load")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each measurement in seconds")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--out", type=Path, default=RESULTS / "contention", help="folder of the results")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds the stack, which ends the processes below
     result = {
-        "command": " ".join(["python -m benchmarks.contention", *arguments]),
-        "device": device(),
+        "command": command_line("benchmarks.contention", arguments),
+        "device": machine(),
         "torch": torch.__version__,
         "load_average": os.getloadavg()[0],
     }
@@ -181,9 +181,7 @@ def main(arguments: list[str]) -> None:
         result["shapes"] = [
             measure(shape, work / "data", work / shape, options.rounds, options.seconds) for shape in options.shapes
         ]
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "contention.json").write_text(json.dumps(result, indent=1) + "\n")
-    (options.out / "contention.md").write_text(report(result))
+    record(options.out, "contention", result, report(result))
     print(report(result))
 
 

@@ -7,7 +7,6 @@ rest, and an encoder is pretrained on it. The pretrained encoder and one with ra
 uses its best learning rate on a held-out fifth of the training passages, and trains again on all of them.
 """
 
-import json
 import sys
 import tempfile
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 import tyro
 
-from benchmarks.machine import device
+from benchmarks.harness import RESULTS, command_line, heading, machine, record, table
 from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
 from pipelines.build_dataset import build_dataset
 from pipelines.cli.display import show
@@ -29,7 +28,6 @@ from pipelines.run.recipe import Recipe, load_recipe
 from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.config import FinetuneConfig
 
-RESULTS = Path(__file__).parent / "results" / "finetune"
 VOCABULARY = 8192
 CONTEXT = 320  # tokens: 99 % of the passages have fewer
 CHOOSING = 4  # passages per book held out to choose learning rates
@@ -60,7 +58,7 @@ class Options:
     """Seed of the passages, the weights and the order."""
     folder: Path | None = None
     """Work folder; existing parts are reused; default: a temporary folder."""
-    out: Path = RESULTS
+    out: Path = RESULTS / "finetune"
     """Results folder."""
     quick: bool = False
     """Smoke test: a few books, about a minute per step."""
@@ -82,11 +80,8 @@ def main(options: Options) -> None:
         result = _result(options, trial, run, chosen)
         for start, (lr, _) in chosen.items():
             result[start] |= _finetuned(run, folder, folder / start, lr, options, start == "scratch")
-    # Results do not record paths of this machine.
-    result["command"] = " ".join(["python -m benchmarks.finetune", *(Path(word).name for word in sys.argv[1:])])
-    _made(options.out)
-    (options.out / "books.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (options.out / "books.md").write_text(markdown(result), encoding="utf-8")
+    result["command"] = command_line("benchmarks.finetune", sys.argv[1:])
+    record(options.out, "books", result, markdown(result))
     print(markdown(result))
 
 
@@ -172,7 +167,7 @@ def _result(options: Options, trial: Trial, run: Path, chosen: dict[str, tuple[f
     return {
         "options": shown,
         "machine": {
-            **device(),
+            **machine(),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         },
@@ -189,7 +184,7 @@ def _result(options: Options, trial: Trial, run: Path, chosen: dict[str, tuple[f
 
 def markdown(result: dict[str, Any]) -> str:
     """Return the result as a Markdown page."""
-    pretrained, scratch, machine = result["pretrained"], result["scratch"], result["machine"]
+    pretrained, scratch, device = result["pretrained"], result["scratch"], result["machine"]
     labels, before = pretrained["labels"], result["pretraining"]
     rows = {
         f"pretrained, fine-tuned at {pretrained['lr']:g}": pretrained,
@@ -198,13 +193,17 @@ def markdown(result: dict[str, Any]) -> str:
         "chance": {"accuracy": 1 / labels},
     }
     options, passages = result["options"], result["passages"]
+    facts = (
+        f"{device['processor']}, {device['threads']} threads of {device['cores']} cores; Python {device['python']}, "
+        f"PyTorch {device['torch']}."
+    )
+    tried = [
+        (name, *(f"{tried['accuracy']:.1%}" for tried in numbers["lrs_tried"]))
+        for name, numbers in (("pretrained", pretrained), ("from scratch", scratch))
+    ]
     return "\n".join(
         [
-            "# Which book is a passage from?",
-            "",
-            f"`{result['command']}` on {machine['processor']}, {machine['threads']} threads of {machine['cores']} "
-            f"cores; Python {machine['python']}, PyTorch {machine['torch']}.",
-            "",
+            *heading("Which book is a passage from?", result["command"], facts),
             f"{labels} books; passages of {CHARACTERS:,} characters: {A_BOOK} per book for training "
             f"({passages['train']:,}) and as many for testing, fewer of the shortest books ({passages['test']:,}). "
             f"An encoder of {options['layers']} layers of width {options['width']} was pretrained on "
@@ -214,30 +213,24 @@ def markdown(result: dict[str, Any]) -> str:
             f"Both models were fine-tuned for {options['epochs']} epochs, each at its best learning rate "
             f"on {CHOOSING} held-out training passages per book.",
             "",
-            "| | accuracy | standard error | macro F1 | cross-entropy (nats) |",
-            "|---|---|---|---|---|",
-            *(_row(name, numbers) for name, numbers in rows.items()),
+            *table(
+                ("", "accuracy", "standard error", "macro F1", "cross-entropy (nats)"),
+                (_row(name, numbers) for name, numbers in rows.items()),
+            ),
             "",
             "Learning rates tried, and their accuracy on the held-out training passages:",
             "",
-            "| | " + " | ".join(f"{tried['lr']:g}" for tried in pretrained["lrs_tried"]) + " |",
-            "|---" * (1 + len(pretrained["lrs_tried"])) + "|",
-            *(
-                f"| {name} | " + " | ".join(f"{t['accuracy']:.1%}" for t in numbers["lrs_tried"]) + " |"
-                for name, numbers in (("pretrained", pretrained), ("from scratch", scratch))
-            ),
+            *table(("", *(f"{tried['lr']:g}" for tried in pretrained["lrs_tried"])), tried),
             "",
         ]
     )
 
 
-def _row(name: str, numbers: dict[str, float]) -> str:
+def _row(name: str, numbers: dict[str, float]) -> tuple[str, ...]:
     if "macro_f1" not in numbers:
-        return f"| {name} | {numbers['accuracy']:.1%} | | | |"
-    return (
-        f"| {name} | {numbers['accuracy']:.1%} | {numbers['standard_error']:.1%} | {numbers['macro_f1']:.3f} | "
-        f"{numbers['cross_entropy']:.3f} |"
-    )
+        return name, f"{numbers['accuracy']:.1%}", "", "", ""
+    shares = (f"{numbers[key]:.1%}" for key in ("accuracy", "standard_error"))
+    return name, *shares, f"{numbers['macro_f1']:.3f}", f"{numbers['cross_entropy']:.3f}"
 
 
 def _made(folder: Path) -> Path:

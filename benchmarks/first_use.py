@@ -6,30 +6,13 @@ then with a full one. It also times the other commands on a run of a few seconds
 
 import argparse
 import os
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from benchmarks.harness import command_line, heading, run_command, table
+
 COMMAND = Path(sys.executable).with_name("bytelm")
-
-
-def measure(arguments: list[str], cache: Path) -> tuple[float, float, float]:
-    """Return a command's wall-clock seconds, CPU seconds, and longest time in seconds without output."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    started = last = time.monotonic()
-    silence = 0.0
-    process = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    while os.read(process.stdout.fileno(), 1 << 16):
-        silence, last = max(silence, time.monotonic() - last), time.monotonic()
-    if process.wait():
-        raise SystemExit(f"{' '.join(map(str, arguments))} failed")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.monotonic() - started, used, max(silence, time.monotonic() - last)
 
 
 def main() -> None:
@@ -37,12 +20,14 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True, help="text file of about 1 MB")
     parser.add_argument("--out", type=Path, help="file for the table, such as benchmarks/results/first_use.md")
     options = parser.parse_args()
-    rows = ["| command | kernel cache | seconds | CPU seconds | longest silence (s) |", "|---|---|---:|---:|---:|"]
+    rows = []
 
     def row(what: str, kernels: str, *arguments: object) -> None:
-        numbers = measure([str(COMMAND), *map(str, arguments)], cache)
-        rows.append(f"| {what} | {kernels} | " + " | ".join(f"{number:.1f}" for number in numbers) + " |")
-        print(rows[-1], flush=True)
+        ran = run_command([COMMAND, *arguments], {"NUMBA_CACHE_DIR": str(cache)})
+        if ran["error"]:
+            raise SystemExit(f"{' '.join(map(str, arguments))}: {ran['error']}")
+        rows.append((what, kernels, *(f"{ran[name]:.1f}" for name in ("seconds", "cpu_seconds", "silence"))))
+        print(*rows[-1], sep=" | ", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         work, tok, run = Path(folder), Path(folder) / "tok", Path(folder) / "run"
@@ -62,9 +47,11 @@ def main() -> None:
         row("params", "-", "params", "gpt2")
         row("export-onnx", "-", "export-onnx", run, "--out", work / "model.onnx")
     if options.out:
-        title = f"# First use and start-up\n\n`python -m benchmarks.first_use --text {options.text.name}`, "
-        facts = f"{os.cpu_count()} cores, Python {sys.version.split()[0]}. Output goes to a pipe.\n\n"
-        options.out.write_text(title + facts + "\n".join(rows) + "\n")
+        facts = f"{os.cpu_count()} cores, Python {sys.version.split()[0]}. Output goes to a pipe."
+        head = ("command", "kernel cache", "seconds", "CPU seconds", "longest silence (s)")
+        command = command_line("benchmarks.first_use", ["--text", str(options.text)])
+        lines = [*heading("First use and start-up", command, facts), *table(head, rows), ""]
+        options.out.write_text("\n".join(lines))
 
 
 if __name__ == "__main__":

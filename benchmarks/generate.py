@@ -7,11 +7,10 @@ the same ids. In bfloat16, rounding differs and the share of equal ids is record
 `benchmarks/results/generate/`.
 """
 
-import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import pairwise
@@ -23,15 +22,14 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.generation.streamers import BaseStreamer
 
+from benchmarks.harness import RESULTS, command_line, device_name, heading, machine, met, record, table, turns
 from benchmarks.limits import device_bandwidth
-from benchmarks.machine import device
 from lm.config import ModelConfig
 from lm.decoding.generation import stream
 from lm.decoding.packed import prepare
 from lm.exchange import to_hugging_face
 from lm.model import LanguageModel, build_model
 
-RESULTS = Path(__file__).parent / "results" / "generate"
 SHAPE = ModelConfig(
     vocab_size=8192,
     context_length=512,
@@ -64,7 +62,7 @@ class Options:
     """Turns of each contestant."""
     threads: int = 2
     device: str = "cpu"
-    out: Path = RESULTS
+    out: Path = RESULTS / "generate"
     """Results folder."""
 
 
@@ -93,16 +91,14 @@ def main(arguments: list[str]) -> None:
                 cases.append(measure(model, options, getattr(torch, dtype), batch, bandwidth))
                 print(line(cases[-1]), flush=True)
     result = {
-        "command": f"python -m benchmarks.generate {' '.join(arguments)}".strip(),
+        "command": command_line("benchmarks.generate", arguments),
         "device": device_facts(options),
         "read_gb_per_s": bandwidth / 1e9,
         "versions": {name: version(name) for name in ("torch", "transformers")},
         "model": asdict(SHAPE),
         "cases": cases,
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"{options.device}.json").write_text(json.dumps(result, indent=1) + "\n")
-    (options.out / f"{options.device}.md").write_text(markdown(result))
+    record(options.out, options.device, result, markdown(result))
 
 
 @torch.no_grad()
@@ -119,12 +115,11 @@ def measure(model: LanguageModel, options: Options, dtype: torch.dtype, batch: i
     """Time alternating turns of both contestants, after one untimed turn of each."""
     generator = torch.Generator().manual_seed(batch)
     ids = torch.randint(0, SHAPE.vocab_size, (batch, options.prompt), generator=generator).to(options.device)
-    turns = {OURS: ours(model, ids, options, dtype), PEER: peer(model, ids, options, dtype)}
-    generated = {name: turn()[1] for name, turn in turns.items()}
-    seconds: dict[str, list[list[float]]] = {name: [] for name in turns}
-    for _ in range(options.rounds):
-        for name, turn in turns.items():
-            seconds[name].append(turn()[0])
+    contestants = {OURS: ours(model, ids, options, dtype), PEER: peer(model, ids, options, dtype)}
+    generated = {name: turn()[1] for name, turn in contestants.items()}
+    seconds: dict[str, list[list[float]]] = {name: [] for name in contestants}
+    for _, name in turns([*contestants], options.rounds):
+        seconds[name].append(contestants[name]()[0])
     weights = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
     agreement = (generated[OURS] == generated[PEER]).float().mean().item()
     rates = {name: rate(runs, batch) for name, runs in seconds.items()}
@@ -190,9 +185,8 @@ def rate(runs: list[list[float]], batch: int) -> dict[str, float]:
 
 
 def device_facts(options: Options) -> dict:
-    if options.device != "cpu":
-        return {"processor": torch.cuda.get_device_name(), "threads": options.threads}
-    return device() | {"threads": options.threads}
+    facts = machine() if options.device == "cpu" else {"processor": device_name(options.device)}
+    return facts | {"threads": options.threads}
 
 
 def line(case: dict) -> str:
@@ -202,37 +196,40 @@ def line(case: dict) -> str:
 
 def markdown(result: dict) -> str:
     device = result["device"]
-    return "\n".join([*_introduction(result, device), *_table(result["cases"])]) + "\n"
-
-
-def _introduction(result: dict, device: dict) -> Iterator[str]:
-    yield from ("# Generation compared with transformers", "")
-    yield f"`{result['command']}` on {device['processor']}, {device['threads']} threads; " + ", ".join(
-        f"{name} {number}" for name, number in result["versions"].items()
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    facts = f"{device['processor']}, {device['threads']} threads; {versions}"
+    head = ("dtype", "batch", OURS, PEER, "ratio", "target", "verdict", "bound (tokens/s)", "same ids")
+    return "\n".join(
+        [
+            *heading("Generation compared with transformers", result["command"], facts),
+            "Both have the same weights (GPT-2's architecture, 6 layers of width 384, 8,192 entries), read the same "
+            "prompts, keep a KV cache and decode greedily. They take turns. Times include the prompt but not the "
+            "preparation of the model. Tokens/s are computed from each token's least time in any round; the median run "
+            f"is in brackets. The bound reads every weight once per step at {result['read_gb_per_s']:.0f} GB/s.",
+            "",
+            *table(head, map(_cells, result["cases"])),
+            "",
+        ]
     )
-    yield ""
-    yield (
-        "Both have the same weights (GPT-2's architecture, 6 layers of width 384, 8,192 entries), read the same "
-        "prompts, keep a KV cache and decode greedily. They take turns. Times include the prompt but not the "
-        "preparation of the model. Tokens/s are computed from each token's least time in any round; the median run is "
-        f"in brackets. The bound reads every weight once per step at {result['read_gb_per_s']:.0f} GB/s."
-    )
-    yield ""
 
 
-def _table(cases: list[dict]) -> Iterator[str]:
-    yield "| dtype | batch | bytelm | transformers | ratio | target | verdict | bound (tokens/s) | same ids |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for case in cases:
-        ours, theirs = (
-            f"{case['tokens_per_s'][name]['best']:,.0f} ({case['tokens_per_s'][name]['median_run']:,.0f})"
-            for name in (OURS, PEER)
-        )
-        met = "met" if case["ratio"] >= case["target"] and case["counts"] else "**missed**"
-        yield (
-            f"| {case['dtype']} | {case['batch']} | {ours} | {theirs} | {case['ratio']:.2f} | {case['target']} | {met} "
-            f"| {case['floor_tokens_per_s']:,.0f} | {case['same_ids']:.1%} |"
-        )
+def _cells(case: dict) -> list[str]:
+    rates = [
+        f"{case['tokens_per_s'][name]['best']:,.0f} ({case['tokens_per_s'][name]['median_run']:,.0f})"
+        for name in (OURS, PEER)
+    ]
+    reached = met(case["ratio"] >= case["target"] and case["counts"])
+    ratio, bound = f"{case['ratio']:.2f}", f"{case['floor_tokens_per_s']:,.0f}"
+    return [
+        case["dtype"],
+        str(case["batch"]),
+        *rates,
+        ratio,
+        str(case["target"]),
+        reached,
+        bound,
+        f"{case['same_ids']:.1%}",
+    ]
 
 
 if __name__ == "__main__":

@@ -5,15 +5,11 @@ of 60 kB. Kernels are compiled first.
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from benchmarks.machine import device
+from benchmarks.harness import RESULTS, heading, machine, record, run_command, table
 
 COMMAND = Path(sys.executable).with_name("bytelm")
 TEXTS = {"a letter": "a", "spaces": " ", "two letters in turn": "ab", "a Han letter": "中"}
@@ -23,17 +19,9 @@ TITLE = ("command", "text", "CPU seconds", "seconds", "peak MB more", "times the
 
 def measure(*words: object) -> dict:
     """Return a command's CPU and wall-clock seconds and its peak memory in bytes, or its error."""
-    started = time.monotonic()
-    process = subprocess.Popen([COMMAND, *map(str, words), "--quiet"], stderr=subprocess.PIPE, text=True)
-    said = process.stderr.read()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return {
-        "seconds": time.monotonic() - started,
-        "cpu_seconds": used.ru_utime + used.ru_stime,
-        "peak": used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-        "error": " ".join(said.split()) if process.returncode else None,
-    }
+    ran = run_command([COMMAND, *words, "--quiet"])
+    ran["error"] = " ".join(ran["messages"].split()) if ran["error"] else None
+    return {name: ran[name] for name in ("seconds", "cpu_seconds", "peak", "error")}
 
 
 def measure_all(folder: Path, size: int) -> list[dict]:
@@ -89,21 +77,16 @@ def cells(row: dict) -> list[str]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.long_runs")
     parser.add_argument("--size", type=int, default=64_000_000, help="bytes of each text")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/long_runs", help="results folder")
+    parser.add_argument("--out", type=Path, default=RESULTS / "long_runs", help="results folder")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         rows = measure_all(Path(folder), options.size)
-    machine = device()
-    lines = ["| " + " | ".join(line) + " |" for line in (TITLE, ["---"] * len(TITLE), *map(cells, rows))]
-    facts = f"`python -m benchmarks.long_runs` on {machine['processor']}, {machine['cores']} cores; "
-    facts += f"{options.size:,} bytes of each text, {ENTRIES:,} entries requested."
-    options.out.mkdir(parents=True, exist_ok=True)
-    result = {"device": machine, "rows": rows}
-    (options.out / "long_runs.json").write_text(
-        json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    result = {"device": machine(), "rows": rows}
+    facts = f"{result['device']['processor']}, {result['device']['cores']} cores; {options.size:,} bytes of each text, "
+    lines = heading(
+        "Corpora that are one long run", "python -m benchmarks.long_runs", f"{facts}{ENTRIES:,} entries requested."
     )
-    text = "\n".join(["# Corpora that are one long run", "", facts, "", *lines])
-    (options.out / "long_runs.md").write_text(text + "\n", encoding="utf-8")
+    record(options.out, "long_runs", result, "\n".join([*lines, *table(TITLE, map(cells, rows)), ""]))
 
 
 if __name__ == "__main__":

@@ -10,21 +10,18 @@ Recorded models that are not measured again stay. litgpt and transformers need d
 
 import argparse
 import json
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks.harness import RESULTS, Worker, command_line, device_name, record, say, turns
 from benchmarks.limits import device_bandwidth
-from benchmarks.machine import cores, processor
-from benchmarks.texts import ROOT
 from benchmarks.training_models import CASES, ON_A_CPU, ON_A_GPU, OURS, Case, peers_of
 from benchmarks.training_report import markdown, verdict
 from benchmarks.training_worker import Job
@@ -33,7 +30,6 @@ from lm.analysis.size import count_parameters, flops_per_token, meta_model
 from pipelines.training.machine import choose_machine, matmul_flops, tabulated_flops
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
 
-RESULTS = Path(__file__).with_name("results") / "pretrain"
 VOCABULARY = 8192  # the most entries in use; a model with a larger vocabulary leaves the rest unused
 SAME_LOSS, LAST_STEPS = 0.01, 10
 PROFILED_STEPS = 3
@@ -45,27 +41,19 @@ BYTES_A_PARAMETER = 4 * (2 + 2 + 6)
 class Contestant:
     """A process that trains one peer's model on request, some steps at a time."""
 
-    def __init__(self, job: Job, python: str, log: Path) -> None:
+    def __init__(self, job: Job, worker: Worker) -> None:
         self.job = job
         self.name = f"{job.peer}, compiled" if job.compiled else job.peer
         self.seconds: list[float] = []
         self.losses: list[float] = []
-        self.peak, self.error, self.profile = 0, "", {}
-        self._log_path, self._log = log, log.open("w")
-        self._process = subprocess.Popen(
-            [python, "-m", "benchmarks.training_worker", json.dumps(asdict(job))],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-        self.ready = self._answer()
+        self.peak, self.profile = 0, {}
+        self._worker = worker
+        self.ready = worker.answer()
+        self.error = self.ready.get("error", "")
 
     def train(self, steps: int) -> None:
         """Train for `steps` steps and record their times and losses."""
-        answer = self._ask(f"train {steps}")
-        if answer:
+        if answer := self._ask(f"train {steps}"):
             self.seconds += answer["seconds"]
             self.losses += answer["losses"]
             self.peak = answer["peak"]
@@ -74,28 +62,10 @@ class Contestant:
         """Train for `steps` steps under the profiler and record the profile."""
         self.profile = self._ask(f"profile {steps}")
 
-    def close(self) -> None:
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait()
-        self._log.close()
-
     def _ask(self, order: str) -> dict:
-        if self.error:
-            return {}
-        with suppress(BrokenPipeError):  # the log of a dead process holds its error
-            self._process.stdin.write(order + "\n")
-            self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict:
-        line = self._process.stdout.readline()
-        if line:
-            return json.loads(line)
-        log = [text.strip() for text in self._log_path.read_text(errors="replace").splitlines() if text.strip()]
-        raised = [text for text in log if re.match(r"[\w.]*(Error|Exception)\b", text)]
-        self.error = ((raised or log or ["no message"])[-1])[:200].replace("|", "/")
-        return {}
+        answer = {"error": self.error} if self.error else self._worker.ask(order)
+        self.error = answer.pop("error", "")
+        return answer
 
 
 def encoded(text: Path, vocab_size: int, folder: Path) -> Path:
@@ -126,10 +96,9 @@ def measure(model: str, options: argparse.Namespace, folder: Path) -> dict:
     pythons = {"litgpt": str(options.litgpt_python)}
     peak = 0.0
 
-    def start(job: Job) -> Contestant:
-        log = folder / f"{model}-{job.peer}-{job.compiled}.log"
-        _say(f"{model}: starting {job.peer}{', compiled' if job.compiled else ''}")
-        return Contestant(job, pythons.get(job.peer, sys.executable), log)
+    def start(job: Job) -> Worker:
+        say(f"{model}: starting {job.peer}{', compiled' if job.compiled else ''}")
+        return Worker("benchmarks.training_worker", asdict(job), pythons.get(job.peer, sys.executable))
 
     if options.turn:
         field, peak = _by_turns(model, jobs, start, options)
@@ -145,22 +114,18 @@ def _by_turns(model: str, jobs: list[Job], start, options: argparse.Namespace) -
     """Train contestants in turns. Return them and the fastest matrix product between turns in FLOP/s."""
     field, peak = [], 0.0
     turn = options.turn or options.steps - options.warm_up
-    try:
+    with ExitStack() as workers:
         for job in jobs:
-            field.append(start(job))
+            field.append(Contestant(job, workers.enter_context(start(job))))
             field[-1].train(options.warm_up)
-        for number in range((options.steps - options.warm_up) // turn):
-            peak = max(peak, _matrix_flops(options))
-            first = number % len(field)
-            for each in field[first:] + field[:first]:
-                _say(f"{model}: round {number + 1}, {each.name}")
-                each.train(turn)
+        for position, (number, each) in enumerate(turns(field, (options.steps - options.warm_up) // turn)):
+            if position % len(field) == 0:
+                peak = max(peak, _matrix_flops(options))
+            say(f"{model}: round {number + 1}, {each.name}")
+            each.train(turn)
         for each in field:
             if each.job.peer == OURS:
                 each.profiled(PROFILED_STEPS)
-    finally:
-        for each in field:
-            each.close()
     return field, peak
 
 
@@ -207,7 +172,7 @@ def _row(each: Contestant, case: Case, flops: float, peak: float, options: argpa
     if each.error or not timed:
         return {**row, "error": each.error}
     step = statistics.median(timed)
-    tabulated = tabulated_flops(_device(options.device)) if options.dtype == "bfloat16" else None
+    tabulated = tabulated_flops(device_name(options.device)) if options.dtype == "bfloat16" else None
     return {
         **row,
         "tokens_per_s": case.tokens / step,
@@ -223,16 +188,6 @@ def _row(each: Contestant, case: Case, flops: float, peak: float, options: argpa
         "profile": each.profile,
         "version": each.ready["version"],
     }
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _device(name: str) -> str:
-    if name == "cuda":
-        return torch.cuda.get_device_name()
-    return f"{cores()} cores of {processor()}"
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -263,7 +218,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--litgpt-python", type=Path, default=Path(sys.executable), help="Python interpreter with litgpt"
     )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="results folder")
+    parser.add_argument("--out", type=Path, default=RESULTS / "pretrain", help="results folder")
     options = parser.parse_args(arguments)
     if options.dtype == "auto":
         options.dtype = choose_machine(options.device).dtype_name
@@ -285,8 +240,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     options = _options(arguments)
-    command = " ".join(["python -m benchmarks.pretrain", *_without_paths(arguments)])
-    options.out.mkdir(parents=True, exist_ok=True)
+    command = command_line("benchmarks.pretrain", arguments)
     file = options.out / f"{'gpu' if options.device == 'cuda' else 'cpu'}-{options.dtype}.json"
     with tempfile.TemporaryDirectory() as folder:
         for model in options.models:
@@ -296,19 +250,13 @@ def main(arguments: list[str]) -> None:
 
 def _record(file: Path, case: dict, options: argparse.Namespace) -> None:
     """Add or replace a model's result in the file of its device and dtype."""
-    result = {"device": _device(options.device), "dtype": options.dtype, "tolerance": SAME_LOSS, "models": []}
+    result = {"device": device_name(options.device), "dtype": options.dtype, "tolerance": SAME_LOSS, "models": []}
     before = json.loads(file.read_text()) if file.is_file() else {}
     cases = {case["model"]: case}
     if (before.get("device"), before.get("dtype")) == (result["device"], result["dtype"]):
         cases = {each["model"]: each for each in before["models"]} | cases
     result["models"] = [cases[model] for model in CASES if model in cases]
-    file.write_text(json.dumps(result, indent=1) + "\n")
-    file.with_suffix(".md").write_text(markdown(result))
-
-
-def _without_paths(arguments: list[str]) -> list[str]:
-    """Return the arguments with paths shortened to their last part."""
-    return [Path(argument).name if "/" in argument else argument for argument in arguments]
+    record(file.parent, file.stem, result, markdown(result))
 
 
 if __name__ == "__main__":

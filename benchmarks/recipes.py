@@ -26,6 +26,7 @@ import numpy as np
 import torch
 import tyro
 
+from benchmarks.harness import RESULTS, table
 from benchmarks.recipe_variants import CONTEXT, GROUPS, SHAPES, SWEEP, TRAIN, VARIANTS
 from corpora import open_corpus
 from lm.analysis.baselines import Unigram
@@ -43,7 +44,6 @@ from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.config import TrainConfig
 from pipelines.training.machine import Machine, choose_machine
 
-RESULTS = Path(__file__).with_name("results") / "recipes"
 PASSAGE = 20_000  # characters
 
 Row = dict[str, Any]
@@ -86,7 +86,7 @@ def recipes(
     shape: Literal["small", "medium"] = "small",
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     folder: Path | None = None,
-    results: Path = RESULTS,
+    results: Path = RESULTS / "recipes",
 ) -> None:
     """Train the variants and compare them.
 
@@ -226,15 +226,16 @@ def markdown(rows: list[Row]) -> str:
             "",
             f"{trial.device}" + (f"; dataset {trial.data}." if trial.data else ".") + _unigram(groups),
             "",
-            f"| variant | {MEASURES[trial.measure]} | seeds | parameters | seconds | CPU seconds |",
-            "|---|---|---|---|---|---|",
         ]
         found = {name: (_median(group, trial.measure), _median(group, "seconds")) for name, group in groups.items()}
+        rows_of_trial = []
         for name in sorted(groups, key=found.__getitem__):
             reached, seconds = found[name]
             parameters, processor = groups[name][0]["parameters"], _processor_seconds(groups[name])
             cells = (f"{reached:.4f}", f"{len(groups[name])}", f"{parameters:,}", f"{seconds:.0f}")
-            lines.append(f"| {name} | {' | '.join(cells)} | {f'{processor:.0f}' if processor else '–'} |")
+            rows_of_trial.append((name, *cells, f"{processor:.0f}" if processor else "–"))
+        head = ("variant", MEASURES[trial.measure], "seeds", "parameters", "seconds", "CPU seconds")
+        lines += table(head, rows_of_trial)
         alike = {one.tokens: found for one, found in trials.items() if one._replace(tokens=trial.tokens) == trial}
         lines += ["", *_with_fewer_tokens(groups, alike, trial.tokens // 2)]
     return "\n".join(lines)

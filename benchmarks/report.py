@@ -2,19 +2,25 @@
 
 import statistics
 
+from benchmarks.cases import EQUAL, REFERENCE
+from benchmarks.harness import duration, heading, least_and_median, met, table
 from benchmarks.peers import OURS
-from benchmarks.race import EQUAL, REFERENCE
 
 
 def markdown(result: dict) -> str:
     device = result["device"]
+    facts = (
+        f"{device['processor']}, {device['cores']} cores, {device['memory_gb']} GB; {device['system']}, "
+        f"Python {device['python']}. One thread reads {device['read_gb_per_s']} GB/s from memory; a random access "
+        f"takes {device['access_ns']} ns."
+    )
+    verdicts = [
+        (case["work"], case["name"], verdict["target"], verdict["found"], met(verdict["met"]))
+        for case in result["cases"]
+        for verdict in case["verdicts"]
+    ]
     lines = [
-        "# The tokenizer compared with its peers",
-        "",
-        f"`{result['command']}` on {device['processor']}, {device['cores']} cores, {device['memory_gb']} GB; "
-        f"{device['system']}, Python {device['python']}. One thread reads {device['read_gb_per_s']} GB/s "
-        f"from memory; a random access takes {device['access_ns']} ns.",
-        "",
+        *heading("The tokenizer compared with its peers", result["command"], facts),
         ", ".join(f"{peer} {version or 'not installed'}" for peer, version in result["versions"].items()) + ".",
         "",
         "Contestants take turns, each turn in a fresh process. The clock starts after imports, with kernels loaded "
@@ -25,14 +31,10 @@ def markdown(result: dict) -> str:
         *_texts(result["texts"]),
         "## Targets",
         "",
-        "| workload | text | target | measured | verdict |",
-        "|---|---|---|---|---|",
+        *table(("workload", "text", "target", "measured", "verdict"), verdicts),
+        "",
+        "## Measurements",
     ]
-    for case in result["cases"]:
-        for verdict in case["verdicts"]:
-            met = "met" if verdict["met"] else "**missed**"
-            lines.append(f"| {case['work']} | {case['name']} | {verdict['target']} | {verdict['found']} | {met} |")
-    lines += ["", "## Measurements"]
     for case in result["cases"]:
         lines += ["", f"### {case['work'].capitalize()}: {case['name']}", "", *_case(case)]
     return "\n".join(lines) + "\n"
@@ -48,8 +50,8 @@ def _case(case: dict) -> list[str]:
     columns = {
         "contestant": lambda row: f"{row['peer']}, {row['way']}" if row["way"] else row["peer"],
         "threads": lambda row: str(row["threads"]) if any(r["threads"] > 1 for r in case["rows"]) else "",
-        "minimum": lambda row: duration(min(_values(row, "seconds"))),
-        "median": lambda row: duration(statistics.median(_values(row, "seconds"))),
+        "minimum": lambda row: least_and_median(_values(row, "seconds"))[0],
+        "median": lambda row: least_and_median(_values(row, "seconds"))[1],
         "runs": lambda row: str(len(row["runs"])),
         "MB/s": lambda row: f"{case['size'] / min(_values(row, 'seconds')) / 1e6:,.0f}" if case["size"] else "",
         "second pass": lambda row: duration(min(_values(row, "again"))),
@@ -63,22 +65,13 @@ def _case(case: dict) -> list[str]:
     rows = sorted(case["rows"], key=lambda row: min(_values(row, "seconds"), default=float("inf")))
     cells = {name: [_cell(cell, row) for row in rows] for name, cell in columns.items()}
     cells = {name: column for name, column in cells.items() if any(column)}
-    lines = [f"| {' | '.join(cells)} |", f"|{'---|' * len(cells)}"]
-    lines += [f"| {' | '.join(line)} |" for line in zip(*cells.values(), strict=True)]
-    if not rows:
-        lines = []
+    lines = table([*cells], zip(*cells.values(), strict=True)) if rows else []
     if case["limit"] is not None:
         ours = [row for row in rows if row["peer"] == OURS and row["threads"] == 1 and row["runs"]]
         ours = [min(_values(row, "seconds")) for row in ours if row["result"] in (REFERENCE, EQUAL)]
         times = f"; ours on one thread takes {min(ours) / case['limit']:,.1f} times that" if ours else ""
         lines += ["", f"Limit: {duration(case['limit'])} ({case['limit_says']}){times}."]
     return lines + [line for note in case["notes"] for line in ("", note[0].upper() + note[1:] + ".")]
-
-
-def duration(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
 def _cell(cell, row: dict) -> str:

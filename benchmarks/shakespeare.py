@@ -11,7 +11,6 @@ Results go to benchmarks/results/shakespeare/. Timed steps of `transformers`' GP
 nanoGPT's small run on this machine.
 """
 
-import json
 import math
 import statistics
 import sys
@@ -25,7 +24,7 @@ import torch
 import tyro
 from safetensors.torch import load_file
 
-from benchmarks.machine import cores, processor
+from benchmarks.harness import RESULTS, Clock, command_line, device_name, heading, record, table
 from benchmarks.training_models import Case
 from benchmarks.training_worker import Job, PeerSteps
 from lm.config import ModelConfig
@@ -39,7 +38,6 @@ from pipelines.run.recipe import load_recipe
 from pipelines.run.retention import latest_checkpoint
 from pipelines.train_tokenizer import train_tokenizer
 
-RESULTS = Path(__file__).parent / "results" / "shakespeare"
 # nanoGPT's nats per character on random crops of the last tenth, and the steps of its small run.
 SMALL_NATS, SMALL_SECONDS, SMALL_STEPS, TIMED_STEPS = 1.886, 97.0, 2000, 100
 SMALL_SHAPE = ModelConfig(
@@ -59,7 +57,8 @@ class Options:
     """Number of runs, with seeds 0, 1, 2 and so on."""
     stride: int = 16
     """Stride of the sliding window in bytes."""
-    out: Path = RESULTS
+    out: Path = RESULTS / "shakespeare"
+    """Results folder."""
 
 
 def nats_per_byte(run: Path, stride: int | None, checkpoint: str) -> float:
@@ -94,12 +93,11 @@ def plain_step_seconds(data: Path) -> float:
     case = Case(SMALL_SHAPE, batch=12)
     job = Job("transformers", "", "cpu", "float32", compiled=False, tokens="", steps=SMALL_STEPS, rise=100)
     peer = PeerSteps(job, case, np.concatenate(TokenDataset(data).split("train").chunks()))
-    seconds = []
+    clock = Clock()
     for _ in range(TIMED_STEPS + 10):
-        started = time.perf_counter()
         float(peer.train())
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds[10:])
+        clock.mark()
+    return statistics.median(clock.seconds()[10:])
 
 
 def weights_of(run: Path) -> list[torch.Tensor]:
@@ -108,23 +106,23 @@ def weights_of(run: Path) -> list[torch.Tensor]:
 
 def report(result: dict) -> str:
     """Return the runs as Markdown."""
+    head = ("seed", "bytes read", "training seconds", "total seconds", "nats per byte", "with a sliding window")
     rows = [
-        f"| {run['seed']} | {run['tokens']:,} | {run['training_seconds']:.1f} | {run['seconds']:.1f} "
-        f"| {run['nats_per_byte']:.4f} | {run['sliding_nats_per_byte']:.4f} |"
+        (
+            f"{run['seed']}",
+            f"{run['tokens']:,}",
+            *(f"{run[name]:.1f}" for name in ("training_seconds", "seconds")),
+            *(f"{run[name]:.4f}" for name in ("nats_per_byte", "sliding_nats_per_byte")),
+        )
         for run in result["runs"]
     ]
     seconds = statistics.median(run["seconds"] for run in result["runs"])
     nats = statistics.median(run["nats_per_byte"] for run in result["runs"])
+    facts = f"{result['machine']}, PyTorch {result['torch']}, {result['threads']} threads"
     return "\n".join(
         [
-            "# Bytes of tinyshakespeare",
-            "",
-            f"`{result['command']}` on {result['machine']}, PyTorch {result['torch']}, {result['threads']} threads; "
-            f"{result['parameters']:,} parameters.",
-            "",
-            "| seed | bytes read | training seconds | total seconds | nats per byte | with a sliding window |",
-            "|---|---|---|---|---|---|",
-            *rows,
+            *heading("Bytes of tinyshakespeare", result["command"], f"{facts}; {result['parameters']:,} parameters."),
+            *table(head, rows),
             "",
             f"Median: {nats:.4f} nats per byte (perplexity {math.exp(nats):.2f}) in {seconds:.1f} s"
             + _beside(result, seconds)
@@ -164,20 +162,16 @@ def main(options: Options) -> None:
         on_a_cpu = options.recipe == SMALL_RECIPE and not torch.cuda.is_available()
         peer = {"plain_step_seconds": plain_step_seconds(data)} if on_a_cpu else {}
     result = {
-        "command": f"python -m benchmarks.shakespeare {' '.join(sys.argv[1:])}".replace(
-            str(options.text), options.text.name
-        ),
+        "command": command_line("benchmarks.shakespeare", sys.argv[1:]),
         "recipe": options.recipe,
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores()} cores of {processor()}",
+        "machine": device_name("cuda" if torch.cuda.is_available() else "cpu"),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "parameters": parameters,
         "runs": runs,
         **peer,
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"{options.recipe}.json").write_text(json.dumps(result, indent=2) + "\n")
-    (options.out / f"{options.recipe}.md").write_text(report(result))
+    record(options.out, options.recipe, result, report(result))
     print(report(result))
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.harness import ROOT
+
 SHARED = Path(os.environ.get("BYTELM_SHARED", ROOT.parent / "shared"))
 CODE_BYTES = 50_000_000
 QUICK_BYTES = 2_000_000

@@ -7,8 +7,6 @@ JSON and Markdown to `benchmarks/results/`, any other run to a temporary folder.
 """
 
 import hashlib
-import json
-import shlex
 import sys
 import tempfile
 from base64 import b64encode
@@ -20,18 +18,16 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from benchmarks.cases import Case
+from benchmarks.cases import Case, Patience, Row
+from benchmarks.harness import RESULTS, command_line, duration, machine, record
 from benchmarks.limits import access_latency, read_bandwidth
-from benchmarks.machine import device
 from benchmarks.peers import DISTRIBUTIONS, OURS, installed_version
 from benchmarks.peers.encoding import VocabularyFiles
-from benchmarks.race import Patience, Row
-from benchmarks.report import duration, markdown
+from benchmarks.report import markdown
 from benchmarks.texts import SHARED, Text, corpora
 from benchmarks.workloads import WORKLOADS, Session
 from tokenizer import Tokenizer
 
-RESULTS = Path(__file__).parent / "results"
 # The published file; some peers have just this vocabulary built in.
 CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 
@@ -75,8 +71,8 @@ def main(options: Options) -> int:
         status.update("memory")
         bandwidth, latency = read_bandwidth(texts[0].path), access_latency()
         result = {
-            "command": shlex.join(["python", "-m", "benchmarks.tokenizer", *sys.argv[1:]]),
-            "device": device() | {"read_gb_per_s": round(bandwidth / 1e9, 1), "access_ns": round(latency * 1e9)},
+            "command": command_line("benchmarks.tokenizer", sys.argv[1:]),
+            "device": machine() | {"read_gb_per_s": round(bandwidth / 1e9, 1), "access_ns": round(latency * 1e9)},
             "versions": {peer: installed_version(peer) for peer in (OURS, *peers)}
             | {name: version(name) for name in ("numba", "numpy")},
             "texts": [describe(text) for text in texts],
@@ -119,16 +115,10 @@ def main(options: Options) -> int:
             stopped = True
             result["command"] += " (interrupted)"
         finally:
-            write(out, result | {"cases": [case.as_dict() for case in cases]})
+            result["cases"] = [case.as_dict() for case in cases]
+            record(out, "tokenizer", result, markdown(result))
             console.print(f"{out / 'tokenizer.json'}\n{out / 'tokenizer.md'}", soft_wrap=True)
     return 130 if stopped else 0
-
-
-def write(folder: Path, result: dict) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, indent=1, ensure_ascii=False, default=float)
-    (folder / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
-    (folder / "tokenizer.md").write_text(markdown(json.loads(text)), encoding="utf-8")
 
 
 def vocabulary_files(folder: Path, named: Path | None, text: Text, vocab_size: int) -> VocabularyFiles:

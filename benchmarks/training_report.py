@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from benchmarks.harness import table
+
 
 def markdown(result: dict[str, Any]) -> str:
     """Return the Markdown page of a result."""
@@ -59,13 +61,13 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     tabulated = any(row.get("mfu") for row in rows)
     if tabulated:  # for this GPU there is a peak in the tables too
         columns.insert(3, "MFU")
-    lines = [f"| contestant | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    lines = []
     for row in rows:
         if "tokens_per_s" not in row:
-            lines.append(f"| {row['contestant']} | failed: {row['error']} |" + " |" * (len(columns) - 1))
+            lines.append((row["contestant"], f"failed: {row['error']}", *[""] * (len(columns) - 1)))
             continue
         other = "" if row["same_loss"] else " (**differs**)"
-        cells = [
+        cells = (
             f"{row['tokens_per_s']:,.0f}",
             f"{row['to_best_peer']:.2f}" if row["to_best_peer"] else "",
             f"{row['share_of_matrix_peak']:.0%}",
@@ -75,24 +77,20 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
             f"{row['start_s']:.0f} s",
             f"{row['first_step_s']:.1f} s",
             f"{row['loss']:.3f}{other}",
-        ]
-        lines.append(f"| {row['contestant']} | {' | '.join(cells)} |")
-    return lines
+        )
+        lines.append((row["contestant"], *cells))
+    return table(("contestant", *columns), lines)
 
 
 def _profile(rows: list[dict[str, Any]]) -> list[str]:
     groups = {group: None for row in rows for group in row["profile"]["groups"]}
     widest = rows[0]["profile"]["groups"]
-    ordered = sorted(groups, key=lambda group: -widest.get(group, 0.0))
-    lines = [
-        "| | " + " | ".join(row["contestant"] for row in rows) + " |",
-        "|---" * (len(rows) + 1) + "|",
-    ]
-    for group in ordered:
+    lines = []
+    for group in sorted(groups, key=lambda group: -widest.get(group, 0.0)):
         cells = (row["profile"]["groups"].get(group) for row in rows)
-        lines.append(f"| {group} | " + " | ".join("" if cell is None else f"{cell:.3f}" for cell in cells) + " |")
-    lines.append("| the step | " + " | ".join(f"{row['profile']['step']:.3f}" for row in rows) + " |")
-    return lines
+        lines.append((group, *("" if cell is None else f"{cell:.3f}" for cell in cells)))
+    lines.append(("the step", *(f"{row['profile']['step']:.3f}" for row in rows)))
+    return table(("", *(row["contestant"] for row in rows)), lines)
 
 
 def verdict(case: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ a library's banner, goes to standard error.
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
+from benchmarks.harness import Clock, answers, peak_bytes, reset_peak
 from benchmarks.training_models import CASES, OURS, Case, build_ours, build_peer
 from benchmarks.training_profile import seconds_by_group
 from lm.objectives import masked_token
@@ -124,30 +124,6 @@ class PeerSteps:
         return loss.detach()
 
 
-class Clock:
-    """Measures seconds between marks: by events in a GPU's stream, else by wall-clock time."""
-
-    def __init__(self, device: str) -> None:
-        self._gpu = device == "cuda"
-        self._marks = []
-        self.mark()
-
-    def mark(self) -> None:
-        if self._gpu:
-            self._marks.append(torch.cuda.Event(enable_timing=True))
-            self._marks[-1].record()
-        else:
-            self._marks.append(time.perf_counter())
-
-    def seconds(self) -> list[float]:
-        """Return the seconds between consecutive marks after all work is done."""
-        pairs = list(zip(self._marks, self._marks[1:], strict=False))
-        if self._gpu:
-            torch.cuda.synchronize()
-            return [before.elapsed_time(after) / 1e3 for before, after in pairs]
-        return [after - before for before, after in pairs]
-
-
 def train(step: Callable, steps: int, device: str) -> dict:
     """Return the seconds and losses (nats) of `steps` steps, and their peak memory in bytes."""
     reset_peak(device)
@@ -159,46 +135,20 @@ def train(step: Callable, steps: int, device: str) -> dict:
     return {"seconds": seconds, "losses": [float(loss) for loss in losses], "peak": peak_bytes(device)}
 
 
-def reset_peak(device: str) -> None:
-    """Reset the peak of memory if the system supports it."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    elif sys.platform == "linux":
-        with open("/proc/self/clear_refs", "w") as file:  # noqa: PTH123
-            file.write("5")
-
-
-def peak_bytes(device: str) -> int:
-    """Return the peak bytes since `reset_peak`: of tensors on a GPU, else of resident memory."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    if sys.platform == "linux":
-        with open("/proc/self/status") as file:  # noqa: PTH123
-            return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def answer(**fields: object) -> None:
-        print(json.dumps(fields), file=answers, flush=True)
-
+    answer = answers()
     started = time.perf_counter()
     job = Job(**json.loads(sys.argv[1]))
     steps = (OurSteps if job.peer == OURS else PeerSteps)(
         job, CASES[job.model], np.memmap(job.tokens, dtype=np.uint16, mode="r")
     )
-    answer(ready=time.perf_counter() - started, version=None if job.peer == OURS else version(job.peer))
+    answer({"ready": time.perf_counter() - started, "version": None if job.peer == OURS else version(job.peer)})
     for line in sys.stdin:
         command, number = line.split()
         if command == "train":
-            answer(**train(steps.train, int(number), job.device))
+            answer(train(steps.train, int(number), job.device))
         else:
-            answer(**seconds_by_group(steps.train, int(number), job.device))
+            answer(seconds_by_group(steps.train, int(number), job.device))
 
 
 if __name__ == "__main__":

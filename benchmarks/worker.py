@@ -6,25 +6,21 @@ call to the result; writing the result to the job's `result` file is not timed.
 
 import gc
 import json
-import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import answers, reset_peak, resident_bytes
 from benchmarks.peers import DISTRIBUTIONS, OURS, installed_version
 from benchmarks.texts import WARM_UP, documents, write_text
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
-    # Some peers print: only the answer may go to standard output.
-    answers = os.dup(1)
-    os.dup2(2, 1)
+    job, send = json.loads(sys.argv[1]), answers()  # some peers print
     try:
         peer = job["peer"]
         if installed_version(peer) is None:
@@ -35,7 +31,7 @@ def main() -> None:
         answer = {"error": str(error)[:200]}
     except BaseException as error:  # a panic in a peer's Rust is no Exception
         answer = {"error": f"{type(error).__name__}: {error}"[:200]}
-    os.write(answers, json.dumps(answer).encode())
+    send(answer)
 
 
 def train(job: dict, folder: Path) -> dict:
@@ -164,27 +160,12 @@ def _encoder(job: dict) -> Any:
 def measured(call: Callable[[], Any]) -> tuple[Any, dict]:
     """Return the call's result and its wall-clock seconds, CPU seconds, memory before and peak memory in bytes."""
     gc.collect()
-    before = _reset_peak()
-    processor, started = time.process_time(), time.perf_counter()
+    reset_peak()
+    before, processor, started = resident_bytes(), time.process_time(), time.perf_counter()
     result = call()
     seconds = time.perf_counter() - started
     processor = time.process_time() - processor
-    return result, {"seconds": seconds, "processor": processor, "before": before, "peak": _memory("VmHWM")}
-
-
-def _reset_peak() -> int | None:
-    """Reset the peak of memory if the system can, and return the bytes held now."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _memory("VmRSS")
-
-
-def _memory(field: str) -> int | None:
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(field):
-                return int(line.split()[1]) * 1024
-    return None
+    return result, {"seconds": seconds, "processor": processor, "before": before, "peak": resident_bytes("VmHWM")}
 
 
 if __name__ == "__main__":

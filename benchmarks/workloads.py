@@ -1,11 +1,8 @@
 """The workloads of the tokenizer benchmark: each defines cases, contestants, comparisons, limits and targets."""
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import NO_TIME, NOTHING, Case, comparing_ids, comparing_merges, threads_name
+from benchmarks.cases import (
+    EQUAL,
+    NO_TIME,
+    NOTHING,
+    REFERENCE,
+    Case,
+    Patience,
+    Row,
+    best,
+    comparing_ids,
+    comparing_merges,
+    race,
+    run_job,
+    threads_name,
+)
+from benchmarks.harness import ROOT, run_command, turns
 from benchmarks.peers import DISTRIBUTIONS, OURS, environment, installed_version
 from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
 from benchmarks.peers.starting import FLOORS, PROGRAMS, program
 from benchmarks.peers.training import TRAINERS, tiktoken_spelling
-from benchmarks.race import EQUAL, REFERENCE, Patience, Row, best, race, run_job
-from benchmarks.texts import ROOT, Text, hard_texts, size_name
+from benchmarks.texts import Text, hard_texts, size_name
 
 PATTERNS = ("gpt2", "cl100k")
 READ_ONCE = "reading the bytes once"
@@ -190,26 +201,24 @@ def start(session: Session) -> None:
     case = Case(work="process start", name=f"ids of a short text, {entries} entries", rows=[*sources, *floors])
     session.begin(case)
     arguments = [ranks, json_, tiktoken_spelling("cl100k") if installed_version("tiktoken") else ""]
-    settings = os.environ | environment(max(session.threads))
+    settings = environment(max(session.threads))
     for row in sources:
         row.result = _cannot_start(row, session.vocabulary)
     able = {row: source for row, source in (sources | floors).items() if row in floors or not row.result}
-    expected = None
-    turns = 1 if session.quick else 5 * session.patience.rounds
-    for number in range(-1, turns):  # turn -1 only loads files into the page cache
-        for row, source in able.items():
-            if number > 0 and not row.runs:
-                continue  # it has failed
-            session.show(case, row)
-            answer = _start(program(source), arguments, settings)
-            if "error" in answer:
-                row.fail(answer["error"])
-                continue
-            ids = answer.pop("ids")
-            if row.peer == OURS and expected is None:
-                expected = ids
-            if number >= 0:
-                row.take(_compare_start(row, ids, expected), answer)
+    expected, rounds = None, 1 if session.quick else 5 * session.patience.rounds
+    for number, row in turns([*able], rounds, warm_up=1):  # the warm-up only loads files into the page cache
+        if number > 0 and not row.runs:
+            continue  # it has failed
+        session.show(case, row)
+        answer = _start(program(able[row]), arguments, settings)
+        if "error" in answer:
+            row.fail(answer["error"])
+            continue
+        ids = answer.pop("ids")
+        if row.peer == OURS and expected is None:
+            expected = ids
+        if number >= 0:
+            row.take(_compare_start(row, ids, expected), answer)
     case.limit, case.limit_says = min(row.minimum() for row in floors), "an empty Python program"
     for row in case.rows:
         if row.peer == OURS:
@@ -277,16 +286,11 @@ def _compare_start(row: Row, ids: list[int] | None, expected: list[int] | None) 
 
 def _start(source: str, arguments: list[str], settings: dict[str, str]) -> dict:
     """Return the seconds until a program prints its first line and the ids in it, or an `error`."""
-    words = [sys.executable, "-c", source, *arguments]
-    started = time.perf_counter()
-    with subprocess.Popen(words, cwd=ROOT, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        line = process.stdout.readline()
-        seconds = time.perf_counter() - started
-        _, errors = process.communicate()
-    if process.returncode:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        return {"error": f"ended with status {process.returncode}: {last[0]}"[:200]}
+    ran = run_command([sys.executable, "-c", source, *arguments], settings, ROOT)
+    if ran["error"]:
+        return {"error": ran["error"]}
+    line = ran["output"].partition("\n")[0]
     try:
-        return {"seconds": seconds, "ids": json.loads(line or "null")}
+        return {"seconds": ran["first_line"] or ran["seconds"], "ids": json.loads(line or "null")}
     except ValueError:
         return {"error": f"answered {line!r}, which is not a list of ids"[:200]}

@@ -48,7 +48,7 @@ def test_contestants_start_from_the_same_weights_and_reach_the_same_loss(text, t
     assert {"head and loss", "optimizer and clipping", "matrix products of the layers"} <= set(groups)
     page = (tmp_path / "cpu-float32.md").read_text(encoding="utf-8")
     if find_spec("litgpt") is None:
-        assert "| litgpt | failed: ModuleNotFoundError: No module named 'litgpt'" in page
+        assert "| litgpt | failed: ended with status 1: ModuleNotFoundError: No module named 'litgpt'" in page
     assert "at the measured read bandwidth" in page and "in seconds of the main thread" in page
     assert "All losses agree after 8 steps" in page and str(text.parent) not in page
 

@@ -11,16 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cases import Case, compare_ids, compare_merges, comparing_merges
+from benchmarks.cases import Case, Patience, Row, compare_ids, compare_merges, comparing_merges, race, run_job
+from benchmarks.harness import ROOT
 from benchmarks.peers import OURS, installed_version
 from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
 from benchmarks.peers.training import TRAINERS, bytelm
-from benchmarks.race import Patience, Row, race, run_job
 from benchmarks.texts import CUT, hard_texts, pieces, write_text
 from benchmarks.workloads import PATTERNS, _start
 from tokenizer import Tokenizer, count_pretokens
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +144,9 @@ def test_a_target_is_met_only_by_a_valid_time_of_ours():
 
 
 def test_a_program_that_ends_badly_has_no_time_to_its_ids():
-    assert _start("print([1, 2])", [], dict(os.environ))["ids"] == [1, 2]
-    assert "ended with status 1: OSError: gone" in _start("raise OSError('gone')", [], dict(os.environ))["error"]
-    assert "not a list of ids" in _start("print('a warning')", [], dict(os.environ))["error"]
+    assert _start("print([1, 2])", [], {})["ids"] == [1, 2]
+    assert "ended with status 1: OSError: gone" in _start("raise OSError('gone')", [], {})["error"]
+    assert "not a list of ids" in _start("print('a warning')", [], {})["error"]
 
 
 def test_a_quick_run_writes_json_and_markdown(text, tmp_path):
