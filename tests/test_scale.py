@@ -1,27 +1,31 @@
 """The estimates of docs/scale.md follow from the code."""
 
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.scale import PAGE, Cluster, Shape, page, step
 from lm.config import ModelConfig
 from lm.model import build_model
 from lm.optim.muon import orthogonal
 from lm.optim.optimizers import OptimizerSettings, build_optimizers
 from lm.presets import preset
 
+scale = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "docs" / "scale.py")))
 SMALL = ModelConfig(vocab_size=300, context_length=16, layers=3, width=48, heads=3)
 
 
 def test_the_page_holds_what_the_formulas_give_now():
-    text = PAGE.read_text(encoding="utf-8")
-    assert page(text) == text, "python -m benchmarks.scale brings it up to date"
+    text = scale.PAGE.read_text(encoding="utf-8")
+    assert scale.page(text) == text, "python docs/scale.py brings it up to date"
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_state_is_what_an_optimizer_holds(kind):
-    model, shape = build_model(SMALL, seed=0), Shape(SMALL)
+    model, shape = build_model(SMALL, seed=0), scale.Shape(SMALL)
     optimizers = build_optimizers(model, OptimizerSettings(kind=kind))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -32,7 +36,7 @@ def test_state_is_what_an_optimizer_holds(kind):
 
 
 def test_muon_multiplies_as_often_as_estimated():
-    shape = Shape(SMALL)
+    shape = scale.Shape(SMALL)
     with FlopCounterMode(display=False) as counter:
         for rows, columns in shape.hidden_matrices:
             orthogonal(torch.randn(1, rows, columns))
@@ -40,9 +44,9 @@ def test_muon_multiplies_as_often_as_estimated():
 
 
 def test_more_gpus_take_less_memory_and_time_but_more_gpu_hours():
-    shape = Shape(preset("gpt3-xl"))
-    few, many = Cluster(8), Cluster(64)
+    shape = scale.Shape(preset("gpt3-xl"))
+    few, many = scale.Cluster(8), scale.Cluster(64)
     memory = [sum(shape.memory("fsdp", "adamw", cluster.gpus).values()) for cluster in (few, many)]
     assert memory[1] < memory[0]
-    seconds = [step(shape, "ddp", "adamw", cluster, 0.4, sequences=8).total for cluster in (few, many)]
+    seconds = [scale.step(shape, "ddp", "adamw", cluster, 0.4, sequences=8).total for cluster in (few, many)]
     assert seconds[1] < seconds[0] < 8 * seconds[1]

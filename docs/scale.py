@@ -1,6 +1,6 @@
 """Estimate the time and memory of a long training on many GPUs: the tables of docs/scale.md.
 
-`python -m benchmarks.scale` writes the tables into that page. Nothing here is measured. The constants below are
+`python docs/scale.py` writes the tables into that page. Nothing here is measured. The constants below are
 a published measurement, data sheets and assumptions. Everything else follows from them and from the model's modules,
 as `bytelm params` counts them.
 """
@@ -21,8 +21,8 @@ from lm.optim.optimizers import OptimizerKind, partition
 from lm.presets import preset
 from pipelines.training.machine import TABULATED
 
-PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
-BEGIN, END = "<!-- begin: written by python -m benchmarks.scale -->", "<!-- end -->"
+PAGE = Path(__file__).with_name("scale.md")
+BEGIN, END = "<!-- begin: written by python docs/scale.py -->", "<!-- end -->"
 
 MODEL, TOKENS, BATCH_TOKENS = "gpt3-xl", 100e9, 2**20
 MEASURED = ("gpt2", 490_000, "H200")  # model, tokens/s, GPU
