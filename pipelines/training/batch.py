@@ -115,9 +115,9 @@ def to_device(parts: Mapping[str, Array], device: torch.device) -> dict[str, Ten
 
     A GPU gets them in one asynchronous copy from pinned memory; a copy from pageable memory would wait for its queue.
     """
-    if device.type != "cuda":
-        return {name: torch.from_numpy(part).to(device) for name, part in parts.items()}
-    return unpacked(packed(parts, pin=True).to(device, non_blocking=True), parts)
+    if device.type == "cpu":
+        return {name: torch.from_numpy(part) for name, part in parts.items()}
+    return unpacked(packed(parts, pin=device.type == "cuda").to(device, non_blocking=True), parts)
 
 
 def packed(parts: Mapping[str, Array], *, pin: bool) -> Tensor:

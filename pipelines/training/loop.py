@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lm.model import LanguageModel
 from lm.optim.averaging import WeightAverage
@@ -77,6 +78,7 @@ class Trainer:
         model.train()
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
+        self._may_skip = config.nonfinite == "skip" or self.loss_scale.enabled
         # Compiled blocks have one shape, so they are compiled once; but a batch that grows has many.
         self._one_shape = config.compile and isinstance(data, BlockData) and not config.batch_tokens_start
         every_position = self._one_shape and model.config.architecture != "encoder"
@@ -176,21 +178,13 @@ class Trainer:
         examples, tokens = self.data.size(self.at.consumed, self.at.tokens)
         lr, weight_decay = self._schedule(tokens)
         weight = max(1.0, self.parallel.sum(float(batch.weights.sum())))
-        batch, scale = self._shaped(batch), self.loss_scale.factor()
-        total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, weight, scale)
-        self.loss_scale.unscale(self.optimizers)
-        total_norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
-        may_skip = self.config.nonfinite == "skip" or self.loss_scale.enabled
-        if not may_skip:  # a GPU works on the update while the host waits for the loss
-            self.parallel.update(self.optimizers)
-        loss, norm = self.parallel.sum(float(total)), float(total_norm)
+        total, total_norm = self.queue_step(batch, weight)
+        loss, norm = self.parallel.sum(float(total)), float(total_norm)  # the only wait for the device
         overflowed = self.loss_scale.overflowed(loss, norm)
         finite = math.isfinite(loss) and math.isfinite(norm)
-        if finite and may_skip:
-            self.parallel.update(self.optimizers)
+        if finite and self._may_skip:
+            self._update()
         self.optimizers.zero_grad()
-        if finite and self.average is not None:
-            self.average.update(self.model)
         self.at.step += 1
         self.at.tokens += tokens
         self.at.consumed += examples
@@ -202,6 +196,27 @@ class Trainer:
         else:
             skip_or_raise(self.at, self.config.nonfinite, loss, lr)
         return Step(loss, lr, weight_decay, tokens)
+
+    def queue_step(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
+        """Queue the work of one step on a batch; return this rank's part of the loss, and the gradient's norm.
+
+        Both are scalars that the device may still compute: nothing here waits for it, so a GPU works on the update
+        while the host waits for the loss. If the recipe skips steps, the caller updates, after it has read both.
+        `weight`: the sum of the batch's weights over all ranks.
+        """
+        batch, scale = self._shaped(batch), self.loss_scale.factor()
+        total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, weight, scale)
+        self.loss_scale.unscale(self.optimizers)
+        norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
+        if not self._may_skip:
+            self._update()
+        return total, norm
+
+    def _update(self) -> None:
+        """Update the weights, and their average if the run has one."""
+        self.parallel.update(self.optimizers)
+        if self.average is not None:
+            self.average.update(self.model)
 
     def _schedule(self, batch_tokens: int) -> tuple[float, float]:
         """Set the learning rate and weight decay of a step on `batch_tokens` tokens; return them."""

@@ -25,28 +25,35 @@ def peers(tmp_path_factory, tokenizer_folder):
 
 
 @pytest.fixture(scope="session")
-def trained_t5(tmp_path_factory, small_recipe, text_folder):
-    """Return the run folder of a small encoder-decoder for span corruption."""
+def sentinel_dataset(tmp_path_factory, text_folder):
+    """Return a dataset of `text_folder` in blocks of 32 tokens, with a tokenizer that has sentinels."""
     from pipelines.build_dataset import build_dataset
-    from pipelines.pretrain import pretrain
     from pipelines.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("t5")
     train_tokenizer([str(text_folder)], vocab_size=512, sentinels=20, out=folder / "tok")
     build_dataset([str(text_folder)], tokenizer=folder / "tok", context_length=32, out=folder / "data")
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def trained_t5(sentinel_dataset, small_recipe):
+    """Return the run folder of a small encoder-decoder for span corruption."""
+    from pipelines.pretrain import pretrain
+
     model = replace(
         small_recipe.model, architecture="encoder-decoder", positions="relative", norm="rmsnorm", bias=False
     )
     recipe = replace(small_recipe, objective="span-corruption", model=model)
-    assert pretrain(recipe, data=folder / "data", out=folder / "run") == 0
-    return folder / "run"
+    out = sentinel_dataset.with_name("run")
+    assert pretrain(recipe, data=sentinel_dataset, out=out) == 0
+    return out
 
 
 @pytest.fixture(scope="session")
-def trained_translator(tmp_path_factory, small_recipe):
-    """Return the run folder of an encoder-decoder trained on pairs, with a context of 32."""
+def pair_dataset(tmp_path_factory):
+    """Return a dataset of 380 pairs for training and 20 for validation."""
     from pipelines.build_dataset import build_dataset
-    from pipelines.pretrain import pretrain
     from pipelines.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("translator")
@@ -57,7 +64,16 @@ def trained_translator(tmp_path_factory, small_recipe):
     corpus = [str(folder / "numbers.*.jsonl")]
     train_tokenizer(corpus, pairs=("en", "de"), vocab_size=270, out=folder / "tok")
     build_dataset(corpus, pairs=("en", "de"), tokenizer=folder / "tok", out=folder / "data")
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def trained_translator(pair_dataset, small_recipe):
+    """Return the run folder of an encoder-decoder trained on pairs, with a context of 32."""
+    from pipelines.pretrain import pretrain
+
     model = replace(small_recipe.model, architecture="encoder-decoder")
     recipe = replace(small_recipe, objective="sequence-pairs", model=model)
-    assert pretrain(recipe, data=folder / "data", out=folder / "run") == 0
-    return folder / "run"
+    out = pair_dataset.with_name("run")
+    assert pretrain(recipe, data=pair_dataset, out=out) == 0
+    return out
