@@ -69,9 +69,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from importlib.metadata import version
+        from pipelines import own_version
 
-        return version("bytelm")
+        return own_version()
     if name not in __all__:
         raise AttributeError(f"module 'bytelm' has no attribute {name!r}")
     from importlib import import_module

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
+from pipelines import own_version
 from pipelines.cli.errors import UsageError, complain, one_sentence
 from pipelines.cli.stdout import STDOUT, Stdout
 
@@ -132,9 +133,7 @@ def _unknown(verb: str) -> int:
 
 
 def _version() -> str:
-    from importlib.metadata import version
-
-    return f"bytelm {version('bytelm')}\n"
+    return f"bytelm {own_version()}\n"
 
 
 def _printed(text: str) -> int:

@@ -1,8 +1,8 @@
 """The model card of an export: the model, its data, tokenizer and numbers, and how to load it."""
 
-from importlib.metadata import version
 from typing import Any
 
+from pipelines import own_version
 from pipelines.cli.escapes import safe
 from pipelines.evaluation.numbers import in_words, rows_of
 from pipelines.files import read_json
@@ -27,7 +27,7 @@ def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) 
     parts = [
         f"---\nlibrary_name: {library}\npipeline_tag: {TASKS[model.architecture]}\ntags:\n- bytelm\n---",
         f"# {run.name}",
-        f"A transformer ({model.architecture}) of {parameters:,} parameters, {origin} by bytelm {version('bytelm')}: "
+        f"A transformer ({model.architecture}) of {parameters:,} parameters, {origin} by bytelm {own_version()}: "
         f"{shape}, {model.positions} positions.",
         f"## How to load it\n\n```python\n{loading}\n```",
         f"## Data\n\n{_data(run)}" + (f" The model saw {tokens:,} tokens." if tokens else ""),

@@ -3,17 +3,18 @@
 import os
 import platform
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
+
+from pipelines import own_version
 
 
 def provenance(device: torch.device | None = None) -> dict[str, str]:
     """Return the date in UTC, the versions of bytelm, Python and torch and, with a `device`, the hardware."""
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "version": version("bytelm"),
+        "version": own_version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }

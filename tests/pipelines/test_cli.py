@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -16,6 +17,7 @@ from lm.presets import PRESETS
 from pipelines.cli.dispatch import main
 from pipelines.cli.parsing import one_line
 from pipelines.run.recipe import recipe_names
+from tests.conftest import BYTELM, REPOSITORY
 
 
 def complaints(errors):
@@ -441,3 +443,18 @@ def test_reading_options_work_on_the_command_line(in_process, tmp_path):
     refused = in_process("corpus", "show", "text", *options[:-2])
     assert refused.returncode == 1
     assert "long.md is longer when decompressed or decoded, above the limit of 2,000 bytes a document" in refused.stderr
+
+
+def test_the_package_is_the_command_for_a_source_folder_that_is_not_installed(tmp_path):
+    command, module = (
+        subprocess.run([*words, "--help"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        for words in ([BYTELM], [sys.executable, "-m", "pipelines"])
+    )
+    assert module.stdout == command.stdout
+    for source in ("pyproject.toml", "pipelines/__init__.py"):
+        (tmp_path / source).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / source, tmp_path / source)
+    code = "import pipelines; print(pipelines.own_version())"
+    words = [sys.executable, "-S", "-c", code]  # without site-packages
+    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert f'version = "{found.stdout.strip()}"' in (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
