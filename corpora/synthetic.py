@@ -89,6 +89,24 @@ class MarkovSource:
         distributions: np.ndarray = self.table[self._context_numbers(last)]
         return distributions
 
+    def block_entropy_bits(self, n: int) -> float:
+        """Return the entropy of n consecutive symbols, n >= 1, in bits: that of a context, and then the rate."""
+        if n >= self.order:
+            return float(_row_entropies(self.stationary[None])[0]) + (n - self.order) * self.entropy_rate_bits
+        firsts = self.stationary.reshape(self.symbols**n, -1).sum(axis=1)
+        return float(_row_entropies(firsts[None])[0])
+
+    def mutual_information_bits(self, distance: int) -> float:
+        """Return the mutual information in bits of two symbols at a distance of at least 1."""
+        if self.order == 0:
+            return 0.0
+        last = np.arange(len(self.stationary)) % self.symbols
+        membership = last[:, None] == np.arange(self.symbols)
+        steps = np.linalg.matrix_power(_transition(self.table, self.order), distance)
+        joint = membership.T @ (self.stationary[:, None] * steps) @ membership
+        symbols = joint.sum(axis=1)
+        return float(2 * _row_entropies(symbols[None])[0] - _row_entropies(joint.reshape(1, -1))[0])
+
     def sample(self, n: int, generator: np.random.Generator) -> np.ndarray:
         """Return n symbols, uint8. The first ones are from the stationary distribution."""
         symbols, contexts = self.symbols, len(self.stationary)
@@ -253,17 +271,24 @@ def _cumulative(table: np.ndarray) -> np.ndarray:
     return cumulative
 
 
-def _stationary(table: np.ndarray, order: int) -> np.ndarray:
-    """Return the stationary distribution over contexts: solve pi P = pi, one equation replaced by sum(pi) = 1.
+def _transition(table: np.ndarray, order: int) -> np.ndarray:
+    """Return the transition matrix P (contexts, contexts) of a chain of order at least 1.
 
     From context c = (s_1 ... s_k) the chain moves to (s_2 ... s_k, s) with probability p(s | c).
     """
     contexts, symbols = table.shape
-    if order == 0:
-        return np.ones(1)
     transition = np.zeros((contexts, contexts))
     here = np.arange(contexts)[:, None]
     transition[here, (here * symbols + np.arange(symbols)) % contexts] = table
+    return transition
+
+
+def _stationary(table: np.ndarray, order: int) -> np.ndarray:
+    """Return the stationary distribution over contexts: solve pi P = pi, one equation replaced by sum(pi) = 1."""
+    contexts = len(table)
+    if order == 0:
+        return np.ones(1)
+    transition = _transition(table, order)
     equations = transition.T - np.eye(contexts)
     equations[-1] = 1.0
     right = np.zeros(contexts)

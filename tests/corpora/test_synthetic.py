@@ -167,3 +167,24 @@ def test_sampling_four_megabytes_takes_seconds_of_cpu_time():
 def test_an_invalid_source_or_context_is_refused(make, complaint):
     with pytest.raises(ValueError, match=complaint):
         make()
+
+
+@pytest.mark.parametrize(("order", "symbols"), [(0, 3), (1, 3), (2, 3), (3, 2)])
+def test_block_entropies_and_mutual_information_are_those_of_all_sequences(order, symbols):
+    source = MarkovSource(order, symbols, seed=order, concentration=1.0)
+    length = 6
+    sequences = np.array(list(itertools.product(range(symbols), repeat=length)))
+    contexts = sequences[:, :order] @ (symbols ** np.arange(order)[::-1])
+    probabilities = source.stationary[contexts]
+    for place in range(order, length):
+        followers = source.conditional(sequences[:, :place])
+        probabilities = probabilities * followers[np.arange(len(sequences)), sequences[:, place]]
+    grid = probabilities.reshape((symbols,) * length)
+    for n in range(1, length + 1):
+        block = grid.sum(axis=tuple(range(n, length)))
+        assert source.block_entropy_bits(n) == pytest.approx(-float((block * np.log2(block)).sum()))
+    for distance in range(1, length):
+        joint = grid.sum(axis=tuple(set(range(length)) - {0, distance}))
+        independent = np.outer(joint.sum(axis=1), joint.sum(axis=0))
+        information = float((joint * np.log2(joint / independent)).sum())
+        assert source.mutual_information_bits(distance) == pytest.approx(information, abs=1e-12)

@@ -1,0 +1,59 @@
+"""Divergences between two texts: of their smoothed unigrams and bigrams, in bits.
+
+Unigrams have add-one smoothing, and bigrams Witten-Bell smoothing over them (`lm.analysis.baselines`), so that both
+divergences are finite. The divergence of bigrams is that of the joint distributions p(a, b) = p(a) p(b | a).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lm.analysis import text_kernels
+from lm.analysis.baselines import Bigram, Unigram
+from lm.analysis.distributions import js, kl
+from lm.analysis.mutual_information import SYMBOLS
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """D(text || other), D(other || text) and the Jensen-Shannon divergence (0 to 1), in bits."""
+
+    kl: float
+    reverse_kl: float
+    js: float
+
+
+def text_divergences(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Divergence, Divergence]:
+    """Return the divergences of unigrams and of bigrams of two texts (ids, offsets), each with numbers of one alphabet.
+
+    ids (N,) unsigned integers; offsets (D + 1,) int64. Bigrams are of the 255 most frequent symbols of both texts
+    together and "other", if there are more than 256.
+    """
+    size = 1 + max(int(ids.max(initial=0)) for ids, _ in (first, second))
+    counts = [np.bincount(ids, minlength=size) for ids, _ in (first, second)]
+    order = np.argsort(-(counts[0] + counts[1]), kind="stable")
+    place = np.empty(size, dtype=np.int64)
+    place[order] = np.arange(size)
+    few = np.minimum(place, SYMBOLS - 1).astype(np.uint8)
+    joints = [_bigrams(few[ids], offsets, min(size, SYMBOLS)) for ids, offsets in (first, second)]
+    return _divergence(*(Unigram(each).probabilities for each in counts)), _divergence(*joints)
+
+
+def _bigrams(ids: Array, offsets: Array, symbols: int) -> Array:
+    """Return the smoothed p(a, b), (K, K) float64."""
+    pairs = np.zeros((symbols, symbols), dtype=np.int64)
+    text_kernels.count_pairs(ids, offsets, 1, pairs)
+    unigram = Unigram(np.bincount(ids, minlength=symbols))
+    keys = np.flatnonzero(pairs)
+    bigram = Bigram(keys, pairs.ravel()[keys], unigram)
+    previous, following = np.divmod(np.arange(symbols * symbols), symbols)
+    joint: Array = unigram.probabilities[previous] * np.exp(-bigram.nll(previous, following))
+    joint /= joint.sum()  # 1 but for rounding
+    return joint
+
+
+def _divergence(p: Array, q: Array) -> Divergence:
+    return Divergence(kl=kl(p, q), reverse_kl=kl(q, p), js=js(p, q))
