@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from inspect import unwrap
+from itertools import starmap
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -16,7 +18,6 @@ from lm.optim.muon import Muon, Spread
 
 OptimizerKind = Literal["adamw", "muon"]
 Item = TypeVar("Item")
-FUSED = ("cpu", "cuda")  # devices with a kernel for all of AdamW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,7 @@ def _build_share(
 ) -> list[torch.optim.Optimizer]:
     """Return AdamW for `decayed` and `undecayed`, and Muon for `hidden`; no optimizer for an empty list.
 
-    AdamW is one fused kernel where every supported torch has it. On the CPU that takes a third of the time of the loop
+    AdamW is one fused kernel if torch has it. On the CPU that takes a third of the time of the loop
     for a step of a 14M-parameter model.
     """
     parts: list[torch.optim.Optimizer] = []
@@ -146,12 +147,25 @@ def _build_share(
             {"params": decayed, "weight_decay": settings.weight_decay},
             {"params": undecayed, "weight_decay": 0.0},
         ]
-        betas, fused = (settings.beta1, settings.beta2), all(p.device.type in FUSED for p in (*decayed, *undecayed))
+        kinds = {(parameter.device, parameter.dtype) for parameter in (*decayed, *undecayed)}
+        betas, fused = (settings.beta1, settings.beta2), all(starmap(has_fused_adamw, kinds))
         parts.append(AdamW(groups, lr=settings.lr, betas=betas, eps=settings.eps, fused=fused or None))
     if hidden:
         lr = settings.muon_lr or settings.lr
         parts.append(Muon(hidden, lr, settings.weight_decay, settings.muon_momentum, *muon))
     return parts
+
+
+@cache
+def has_fused_adamw(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether torch's fused AdamW steps parameters of this kind; torch refuses others only when they step."""
+    parameter = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
+    parameter.grad = torch.zeros_like(parameter)
+    try:
+        AdamW([parameter], fused=True).step()
+    except RuntimeError:  # NotImplementedError is one
+        return False
+    return True
 
 
 def partition(model: nn.Module, muon: bool) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

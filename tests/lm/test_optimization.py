@@ -11,7 +11,7 @@ from lm.config import ModelConfig
 from lm.model import build_model
 from lm.optim.averaging import WeightAverage
 from lm.optim.muon import Muon, orthogonal
-from lm.optim.optimizers import OptimizerSettings, build_optimizers, partition
+from lm.optim.optimizers import OptimizerSettings, build_optimizers, has_fused_adamw, partition
 from lm.optim.schedules import batch_size, inverse_sqrt, multiplier, trapezoid, warmup_cosine, weight_decay_multiplier
 
 SMALL = ModelConfig(vocab_size=50, layers=2, width=16, heads=2, positions="learned")
@@ -34,6 +34,23 @@ def test_groups_partition_the_parameters_and_only_matrices_decay(architecture, m
     assert "embedding.weight" in decayed
     assert all(".blocks." in name and name.endswith("weight") for name in hidden)
     assert any("mlp.up" in name for name in (hidden if muon else decayed))
+
+
+@pytest.mark.parametrize(("device", "fused"), [("cpu", True), ("meta", False)])
+def test_adamw_is_fused_where_torch_steps_it(device, fused):
+    """torch makes a fused AdamW for any device, and refuses some at the first step; "meta" is one of these."""
+    model = build_model(SMALL, seed=0).to(device)
+    optimizers = build_optimizers(model, OptimizerSettings())
+    assert [bool(group["fused"]) for group in optimizers.param_groups] == [fused] * 2
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizers.step()
+    assert all(state["step"] == 1 for _, state in optimizers.state() if not state["step"].is_meta)
+
+
+def test_adamw_is_not_fused_for_a_dtype_without_a_kernel():
+    assert has_fused_adamw(torch.device("cpu"), torch.bfloat16)
+    assert not has_fused_adamw(torch.device("cpu"), torch.float8_e4m3fn)
 
 
 def test_first_adamw_step_has_the_size_of_the_learning_rate_and_decays_matrices():
