@@ -138,8 +138,8 @@ def _build_share(
 ) -> list[torch.optim.Optimizer]:
     """Return AdamW for `decayed` and `undecayed`, and Muon for `hidden`; no optimizer for an empty list.
 
-    AdamW is one fused kernel if torch has it. On the CPU that takes a third of the time of the loop
-    for a step of a 14M-parameter model.
+    AdamW is one fused kernel if torch has it. On the CPU that takes a third of the time of the loop for a step of a
+    14M-parameter model.
     """
     parts: list[torch.optim.Optimizer] = []
     if decayed or undecayed:

@@ -304,11 +304,11 @@ class Trainer:
         Micro-batches of one shape are made as even as their number allows.
         """
         rows = self.config.micro_batch or DEFAULT_MICRO_BATCH
-        if not self.config.micro_batch and self.device.type != "cpu" and isinstance(self.data, BlockData):
+        if not self.config.micro_batch and self.device.type == "cuda" and isinstance(self.data, BlockData):
             batch = self.data.step(0, self.config.batch_warmup_tokens)  # as large as batches become
             # The smallest over all ranks, because ranks share out validation by it.
             rows = -self.parallel.max(-largest_micro_batch(loss, batch, self.model))
-            say(f"micro-batches of {rows:,} {self.data.unit}, as many as fit the memory")
+            say(f"micro-batches of {rows:,} {self.data.unit}, as large as is faster and fits the memory")
         if not self._one_shape:
             return rows
         rank_rows = even(self.data.size(0, 0)[0], self.parallel.world_size)

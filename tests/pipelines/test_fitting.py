@@ -1,6 +1,10 @@
 """Training finds the largest micro-batch that fits in memory."""
 
+import os
 import re
+import subprocess
+import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipelines.pretrain import pretrain
 from pipelines.training.batch import Batch
-from pipelines.training.loss import OPTIMIZER_NUMBERS, even, largest_micro_batch
+from pipelines.training.loss import OPTIMIZER_NUMBERS, even, largest_micro_batch, leave_a_tenth
 from tests.pipelines.training_cases import with_train
 
 
@@ -34,6 +38,62 @@ def test_a_batch_is_cut_into_as_few_even_parts_as_fit_and_no_gradient_is_left(ro
     assert found == max([size for parts in range(1, rows + 1) if (size := even(rows, parts)) <= room], default=1)
     assert model.weight.grad is None
     assert len(tried) <= 2 * rows.bit_length()
+
+
+@given(rows=st.integers(1, 300), capacity=st.integers(2, 300))
+def test_a_tenth_of_the_memory_stays_free(rows, capacity):
+    """A device of which every row takes one unit; the model asks for no more than nine tenths."""
+    model, peak = torch.nn.Linear(4, 4), [0]
+
+    def nats(batch):
+        peak[0] = len(batch.inputs)
+        return model(torch.from_numpy(batch.inputs).float()).sum()
+
+    def leave_room(device):
+        if 10 * peak[0] > 9 * capacity:
+            raise torch.OutOfMemoryError("out of memory")
+
+    found = largest_micro_batch(nats, batch_of(rows), model, leave_room)
+    fitting = [size for parts in range(1, rows + 1) if 10 * (size := even(rows, parts)) <= 9 * capacity]
+    assert found == max(fitting, default=1)
+    assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("source", [False, True])
+def test_micro_batches_have_at_most_65536_positions(source):
+    model = torch.nn.Linear(1024, 1)
+    inputs = np.ones((200, 1024), np.int64)
+    batch = Batch(inputs, inputs, inputs, inputs if source else None)
+    rows = largest_micro_batch(lambda part: model(torch.from_numpy(part.inputs).float()).sum(), batch, model)
+    assert rows == (29 if source else 50)  # 200 rows in the fewest even parts of at most 32 or 64
+    longer = Batch(*(np.ones((3, 70_000), np.int64) for _ in range(3)))
+    assert largest_micro_batch(lambda part: model.weight.sum(), longer, model) == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_peak_of_nine_tenths_of_a_gpu_is_too_much():
+    device, megabytes = torch.device("cuda"), 1 << 20
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1000 * megabytes / torch.cuda.mem_get_info()[1])
+    try:
+        for taken, fits in ((850, True), (930, False)):
+            torch.cuda.reset_peak_memory_stats()
+            torch.empty(taken * megabytes, dtype=torch.uint8, device=device)
+            with nullcontext() if fits else pytest.raises(torch.OutOfMemoryError):
+                leave_a_tenth(device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_allocator_gets_segments_that_grow_unless_the_user_set_it(name):
+    code = (
+        "import os, pipelines; print(os.environ.get('PYTORCH_ALLOC_CONF'), os.environ['PYTORCH_ENABLE_MPS_FALLBACK'])"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTORCH_")}
+    for mine, expected in (({}, "expandable_segments:True"), ({name: "backend:native"}, None)):
+        there = subprocess.run([sys.executable, "-c", code], env=environment | mine, capture_output=True, text=True)
+        assert there.stdout.split() == [str(mine.get("PYTORCH_ALLOC_CONF", expected)), "1"]
 
 
 def test_memory_is_reserved_for_the_optimizer(monkeypatch):
