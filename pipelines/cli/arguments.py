@@ -32,7 +32,7 @@ Checkpoint = Annotated[
         metavar="NAME", help="Checkpoint of the run: newest, best (lowest validation loss), or the number of a step."
     ),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="Device to compute on.")]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], tyro.conf.arg(help="Device to compute on.")]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
     tyro.conf.arg(help="Dtype of activations and matrix products; auto is the fastest of this machine."),

@@ -69,8 +69,8 @@ def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, aga
 def measure(plan: Plan) -> dict[str, Any]:
     """Score the splits of a plan, add them to evaluation.json, and return its contents."""
     run, dataset, options = plan.run, plan.dataset, plan.options
-    trained = load_trained(run, options.device, options.dtype, options.checkpoint)
-    other = load_trained(plan.other, options.device, options.dtype).model if plan.other else None
+    trained = load_trained(run, options.device, options.dtype, options.checkpoint, needs="float64")
+    other = load_trained(plan.other, options.device, options.dtype, needs="float64").model if plan.other else None
     scorer = SplitScorer(plan, trained, other)
     sources = {
         "checkpoint": trained.checkpoint.name,

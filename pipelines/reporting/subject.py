@@ -83,7 +83,7 @@ def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: st
     run = Run(folder)
     # Read the files first, so that a damaged one is reported before the model is loaded.
     metrics, evaluations = run.metrics(), evaluations_of(run.evaluation())
-    model = load_trained(run).model
+    model = load_trained(run, needs="float64").model
     doing(f"looking at {run.name}")
     return Subject(
         run,

@@ -108,7 +108,7 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
         model.load_state_dict(load(weights))
     except (SafetensorError, RuntimeError):
         raise ValueError(f"{folder / WEIGHTS} is damaged or of another model: run bytelm finetune again") from None
-    machine = choose_machine(device, dtype)
+    machine = choose_machine(device, dtype, needs="float64")
     model.body.compute_dtype = machine.dtype
     fingerprint = facts.get("tokenizer_fingerprint")
     tok = checked_tokenizer(folder, fingerprint) if fingerprint else Tokenizer.load(folder)

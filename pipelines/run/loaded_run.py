@@ -85,7 +85,7 @@ def load_run(
     Args:
         path: Folder of the run.
         checkpoint: newest, best (the lowest validation loss), or the number of a step.
-        device: auto, cpu or cuda.
+        device: auto, cpu, cuda or mps.
         dtype: Dtype of activations and matrix products: float32, bfloat16 or auto.
     """
     run = Run(path)

@@ -19,14 +19,17 @@ class Trained:
     checkpoint: Path
 
 
-def load_trained(run: Run, device: str = "auto", dtype: str = "float32", checkpoint: str = "newest") -> Trained:
+def load_trained(
+    run: Run, device: str = "auto", dtype: str = "float32", checkpoint: str = "newest", needs: str = ""
+) -> Trained:
     """Return the model of a checkpoint, with averaged weights if the run averages them.
 
     `checkpoint` is "newest" (the newest whole one), "best" (the lowest validation loss), or the number of a step.
-    Raises ValueError if there is no such checkpoint, or if config.toml does not match it.
+    `needs`: see `choose_machine`. Raises ValueError if there is no such checkpoint, or if config.toml does not
+    match it.
     """
     doing("loading the model")
-    machine = choose_machine(device, dtype)
+    machine = choose_machine(device, dtype, needs=needs)
     folder, weights = load_weights(run.folder, run.settings, checkpoint)
     model = build_model(run.recipe.model, seed=0)
     set_weights(folder, model, weights)

@@ -307,10 +307,12 @@ def _optimizer_state(model: torch.nn.Module, optimizers: Optimizers | None) -> d
 
 
 def _rng_state(parallel: OneProcess) -> dict[str, Tensor]:
-    """Return the generators' states of all ranks: `cpu`, and `cuda` on a GPU; rank n > 0 appends `.n`."""
+    """Return the generators' states of all ranks: `cpu`, and `cuda` or `mps` of a GPU; rank n > 0 appends `.n`."""
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
+    if torch.backends.mps.is_available():
+        state["mps"] = torch.mps.get_rng_state()
     gathered = {name: parallel.all_gather(local) for name, local in state.items()}
     return {f"{name}.{n}" if n else name: each for name, states in gathered.items() for n, each in enumerate(states)}
 
@@ -324,6 +326,8 @@ def _set_rng_state(saved: Mapping[str, Tensor], parallel: OneProcess) -> None:
         torch.set_rng_state(states[f"cpu{suffix}"])
     if f"cuda{suffix}" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states[f"cuda{suffix}"])
+    if f"mps{suffix}" in states and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(states[f"mps{suffix}"])
 
 
 def _write(path: Path, contents: bytes) -> str:

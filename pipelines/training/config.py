@@ -11,7 +11,7 @@ from typing import Literal
 from lm.optim.schedules import multiplier, weight_decay_multiplier
 
 OptimizerKind = Literal["adamw", "muon"]
-Device = Literal["auto", "cpu", "cuda"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 # Fields that may change when a run resumes. Except for rounding, they change neither the data order nor the objective.
@@ -43,7 +43,7 @@ class TrainConfig:
     """Tokens of training over which batches grow."""
     micro_batch: int = 16
     """Blocks or pairs in one forward pass; gradients accumulate over a batch. 0: as many blocks as fit a GPU's memory,
-    or 16 on a CPU and for pairs. With compile, a batch of blocks is cut evenly."""
+    of at most 65,536 positions, or 16 on other devices and for pairs. With compile, a batch of blocks is cut evenly."""
     sampling: Literal["permutation", "crops"] = "permutation"
     """permutation: every block once an epoch, in an order drawn by (seed, epoch). crops: blocks at random offsets."""
     lr: float = 1e-3

@@ -142,7 +142,7 @@ class ClassificationTask:
         special = text_ids(self.run, tok).special
         edges = special[CLS], special[SEP]
         start = None if scratch else load_trained(self.run, "cpu")
-        machine = choose_machine(config.device, config.dtype)
+        machine = choose_machine(config.device, config.dtype, needs="float64")
         shape = replace(self.run.recipe.model, dropout=config.dropout)
         pretrained = start.model if start else None
         model = build_classifier(shape, len(self.labels), config.seed, config.pooling, pretrained)

@@ -15,6 +15,7 @@ import torch
 
 from lm.attention.backends import fastest
 from lm.config import ModelConfig
+from pipelines.cli.display import say
 from pipelines.training.config import Device, Dtype, TrainConfig
 
 # Dense operations per second of the matrix units in bfloat16 (float16 without bfloat16), from data sheets, by the names
@@ -44,6 +45,9 @@ VARIANTS = re.compile(r"\b(Laptop|Max-Q|MIG|Ti|SUPER|D)\b")
 TENSOR_CORES = (7, 0)  # compute capability of the first GPUs with matrix units for float16
 
 MOST_SECONDS = 0.1  # of one matrix product in a measurement
+
+GPUS = ("cuda", "mps")  # in the order of preference
+GPU_NAMES = {"cuda": "GPU", "mps": "Apple GPU"}
 
 # bfloat16 must be this much faster than float32 to be worth its rounding.
 WORTHWHILE = 1.3
@@ -85,18 +89,23 @@ class Machine:
         return {name: round(flops / peak, 4) for name, peak in peaks.items() if peak}
 
 
-def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False) -> Machine:
+def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False, needs: str = "") -> Machine:
     """Return the requested device and dtype; "auto" is a GPU if there is one, and bfloat16 if it is faster.
 
     `half`: whether "auto" may be float16 on a GPU with matrix units for it but no bfloat16 (Volta, Turing); training in
-    float16 must scale the loss. Raises ValueError for "cuda" without a GPU.
+    float16 must scale the loss. `needs` names a feature that the caller needs and Apple GPUs ("mps") lack, if any.
+    Raises ValueError for a GPU that is not there or lacks that.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but PyTorch sees no GPU here: give cpu or auto")
-    chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    if device == "auto":
+        device = next(kind for kind in (*GPUS, "cpu") if is_available(kind) and not (needs and kind == "mps"))
+    if not is_available(device):
+        raise ValueError(f"device is '{device}', but PyTorch sees no {GPU_NAMES[device]} here: give cpu or auto")
+    if device == "mps" and needs:
+        raise ValueError(f"device is 'mps', but this needs {needs}, which Apple GPUs lack: give cpu or auto")
+    chosen = torch.device(device)
     if dtype != "auto":
         return Machine(chosen, getattr(torch, dtype), f"{_describe(chosen)}, {dtype} as asked")
-    if chosen.type == "cuda":
+    if chosen.type in GPUS:
         best, why = _best_on_gpu(chosen, half)
         return Machine(chosen, best, f"{_describe(chosen)}, {why}")
     fast, plain = _core_flops(torch.bfloat16), _core_flops(torch.float32)
@@ -115,7 +124,13 @@ def with_peaks(machine: Machine) -> Machine:
         tabulated = None  # tabulated float32 leaves out tensor cores, or means TF32
     # On a busy CPU one measurement in a dozen is far too low.
     tries, size = (1, 8192) if on_gpu else (3, 1024)
-    measured = max(matmul_flops(machine.dtype, size, machine.device) for _ in range(tries))
+    measured = None
+    try:
+        measured = max(matmul_flops(machine.dtype, size, machine.device) for _ in range(tries))
+    except torch.OutOfMemoryError:
+        say(f"{_describe(machine.device)} has too little free memory to measure its speed: no mfu_measured")
+    if on_gpu:
+        torch.cuda.empty_cache()  # training and other processes need the memory
     return replace(machine, peak_flops=tabulated, measured_flops=measured)
 
 
@@ -167,8 +182,8 @@ def cores_per_operation(count: int) -> Iterator[None]:
 def _product_seconds(a: torch.Tensor, b: torch.Tensor) -> float:
     started = time.perf_counter()
     a @ b
-    if a.device.type == "cuda":
-        torch.cuda.synchronize(a.device)
+    if a.device.type in GPUS:
+        getattr(torch, a.device.type).synchronize()
     return time.perf_counter() - started
 
 
@@ -279,6 +294,9 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 def _best_on_gpu(device: torch.device, half: bool) -> tuple[torch.dtype, str]:
     """Return the dtype for "auto", and why."""
+    if device.type == "mps":
+        best = torch.bfloat16 if _multiplies(device, torch.bfloat16) else torch.float32
+        return best, str(best).removeprefix("torch.")
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.bfloat16, "bfloat16"
     if half and torch.cuda.get_device_capability(device) >= TENSOR_CORES:
@@ -286,7 +304,25 @@ def _best_on_gpu(device: torch.device, half: bool) -> tuple[torch.dtype, str]:
     return torch.float32, "float32, since it has no bfloat16"
 
 
+def is_available(kind: str) -> bool:
+    """Return whether PyTorch computes on devices of this kind here; "auto" always does."""
+    if kind == "mps":
+        return torch.backends.mps.is_available()
+    return kind != "cuda" or torch.cuda.is_available()
+
+
+def _multiplies(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether the device multiplies matrices of this dtype."""
+    try:
+        ones = torch.ones(2, 2, dtype=dtype, device=device)
+        return bool((ones @ ones).float().sum() == 8)
+    except (RuntimeError, TypeError):  # torch raises both for dtypes that a device lacks
+        return False
+
+
 def _describe(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return "Apple GPU"
     return f"CPU, {torch.get_num_threads()} of {os.cpu_count()} cores"

@@ -6,8 +6,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from lm.model import build_model
 from pipelines.cli.display import answer, quantity, say
 from pipelines.cli.waiting import doing
@@ -26,6 +24,7 @@ from pipelines.training.machine import (
     choose_machine,
     cores_per_operation,
     freed_memory_returned,
+    is_available,
     precision,
     precision_line,
     with_peaks,
@@ -169,11 +168,13 @@ def _machine(recipe: Recipe, out: Path, parallel: OneProcess) -> Machine:
         return choose_machine(device, dtype, half=True)
     resumed = (out / "config.toml").exists()
     decided = Run(out).recipe.train if resumed else recipe.train
-    if decided.device == "cuda" and not torch.cuda.is_available():
+    if not is_available(decided.device):
         resumed, decided = False, recipe.train  # the run started on another machine
     device = decided.device if recipe.train.device == "auto" else recipe.train.device
     dtype = decided.dtype if recipe.train.dtype == "auto" else recipe.train.dtype
-    machine = choose_machine(device, dtype, half=True)
+    needs = "several processes" if parallel.kind != "none" else ""
+    needs = "flex attention" if recipe.model.attention == "flex" else needs
+    machine = choose_machine(device, dtype, half=True, needs=needs)
     if resumed and machine.dtype_name == decided.dtype:
         machine = replace(machine, why=machine.why.replace(" as asked", " as before"))
     parallel.broadcast([machine.device.type, machine.dtype_name])

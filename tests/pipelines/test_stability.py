@@ -265,6 +265,55 @@ def test_a_gpu_with_bfloat16_trains_in_it(monkeypatch):
     assert (chosen.device.type, chosen.dtype, chosen.why) == ("cuda", torch.bfloat16, "NVIDIA H200, bfloat16")
 
 
+@pytest.mark.parametrize(("fast", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_an_apple_gpu_trains_in_bfloat16_if_it_multiplies_it(monkeypatch, fast, dtype):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    ones = torch.ones
+
+    def made(*shape, dtype, device):
+        assert device.type == "mps"
+        if not fast:
+            raise TypeError("BFloat16 is not supported on MPS")
+        return ones(*shape, dtype=dtype)
+
+    monkeypatch.setattr(torch, "ones", made)
+    chosen = choose_machine("auto", "auto", half=True)
+    assert (chosen.device.type, chosen.dtype) == ("mps", dtype)
+    assert chosen.why == f"Apple GPU, {chosen.dtype_name}"
+    assert choose_machine("mps", "float32").dtype == torch.float32
+
+
+def test_an_apple_gpu_is_left_out_for_what_it_lacks(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_machine("auto", "float32").device.type == "mps"
+    assert choose_machine("auto", "float32", needs="float64").device.type == "cpu"
+    with pytest.raises(ValueError, match="this needs float64, which Apple GPUs lack: give cpu or auto"):
+        choose_machine("mps", "float32", needs="float64")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert choose_machine("auto", "float32").device.type == "cuda"
+
+
+def test_an_apple_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="PyTorch sees no Apple GPU here"):
+        choose_machine("mps")
+
+
+def test_a_machine_without_memory_for_the_measurement_trains_without_the_figure(monkeypatch, printed):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("out of memory")
+
+    before = choose_machine("cpu", "float32")
+    monkeypatch.setattr(torch, "randn", full)
+    after = machine.with_peaks(before)
+    assert after == before and after.utilisation(1e9) == {}
+    said = printed.readouterr()
+    assert (said.out + said.err).count("too little free memory to measure its speed") == 1
+
+
 @pytest.mark.parametrize(("times", "dtype"), [(3.0, torch.bfloat16), (1.0, torch.float32), (0.1, torch.float32)])
 def test_a_cpu_trains_in_bfloat16_if_it_is_measured_to_be_faster(monkeypatch, times, dtype):
     monkeypatch.setattr(machine, "matmul_flops", lambda of: (times if of == torch.bfloat16 else 1.0) * 90e9)
