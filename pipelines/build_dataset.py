@@ -1,9 +1,8 @@
 """`bytelm build-dataset`: a corpus and a tokenizer to a dataset of token blocks or of pairs."""
 
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from corpora import Corpus, PairCorpus, open_corpus, open_pairs
 from pipelines.cli.arguments import DryRun, TokenizerPath, TokenizerPattern
 from pipelines.cli.corpus_arguments import (
     CorpusNames,
@@ -13,14 +12,15 @@ from pipelines.cli.corpus_arguments import (
     refuse_with_pairs,
     say_left_out,
 )
-from pipelines.cli.display import Bar, messages, say, table
+from pipelines.cli.display import Bar, say, table
 from pipelines.cli.dry_run import plan_dataset
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
-from pipelines.dataset.blocks import write_blocks
-from pipelines.dataset.pairs import write_pairs
 from pipelines.files import whole_folder
+
+if TYPE_CHECKING:
+    from corpora import Corpus
 
 # Arrow allows lists of 31-bit lengths, but a batch of blocks must fit in memory.
 LONGEST_CONTEXT = 1 << 26
@@ -61,6 +61,10 @@ def build_dataset(
     length = _block_length(context_length, pairs, separator)
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
+    from corpora import PairCorpus, open_corpus, open_pairs
+    from pipelines.dataset.blocks import write_blocks
+    from pipelines.dataset.pairs import write_pairs
+
     tok = load_tokenizer(tokenizer, pattern)
     source: Corpus | PairCorpus
     if pairs:
@@ -98,6 +102,8 @@ def _block_length(context_length: int | None, pairs: tuple[str, str] | None, sep
 
 
 def _print_blocks(out: Path, info: dict[str, Any]) -> None:
+    from pipelines.cli.console import messages
+
     rows = [
         (
             name,
@@ -114,6 +120,8 @@ def _print_blocks(out: Path, info: dict[str, Any]) -> None:
 
 
 def _print_pairs(out: Path, info: dict[str, Any]) -> None:
+    from pipelines.cli.console import messages
+
     sides = dict(zip(("source", "target"), info["corpus"]["columns"], strict=True))
     rows = [
         (

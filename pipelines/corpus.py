@@ -1,19 +1,22 @@
 """`bytelm corpus list` and `bytelm corpus show CORPUS`: corpora to train on."""
 
 import textwrap
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from corpora import list_cards, open_corpus
-from corpora.summary import CorpusSummary, summarize
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, say_left_out
-from pipelines.cli.display import Bar, answer, quantity, results, table
+from pipelines.cli.display import Bar, answer, quantity, table
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
 from pipelines.cli.stdout import Stdout
 
+if TYPE_CHECKING:
+    from corpora import CorpusSummary
+
 
 def list_corpora() -> None:
     """Print the named corpora with their sizes, licences and descriptions."""
+    from corpora import list_cards
+
     for card in list_cards():
         size = card.size.get("bytes")
         facts = [f"about {quantity(size, 'B')}" if size else "", card.licence]
@@ -23,6 +26,8 @@ def list_corpora() -> None:
 
 def _filled(text: str, indent: str) -> str:
     """Return `text` wrapped to the terminal, or to 80 columns in a pipe."""
+    from pipelines.cli.console import results
+
     return textwrap.fill(text, results.width, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
 
 
@@ -32,7 +37,7 @@ def show(
     split: SplitRule = None,
     excerpts: int = 3,
     **reading: Unpack[ReadingOptions],
-) -> CorpusSummary:
+) -> "CorpusSummary":
     """Read a corpus and print its documents, bytes, splits, licence and the beginnings of some documents.
 
     Args:
@@ -40,6 +45,9 @@ def show(
     """
     if excerpts < 0:
         raise ValueError(f"--excerpts is {excerpts}, but must not be negative")
+    from corpora import open_corpus, summarize
+    from pipelines.cli.console import results
+
     source = open_corpus(corpus, split=split, **reading)
     with Bar("reading", source.text_bytes_estimate, "B") as bar:
         found = summarize(source, excerpts=excerpts, progress=bar.phase)

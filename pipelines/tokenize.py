@@ -1,35 +1,22 @@
 """`bytelm tokenize`: the tokens of a text or a file."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import tyro
-from rich.cells import cell_len, set_cell_size
-from rich.text import Text
 
 from pipelines.cli.arguments import AsJson, TokenizerPath, TokenizerPattern
-from pipelines.cli.display import answer, counted, results, write
-from pipelines.cli.escapes import visible
+from pipelines.cli.display import answer, counted, write
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
-from tokenizer import Tokenizer
 
-COLOURS = (
-    "black on bright_cyan",
-    "black on bright_yellow",
-    "black on bright_green",
-    "black on bright_magenta",
-)
+if TYPE_CHECKING:
+    import numpy as np
+
 SHORT_TEXT = 1000  # bytes; shorter texts are encoded without loading numba
-LINE_END = visible(b"\n")
-SPECIAL = "bold white on red"
-# Text, id and style of a token.
-Cell = tuple[str, str, str]
 
 
 @verb
@@ -42,7 +29,7 @@ def tokenize(
     special: bool = False,
     limit: int = 200,
     as_json: AsJson = False,
-) -> np.ndarray:
+) -> "np.ndarray":
     """Print the tokens of a text or a file in colour, each above its id; return the ids, uint32.
 
     White space is printed as · (space), ⏎, ␍ and → (tab), and incomplete characters as \\xNN.
@@ -54,6 +41,8 @@ def tokenize(
         limit: Maximum number of tokens to print; 0 prints all.
         as_json: Print all ids as a JSON array, and nothing else.
     """
+    import numpy as np
+
     if (text is None) == (file is None):
         raise ValueError("give either a text or --file")
     if limit < 0:
@@ -70,49 +59,14 @@ def tokenize(
     if as_json:
         write(json.dumps(ids.tolist()))
         return ids
-    shown = ids[: limit or None].tolist()
-    for row in _rows([_cell(tok, token, i) for i, token in enumerate(shown)], results.width):
-        pieces, below = Text(), Text(style="dim")
-        for piece, token, style in row:
-            width = max(cell_len(piece), len(token))
-            pieces.append(piece, style=style).append(" " * (width - cell_len(piece) + 1))
-            below.append(token.ljust(width + 1))
-        for line in (pieces, below):
-            line.rstrip()
-            results.print(line, no_wrap=True, crop=False, overflow="ignore")
-        answer("")
-    if left := len(ids) - len(shown):
-        answer(f"... and {counted(left, 'more token')}; --limit 0 shows all")
+    from pipelines.reporting.coloured_tokens import print_tokens
+
+    print_tokens(tok, ids, limit)
     characters = len(data.decode("utf-8", "replace"))
     per_token = f"{len(data) / max(1, len(ids)):.2f} bytes per token"
     counts = counted(len(ids), "token"), counted(len(data), "byte"), counted(characters, "character")
     answer(f"{', '.join(counts)}; {per_token}")
     return ids
-
-
-def _cell(tok: Tokenizer, token: int, index: int) -> Cell:
-    special = not tok.token_byte_lengths[token]
-    return visible(tok.token_bytes(token)), str(token), SPECIAL if special else COLOURS[index % len(COLOURS)]
-
-
-def _rows(cells: list[Cell], width: int) -> Iterator[list[Cell]]:
-    """Yield rows of cells that fit in `width` columns; a row also ends with a line of the text."""
-    row: list[Cell] = []
-    used = 0
-    for piece, token, style in cells:
-        if cell_len(piece) > width:
-            piece = set_cell_size(piece, width - 1).rstrip() + "…"
-        needed = max(cell_len(piece), len(token)) + 1
-        if row and used + needed - 1 > width:
-            yield row
-            row, used = [], 0
-        row.append((piece, token, style))
-        used += needed
-        if piece.endswith(LINE_END):
-            yield row
-            row, used = [], 0
-    if row:
-        yield row
 
 
 def main(arguments: list[str]) -> None:

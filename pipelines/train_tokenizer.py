@@ -4,14 +4,11 @@ import json
 import re
 import resource
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from corpora import Corpus, PairTexts, open_corpus, open_pairs
-from corpora.splits import parse_rule
 from pipelines.cli.arguments import AsJson, DryRun
 from pipelines.cli.corpus_arguments import (
     CorpusNames,
@@ -28,19 +25,13 @@ from pipelines.cli.named_tokenizers import load_compared
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
-from pipelines.reporting.tokenizer_summary import PHASES, HeldOut, show, summarize
-from tokenizer import (
-    DEFAULT_SPECIAL_TOKENS,
-    PATTERN_NAMES,
-    PretokenCounts,
-    Tokenizer,
-    count_pretokens,
-    resolve_pattern,
-)
+from pipelines.reporting.training_phases import Phases
+from tokenizer import DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, Tokenizer, resolve_pattern
 from tokenizer import sentinels as sentinel_tokens
-from tokenizer.first_use import compile_elsewhere
-from tokenizer.training.counting import LEAST_MEMORY
-from tokenizer.training.forecast import MergeForecast
+
+if TYPE_CHECKING:
+    from corpora import Corpus, PairTexts
+    from tokenizer import PretokenCounts
 
 # Text in the queues of the threads, caches, and freed memory that the allocator holds, in bytes.
 TEXT_MEMORY = 110_000_000
@@ -101,6 +92,10 @@ def train_tokenizer(
     """
     special_tokens = (*special_tokens, *_sentinels(sentinels))
     _check(vocab_size, special_tokens, pattern, min_count, out, save_counts, overwrite)
+    from pipelines.reporting.tokenizer_summary import HeldOut, summarize
+    from tokenizer import count_pretokens
+    from tokenizer.training.forecast import MergeForecast
+
     others = load_compared(compare)
     source = _open(corpus, pairs, split, reading) if corpus else None
     if source is None and not counts:
@@ -161,19 +156,25 @@ def train_tokenizer(
     return tok
 
 
-def _print(summary: dict[str, Any], source: Corpus | PairTexts | None, as_json: bool) -> None:
+def _print(summary: dict[str, Any], source: "Corpus | PairTexts | None", as_json: bool) -> None:
     if as_json:
         write(json.dumps(summary, indent=2))
         return
+    from pipelines.reporting.tokenizer_summary import show
+
     show(summary)
     if source:
         say_left_out(source.dropped.counts(), source.skipped_files)
 
 
-def _spare_memory(memory: int | None, source: Corpus | PairTexts | None, pattern: str) -> int | None:
+def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", pattern: str) -> int | None:
     """Return the bytes of `memory` left for counting and merging, after Python, its libraries and the text."""
     if memory is None:
         return None
+    from tokenizer import count_pretokens
+    from tokenizer.first_use import compile_elsewhere
+    from tokenizer.training.counting import LEAST_MEMORY
+
     compile_elsewhere()
     count_pretokens(["a"], pattern, threads=1, memory=LEAST_MEMORY)  # loads the kernels
     taken = _resident_memory() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
@@ -233,7 +234,9 @@ def _check(
 
 def _open(
     corpus: Sequence[str], pairs: tuple[str, str] | None, split: str | None, reading: ReadingOptions
-) -> Corpus | PairTexts:
+) -> "Corpus | PairTexts":
+    from corpora import PairTexts, open_corpus, open_pairs
+
     if pairs:
         refuse_with_pairs(reading)
         return PairTexts(open_pairs(corpus, pairs, split, **reading))
@@ -241,9 +244,11 @@ def _open(
 
 
 def _combined(
-    counts: tuple[Path, ...], pattern: str | None, memory: int | None, spill_folder: Path, phases: "Phases"
-) -> PretokenCounts:
+    counts: tuple[Path, ...], pattern: str | None, memory: int | None, spill_folder: Path, phases: Phases
+) -> "PretokenCounts":
     """Return the sum of saved counts; ValueError if their pattern is not `pattern`."""
+    from tokenizer import PretokenCounts
+
     phases.begin("combine")
     combined = PretokenCounts.merge(counts, memory=memory, spill_folder=spill_folder, progress=phases)
     if pattern and resolve_pattern(pattern).regex != combined.pattern.regex:
@@ -251,33 +256,10 @@ def _combined(
     return combined
 
 
-class Phases:
-    """Measures and displays the phases of the training."""
-
-    def __init__(self, bar: Bar | None, text_bytes: int | None) -> None:
-        self.seconds: dict[str, float] = {}
-        self._bar, self._text_bytes = bar, text_bytes
-        self._phase: str | None = None
-
-    def begin(self, phase: str) -> None:
-        self.end()
-        self._phase, self._started = phase, time.monotonic()
-
-    def end(self) -> None:
-        if self._phase is not None:
-            self.seconds[self._phase] = round(time.monotonic() - self._started, 2)
-        self._phase = None
-
-    def __call__(self, phase: str, done: int, total: int | None) -> None:
-        if phase != self._phase:
-            self.begin(phase)
-        if self._bar is not None:
-            label, unit = PHASES[phase]
-            self._bar.phase(label, done, self._text_bytes if phase == "count" else total, unit)
-
-
-def _training_bytes(corpus: Corpus | PairTexts) -> int | None:
+def _training_bytes(corpus: "Corpus | PairTexts") -> int | None:
     """Return about how many bytes of text the training split has."""
+    from corpora.splits import parse_rule
+
     estimate = corpus.text_bytes_estimate
     return estimate and round(estimate * (1 - parse_rule(corpus.split_rule).fraction))
 

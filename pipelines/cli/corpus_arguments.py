@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import tyro
 
-from corpora.input_files import describe_skipped
 from pipelines.cli.display import counted, say
 
 PairColumns = Annotated[
@@ -77,6 +76,8 @@ def say_left_out(
 
     `dropped` has the counts of `corpora.Dropped.counts`, `skipped_files` the number of files of each suffix.
     """
+    from corpora.input_files import describe_skipped
+
     counts = [counted(count, name.removesuffix("s").replace("_", " ")) for name, count in dropped.items() if count]
     if counts:
         say("left out: " + ", ".join(counts))

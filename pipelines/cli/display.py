@@ -1,57 +1,19 @@
-"""Messages, results, tables and progress bars."""
+"""Messages, results, tables and progress bars. Importing this module does not import rich."""
 
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import IO, TextIO, cast
-
-from rich.console import Console, RenderableType
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from pipelines.cli.escapes import safe
-from pipelines.cli.stdout import Stdout
-from pipelines.cli.waiting import doing, preparation
+from pipelines.cli.waiting import doing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 # Seconds between two lines of progress, if the output is not a terminal.
 PLAIN_INTERVAL = 10.0
-
-
-class _Messages(Stdout):
-    """The stream of messages. After a failed write, this message and all later ones are dropped."""
-
-    on_stderr = False
-
-    def stream(self) -> TextIO:
-        return sys.stderr if self.on_stderr else sys.stdout
-
-    def write(self, text: str) -> int:
-        try:
-            return super().write(text)
-        except OSError:
-            messages.quiet = True
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except OSError:
-            messages.quiet = True
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Raise the error, which `pipelines.cli.dispatch` handles: the reader has left, as after `| head`."""
-        raise
-
-
-# Nothing is printed until `show` is called: verbs called from Python return their results.
-_message_stream, _result_stream = _Messages(), Stdout()
-messages = _Console(file=cast(IO[str], _message_stream), highlight=False, emoji=False, quiet=True)
-results = _Console(file=cast(IO[str], _result_stream), highlight=False, emoji=False, quiet=True)
 
 
 class show:  # noqa: N801 - reads as a function
@@ -62,41 +24,48 @@ class show:  # noqa: N801 - reads as a function
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self._before = messages.quiet, _message_stream.on_stderr, results.quiet
-        messages.quiet, _message_stream.on_stderr, results.quiet = quiet, False, False
+        from pipelines.cli.console import message_stream, messages, results
+
+        self._before = messages.quiet, message_stream.on_stderr, results.quiet
+        messages.quiet, message_stream.on_stderr, results.quiet = quiet, False, False
 
     def __enter__(self) -> "show":
         return self
 
     def __exit__(self, *error: object) -> None:
-        messages.quiet, _message_stream.on_stderr, results.quiet = self._before
+        from pipelines.cli.console import message_stream, messages, results
+
+        messages.quiet, message_stream.on_stderr, results.quiet = self._before
 
 
 def say(text: str) -> None:
     """Print a message on one line, without interpreting markup."""
-    _print(messages, safe(text), markup=False)
+    from pipelines.cli.console import messages, print_on
+
+    print_on(messages, safe(text), markup=False)
 
 
 def say_on_stderr() -> None:
     """Send messages to standard error from here on, so that standard output has only results."""
-    _message_stream.on_stderr = True
+    from pipelines.cli.console import message_stream
+
+    message_stream.on_stderr = True
 
 
 def answer(text: str) -> None:
     """Print a line of a result, without interpreting markup."""
-    _print(results, safe(text), markup=False)
+    from pipelines.cli.console import print_on, results
+
+    print_on(results, safe(text), markup=False)
 
 
 def write(text: str, end: str = "\n") -> None:
     """Write a result for programs, such as JSON or generated text: unchanged in a pipe, escaped on a terminal."""
+    from pipelines.cli.console import result_stream, results
+
     if not results.quiet:
-        _result_stream.write((safe(text) if _result_stream.isatty() else text) + end)
-        _result_stream.flush()
-
-
-def _print(console: Console, content: str | Table, markup: bool = True) -> None:
-    """Print to `console`, and wrap lines only on a terminal."""
-    console.print(content, soft_wrap=not console.is_terminal, markup=markup)
+        result_stream.write((safe(text) if result_stream.isatty() else text) + end)
+        result_stream.flush()
 
 
 def counted(count: int, unit: str) -> str:
@@ -104,15 +73,25 @@ def counted(count: int, unit: str) -> str:
     return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = False, to: Console = results) -> None:
-    """Print an aligned table. Columns after the first are right-aligned numbers, or with `text` left-aligned words."""
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], text: bool = False, to: "Console | None" = None
+) -> None:
+    """Print an aligned table. Columns after the first are right-aligned numbers, or with `text` left-aligned words.
+
+    It is a result, or goes to the console `to`.
+    """
+    from rich.markup import escape
+    from rich.table import Table
+
+    from pipelines.cli.console import print_on, results
+
     out = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numbers = index > 0 and not text
         out.add_column(escape(column), justify="right" if numbers else "left", no_wrap=0 < index < len(columns) - text)
     for row in rows:
         out.add_row(*(escape(safe(cell)) for cell in row))
-    _print(to, out)
+    print_on(to or results, out)
 
 
 def quantity(value: float, unit: str) -> str:
@@ -130,15 +109,6 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class _Progress(Progress):
-    """Bars, and below them the import or compilation that the work waits for."""
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield from super().get_renderables()
-        if what := preparation():
-            yield Text(f"{what} ...")
-
-
 class Bar:
     """Progress of a task: amount done, rate, time left and a note such as the loss.
 
@@ -154,17 +124,11 @@ class Bar:
         self._rich: Progress | None = None
 
     def __enter__(self) -> "Bar":
+        from pipelines.cli.console import messages, progress
+
         doing(self.label or "working")
         if messages.is_terminal and not messages.quiet:
-            self._rich = _Progress(
-                TextColumn("{task.description:<12}", markup=False),
-                BarColumn(),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[rate]}", markup=False),
-                TimeRemainingColumn(elapsed_when_finished=True),
-                TextColumn("{task.fields[note]}", markup=False),
-                console=messages,
-            )
+            self._rich = progress()
             self._rich.start()
             self._task = self._rich.add_task(self.label, total=self.total, rate="", note="")
         return self

@@ -55,7 +55,7 @@ def parse(
         raise
     except OSError as error:  # of printing help
         raise OSError(error.errno, error.strerror, STDOUT) from None
-    from pipelines.cli.display import show  # imports rich, which is slow and which --help does not need
+    from pipelines.cli.display import show  # --help does not need it
 
     _check_positionals(call, prog)
     check_out(call.keywords.get("out"))

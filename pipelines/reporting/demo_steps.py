@@ -10,7 +10,8 @@ import torch
 
 from lm.model import build_model
 from pipelines.build_dataset import build_dataset
-from pipelines.cli.display import answer, messages, quantity, results, say, table
+from pipelines.cli.console import messages, results
+from pipelines.cli.display import answer, quantity, say, table
 from pipelines.cli.escapes import safe
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measure import EvaluationOptions, measure, plan

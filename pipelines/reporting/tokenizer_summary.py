@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpora import Corpus, PairTexts
-from pipelines.cli.display import duration, messages, quantity, say, table
+from pipelines.cli.console import messages
+from pipelines.cli.display import duration, quantity, say, table
 from pipelines.cli.escapes import visible
+from pipelines.reporting.training_phases import PHASES
 from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
 
 SAMPLE_BYTES = 4_000_000  # of held-out text
@@ -17,8 +19,6 @@ PRETOKENS_AT_ONCE = 1 << 18
 EXAMPLES = 4
 LONGEST_EXAMPLE = 1000  # bytes
 OURS = "this one"
-# Names of the phases, and the units that they count.
-PHASES = {"count": ("counting", "B"), "combine": ("combining", ""), "merge": ("merging", "")}
 
 
 class HeldOut:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # exported, but not to checkers
 
-from pipelines.cli.display import messages
+from pipelines.cli.console import messages
 from pipelines.training.parallel import Kind, OneProcess, Replicas
 
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"

@@ -1,0 +1,33 @@
+"""Progress and times of the phases of training a tokenizer."""
+
+import time
+
+from pipelines.cli.display import Bar
+
+# Names of the phases, and the units that they count.
+PHASES = {"count": ("counting", "B"), "combine": ("combining", ""), "merge": ("merging", "")}
+
+
+class Phases:
+    """Measures and displays the phases of the training."""
+
+    def __init__(self, bar: Bar | None, text_bytes: int | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._bar, self._text_bytes = bar, text_bytes
+        self._phase: str | None = None
+
+    def begin(self, phase: str) -> None:
+        self.end()
+        self._phase, self._started = phase, time.monotonic()
+
+    def end(self) -> None:
+        if self._phase is not None:
+            self.seconds[self._phase] = round(time.monotonic() - self._started, 2)
+        self._phase = None
+
+    def __call__(self, phase: str, done: int, total: int | None) -> None:
+        if phase != self._phase:
+            self.begin(phase)
+        if self._bar is not None:
+            label, unit = PHASES[phase]
+            self._bar.phase(label, done, self._text_bytes if phase == "count" else total, unit)
