@@ -130,11 +130,12 @@ def _write_passages(text: Sequence[str], path: Path) -> Path:
     with path.open("w", encoding="utf-8") as file:
         for _, batch in open_corpus(list(text), split="hash:0.01").routed_batches():
             for document in batch["text"].to_pylist():
-                file.writelines(json.dumps({"text": passage}) + "\n" for passage in _passages(document))
+                file.writelines(json.dumps({"text": passage}) + "\n" for passage in cut_at_lines(document))
     return path
 
 
-def _passages(document: str, size: int = PASSAGE) -> Iterator[str]:
+def cut_at_lines(document: str, size: int = PASSAGE) -> Iterator[str]:
+    """Yield a document in passages of up to `size` characters, which end at a line end if they contain one."""
     start = 0
     while start < len(document):
         end = start + size

@@ -210,7 +210,7 @@ def start(session: Session) -> None:
         if number > 0 and not row.runs:
             continue  # it has failed
         session.show(case, row)
-        answer = _start(program(able[row]), arguments, settings)
+        answer = timed_start(program(able[row]), arguments, settings)
         if "error" in answer:
             row.fail(answer["error"])
             continue
@@ -284,7 +284,7 @@ def _compare_start(row: Row, ids: list[int] | None, expected: list[int] | None) 
     return (REFERENCE if row.peer == OURS else EQUAL) if ids == expected else f"differs: {ids}"[:200]
 
 
-def _start(source: str, arguments: list[str], settings: dict[str, str]) -> dict:
+def timed_start(source: str, arguments: list[str], settings: dict[str, str]) -> dict:
     """Return the seconds until a program prints its first line and the ids in it, or an `error`."""
     ran = run_command([sys.executable, "-c", source, *arguments], settings, ROOT)
     if ran["error"]:

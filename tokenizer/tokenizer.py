@@ -50,18 +50,20 @@ class Tokenizer:
     In bytes, only the valid UTF-8 is normalized.
 
     Threads may share a tokenizer. Plain Python encodes the first short texts; the kernels are loaded on demand.
+
+    vocabulary: the tokens, ids and merges, independent of file formats.
     """
 
     def __init__(self, vocabulary: Vocabulary):
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._special = SpecialTokens(vocabulary.special_tokens, vocabulary.added_flags, vocabulary.normalizer)
         self._texts = TextEncoder(vocabulary)
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Vocabulary]]:
-        return Tokenizer, (self._vocabulary,)
+        return Tokenizer, (self.vocabulary,)
 
     def __repr__(self) -> str:
-        return f"Tokenizer({self.vocab_size} entries, pattern {self._vocabulary.pattern})"
+        return f"Tokenizer({self.vocab_size} entries, pattern {self.vocabulary.pattern})"
 
     # Training, loading and saving
 
@@ -171,7 +173,7 @@ class Tokenizer:
         """
         from tokenizer.formats.vocabulary_files import save_tokenizer_json
 
-        save_tokenizer_json(self._vocabulary, folder)
+        save_tokenizer_json(self.vocabulary, folder)
 
     def cuts(self, text: memoryview | bytes, piece_bytes: int) -> list[int]:
         """Return byte offsets that cut a long UTF-8 text into pieces of about `piece_bytes` without changing its ids.
@@ -180,45 +182,45 @@ class Tokenizer:
         """
         from tokenizer.encoding.cutting import safe_cuts
 
-        return safe_cuts(text, self._vocabulary.pattern, piece_bytes)
+        return safe_cuts(text, self.vocabulary.pattern, piece_bytes)
 
     # Properties
 
     @property
     def vocab_size(self) -> int:
         """The largest id + 1: special tokens, the 256 bytes, merges, and a file's unused ids."""
-        return self._vocabulary.size
+        return self.vocabulary.size
 
     @property
     def special_tokens(self) -> dict[str, int]:
         """The id of each special token, by spelling."""
-        return dict(self._vocabulary.special_tokens)
+        return dict(self.vocabulary.special_tokens)
 
     @property
     def pattern(self) -> str:
         """The name of the split pattern, or the regex of a custom one."""
-        return str(self._vocabulary.pattern)
+        return str(self.vocabulary.pattern)
 
     @property
     def normalizer(self) -> str | None:
         """The Unicode normalization before encoding: "NFC" or None."""
-        return self._vocabulary.normalizer
+        return self.vocabulary.normalizer
 
     @property
     def fingerprint(self) -> str:
         """The hexadecimal SHA-256 of everything that decides ids. It does not depend on the file format."""
-        return self._vocabulary.fingerprint
+        return self.vocabulary.fingerprint
 
     @cached_property
     def merges(self) -> list[tuple[bytes, bytes]]:
         """The merges in order, as pairs of bytes. For a vocabulary of ranks, merges that give the same ids."""
-        tokens = self._vocabulary.tokens
-        return [(tokens[left], tokens[right]) for left, right, _ in self._vocabulary.merges.tolist()]
+        tokens = self.vocabulary.tokens
+        return [(tokens[left], tokens[right]) for left, right, _ in self.vocabulary.merges.tolist()]
 
     @property
     def token_byte_lengths(self) -> npt.NDArray[np.int32]:
         """The length of each token in bytes, int32 (vocab_size,), read-only; 0 for special tokens and unused ids."""
-        return self._vocabulary.byte_lengths
+        return self.vocabulary.byte_lengths
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token; for a special token, its spelling. Raises ValueError for an unknown id."""
@@ -234,8 +236,8 @@ class Tokenizer:
     @cached_property
     def _by_id(self) -> list[bytes | None]:
         """Return the bytes of each id, then `vocab_size` times None, so that small negative ids are unknown, too."""
-        by_id = self._vocabulary.tokens + [None] * self.vocab_size
-        for spelling, i in self._vocabulary.special_tokens.items():
+        by_id = self.vocabulary.tokens + [None] * self.vocab_size
+        for spelling, i in self.vocabulary.special_tokens.items():
             by_id[i] = spelling.encode()
         return by_id
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.recipe_variants import GROUPS, VARIANTS
-from benchmarks.recipes import _passages, markdown, recipes
+from benchmarks.recipes import cut_at_lines, markdown, recipes
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_groups_name_variants():
 
 @given(st.text("ab\n", max_size=60), st.integers(1, 20))
 def test_passages_are_a_document_in_pieces_that_end_lines_where_they_can(document, size):
-    passages = list(_passages(document, size))
+    passages = list(cut_at_lines(document, size))
     assert "".join(passages) == document
     assert all(0 < len(passage) <= size for passage in passages)
     assert all(passage.endswith("\n") for passage in passages[:-1] if "\n" in passage)

@@ -17,7 +17,7 @@ from benchmarks.peers import OURS, installed_version
 from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
 from benchmarks.peers.training import TRAINERS, bytelm
 from benchmarks.texts import CUT, hard_texts, pieces, write_text
-from benchmarks.workloads import PATTERNS, _start
+from benchmarks.workloads import PATTERNS, timed_start
 from tokenizer import Tokenizer, count_pretokens
 
 
@@ -144,9 +144,9 @@ def test_a_target_is_met_only_by_a_valid_time_of_ours():
 
 
 def test_a_program_that_ends_badly_has_no_time_to_its_ids():
-    assert _start("print([1, 2])", [], {})["ids"] == [1, 2]
-    assert "ended with status 1: OSError: gone" in _start("raise OSError('gone')", [], {})["error"]
-    assert "not a list of ids" in _start("print('a warning')", [], {})["error"]
+    assert timed_start("print([1, 2])", [], {})["ids"] == [1, 2]
+    assert "ended with status 1: OSError: gone" in timed_start("raise OSError('gone')", [], {})["error"]
+    assert "not a list of ids" in timed_start("print('a warning')", [], {})["error"]
 
 
 def test_a_quick_run_writes_json_and_markdown(text, tmp_path):

@@ -29,7 +29,7 @@ def load_or_check_error(path, **options):
     try:
         assert tok.decode(tok.encode("in a word", disallowed_special=()))
     except ValueError as error:
-        assert tok._vocabulary.missing_bytes
+        assert tok.vocabulary.missing_bytes
         assert "for which the vocabulary has no token" in str(error)
     return tok
 

@@ -94,7 +94,7 @@ def test_the_fingerprint_does_not_depend_on_the_file_format(shared, tmp_path):
     ]
     (tmp_path / "r50k.tiktoken").write_bytes(b"".join(lines))
     as_ranks = Tokenizer.load(tmp_path / "r50k.tiktoken", pattern="r50k", special_tokens={"<|endoftext|>": 50256})
-    assert as_ranks._vocabulary.semantics == BY_MERGES
+    assert as_ranks.vocabulary.semantics == BY_MERGES
     assert as_ranks.merges == gpt2.merges
     assert gpt2.fingerprint == Tokenizer.load(tmp_path).fingerprint == as_ranks.fingerprint
     assert Tokenizer.load(shared / "vectors" / "gpt2" / "vocab.bpe").fingerprint == gpt2.fingerprint

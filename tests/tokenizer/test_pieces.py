@@ -84,7 +84,7 @@ def assert_ids_are_those_of_the_whole(tok, pretokens):
     """Check pretokens alone, for the first and the second time, and in one document after spaces."""
     spaced = [b" " + pretoken for pretoken in pretokens]
     texts = pretokens + spaced
-    expected = [reference_ids(text, tok._vocabulary) for text in texts]
+    expected = [reference_ids(text, tok.vocabulary) for text in texts]
     # Short comparisons: pytest takes minutes to print the difference of two long lists.
     for _ in range(2):
         ids = tok.encode_batch(texts, threads=1)

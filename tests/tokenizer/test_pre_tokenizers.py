@@ -108,14 +108,14 @@ def assert_same_ids(ours, theirs, text):
     except ValueError as error:
         byte, offset = re.search(r"byte 0x(..) at byte offset (\d+), for which", str(error)).groups()
         assert text.encode()[int(offset)] == int(byte, 16)
-        assert int(byte, 16) in ours._vocabulary.missing_bytes
+        assert int(byte, 16) in ours.vocabulary.missing_bytes
     else:
         assert ids == theirs.encode(text).ids
 
 
 def test_ids_are_those_of_tokenizers_on_real_text(pair, texts):
     ours, theirs = pair
-    assert 0 < len(ours._vocabulary.missing_bytes) < 128
+    assert 0 < len(ours.vocabulary.missing_bytes) < 128
     expected = [encoding.ids for encoding in theirs.encode_batch(texts)]
     assert ours.encode_batch(texts) == expected
     assert ours.encode_arrow(pa.array(texts)).to_pylist() == expected
@@ -247,7 +247,7 @@ def test_a_dataset_is_built_or_the_error_names_the_missing_byte(bytelm, texts, t
     info = json.loads((tmp_path / "data" / "dataset.json").read_text(encoding="utf-8"))
     assert info["tokenizer"]["fingerprint"] == Tokenizer.load(tmp_path / "data").fingerprint
     assert info["splits"]["train"]["encoded_tokens"] > 10_000
-    missing = Tokenizer.load(tmp_path / "tokenizer.json")._vocabulary.missing_bytes
+    missing = Tokenizer.load(tmp_path / "tokenizer.json").vocabulary.missing_bytes
     (tmp_path / "text.txt").write_bytes(b"a text" * 50 + missing[:1] + b" more" * 50)
     done = bytelm(*build, "--invalid", "bytes", "--out", "other")
     assert done.returncode == 1

@@ -116,7 +116,7 @@ def test_llama_3s_ranks_save_as_transformers_converts_them(unreachable, tmp_path
     ranks, special = unreachable
     converted = Tokenizer.load(tmp_path / "hf")
     tok = Tokenizer.load(tmp_path / "tokenizer.model", pattern="llama3", special_tokens=special)
-    assert tok._vocabulary.semantics == WHOLE_FIRST
+    assert tok.vocabulary.semantics == WHOLE_FIRST
     assert tok.merges == converted.merges
     assert tok.fingerprint == converted.fingerprint
     tok.save(tmp_path / "saved")

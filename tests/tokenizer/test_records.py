@@ -80,7 +80,7 @@ def test_a_changed_file_has_no_record(large, records, tmp_path):
 
 
 def test_a_record_with_any_byte_changed_is_ignored(large, records):
-    expected = Tokenizer.load(large)._vocabulary.fingerprint
+    expected = Tokenizer.load(large).vocabulary.fingerprint
     (record,) = records.iterdir()
     whole = record.read_bytes()
     places = [0, 5, 20, 25, 50, 60, 90, 200, 5000, len(whole) // 2, len(whole) - 300_000, len(whole) - 1]

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
+from tokenizer.documents import single_block
 from tokenizer.encoding.short import BUDGET, LONGEST_TEXT, ShortEncoder
+from tokenizer.encoding.text_encoder import TextEncoder
 from tokenizer.splitting.patterns import LLAMA3_REGEX, QWEN2_REGEX
 
 NAMED = ["gpt2", "cl100k", "llama3", "qwen2", "o200k"]
@@ -21,7 +23,7 @@ NAMED = ["gpt2", "cl100k", "llama3", "qwen2", "o200k"]
 
 def in_python(tok, texts):
     """Return the ids that the encoder of short texts gives, even if kernels are loaded."""
-    encoder = ShortEncoder(tok._vocabulary)
+    encoder = ShortEncoder(tok.vocabulary)
     return [encoder.encode(text.encode() if isinstance(text, str) else text) for text in texts]
 
 
@@ -54,8 +56,9 @@ def test_published_vocabularies_give_the_published_ids(name, shared):
     cases = [json.loads(line) for line in (folder / "cases.jsonl").read_text(encoding="utf-8").splitlines()]
     assert in_python(tok, [case["text"] for case in cases]) == [case["ids"] for case in cases]
     short = [case for case in cases if len(case["text"].encode()) <= 200][:30]
-    assert [tok.encode_ordinary(case["text"]) for case in short] == [case["ids"] for case in short]
-    assert tok._texts.short is not None
+    encoder = TextEncoder(tok.vocabulary)
+    assert [encoder.to_list(case["text"].encode()) for case in short] == [case["ids"] for case in short]
+    assert encoder.short is not None
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "ab", "\n ", "é", "字", "\x00", "0", "'s", "=", "-=", "\t"])
@@ -138,27 +141,26 @@ def test_special_tokens_and_errors_are_those_of_long_texts(trained, tmp_path):
         with pytest.raises(ValueError, match="disallowed_special"):
             tok.encode("a", disallowed_special=wrong)
     assert tok.encode("") == []
-    assert tok._texts.short is not None
 
 
-def test_more_or_longer_texts_switch_to_the_kernels(trained, tmp_path):
-    trained["gpt2"].save(tmp_path)
-    tok = Tokenizer.load(tmp_path)
-    text = "some words, " * 40
+def test_more_or_longer_texts_switch_to_the_kernels(trained):
+    vocabulary = trained["gpt2"].vocabulary
+    text = b"some words, " * 40
     expected = trained["gpt2"].encode(text)
+    encoder = TextEncoder(vocabulary)
     for _ in range(BUDGET // len(text)):
-        assert tok.encode(text) == expected
-        assert tok._texts.short is not None
-    assert tok.encode(text) == expected
-    assert tok._texts.short is None
-    for long in ("a" * (LONGEST_TEXT + 1), "word " * 1000):
-        tok = Tokenizer.load(tmp_path)
-        assert tok.decode(tok.encode(long)) == long
-        assert tok._texts.short is None
-    tok = Tokenizer.load(tmp_path)
-    tok.encode_batch([text])
-    assert tok.encode(text) == expected
-    assert tok._texts.short is None
+        assert encoder.to_list(text) == expected
+        assert encoder.short is not None
+    assert encoder.to_list(text) == expected
+    assert encoder.short is None
+    for long in (b"a" * (LONGEST_TEXT + 1), b"word " * 1000):
+        encoder = TextEncoder(vocabulary)
+        assert trained["gpt2"].decode_bytes(encoder.to_list(long)) == long
+        assert encoder.short is None
+    encoder = TextEncoder(vocabulary)
+    encoder.to_arrays(single_block(text), threads=1)
+    assert encoder.to_list(text) == expected
+    assert encoder.short is None
 
 
 @pytest.mark.parametrize("written", ["tokenizer.json", "ranks", "merges"])
@@ -180,6 +182,8 @@ def test_a_short_text_loads_neither_numba_nor_numpy(written, trained, tmp_path):
         "import sys\nfrom tokenizer import Tokenizer\n"
         f"tok = {load}\n"
         "ids = tok.encode('hello wörld')\n"
+        "assert tok.decode(tok.encode('a<|pad|>b', allowed_special='all')) == 'a<|pad|>b'\n"
+        "assert tok.encode('a<|pad|>b', disallowed_special=()) == tok.encode_ordinary('a<|pad|>b')\n"
         "assert tok.decode(ids) == 'hello wörld'\n"
         "print(ids, [m for m in ('numba', 'numpy', 'pyarrow', 'regex', 'torch', 'typing') if m in sys.modules])"
     )

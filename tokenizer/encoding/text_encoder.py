@@ -41,11 +41,13 @@ def offset_by(start: int, where: str = "") -> Iterator[None]:
 
 
 class TextEncoder:
-    """Encoder that treats special tokens as ordinary text. Thread-safe."""
+    """Encoder that treats special tokens as ordinary text. Thread-safe.
+
+    short: the encoder in plain Python, None once the kernels encode.
+    """
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
-        # None once the pool exists.
         self.short: ShortEncoder | None = ShortEncoder(vocabulary)
         self._cold: bool | None = None  # whether the kernels are not compiled yet; None until checked
 
