@@ -29,15 +29,15 @@ BY_RANKS = "whole pretoken, then ranks"  # tiktoken: join any two neighbours tha
 LONGEST_RANKED_TOKEN = 4096  # bytes, in a vocabulary by ranks
 
 
-class CutPairs:
+class PackedPairs:
     """A sequence of token pairs, stored as the merged tokens and the lengths of their left parts in characters."""
 
     def __init__(self, merged: list[str], lengths: Sequence[int]):
         self._merged = merged
         self._lengths = lengths
 
-    def __reduce__(self) -> tuple[type[CutPairs], tuple[list[str], list[int]]]:
-        return CutPairs, (self._merged, list(self._lengths))
+    def __reduce__(self) -> tuple[type[PackedPairs], tuple[list[str], list[int]]]:
+        return PackedPairs, (self._merged, list(self._lengths))
 
     def __len__(self) -> int:
         return len(self._merged)
@@ -72,7 +72,7 @@ class Vocabulary:
         special_tokens: dict[str, int],
         pattern: Pattern | Chain,
         rule: str = BY_MERGES,
-        pairs: Sequence[Sequence[bytes]] | Sequence[Sequence[str]] | CutPairs | None = None,
+        pairs: Sequence[Sequence[bytes]] | Sequence[Sequence[str]] | PackedPairs | None = None,
         first_merged: int | None = None,
         spelled: bool = False,
         normalizer: str | None = None,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.patterns import resolve_pattern
-from tokenizer.vocabulary import CutPairs, Vocabulary
+from tokenizer.vocabulary import PackedPairs, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _restored(header: dict[str, Any], tokens: list[str], left_lengths: memoryvie
     return Vocabulary(
         ids=dict(zip(tokens, range(first, first + len(tokens)), strict=True)),
         spelled=True,
-        pairs=CutPairs(merged, lengths),
+        pairs=PackedPairs(merged, lengths),
         first_merged=first_merged,
         pattern=resolve_pattern(header["pattern"]),
         **{name: header[name] for name in _HEADER_FIELDS},

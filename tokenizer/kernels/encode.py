@@ -1,4 +1,4 @@
-"""Encoding of pretokens, batch by batch: caches of recent pretokens in front of the merging in `kernels.merges`.
+"""Encoding of pretokens, batch by batch: caches of recent pretokens in front of the merging in `kernels.misses`.
 
 Memory latency dominates. So a batch is processed in steps, and each step prefetches the cache lines of the next. First
 pack and hash the pretokens, then look them up in the caches: hits write their ids, misses leave gaps. When enough
@@ -15,13 +15,21 @@ from tokenizer.kernels.caches import (
     SMALL_ROW,
     Caches,
     find_large,
-    find_small_in_large,
-    row_in_large,
     row_in_small,
 )
-from tokenizer.kernels.merges import SCAN_LIMIT, SCRATCH, SCRATCH_RECORD, heap_begin, heap_ids, heap_merge, merge_short
+from tokenizer.kernels.merges import SCAN_LIMIT, SCRATCH, SCRATCH_RECORD
+from tokenizer.kernels.misses import (
+    BATCH,
+    MISSES_RECORD,
+    NO_ROW,
+    WAITING,
+    close_gaps,
+    find_or_merge,
+    find_or_merge_one,
+    remember,
+)
 from tokenizer.kernels.scan import scan
-from tokenizer.kernels.tables import Merges, Tokens, find_long, find_short, short_slot
+from tokenizer.kernels.tables import Merges, Tokens, short_slot
 from tokenizer.kernels.tools import (
     ALL,
     HASH_2,
@@ -42,31 +50,10 @@ from tokenizer.kernels.tools import (
 # pretoken not encoded, its index in `ends`, and the end of the used part of `ends`; room needed in `out`.
 OUT, DOCUMENT, SCANNED, POSITION, START, FIRST, LAST, NEEDED = range(8)
 DONE, MORE, GROW, LONG = range(4)  # what `encode` returns
-BATCH = 512
 BATCHES = 64  # most batches per call of `_encode`; a pretoken may have any number of pieces
-WAITING = 128  # misses that are worth merging together
 CUT = 5  # pretokens of at least this many bytes are split into pieces; those that end in ASCII only from SHORT bytes
 LARGE = 64  # pretokens of at least this many bytes are not cached
 
-
-# Pretokens that missed the caches, in text order. Each has a gap in `out`.
-MISSES = WAITING + BATCH + 1
-MISSES_RECORD = np.dtype(
-    [
-        ("starts", np.int64, MISSES),
-        ("lengths", np.int64, MISSES),
-        ("low", np.uint64, MISSES),  # as in a batch
-        ("high", np.uint64, MISSES),
-        ("rows", np.uint64, MISSES),
-        ("written", np.int64, MISSES),  # start of the gap in `out`, which has one place per byte
-        ("counts", np.int64, MISSES),  # number of ids in `found`
-        ("places", np.int64, MISSES),  # start of the ids in `found`
-        ("merging", np.int64, MISSES),  # indices of the misses to merge
-        ("items", np.int64, (MISSES, 2)),  # start and length of each
-        ("spans", np.int64, (MISSES, 2)),  # start and number of its ids in `found`
-        ("found", np.uint32, MISSES * SCAN_LIMIT + SCRATCH),
-    ]
-)
 
 # Scratch memory of `encode`: one record, because passing as many arrays takes longer than encoding a short text.
 BATCH_RECORD = np.dtype(
@@ -81,7 +68,6 @@ BATCH_RECORD = np.dtype(
         ("scratch", SCRATCH_RECORD),
     ]
 )
-NO_ROW = ALL  # in place of the row of a pretoken that is not cached
 
 
 @inlined
@@ -209,81 +195,6 @@ def _look_up(data, n, caches, tokens, batch, misses, out, at):
 
 
 @internal
-def _find_or_merge(data, misses, used, merges, tokens, large, missed, scratch):
-    """Look up the first `misses` as whole tokens, and merge the rest. Write the ids to `found` from `used` on."""
-    n = 0
-    found = missed.found[:]  # a slice has no length in its type, so one compiled version serves all lengths
-    for m in range(misses):
-        start = missed.starts[m]
-        length = missed.lengths[m]
-        count = 0
-        if length < SHORT:
-            token = find_short(missed.low[m], missed.high[m], tokens)
-            if token < 0:
-                count = find_small_in_large(missed.low[m], missed.high[m], large, found, used)
-        else:
-            token = find_long(data, start, start + length, tokens)
-        if token >= 0:
-            found[used] = token
-            count = 1
-        if count:
-            missed.places[m] = used
-            missed.counts[m] = count
-            used += count
-        else:
-            missed.merging[n] = m
-            missed.items[n, 0] = start
-            missed.items[n, 1] = length
-            n += 1
-    merge_short(data, missed.items[:], n, merges, scratch.lanes, found, used, missed.spans[:])
-    for i in range(n):
-        m = missed.merging[i]
-        missed.places[m] = missed.spans[i, 0]
-        missed.counts[m] = missed.spans[i, 1]
-
-
-@internal
-def _find_or_merge_one(data, start, length, merges, tokens, found, heap):
-    """Look up or merge a pretoken of more than SCAN_LIMIT bytes. Write its ids to `found` and return their number."""
-    token = find_long(data, start, start + length, tokens)
-    if token >= 0:
-        found[0] = token
-        return np.int64(1)
-    size = heap_begin(data, start, 0, length, length, merges, heap, 0)
-    heap_merge(length, merges, heap, size, np.int64(1) << 62)
-    return heap_ids(length, heap, found, 0)
-
-
-@internal
-def _close_gaps(misses, end, missed, out, id_offsets, document, documents):
-    """Write the ids of the misses into their gaps, and move the ids between the gaps to close them.
-
-    Adjusts the starts of documents document + 1 to `documents` in `id_offsets`. end: end of ids and gaps in `out`.
-    Return the end of the ids without gaps.
-    """
-    at = missed.written[0]
-    moved = 0
-    for m in range(misses):
-        while document < documents and id_offsets[document + 1] <= missed.written[m]:
-            document += 1
-            id_offsets[document] -= moved
-        count = missed.counts[m]
-        for i in range(count):
-            out[at + i] = missed.found[missed.places[m] + i]
-        at += count
-        moved += missed.lengths[m] - count
-        segment = missed.written[m] + missed.lengths[m]
-        segment_end = missed.written[m + 1] if m + 1 < misses else end
-        # Two ids at a time; the one beyond the end was moved already, or is unused.
-        for i in range(0, segment_end - segment, 2):
-            store_8(out, at + i, load_8(out, segment + i))
-        at += segment_end - segment
-    for d in range(document + 1, documents + 1):
-        id_offsets[d] -= moved
-    return at
-
-
-@internal
 def _end_documents(n, at, batch, offsets, id_offsets, document):
     """Write the starts of the documents that begin within or after this batch to `id_offsets`, gaps included.
 
@@ -297,54 +208,6 @@ def _end_documents(n, at, batch, offsets, id_offsets, document):
         document += 1
         id_offsets[document] = batch.written[k + 1] if k + 1 < n else at
     return document
-
-
-@internal
-def _remember(data, misses, missed, caches):
-    """Insert the misses whose ids fit into the caches."""
-    small = caches.small
-    large = caches.large
-    found = missed.found
-    for m in range(misses):
-        row = missed.rows[m]
-        if row == NO_ROW:
-            continue
-        low = missed.low[m]
-        at = missed.places[m]
-        n = missed.counts[m]
-        length = missed.lengths[m]
-        if length < SHORT and n <= 4:
-            high = missed.high[m] | np.uint64(n) << np.uint64(64 - COUNT_BITS)
-            if small[row] == low and small[row + np.uint64(1)] == high:
-                continue  # an equal miss before this one was just inserted
-            for w in range(SMALL_ROW):
-                small[row + np.uint64(SMALL_ROW + w)] = small[row + np.uint64(w)]
-            small[row] = low
-            small[row + np.uint64(1)] = high
-            for w in range(2):
-                first = np.uint64(found[at + 2 * w]) if n > 2 * w else np.uint64(0)
-                second = np.uint64(found[at + 2 * w + 1]) if n > 2 * w + 1 else np.uint64(0)
-                small[row + np.uint64(2 + w)] = first | second << np.uint64(32)
-        elif n <= 15:
-            if length < SHORT:
-                row = row_in_large(low, missed.high[m], large)
-                if large[row] == low and large[row + np.uint64(1)] == missed.high[m]:
-                    continue
-            for w in range(LARGE_ROW):
-                large[row + np.uint64(LARGE_ROW + w)] = large[row + np.uint64(w)]
-                large[row + np.uint64(w)] = 0
-            if length < SHORT:
-                large[row] = low
-                large[row + np.uint64(1)] = missed.high[m]
-            else:
-                last = ((length + 7) >> 3) - 1
-                for w in range(last):
-                    large[row + np.uint64(w)] = load_8(data, missed.starts[m] + 8 * w)
-                large[row + np.uint64(last)] = low
-                large[row + np.uint64(7)] |= np.uint64(length) << np.uint64(56)
-            for w in range(n):
-                large[row + np.uint64(8 + (w >> 1))] |= np.uint64(found[at + w]) << np.uint64(32 * (w & 1))
-            large[row + np.uint64(15)] |= np.uint64(n) << np.uint64(32)
 
 
 @internal
@@ -386,7 +249,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
                 merging = misses
             else:
                 found, heap = missed.found[:], batch.scratch.heap
-                used = _find_or_merge_one(data, end - length, length, merges, tokens, found, heap)
+                used = find_or_merge_one(data, end - length, length, merges, tokens, found, heap)
                 missed.counts[misses - 1] = used
                 missed.places[misses - 1] = 0
         if n:
@@ -394,9 +257,9 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
             start = batch.ends[n - 1]
         last = stopped or first == len(ends) or turn == BATCHES - 1
         if misses and (last or used or misses >= WAITING):
-            _find_or_merge(data, merging, used, merges, tokens, caches.large, missed, batch.scratch)
-            at = _close_gaps(misses, at, missed, out, id_offsets, state[DOCUMENT], document)
-            _remember(data, misses, missed, caches)
+            find_or_merge(data, merging, used, merges, tokens, caches.large, missed, batch.scratch)
+            at = close_gaps(misses, at, missed, out, id_offsets, state[DOCUMENT], document)
+            remember(data, misses, missed, caches)
             misses = 0
             state[DOCUMENT] = document
         if last:
