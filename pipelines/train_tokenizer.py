@@ -4,7 +4,7 @@ import json
 import re
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -30,6 +30,8 @@ from tokenizer import DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, Tokenizer, resolve_
 from tokenizer import sentinels as sentinel_tokens
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from corpora import Corpus, PairTexts
     from tokenizer import PretokenCounts
 
@@ -93,8 +95,6 @@ def train_tokenizer(
     special_tokens = (*special_tokens, *_sentinels(sentinels))
     _check(vocab_size, special_tokens, pattern, min_count, out, save_counts, overwrite)
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
-    from tokenizer import count_pretokens
-    from tokenizer.training.forecast import MergeForecast
 
     others = load_compared(compare)
     source = _open(corpus, pairs, split, reading) if corpus else None
@@ -119,16 +119,10 @@ def train_tokenizer(
         else:
             assert source is not None
             phases.begin("count")
-            counted = count_pretokens(
-                held_out.apart_from_training(source),
-                pattern or "cl100k",
-                threads=threads,
-                progress=phases,
-                memory=spare,
-                spill_folder=spill_folder,
-                # Saved counts are useful even if they are too many to merge.
-                forecast=None if spare is None or save_counts else MergeForecast(spare, min_count),
-            )
+            # Saved counts are useful even if they are too many to merge.
+            least = None if save_counts else min_count
+            texts = held_out.apart_from_training(source)
+            counted = _counted(texts, pattern, threads, spare, spill_folder, least, phases)
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
@@ -241,6 +235,31 @@ def _open(
         refuse_with_pairs(reading)
         return PairTexts(open_pairs(corpus, pairs, split, **reading))
     return open_corpus(corpus, split=split, **reading)
+
+
+def _counted(
+    texts: "Iterator[pa.RecordBatch]",
+    pattern: str | None,
+    threads: int | None,
+    memory: int | None,
+    spill_folder: Path,
+    min_count: int | None,
+    phases: Phases,
+) -> "PretokenCounts":
+    """Return the pretoken counts of texts. Stop early if too many of `min_count` or more exceed `memory`."""
+    from tokenizer import count_pretokens
+    from tokenizer.training.forecast import MergeForecast
+
+    forecast = None if memory is None or min_count is None else MergeForecast(memory, min_count)
+    return count_pretokens(
+        texts,
+        pattern or "cl100k",
+        threads=threads,
+        progress=phases,
+        memory=memory,
+        spill_folder=spill_folder,
+        forecast=forecast,
+    )
 
 
 def _combined(

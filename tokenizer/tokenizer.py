@@ -50,12 +50,10 @@ class Tokenizer:
     In bytes, only the valid UTF-8 is normalized.
 
     Threads may share a tokenizer. Plain Python encodes the first short texts; the kernels are loaded on demand.
-
-    vocabulary: the tokens, ids and merges, independent of file formats.
     """
 
     def __init__(self, vocabulary: Vocabulary):
-        self.vocabulary = vocabulary
+        self.vocabulary = vocabulary  # tokens, ids and merges, independent of file formats
         self._special = SpecialTokens(vocabulary.special_tokens, vocabulary.added_flags, vocabulary.normalizer)
         self._texts = TextEncoder(vocabulary)
 
