@@ -1,12 +1,11 @@
 """Atomic writes of files and folders, and strict reads."""
 
-import fcntl
 import json
 import os
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +117,7 @@ def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Pat
             yield partial
             for path in partial.rglob("*"):
                 if path.is_file():
-                    with path.open("rb") as file:
+                    with path.open("rb+") as file:  # Windows syncs no file opened for reading
                         os.fsync(file.fileno())
             if out.exists():
                 out.rename(old)
@@ -143,20 +142,19 @@ def locked_file(path: Path, refusal: str) -> Iterator[None]:
 
     Raises ValueError(`refusal`) if another process has locked it.
     """
-    while True:
-        with path.open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(refusal) from None
-            # The previous owner may have removed the file after it was opened here.
-            if not path.exists() or path.stat().st_ino != os.fstat(lock.fileno()).st_ino:
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+    from filelock import FileLock, Timeout  # takes 20 ms
+
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ValueError(refusal) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no open file
+            path.unlink()  # before the release, after which another process can lock the file
+        lock.release()
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:

@@ -1,6 +1,5 @@
 """`bytelm runs`: the runs under a folder, with the progress and loss of each."""
 
-import fcntl
 import json
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ import tyro
 
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
+from pipelines.files import locked_file
 from pipelines.run.folder import Run, is_classifier
 from pipelines.run.retention import checkpoint_folders, readable_state
 
@@ -54,7 +54,8 @@ def describe(folder: Path) -> dict[str, Any]:
         metrics = run.metrics()
     except ValueError as error:
         return facts | {"state": "damaged", "why": str(error)}
-    training = _is_locked(folder / ".lock")
+    lock = folder / ".lock"
+    training = lock.exists() and _is_locked(lock)
     tokens = max((line["tokens"] for line in metrics), default=0)
     if not training:  # progress after the newest checkpoint is lost
         tokens = _saved(run)
@@ -94,14 +95,12 @@ def run_folders(root: Path) -> list[Path]:
 
 
 def _is_locked(lock: Path) -> bool:
+    """Return whether a process holds the lock; a file that may not be opened for writing counts as held."""
     try:
-        with lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
+        with locked_file(lock, "held"):
+            return False
+    except (ValueError, PermissionError):
         return True
-    return False
 
 
 def _show(found: Sequence[dict[str, Any]]) -> None:

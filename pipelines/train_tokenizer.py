@@ -2,8 +2,6 @@
 
 import json
 import re
-import resource
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,6 +24,7 @@ from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.reporting.training_phases import Phases
+from pipelines.run.process_memory import resident_bytes
 from tokenizer import DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, Tokenizer, resolve_pattern
 from tokenizer import sentinels as sentinel_tokens
 
@@ -171,21 +170,13 @@ def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", patte
 
     compile_elsewhere()
     count_pretokens(["a"], pattern, threads=1, memory=LEAST_MEMORY)  # loads the kernels
-    taken = _resident_memory() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
+    taken = resident_bytes() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
     if memory < taken + LEAST_SPARE_MEMORY:
         raise ValueError(
             f"--memory is {memory:,} bytes, but Python, its libraries and the text being read take {taken:,}: "
             f"give at least {-(-(taken + LEAST_SPARE_MEMORY) // 10_000_000) * 10}M"
         )
     return memory - taken
-
-
-def _resident_memory() -> int:
-    """Return the resident memory of the process in bytes, or its peak where the system reports only that."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _sentinels(count: int) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def _earlier(run: Run) -> dict[str, Any] | None:
         return run.evaluation()
     except ValueError:
         path = run.folder / "evaluation.json"
-        aside = path.rename(path.with_name("evaluation.json.damaged"))
+        aside = path.replace(path.with_name("evaluation.json.damaged"))
         warnings.warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun", stacklevel=2)
         return None
 

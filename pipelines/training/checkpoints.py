@@ -340,6 +340,8 @@ def _write(path: Path, contents: bytes) -> str:
 
 
 def _sync(folder: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows opens no folders
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

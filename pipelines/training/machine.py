@@ -3,7 +3,6 @@
 import ctypes
 import os
 import re
-import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import torch
 from lm.attention.backends import fastest
 from lm.config import ModelConfig
 from pipelines.cli.display import say
+from pipelines.run.process_memory import peak_bytes
 from pipelines.training.config import Device, Dtype, TrainConfig
 
 # Dense operations per second of the matrix units in bfloat16 (float16 without bfloat16), from data sheets, by the names
@@ -288,8 +288,7 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Return the peak memory of the GPU if `device` is one, otherwise the peak resident memory of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak_bytes()
 
 
 def _best_on_gpu(device: torch.device, half: bool) -> tuple[torch.dtype, str]:

@@ -4,6 +4,8 @@ import errno
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from pipelines.dataset.reader import TokenDataset, write_info
 from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run, locked
 from pipelines.run.recipe import save_config
+from tests.conftest import REPOSITORY
 from tests.pipelines.training_cases import make_old, weights_of
 from tokenizer import Tokenizer
 
@@ -198,3 +201,21 @@ def test_no_gpu_is_a_clear_error(tmp_path, small_recipe, dataset_folder):
     with pytest.raises(ValueError, match="PyTorch sees no GPU"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_lock_is_free_again_after_its_process_was_killed(tmp_path):
+    """The lock belongs to the process: its file, which a killed process leaves behind, locks nothing."""
+    out, code = (
+        tmp_path / "run",
+        "import sys, time; from pathlib import Path; from pipelines.run.folder import locked\n",
+    )
+    code += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code, out], stdout=subprocess.PIPE, cwd=REPOSITORY) as holder:
+        assert holder.stdout.readline().strip() == b"held"
+        with pytest.raises(ValueError, match="in use by another process"), locked(out):
+            pass
+        holder.kill()
+    assert (out / ".lock").exists()
+    with locked(out):
+        assert (out / ".lock").exists()
+    assert not out.exists()
