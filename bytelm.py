@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun, load_run
     from pipelines.run.recipe import load_recipe
     from pipelines.runs import runs
+    from pipelines.score import score
+    from pipelines.scoring.choices import rank_choices
+    from pipelines.scoring.texts import score_text
     from pipelines.tokenize import tokenize
     from pipelines.train_tokenizer import train_tokenizer
     from tokenizer import Tokenizer
@@ -40,6 +43,8 @@ _HOMES = {
     "Tokenizer": "tokenizer",
     "load_recipe": "pipelines.run.recipe",
     "load_run": "pipelines.run.loaded_run",
+    "rank_choices": "pipelines.scoring.choices",
+    "score_text": "pipelines.scoring.texts",
     "show": "pipelines.cli.display",
 }
 
@@ -59,8 +64,11 @@ __all__ = [
     "load_run",
     "params",
     "pretrain",
+    "rank_choices",
     "report",
     "runs",
+    "score",
+    "score_text",
     "show",
     "tokenize",
     "train_tokenizer",

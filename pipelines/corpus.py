@@ -65,7 +65,6 @@ def show(
 
 
 def main(arguments: list[str]) -> None:
-    """Run `bytelm corpus` with command-line arguments."""
     if arguments[:1] == ["list"]:
         parse(list_corpora, arguments[1:], "corpus list")
     elif arguments[:1] == ["show"]:

@@ -43,5 +43,4 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest",
 
 
 def main(arguments: list[str]) -> None:
-    """Run `bytelm export-onnx` with command-line arguments."""
     parse(export_onnx, arguments, "export-onnx")

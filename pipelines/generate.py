@@ -15,14 +15,16 @@ from pipelines.cli.arguments import (
     check_beams,
     check_length_penalty,
 )
-from pipelines.cli.display import table, write
+from pipelines.cli.display import answer, table, write
 from pipelines.cli.parsing import parse
-from pipelines.cli.process import read_standard_input
 from pipelines.cli.sampling_options import SamplingOptions
+from pipelines.cli.text_input import argument_text, standard_input_text
 from pipelines.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from pipelines.run.text_generation import Guesses
+    from pipelines.run.text_generation import Guesses, Step
+
+    Generated = dict[str, str | list[Step]]
 
 BEAMS = 4
 TOKENS = 200
@@ -43,14 +45,16 @@ def generate(
     beams: int | None = None,
     length_penalty: float | None = None,
     seed: int = 0,
+    probabilities: bool = False,
     checkpoint: Checkpoint = "newest",
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,
-) -> "str | list[str] | list[Guesses]":
+) -> "str | list[str] | list[Guesses] | Generated | list[Generated]":
     """Continue prompts with a decoder, write targets of sources with an encoder-decoder, or fill masks with an encoder.
 
-    Returns the new text, a list of texts for several prompts, or the guesses for each mask.
+    Returns the new text, a list of texts for several prompts, or the guesses for each mask. With probabilities, a dict
+    replaces each text: prompt, text and steps.
 
     Args:
         prompt: Text to continue, source of an encoder-decoder, or text with a <|mask|> (or the mask token of an
@@ -68,6 +72,8 @@ def generate(
         length_penalty: Beam search divides log-probabilities by the length to this power; 0 prefers short targets. 1 by
             default.
         seed: Seed of the sampling.
+        probabilities: Show the likeliest tokens of each step with the model's probabilities, before temperature, top-k,
+            top-p and min-p.
         as_json: Print JSON.
     """
     options = SamplingOptions(
@@ -95,18 +101,21 @@ def generate(
     if architecture == "encoder":
         if len(prompts) > 1:
             raise ValueError(f"an encoder fills the masks of one text, and --prompt was given {len(prompts)} times")
-        if unused := options.given + ["--tokens"] * (tokens is not None):
+        if unused := (options.given + ["--tokens"] * (tokens is not None) + ["--probabilities"] * probabilities):
             raise ValueError(f"{unused[0]} does not apply to an encoder, which this run trained: leave it out")
         return _print_guesses(filled_masks(loaded, prompts[0]), as_json)
     most = TOKENS if tokens is None else tokens
+    steps: list[list[Step]] | None = [[] for _ in prompts] if probabilities else None
     if architecture == "encoder-decoder" and (beams or (beams is None and not options.given)):
+        if probabilities:
+            raise ValueError("--probabilities shows steps of sampling, and this is a beam search: add --greedy")
         penalty = 1.0 if length_penalty is None else length_penalty
         texts = searched_texts(loaded, prompts, most, beams or BEAMS, penalty)
         return _print_texts(prompts, texts, as_json, after_prompt=False)
     if length_penalty is not None:
         raise ValueError("--length-penalty is for beam search, and this samples: leave it out, or give --beams")
-    texts = sampled_texts(loaded, prompts, most, options)
-    return _print_texts(prompts, texts, as_json, after_prompt=architecture == "decoder")
+    texts = sampled_texts(loaded, prompts, most, options, steps)
+    return _print_texts(prompts, texts, as_json, after_prompt=architecture == "decoder", steps=steps)
 
 
 def _check(options: SamplingOptions, tokens: int | None, beams: int | None, length_penalty: float | None) -> None:
@@ -121,27 +130,24 @@ def _check(options: SamplingOptions, tokens: int | None, beams: int | None, leng
 
 
 def _read(prompt: str) -> str:
-    """Return the text of a --prompt; - reads standard input."""
-    try:
-        if prompt == "-":
-            return read_standard_input().decode().removesuffix("\n")
-        return prompt.encode("utf-8", "surrogateescape").decode()  # undoes Python's escapes of invalid bytes
-    except UnicodeDecodeError as error:
-        raise ValueError(f"--prompt is not UTF-8 at byte {error.start:,}: convert it") from None
-    except UnicodeEncodeError:
-        return prompt  # the tokenizer names the surrogate
+    """Return the text of a --prompt; - reads standard input, without its last newline."""
+    return standard_input_text("--prompt").removesuffix("\n") if prompt == "-" else argument_text(prompt, "--prompt")
 
 
 def _print_texts(
-    prompts: Sequence[str], steps: Iterator[list[str]], as_json: bool, after_prompt: bool
-) -> str | list[str]:
-    """Print texts, a single one as it grows, and return them."""
+    prompts: Sequence[str],
+    pieces_of_texts: Iterator[list[str]],
+    as_json: bool,
+    after_prompt: bool,
+    steps: "Sequence[list[Step]] | None" = None,
+) -> "str | list[str] | Generated | list[Generated]":
+    """Print texts, a single one as it grows, and the candidates of their `steps`; return them."""
     streamed = len(prompts) == 1 and not as_json
     if streamed:
         write(prompts[0] if after_prompt else "", end="")
     texts = [""] * len(prompts)
     try:
-        for pieces in steps:
+        for pieces in pieces_of_texts:
             texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
             if streamed:
                 write(pieces[0], end="")
@@ -149,14 +155,35 @@ def _print_texts(
         if streamed:
             write("")  # ends the line
         raise
-    pairs = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
+    made: list[Generated] = [{"prompt": prompt, "text": text} for prompt, text in zip(prompts, texts, strict=True)]
+    if steps is not None:
+        made = [{**each, "steps": own} for each, own in zip(made, steps, strict=True)]
     if as_json:
-        write(json.dumps(pairs[0] if len(pairs) == 1 else pairs))
+        write(json.dumps(made[0] if len(made) == 1 else made))
     elif streamed:
         write("")
     else:
-        write("\n\n".join((pair["prompt"] if after_prompt else "") + pair["text"] for pair in pairs))
-    return texts[0] if len(texts) == 1 else texts
+        pairs = zip(prompts, texts, strict=True)
+        write("\n\n".join((prompt if after_prompt else "") + text for prompt, text in pairs))
+    if steps is None:
+        return texts[0] if len(texts) == 1 else texts
+    for own in steps if not as_json else ():
+        answer("")
+        _print_steps(own)
+    return made[0] if len(made) == 1 else made
+
+
+def _print_steps(steps: "Sequence[Step]") -> None:
+    rows = [
+        (
+            f"{number}",
+            repr(step["text"]),
+            f"{step['probability']:.1%}",
+            "  ".join(f"{each['text']!r} {each['probability']:.1%}" for each in step["candidates"]),
+        )
+        for number, step in enumerate(steps, 1)
+    ]
+    table(("step", "token", "p", "likeliest"), rows, text=True)
 
 
 def _print_guesses(masks: "list[Guesses]", as_json: bool) -> "list[Guesses]":
@@ -172,5 +199,4 @@ def _print_guesses(masks: "list[Guesses]", as_json: bool) -> "list[Guesses]":
 
 
 def main(arguments: list[str]) -> None:
-    """Run `bytelm generate` with command-line arguments."""
     parse(generate, arguments, "generate")

@@ -50,5 +50,4 @@ def import_hf(
 
 
 def main(arguments: list[str]) -> None:
-    """Run `bytelm import-hf` with command-line arguments."""
     parse(import_hf, arguments, "import-hf")

@@ -47,5 +47,4 @@ def report(
 
 
 def main(arguments: list[str]) -> None:
-    """Run `bytelm report` with command-line arguments."""
     parse(report, arguments, "report")

@@ -124,5 +124,4 @@ def _show(found: Sequence[dict[str, Any]]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run `bytelm runs` with command-line arguments."""
     parse(runs, arguments, "runs")

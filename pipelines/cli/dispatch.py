@@ -19,6 +19,7 @@ VERBS = {
     "build-dataset": "encode a corpus into blocks of token ids",
     "pretrain": "train the model of a recipe on a dataset",
     "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
+    "score": "show how well a run predicts a text, token by token, or rank continuations",
     "generate": "continue a prompt, write the target of a source, or fill masks",
     "params": "print the parameters, FLOPs and memory of a model",
     "finetune": "train a classifier from a trained encoder and labelled texts",
@@ -31,7 +32,7 @@ VERBS = {
 }
 # Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other
 # processes share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
-COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "report")
+COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "score", "report")
 
 
 def usage() -> str:

@@ -1,12 +1,15 @@
 """Text from a run's model: continued prompts, targets of sources, filled masks."""
 
 import codecs
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypedDict
 
 import torch
+from torch import Tensor
 
+from lm.analysis.token_scores import token_scores
 from lm.decoding.beam import beam_search
 from lm.decoding.generation import Sampler, fill_masks, stream
 from lm.decoding.packed import prepare
@@ -20,6 +23,8 @@ from pipelines.run.prompts import masked_ids, prompt_ids, source_ids
 from pipelines.run.text_ids import known_ids
 from tokenizer import MASK, Tokenizer
 
+CANDIDATES = 5  # of a recorded step
+
 
 class Guesses(TypedDict):
     """The likeliest tokens at a mask, likeliest first."""
@@ -30,10 +35,33 @@ class Guesses(TypedDict):
     probabilities: list[float]
 
 
-def sampled_texts(run: LoadedRun, prompts: Sequence[str], tokens: int, options: SamplingOptions) -> Iterator[list[str]]:
+class Candidate(TypedDict):
+    """A token and its probability."""
+
+    text: str
+    id: int
+    probability: float
+
+
+class Step(Candidate):
+    """The token that a step of generation chose."""
+
+    candidates: list[Candidate]
+    """The likeliest tokens at this step, likeliest first"""
+
+
+def sampled_texts(
+    run: LoadedRun,
+    prompts: Sequence[str],
+    tokens: int,
+    options: SamplingOptions,
+    steps_of: Sequence[list[Step]] | None = None,
+) -> Iterator[list[str]]:
     """Yield what each step adds to each text: continued prompts of a decoder, targets of an encoder-decoder.
 
-    Prompts that cannot be read raise ValueError before the first step.
+    `steps_of` has a list for each prompt, to which each step is appended, with the end token. Its probabilities are the
+    model's: after the repetition penalty, before temperature, top-k, top-p and min-p. Prompts that cannot be read raise
+    ValueError before the first step.
     """
     model, around, config = run.model, run.around, run.config.model
     device = model.embedding.weight.device
@@ -44,6 +72,7 @@ def sampled_texts(run: LoadedRun, prompts: Sequence[str], tokens: int, options: 
         tokens = min(tokens, config.context_length)
     else:
         ids, present = pad_left(prompt_ids(run.tokenizer, prompts, config, around), device)
+    sampler = _sampler(options, device)
     steps = stream(
         model,
         ids,
@@ -51,7 +80,7 @@ def sampled_texts(run: LoadedRun, prompts: Sequence[str], tokens: int, options: 
         present=present,
         source=source,
         source_present=source_present,
-        sampler=_sampler(options, device),
+        sampler=sampler if steps_of is None else _recorded(sampler, run.tokenizer, around.stops, steps_of),
         repetition_penalty=options.repetition_penalty,
         allowed=known_ids(run.tokenizer, model),
         stop_ids=around.stops,
@@ -116,6 +145,27 @@ def _sampler(options: SamplingOptions, device: torch.device) -> Sampler:
         min_p=options.min_p,
         generator=torch.Generator(device).manual_seed(options.seed),
     )
+
+
+def _recorded(sampler: Sampler, tok: Tokenizer, stops: Sequence[int], steps_of: Sequence[list[Step]]) -> Sampler:
+    """Return a sampler that also appends its choice for each prompt to `steps_of`, until the prompt's text ends."""
+
+    def candidate(token: int, log_probability: float) -> Candidate:
+        return {"text": tok.decode([token]), "id": token, "probability": math.exp(log_probability)}
+
+    def choose(logits: Tensor) -> Tensor:
+        ids = sampler(logits)
+        found = token_scores(logits, ids, CANDIDATES)
+        rows = zip(steps_of, ids.tolist(), *(each.tolist() for each in found), strict=True)
+        for steps, token, log_probability, _, _, best, values in rows:
+            if not steps or steps[-1]["id"] not in stops:
+                # Tokens that may not be chosen have probability 0, and perhaps no bytes.
+                pairs = [pair for pair in zip(best, values, strict=True) if pair[1] > -math.inf]
+                chosen = candidate(token, log_probability)
+                steps.append({**chosen, "candidates": [candidate(*pair) for pair in pairs]})
+        return ids
+
+    return choose
 
 
 def _texts(tok: Tokenizer, stops: Sequence[int], steps: Iterable[Sequence[int]], count: int) -> Iterator[list[str]]:

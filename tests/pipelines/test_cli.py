@@ -64,6 +64,7 @@ def test_help_imports_no_verb():
         "pretrain",
         "evaluate",
         "generate",
+        "score",
         "params",
         "finetune",
         "classify",

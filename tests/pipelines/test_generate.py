@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from pipelines.generate import generate
 from pipelines.reporting.samples import samples_of
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
+from tests.pipelines.test_cli import assert_refused
 
 
 def test_batched_prompts_continue_as_each_does_alone(trained_gpt, printed):
@@ -223,3 +225,52 @@ def test_nothing_is_printed_before_a_prompt_that_cannot_be_read(trained_gpt, pri
     with pytest.raises(ValueError, match="--prompt is not UTF-8 at byte 1"):
         generate(trained_gpt, prompt="x\udcff")
     assert printed.readouterr().out == ""
+
+
+@pytest.mark.parametrize("options", [{"greedy": True}, {"seed": 3, "temperature": 2.0, "top_k": 50}])
+def test_probabilities_of_steps_are_those_of_a_score(trained_gpt, options):
+    """The score of the written text has the same tokens, probabilities and candidates."""
+    from pipelines.run.loaded_run import load_run
+    from pipelines.scoring.texts import score_text
+
+    plain = generate(trained_gpt, prompt="import ", tokens=8, device="cpu", **options)
+    made = generate(trained_gpt, prompt="import ", tokens=8, device="cpu", probabilities=True, **options)
+    assert (made["prompt"], made["text"]) == ("import ", plain)
+    run, steps = load_run(trained_gpt, device="cpu"), made["steps"]
+    ids = [step["id"] for step in steps]
+    read = run.ids("import ")
+    logits = run.model.logits(run.model(torch.tensor([[*read, *ids]])))[0, len(read) - 1 : -1]
+    p = torch.softmax(logits, dim=-1)
+    assert [step["probability"] for step in steps] == pytest.approx(p[range(len(ids)), ids].tolist(), rel=1e-4)
+    for step, row in zip(steps, p, strict=True):
+        assert [each["id"] for each in step["candidates"]] == row.topk(5).indices.tolist()
+        assert [each["probability"] for each in step["candidates"]] == pytest.approx(
+            row.topk(5).values.tolist(), rel=1e-4
+        )
+        assert not options.get("greedy") or step["id"] == step["candidates"][0]["id"]
+    scored = score_text(run, "import " + run.tokenizer.decode(ids))
+    if scored.ids.tolist() == [*read[1:], *ids]:  # the text can also be encoded otherwise
+        found = scored.predictions.log_probabilities[len(read) - 1 :]
+        assert [step["probability"] for step in steps] == pytest.approx(np.exp(found).tolist(), rel=1e-4)
+
+
+def test_steps_of_several_texts_end_with_each_text(trained_translator, in_process):
+    sources = ["the number 3", "the number 17"]
+    options = [option for source in sources for option in ("--prompt", source)]
+    done = in_process("generate", trained_translator, *options, "--greedy", "--probabilities", "--json")
+    assert done.returncode == 0, done.stderr
+    end = Run(trained_translator).tokenizer().special_tokens["<|endoftext|>"]
+    for made in json.loads(done.stdout):
+        ids = [step["id"] for step in made["steps"]]
+        assert end not in ids[:-1] and (ids[-1] == end or len(ids) == 32)
+        text = "".join(step["text"] for step in made["steps"] if step["id"] != end)
+        assert text == made["text"]
+    shown = in_process("generate", trained_translator, *options, "--greedy", "--probabilities").stdout
+    assert shown.count("likeliest") == 2 and "'<|endoftext|>'" in shown
+
+
+def test_probabilities_need_steps(trained_translator, trained_bert, in_process):
+    done = in_process("generate", trained_translator, "--prompt", "x", "--probabilities")
+    assert_refused(done, "--probabilities shows steps of sampling, and this is a beam search: add --greedy")
+    done = in_process("generate", trained_bert, "--prompt", "<|mask|>", "--probabilities")
+    assert_refused(done, "--probabilities does not apply to an encoder")

@@ -1,0 +1,145 @@
+"""`bytelm score`: the log-probability of a text, token by token."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from pipelines.cli.arguments import AsJson, Checkpoint, Device, Dtype, RunFolder
+from pipelines.cli.display import say_on_stderr, write
+from pipelines.cli.parsing import parse
+from pipelines.cli.text_input import argument_text, file_text, standard_input_text
+from pipelines.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
+    from pipelines.scoring.choices import ChoiceScores
+    from pipelines.scoring.texts import TextScore
+
+
+@verb
+def score(
+    run: RunFolder,
+    text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT]")] = None,
+    *,
+    file: Path | None = None,
+    choices: Annotated[Sequence[str], tyro.conf.arg(metavar="C [C ...]")] = (),
+    target: Annotated[str | None, tyro.conf.arg(metavar="T")] = None,
+    by: Literal["token", "word"] = "token",
+    stride: int | None = None,
+    start: bool = True,
+    masking: Literal["token", "word"] = "token",
+    top: int = 5,
+    limit: int = 1000,
+    parquet: Path | None = None,
+    checkpoint: Checkpoint = "newest",
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    as_json: AsJson = False,
+) -> "TextScore | ChoiceScores":
+    """Print how well a run predicts a text: surprisal, entropy and rank of each token, and the text's log-probability.
+
+    A decoder predicts each token from the tokens before it, an encoder from all others (pseudo-log-likelihood), and an
+    encoder-decoder predicts a target from the text. Special tokens spelled in the text are text.
+
+    Returns the scores as arrays: a TextScore, or with choices a ChoiceScores.
+
+    Args:
+        text: Text to score, or source of an encoder-decoder; - reads standard input.
+        file: File to read instead of a text, in UTF-8; - reads standard input.
+        choices: Continuations of the text to rank by log-probability, as lm-eval ranks multiple choice.
+        target: For an encoder-decoder: text to score given the source.
+        by: What to show: tokens, or words. The probability of a word includes that it ends (Pimentel & Meister 2024);
+            an encoder's is the sum of its tokens.
+        stride: Tokens between two windows of a text that is longer than the context; half a window by default.
+        start: For a decoder: begin with the start token of the run's texts. Without it, the first token is not scored.
+        masking: For an encoder: mask each token alone, or with the later tokens of its word (Kauf & Ivanova 2023).
+        top: Number of the likeliest tokens to show at each position.
+        limit: Maximum number of tokens or words to print; 0 prints all.
+        parquet: Parquet file to write the rows to, one per token, word or choice.
+        as_json: Print all numbers as one JSON object.
+    """
+    _check(choices, target, by, stride, masking, top, limit)
+    if parquet and parquet.is_dir():
+        raise ValueError(f"--parquet is {parquet}, a folder: name a file")
+    content, chosen, wanted = _texts(text, file, choices, target)
+    if as_json:
+        say_on_stderr()
+    from pipelines.run.loaded_run import load_run
+    from pipelines.scoring.choices import rank_choices
+    from pipelines.scoring.texts import score_text
+
+    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    if chosen:
+        ranked = rank_choices(loaded, content, chosen, start=start, top=top)
+        _show_choices(ranked, parquet, as_json)
+        return ranked
+    scored = score_text(
+        loaded, content, target=wanted, stride=stride, start=start, masking=masking, top=top, words=by == "word"
+    )
+    _show_text(loaded, scored, limit, parquet, as_json)
+    return scored
+
+
+def _check(
+    choices: Sequence[str], target: str | None, by: str, stride: int | None, masking: str, top: int, limit: int
+) -> None:
+    """Raise ValueError for options that no run takes."""
+    if choices:
+        others = {"--target": target is not None, "--by word": by != "token", "--stride": stride is not None}
+        others |= {"--masking word": masking != "token"}
+        if unused := [option for option, given in others.items() if given]:
+            raise ValueError(f"--choices ranks continuations of the text, without {unused[0]}: leave one out")
+    for option, value in (("--top", top), ("--limit", limit)):
+        if value < 0:
+            raise ValueError(f"{option} is {value}, but must not be negative")
+
+
+def _texts(
+    text: str | None, file: Path | None, choices: Sequence[str], target: str | None
+) -> tuple[str, list[str], str | None]:
+    """Return the text, the choices and the target; ValueError for what is missing, empty or not UTF-8."""
+    if (text is None) == (file is None):
+        raise ValueError("give either a text or --file")
+    if file is not None:
+        content = file_text(file)
+    else:
+        assert text is not None
+        content = standard_input_text("standard input") if text == "-" else argument_text(text, "the text")
+    if not content and not choices:
+        raise ValueError("the text is empty: give at least one character")
+    wanted = None if target is None else argument_text(target, "--target")
+    return content, [argument_text(choice, "--choices") for choice in choices], wanted
+
+
+def _show_text(run: "LoadedRun", scored: "TextScore", limit: int, parquet: Path | None, as_json: bool) -> None:
+    from pipelines.scoring.display import show_text
+    from pipelines.scoring.tables import rows_of, token_table, totals_of, word_table, write_parquet
+
+    words = None if scored.words is None else word_table(scored)
+    if parquet:
+        write_parquet(parquet, token_table(scored, run.tokenizer) if words is None else words, totals_of(scored))
+    if not as_json:
+        show_text(scored, run.tokenizer, limit)
+        return
+    content = {"totals": totals_of(scored), "tokens": rows_of(token_table(scored, run.tokenizer))}
+    write(json.dumps(content if words is None else content | {"words": rows_of(words)}))
+
+
+def _show_choices(ranked: "ChoiceScores", parquet: Path | None, as_json: bool) -> None:
+    from pipelines.scoring.display import show_choices
+    from pipelines.scoring.tables import choice_table, rows_of, write_parquet
+
+    rows = choice_table(ranked)
+    if parquet:
+        write_parquet(parquet, rows, {})
+    if as_json:
+        write(json.dumps({"choices": rows_of(rows)}))
+    else:
+        show_choices(ranked)
+
+
+def main(arguments: list[str]) -> None:
+    parse(score, arguments, "score")

@@ -1,0 +1,1 @@
+"""Scores of texts: what `bytelm score` measures, and how it prints it."""

@@ -1,0 +1,141 @@
+"""Continuations of a text, ranked by their probability, as lm-evaluation-harness scores multiple choice."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipelines.run.prompts import source_ids
+from pipelines.scoring.predictions import Predictions, predict
+from pipelines.scoring.texts import check_options, sentinel_ids, target_window, text_tokens
+from pipelines.scoring.windows import Array, Window, decoder_windows
+
+if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
+
+
+@dataclass(frozen=True)
+class ChoiceScores:
+    """The scores of N choices, in their order."""
+
+    choices: tuple[str, ...]
+    log_probabilities: Array
+    """(N,) float64: ln p(choice | text), in nats"""
+    tokens: Array
+    """(N,) int64: tokens of the choice; spaces at the end of the text belong to it"""
+    bytes: Array
+    """(N,) int64: bytes of the choice as it was given"""
+    greedy: Array
+    """(N,) bool: whether every token of the choice was the likeliest"""
+    ids: list[Array]
+    """The tokens of each choice, int64 (T,)"""
+    predictions: list[Predictions]
+    """Of these tokens"""
+
+    @property
+    def per_token(self) -> Array:
+        """(N,) float64: ln p / tokens."""
+        quotient: Array = self.log_probabilities / self.tokens
+        return quotient
+
+    @property
+    def per_byte(self) -> Array:
+        """(N,) float64: ln p / bytes."""
+        quotient: Array = self.log_probabilities / self.bytes
+        return quotient
+
+
+def rank_choices(
+    run: "LoadedRun", text: str, choices: Sequence[str], *, start: bool = True, top: int = 0
+) -> ChoiceScores:
+    """Return ln p(choice | text) of each choice, encoded as lm-evaluation-harness does.
+
+    White space at the end of the text moves to the choices. A decoder reads the text's tokens, and the tokens of text
+    and choice together, without as many as the text has. A text that is too long is cut at its beginning, with a
+    warning. An encoder-decoder reads the text as its source; the end token is not scored.
+
+    Raises ValueError for an encoder, an empty choice, and a choice that is too long.
+
+    Args:
+        run: A run that `load_run` returned.
+        text: Text before the choices.
+        choices: Continuations.
+        start: Whether a decoder reads the start token that the run's texts begin with.
+        top: Number of the likeliest tokens to return of each prediction.
+    """
+    architecture = run.config.model.architecture
+    if architecture == "encoder":
+        raise ValueError("--choices needs a model that continues a text, and this run's model is an encoder")
+    check_options(architecture, target=None, stride=None, start=start, masking="token", choices=True)
+    if not choices:
+        raise ValueError("--choices names no choice: give at least one")
+    for number, choice in enumerate(choices, 1):
+        if not choice:
+            raise ValueError(
+                f"choice {number} of {len(choices)} is empty: give at least one character, or leave it out"
+            )
+    context = text.rstrip()
+    endings = [text[len(context) :] + choice for choice in choices]
+    if architecture == "decoder":
+        source, windows = None, _continuations(run, context, endings, run.around.before if start else ())
+    else:
+        source, windows = _targets(run, context, endings)
+    edges = np.cumsum([0, *(len(window.targets) for window in windows)])
+    placed = [replace(window, places=np.arange(*pair)) for window, pair in zip(windows, pairwise(edges), strict=True)]
+    made = predict(run.model, placed, int(edges[-1]), top=top, source=source, total=len(placed))
+    parts = [made.part(first, end) for first, end in pairwise(edges.tolist())]
+    return ChoiceScores(
+        tuple(choices),
+        np.array([math.fsum(part.log_probabilities) for part in parts]),
+        np.diff(edges),
+        np.array([len(choice.encode()) for choice in choices]),
+        np.array([bool((part.ranks == 1).all()) for part in parts]),
+        [window.targets for window in windows],
+        parts,
+    )
+
+
+def _continuations(run: "LoadedRun", context: str, endings: Sequence[str], before: Sequence[int]) -> list[Window]:
+    """Return the window in which a decoder predicts each ending of the context, after the ids `before`."""
+    tok, length = run.tokenizer, run.config.model.context_length
+    read = tok.encode(context, disallowed_special=())
+    if not (before or read):
+        raise ValueError("the text is empty, and nothing stands before the choices: give a text")
+    windows: list[Window] = []
+    for number, ending in enumerate(endings, 1):
+        which = f"choice {number} of {len(endings)}"
+        whole = tok.encode(context + ending, disallowed_special=())
+        added = whole[len(read) :]
+        if not added:
+            raise ValueError(f"{which} adds no token to the text: end the text at a word's end")
+        if len(added) > length:
+            raise ValueError(f"{which} has {len(added):,} tokens, and the model reads {length:,}")
+        if whole[: len(read)] != read:
+            warnings.warn(
+                f"{which} joins the text's last token, so its first characters are not "
+                "scored, as in lm-eval: end the text at a word's end",
+                stacklevel=3,
+            )
+        ids = [*before, *read, *added]
+        if len(ids) > length + 1:
+            warnings.warn(
+                f"the text and {which} have {len(ids):,} tokens, and the model reads "
+                f"{length:,}: the beginning of the text was cut off",
+                stacklevel=3,
+            )
+            ids = ids[-length - 1 :]
+        windows += decoder_windows(np.array(ids), len(ids) - len(added), length, length)
+    return windows
+
+
+def _targets(run: "LoadedRun", context: str, endings: Sequence[str]) -> tuple[list[int], list[Window]]:
+    """Return the ids of an encoder-decoder's source, and the window in which it predicts each ending."""
+    if not context:
+        raise ValueError("the text is empty: give the source of the choices")
+    (source,) = source_ids(run.tokenizer, [context], run.config.model, run.around)
+    ids = [text_tokens(run, ending, sentinel_ids(run)) for ending in endings]
+    return source, [target_window(run, each, f"choice {number}") for number, each in enumerate(ids, 1)]

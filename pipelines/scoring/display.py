@@ -1,0 +1,217 @@
+"""Scores on a terminal: the text with its surprisal in colours and bars, the most surprising tokens, the totals."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from pipelines.cli.console import results
+from pipelines.cli.display import answer, counted, table
+from pipelines.cli.escapes import safe, visible
+from pipelines.scoring.choices import ChoiceScores
+from pipelines.scoring.texts import TextScore
+from tokenizer import Tokenizer
+
+LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits; the level of a token is the number of them that it reaches
+BARS = " ▁▂▄▆█"
+STYLES = (
+    "",
+    "#000000 on #fff2b2",
+    "#000000 on #fed976",
+    "#000000 on #fd8d3c",
+    "#ffffff on #c51b1d",
+    "#ffffff on #800026",
+)
+UNSCORED_BAR, UNSCORED_STYLE = "?", "dim"
+MOST_SURPRISING = 10
+CONTEXT = 24  # columns of the text before a surprising token
+LINE_END = visible(b"\n")
+
+
+class Cell(NamedTuple):
+    """A stretch of the text with its surprisal, NaN if it was not scored."""
+
+    text: str
+    bits: float
+
+    @property
+    def level(self) -> int:
+        """The index of its colour and bar; -1 if it was not scored."""
+        return -1 if np.isnan(self.bits) else sum(self.bits >= level for level in LEVELS)
+
+
+def show_text(score: TextScore, tok: Tokenizer, limit: int) -> None:
+    """Print the score of a text, of which the first `limit` tokens or words are shown (0: all)."""
+    cells = _cells(score)
+    shown = cells[: limit or None]
+    for row in _rows(shown, results.width):
+        _print_row(row)
+    if left := len(cells) - len(shown):
+        answer(f"... and {counted(left, 'word' if score.words else 'token')} more; --limit 0 shows all")
+    _print_legend(unscored=any(cell.level < 0 for cell in shown))
+    answer("")
+    if score.words is None:
+        _most_surprising_tokens(score, tok)
+    else:
+        _most_surprising_words(score, cells)
+    answer("")
+    answer(f"{counted(score.tokens, 'token')}, {counted(score.bytes, 'byte')}; {_reading(score, tok)}")
+    answer(_totals(score))
+
+
+def show_choices(scores: ChoiceScores) -> None:
+    """Print choices, the likeliest first, with their rank by each measure."""
+    measures = (scores.log_probabilities, scores.per_token, scores.per_byte)
+    orders = [(-values).argsort(kind="stable") for values in measures]
+    places = [order.argsort() + 1 for order in orders]
+    rows = [
+        [
+            visible(scores.choices[i].encode()),
+            *(f"{values[i]:.4f} ({place[i]})" for values, place in zip(measures, places, strict=True)),
+            f"{scores.tokens[i]:,}",
+            f"{scores.bytes[i]:,}",
+            "yes" if scores.greedy[i] else "no",
+        ]
+        for i in orders[0].tolist()
+    ]
+    table(("choice", "log p (rank)", "per token", "per byte", "tokens", "bytes", "greedy"), rows)
+    answer("log p in nats; greedy: every token of the choice is the likeliest")
+
+
+def _cells(score: TextScore) -> list[Cell]:
+    surprisal = score.surprisal_bits
+    if score.words is None:
+        return [Cell(_shown(piece), b) for piece, b in zip(score.pieces, surprisal.tolist(), strict=True)]
+    words = score.words
+    return [
+        Cell(_shown(b"".join(score.pieces[start:end])), -nats / np.log(2.0))
+        for start, end, nats in zip(words.starts, words.ends, words.log_probabilities.tolist(), strict=True)
+    ]
+
+
+def _shown(piece: bytes) -> str:
+    """Return visible characters for the bytes of a token, but spaces as spaces."""
+    return " ".join(visible(part) for part in piece.split(b" "))
+
+
+def _rows(cells: Sequence[Cell], width: int) -> Iterator[list[Cell]]:
+    """Yield rows of cells that fit in `width` columns; a row also ends with a line of the text."""
+    row: list[Cell] = []
+    used = 0
+    for cell in cells:
+        if cell_len(cell.text) > width:
+            cell = cell._replace(text=set_cell_size(cell.text, width - 1).rstrip() + "…")
+        if row and used + cell_len(cell.text) > width:
+            yield row
+            row, used = [], 0
+        row.append(cell)
+        used += cell_len(cell.text)
+        if cell.text.endswith(LINE_END):
+            yield row
+            row, used = [], 0
+    if row:
+        yield row
+
+
+def _print_row(row: Sequence[Cell]) -> None:
+    """Print a row of the text, and the bars of its cells below."""
+    above, below = Text(), Text(style="dim")
+    for cell in row:
+        above.append(cell.text, style=STYLES[cell.level] if cell.level >= 0 else UNSCORED_STYLE)
+        bar = BARS[cell.level] if cell.level >= 0 else UNSCORED_BAR
+        below.append(bar * cell_len(cell.text))
+    below.rstrip()
+    for line in (above, below):
+        results.print(line, no_wrap=True, crop=False, overflow="ignore")
+
+
+def _print_legend(unscored: bool) -> None:
+    edges = ("0", *(f"{level:g}" for level in LEVELS))
+    names = [f"{low}-{high}" for low, high in pairwise(edges)] + [f"{edges[-1]}+"]
+    legend = Text("bits ")
+    for name, bar, style in zip(names, BARS, STYLES, strict=True):
+        legend.append(" ").append(f" {bar} {name} ", style=style)
+    if unscored:
+        legend.append("  ").append(f"{UNSCORED_BAR} not scored", style=UNSCORED_STYLE)
+    results.print(legend, soft_wrap=True)
+
+
+def _most_surprising_tokens(score: TextScore, tok: Tokenizer) -> None:
+    made = score.predictions
+    rows = []
+    for place in _highest(score.surprisal_bits):
+        candidates = zip(made.top_ids[place].tolist(), np.exp(made.top_log_probabilities[place]).tolist(), strict=True)
+        rows.append(
+            (
+                f"{place + 1:,}",
+                f"{score.surprisal_bits[place]:.2f}",
+                f"{score.entropy_bits[place]:.2f}",
+                f"{made.ranks[place]:,}",
+                f"{np.exp(made.log_probabilities[place]):.2g}",
+                _before(score, place),
+                visible(score.pieces[place]),
+                "  ".join(f"{token_label(tok, i)} {p:.1%}" for i, p in candidates),
+            )
+        )
+    table(("at", "bits", "entropy", "rank", "p", "after", "token", "likeliest"), rows, text=True)
+
+
+def _most_surprising_words(score: TextScore, cells: Sequence[Cell]) -> None:
+    words = score.words
+    assert words is not None
+    rows = [
+        (
+            f"{place + 1:,}",
+            f"{cells[place].bits:.2f}",
+            f"{-words.token_sums[place] / np.log(2.0):.2f}",
+            f"{words.ends[place] - words.starts[place]:,}",
+            _before(score, int(words.starts[place])),
+            visible(b"".join(score.pieces[words.starts[place] : words.ends[place]])),
+        )
+        for place in _highest(np.array([cell.bits for cell in cells]))
+    ]
+    table(("at", "bits", "sum of tokens", "tokens", "after", "word"), rows, text=True)
+
+
+def _highest(surprisal: np.ndarray) -> list[int]:
+    """Return the places of the highest values, the highest first, without NaN."""
+    order = (-surprisal).argsort(kind="stable")[:MOST_SURPRISING]  # NaN comes last
+    return [place for place in order.tolist() if not np.isnan(surprisal[place])]
+
+
+def _before(score: TextScore, place: int) -> str:
+    """Return the end of the text before a token."""
+    return visible(b"".join(score.pieces[max(0, place - CONTEXT) : place]))[-CONTEXT:]
+
+
+def token_label(tok: Tokenizer, token: int) -> str:
+    """Return a candidate as one line of visible characters."""
+    try:
+        return visible(tok.token_bytes(token))
+    except ValueError:  # the vocabulary of an imported model may be padded beyond its tokenizer
+        return f"(unused id {token})"
+
+
+def _totals(score: TextScore) -> str:
+    name = "log p" if score.measure == "log-likelihood" else "pseudo-log p"
+    line = f"{name} {score.log_probability:.4f} nats ({score.log_probability_bits:.4f} bits)"
+    if score.perplexity is not None:
+        line += f", {'' if name == 'log p' else 'pseudo-'}perplexity {score.perplexity:,.4f}"
+    return line if score.bits_per_byte is None else f"{line}, {score.bits_per_byte:.4f} bits per byte"
+
+
+def _reading(score: TextScore, tok: Tokenizer) -> str:
+    """Return how the text was read."""
+    if score.window is None:
+        return "the target and its end token, given the source"
+    if score.measure == "pseudo-log-likelihood":
+        line = "each token masked and predicted from all others"
+    elif score.before:
+        line = f"read after {safe(tok.decode(list(score.before)))}"
+    else:
+        line = "read without a start token, so the first token is not scored"
+    long = len(score.ids) + len(score.before) > score.window
+    return f"{line}; windows of {score.window:,} tokens, {score.stride:,} apart" if long else line

@@ -1,0 +1,123 @@
+"""A model's predictions at the positions of windows, as arrays."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+
+from lm.analysis.token_scores import token_scores
+from lm.model import LanguageModel
+from pipelines.cli.display import Bar
+from pipelines.evaluation.windows import windows_per_batch
+from pipelines.scoring.windows import Array, Window
+
+LOGIT_ROWS = 512  # positions whose logits are in memory at once
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of N tokens, in nats. Tokens that no window predicts have NaN, rank 0 and candidates -1."""
+
+    log_probabilities: Array
+    """(N,) float64: ln p of the token"""
+    entropies: Array
+    """(N,) float64: entropy of the prediction"""
+    ranks: Array
+    """(N,) int64: 1 for the likeliest token"""
+    top_ids: Array
+    """(N, K) int64: the K likeliest tokens"""
+    top_log_probabilities: Array
+    """(N, K) float64"""
+    group_log_probabilities: Array
+    """(N,) float64: ln of the probability that the token is in `group`; NaN without one"""
+
+    @classmethod
+    def unknown(cls, count: int, top: int) -> "Predictions":
+        """Return predictions of `count` tokens with `top` candidates, none of them made yet."""
+        nan = np.nan
+        return cls(
+            np.full(count, nan),
+            np.full(count, nan),
+            np.zeros(count, np.int64),
+            np.full((count, top), -1),
+            np.full((count, top), nan),
+            np.full(count, nan),
+        )
+
+    def part(self, start: int, end: int) -> "Predictions":
+        """Return the predictions of tokens start to end."""
+        return Predictions(*(array[start:end] for array in vars(self).values()))
+
+
+@torch.inference_mode()
+def predict(
+    model: LanguageModel,
+    windows: Iterable[Window],
+    count: int,
+    *,
+    top: int = 0,
+    source: list[int] | None = None,
+    group: Array | None = None,
+    total: int = 0,
+) -> Predictions:
+    """Return the predictions that windows make of `count` tokens.
+
+    A shorter window is padded on the right, which only causal models allow. Raises ValueError for logits that are not
+    finite.
+
+    Args:
+        model: The model, in evaluation mode.
+        windows: Windows of the text.
+        count: Tokens of the result.
+        top: Number of the likeliest tokens to return of each prediction.
+        source: Ids that an encoder-decoder reads.
+        group: (V,) bool: tokens whose total probability is wanted.
+        total: Number of windows; more than one batch of windows shows progress.
+    """
+    made = Predictions.unknown(count, min(top, model.config.vocab_size))
+    chosen = None if group is None else torch.from_numpy(group).to(model.embedding.weight.device)
+    size = windows_per_batch(model.config.context_length)
+    done = 0
+    with Bar("scoring", total, "window") if total > size else nullcontext() as bar:
+        for batch in _batches(iter(windows), size):
+            _predict_batch(model, batch, source, chosen, made)
+            done += len(batch)
+            if bar:
+                bar.update(done)
+    return made
+
+
+def _predict_batch(
+    model: LanguageModel, batch: list[Window], source: list[int] | None, group: torch.Tensor | None, made: Predictions
+) -> None:
+    """Write the predictions of a batch of windows to `made`."""
+    device = model.embedding.weight.device
+    width = max(len(window.inputs) for window in batch)
+    ids = np.zeros((len(batch), width), np.int64)
+    for row, window in enumerate(batch):
+        ids[row, : len(window.inputs)] = window.inputs
+    rows = np.concatenate([row * width + window.columns for row, window in enumerate(batch)])
+    targets = torch.from_numpy(np.concatenate([window.targets for window in batch])).to(device)
+    places = np.concatenate([window.places for window in batch])
+    read = None if source is None else torch.tensor([source], device=device).expand(len(batch), -1)
+    hidden = model(torch.from_numpy(ids).to(device), read, rows=torch.from_numpy(rows).to(device))
+    for start in range(0, len(rows), LOGIT_ROWS):
+        part = slice(start, start + LOGIT_ROWS)
+        logits = model.logits(hidden[part]).float()
+        if not bool(logits.isfinite().all()):
+            raise ValueError("the model's logits are not finite: its training diverged, choose an earlier --checkpoint")
+        found = token_scores(logits, targets[part], made.top_ids.shape[1])
+        at = places[part]
+        for name, values in found._asdict().items():
+            getattr(made, name)[at] = values.cpu().numpy()
+        if group is not None:
+            inside = torch.log_softmax(logits, dim=-1).masked_fill(~group, -torch.inf).logsumexp(dim=-1)
+            made.group_log_probabilities[at] = inside.double().cpu().numpy()
+
+
+def _batches(windows: Iterator[Window], size: int) -> Iterator[list[Window]]:
+    while batch := list(islice(windows, size)):
+        yield batch
