@@ -165,7 +165,9 @@ def open_corpus(
     text_column: str | None = None,
     **options: Any,
 ) -> Corpus:
-    """Return the corpus that `specs` name: one or several of
+    """Return the corpus that `specs` name.
+
+    Each of them is
 
     - the name of a built-in card (`stdlib`, ...), or the path of a card of your own (.toml);
     - a file, a folder (with all folders below it) or a glob: .txt, .jsonl, .parquet, .arrow, and other text by

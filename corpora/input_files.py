@@ -102,6 +102,7 @@ def split_of(relative: Path) -> str | None:
 
 
 def is_glob(spec: str) -> bool:
+    """Return whether `spec` has a wildcard and is not the path of an existing file or folder."""
     return any(character in spec for character in "*?[") and not Path(spec).exists()
 
 
@@ -207,6 +208,7 @@ def without_repeats(files: Sequence[InputFile]) -> list[InputFile]:
 
 
 def standard_library_folder() -> Path:
+    """Return the folder of the running interpreter's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 

@@ -20,6 +20,7 @@ STYLE = "<style>nav, main > :not(.plots) { display: none } main > .plots { margi
 
 
 def main() -> None:
+    """Draw the pictures from the output folder of `bytelm demo` that the command line names."""
     if len(sys.argv) != 2:
         sys.exit("usage: python docs/pictures.py FOLDER, where FOLDER is the output of bytelm demo")
     if not shutil.which("chromium"):

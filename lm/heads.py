@@ -12,6 +12,7 @@ from lm.config import ModelConfig
 from lm.initialization import Initializer
 from lm.layers import Component, Embedding, Linear, build_norm
 from lm.losses import linear_cross_entropy
+from lm.scores import FusedScore, fused_score
 
 
 class LanguageHead(Component):
@@ -27,6 +28,7 @@ class LanguageHead(Component):
     def __init__(self, config: ModelConfig, embedding: Embedding, bias: bool) -> None:
         """`embedding` holds the output matrix if `config.tied_head`; `bias`: whether each entry has one."""
         super().__init__()
+        self.fused: FusedScore | None = None
         self._embedding = (embedding,)  # a tuple hides the module: the matrix is counted and saved once
         self.soft_cap = config.soft_cap
         self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.width))
@@ -36,6 +38,10 @@ class LanguageHead(Component):
     def output_weight(self) -> Tensor:
         """The output matrix (V, width), float32."""
         return self._embedding[0].weight if self.weight is None else self.weight
+
+    def compile_loss(self) -> None:
+        """Let `loss` compute the passes over the logits with torch.compile, which the first calls take seconds for."""
+        self.fused = torch.compile(fused_score)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden (..., width) to unnormalised log-probabilities (..., V), in the dtype of hidden."""
@@ -59,6 +65,7 @@ class LanguageHead(Component):
             soft_cap=self.soft_cap,
             label_smoothing=label_smoothing,
             z_loss=z_loss,
+            fused=self.fused,
         )
 
     def reset_parameters(self, initializer: Initializer) -> None:

@@ -2,31 +2,26 @@
 
 With N rows and V entries, the logits of a step are N x V numbers: more than all other activations of a small model.
 The forward pass takes a chunk of rows at a time, computes logits, loss and gradient (softmax minus one-hot), and
-multiplies the gradient back. It saves no logits and recomputes none.
+multiplies the gradient back. It saves no logits and recomputes none. `scores` computes losses and gradients of logits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lm.scores import FusedScore, Scorer, Variant
+
 CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}  # logits of a chunk, at most
+FUSED_CHUNK = 4  # times as many for a fused score on a GPU, which needs no float32 copies
+ALIGNMENT = 64  # entries: rows of logits start at multiples of it, because products are slower with other strides
 # Rows of a chunk on a CPU, at most; for 16-bit logits, per core. Smaller chunks re-read the output matrix and its
 # gradient too often; the logits of larger ones leave the cache.
 CPU_ROWS, CPU_NARROW_ROWS = 512, 1024
-CPU_SCORED_ROWS = 64  # rows of 16-bit logits scored in float32 at a time: they stay in the cache
-
-
-class Variant(NamedTuple):
-    """Options of the loss; by default it is the cross-entropy."""
-
-    soft_cap: float = 0.0
-    label_smoothing: float = 0.0
-    z_loss: float = 0.0
 
 
 def linear_cross_entropy(
@@ -39,6 +34,7 @@ def linear_cross_entropy(
     soft_cap: float = 0.0,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    fused: FusedScore | None = None,
 ) -> Tensor:
     """Return the sum over rows n of weights[n] * -ln softmax(z)[targets[n]], z = rows[n] W^T + b, in nats.
 
@@ -49,6 +45,8 @@ def linear_cross_entropy(
     With `soft_cap` c, z becomes c tanh(z / c) (Gemma Team 2024). With `label_smoothing` s, the target has probability
     1 - s + s / V and every other entry s / V (Szegedy et al. 2016). `z_loss` k adds k times the squared log-sum-exp of
     z (Chowdhery et al. 2023). The last two are for training: the result is no cross-entropy of the data.
+
+    `fused`: `fused_score`, compiled. It takes fewer passes over the logits than torch's operations one by one.
     """
     wide = torch.promote_types(rows.dtype, torch.float32)
     variant = Variant(soft_cap, label_smoothing, z_loss)
@@ -57,11 +55,11 @@ def linear_cross_entropy(
     differentiable = rows.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and differentiable:
         loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            rows, weight, bias, targets, weights, variant
+            rows, weight, bias, targets, weights, variant, fused
         )
         return loss
     total = rows.new_zeros((), dtype=wide)
-    for chunk, nll, _ in _scored_chunks(rows, weight.to(rows.dtype), bias, targets, variant, graded=False):
+    for chunk, nll, _ in _scored_chunks(rows, weight.to(rows.dtype), bias, targets, variant, fused, graded=False):
         total += (nll * weights[chunk]).sum()
     return total
 
@@ -78,6 +76,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         weights: Tensor,
         variant: Variant,
+        fused: FusedScore | None,
     ) -> Tensor:
         wide = torch.promote_types(rows.dtype, torch.float32)
         matrix = weight.to(rows.dtype)
@@ -85,7 +84,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_gradient = torch.zeros_like(weight, dtype=wide)
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
         total = rows.new_zeros((), dtype=wide)
-        for chunk, nll, gradient in _scored_chunks(rows, matrix, bias, targets, variant):
+        for chunk, nll, gradient in _scored_chunks(rows, matrix, bias, targets, variant, fused):
             scale = weights[chunk].to(wide)
             total += (nll * scale).sum()
             if bias_gradient is not None:
@@ -112,90 +111,51 @@ class _LinearCrossEntropy(torch.autograd.Function):
             bias_gradient = (bias_gradient * upstream).to(bias_dtype)
         # As a vector, `upstream` keeps its dtype in the product, which is rounded once.
         rows_gradient = (rows_gradient * upstream.unsqueeze(0)).to(rows_gradient.dtype)
-        return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None, None
+        return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None, None, None
 
 
 def _scored_chunks(
-    rows: Tensor, matrix: Tensor, bias: Tensor | None, targets: Tensor, variant: Variant, graded: bool = True
+    rows: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    variant: Variant,
+    fused: FusedScore | None,
+    graded: bool = True,
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield (rows of the chunk, their losses (n,) in nats, the gradient with respect to their logits (n, V)).
 
-    The gradient has the dtype of rows, is valid only if `graded`, and lives in a buffer that the next chunk overwrites:
-    on the CPU, fresh pages from the operating system would take longer than the softmax.
+    The gradient has the dtype of rows, is valid only if `graded`, and the next chunk overwrites it.
     """
-    size, at_once = _chunk_size(rows, len(matrix))
-    wide = torch.promote_types(rows.dtype, torch.float32)
-    same = wide == rows.dtype
+    entries = len(matrix)
+    size = _chunk_size(rows, entries, fused is not None)
+    buffer = rows.new_empty(size, -(-entries // ALIGNMENT) * ALIGNMENT)
     offset = None if bias is None else bias.to(rows.dtype)
-    all_logits = rows.new_empty(size, len(matrix))
-    all_probabilities = rows.new_empty(at_once, len(matrix), dtype=wide)
-    all_wide = all_logits if same else torch.empty_like(all_probabilities)
+    scorer = Scorer(buffer, entries, variant) if fused is None else None
     for start in range(0, len(rows), size or 1):
         chunk = slice(start, min(start + size, len(rows)))
-        logits = all_logits[: chunk.stop - chunk.start]
-        if offset is None:
+        padded, chunk_targets = buffer[: chunk.stop - chunk.start], targets[chunk]
+        logits = padded[:, :entries]
+        if offset is None or scorer is None:
             torch.mm(rows[chunk], matrix.T, out=logits)
         else:
             torch.addmm(offset, rows[chunk], matrix.T, out=logits)
-        losses = []
-        for part, part_targets in zip(logits.split(at_once), targets[chunk].split(at_once), strict=True):
-            exact = part if same else all_wide[: len(part)].copy_(part)
-            probabilities = all_probabilities[: len(part)]
-            if variant.soft_cap:
-                exact.div_(variant.soft_cap).tanh_().mul_(variant.soft_cap)
-            torch.softmax(exact, dim=-1, out=probabilities)
-            log_sum_exp = _log_sum_exp(exact, probabilities)
-            losses.append(_nll(exact, log_sum_exp, part_targets, variant))
-            if graded:
-                gradient = _gradient(exact, probabilities, log_sum_exp, part_targets, variant)
-                if not same:
-                    part.copy_(gradient)  # the rounded gradient overwrites the logits
-        yield chunk, torch.cat(losses), all_probabilities[: len(logits)] if same else logits
+        if scorer is None:
+            assert fused is not None
+            for tensor in (padded, chunk_targets):  # one compilation serves all chunks
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+            yield chunk, fused(padded, offset, chunk_targets, entries, variant, graded), logits
+        else:
+            nll, gradient = scorer(padded, chunk_targets, graded)
+            yield chunk, nll, gradient[:, :entries]
 
 
-def _chunk_size(rows: Tensor, entries: int) -> tuple[int, int]:
-    """Return the rows of a chunk, and the rows scored at a time."""
-    kind = "cuda" if rows.device.type == "cuda" else "cpu"
-    size = max(1, CHUNK_ELEMENTS[kind] // entries)
-    narrow = rows.dtype.itemsize < torch.float32.itemsize
-    if kind == "cpu":
-        size = min(size, torch.get_num_threads() * CPU_NARROW_ROWS if narrow else CPU_ROWS)
-    size = min(size, len(rows))
-    return size, min(size, CPU_SCORED_ROWS) if kind == "cpu" and narrow else size
-
-
-def _log_sum_exp(logits: Tensor, probabilities: Tensor) -> Tensor:
-    """Return ln sum exp(logits) of each row, in the dtype of `probabilities`, their softmax.
-
-    The largest probability is exp(largest logit - log-sum-exp) and at least 1 / V. Its logarithm gives the log-sum-exp
-    without underflow and without a second pass of exponentials.
-    """
-    return logits.amax(dim=-1).to(probabilities.dtype) - probabilities.amax(dim=-1).log()
-
-
-def _nll(logits: Tensor, log_sum_exp: Tensor, targets: Tensor, variant: Variant) -> Tensor:
-    """Return the loss of each row in nats, in the dtype of `log_sum_exp`."""
-    wide = log_sum_exp.dtype
-    expected = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1).to(wide)
-    if variant.label_smoothing:
-        mean = logits.mean(dim=-1, dtype=wide)
-        expected = (1.0 - variant.label_smoothing) * expected + variant.label_smoothing * mean
-    nll = log_sum_exp - expected
-    return nll + variant.z_loss * log_sum_exp.square() if variant.z_loss else nll
-
-
-def _gradient(logits: Tensor, probabilities: Tensor, log_sum_exp: Tensor, targets: Tensor, variant: Variant) -> Tensor:
-    """Return the gradient of `_nll` with respect to the logits before the soft cap, in place of `probabilities`.
-
-    With softmax p, smoothing s and z-loss k it is (1 + 2 k lse) p - (1 - s) one_hot - s / V, and a soft cap c
-    multiplies it by 1 - (z / c)^2.
-    """
-    gradient, target = probabilities, targets.unsqueeze(-1)
-    if variant.z_loss:
-        gradient *= (1.0 + 2.0 * variant.z_loss * log_sum_exp).unsqueeze(-1)
-    gradient.scatter_add_(-1, target, gradient.new_full(target.shape, variant.label_smoothing - 1.0))
-    if variant.label_smoothing:
-        gradient -= variant.label_smoothing / gradient.shape[-1]
-    if variant.soft_cap:
-        gradient *= 1.0 - (logits.to(gradient.dtype) / variant.soft_cap).square()
-    return gradient
+def _chunk_size(rows: Tensor, entries: int, fused: bool) -> int:
+    """Return the rows of a chunk; on a GPU a multiple of ALIGNMENT, so that chunks of other sizes are aligned too."""
+    if rows.device.type == "cpu":
+        narrow = rows.dtype.itemsize < torch.float32.itemsize
+        most = torch.get_num_threads() * CPU_NARROW_ROWS if narrow else CPU_ROWS
+        size = min(CHUNK_ELEMENTS["cpu"] // entries, most)
+    else:
+        size = CHUNK_ELEMENTS["cuda"] * (FUSED_CHUNK if fused else 1) // entries // ALIGNMENT * ALIGNMENT
+    return min(max(1, size), len(rows))

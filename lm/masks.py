@@ -169,7 +169,7 @@ def _bounds(part: slice, length: int) -> tuple[int, int]:
 
     `slice.indices` alone would turn a symbolic length into a number, and a dynamic length could not be traced.
     """
-    if part == ALL:
+    if part.start is None and part.stop is None:  # compilers do not compare slices
         return 0, length
     start, stop, _ = part.indices(length)
     return start, stop

@@ -140,4 +140,5 @@ def _print_pairs(out: Path, info: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm build-dataset` with command-line arguments."""
     parse(build_dataset, arguments, "build-dataset")

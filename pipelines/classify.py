@@ -105,4 +105,5 @@ def _print(texts: list[str], results: list[Classified], as_json: bool) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm classify` with command-line arguments."""
     parse(classify, arguments, "classify")

@@ -65,6 +65,7 @@ def show(
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm corpus` with command-line arguments."""
     if arguments[:1] == ["list"]:
         parse(list_corpora, arguments[1:], "corpus list")
     elif arguments[:1] == ["show"]:

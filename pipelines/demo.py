@@ -31,4 +31,5 @@ def demo(out: Path = Path("bytelm-demo"), *, seconds: float = SECONDS, fresh: bo
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm demo` with command-line arguments."""
     parse(demo, arguments, "demo")

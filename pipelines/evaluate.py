@@ -123,4 +123,5 @@ def _show(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: b
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm evaluate` with command-line arguments."""
     parse(evaluate, arguments, "evaluate")

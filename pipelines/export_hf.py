@@ -34,4 +34,5 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest", o
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm export-hf` with command-line arguments."""
     parse(export_hf, arguments, "export-hf")

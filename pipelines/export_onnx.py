@@ -43,4 +43,5 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest",
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm export-onnx` with command-line arguments."""
     parse(export_onnx, arguments, "export-onnx")

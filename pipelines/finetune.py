@@ -87,4 +87,5 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm finetune` with command-line arguments."""
     parse(finetune, arguments, "finetune", shown=show)

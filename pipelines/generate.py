@@ -199,4 +199,5 @@ def _print_guesses(masks: "list[Guesses]", as_json: bool) -> "list[Guesses]":
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm generate` with command-line arguments."""
     parse(generate, arguments, "generate")

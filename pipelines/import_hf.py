@@ -50,4 +50,5 @@ def import_hf(
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm import-hf` with command-line arguments."""
     parse(import_hf, arguments, "import-hf")

@@ -97,6 +97,7 @@ def _shape(model: ModelConfig) -> str:
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm params` with command-line arguments."""
     named = bool(arguments) and not arguments[0].startswith("-")
     default: tuple[ModelConfig, OptimizerKind] = ModelConfig(), "adamw"
     if named:

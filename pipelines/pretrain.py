@@ -47,6 +47,7 @@ def pretrain(
 
 
 def main(arguments: list[str]) -> int:
+    """Run `bytelm pretrain` with command-line arguments."""
     recipe, data, rest, words = Recipe(), tyro.MISSING, arguments, "pretrain RECIPE"
     if arguments and not arguments[0].startswith("-"):
         recipe, rest, words = load_recipe(arguments[0]), arguments[1:], f"pretrain {arguments[0]}"

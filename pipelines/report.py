@@ -47,4 +47,5 @@ def report(
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm report` with command-line arguments."""
     parse(report, arguments, "report")

@@ -124,4 +124,5 @@ def _show(found: Sequence[dict[str, Any]]) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm runs` with command-line arguments."""
     parse(runs, arguments, "runs")

@@ -70,4 +70,5 @@ def tokenize(
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm tokenize` with command-line arguments."""
     parse(tokenize, arguments, "tokenize")

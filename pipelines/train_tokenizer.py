@@ -237,7 +237,7 @@ def _counted(
     min_count: int | None,
     phases: Phases,
 ) -> "PretokenCounts":
-    """Return the pretoken counts of texts. Stop early if too many of `min_count` or more exceed `memory`."""
+    """Return the pretoken counts of texts. Stop early if those of at least `min_count` cannot be merged in `memory`."""
     from tokenizer import count_pretokens
     from tokenizer.training.forecast import MergeForecast
 
@@ -275,4 +275,5 @@ def _training_bytes(corpus: "Corpus | PairTexts") -> int | None:
 
 
 def main(arguments: list[str]) -> None:
+    """Run `bytelm train-tokenizer` with command-line arguments."""
     parse(train_tokenizer, arguments, "train-tokenizer")

@@ -145,7 +145,7 @@ class Tokenizer:
         special_tokens: dict[str, int] | None = None,
         normalizer: Literal["NFC"] | None = None,
     ) -> Tokenizer:
-        """Return the tokenizer in a folder or file. The formats:
+        """Return the tokenizer in a folder or file.
 
         - tokenizer.json, or a folder with one. It needs no arguments.
         - tiktoken ranks: `.tiktoken`, or another name such as Llama 3's tokenizer.model. They need `pattern`. Published

@@ -199,7 +199,7 @@ class Pairs:
 
     @property
     def tokens(self) -> int:
-        """Tokens of both sides, without the end tokens of an objective"""
+        """Tokens of both sides, without the end tokens of an objective."""
         return int(self.sources.lengths.sum() + self.targets.lengths.sum())
 
 

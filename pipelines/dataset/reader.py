@@ -117,7 +117,7 @@ class TokenDataset(DatasetFolder[TokenStream]):
 
     @property
     def context_length(self) -> int:
-        """Tokens of a block"""
+        """Tokens of a block."""
         length: int = self.info["context_length"]
         return length
 

@@ -91,7 +91,7 @@ class TextClassifier:
 
 
 def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "float32") -> TextClassifier:
-    """Return the classifier that `bytelm finetune` wrote into `folder`:
+    """Return the classifier that `bytelm finetune` wrote into `folder`.
 
         labels, probabilities = load_classifier("my-classifier").predict(["a text", "another"])
 

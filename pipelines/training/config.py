@@ -100,8 +100,9 @@ class TrainConfig:
     """Use only deterministic GPU kernels, which are slower: a resumed run then ends with the same weights bit for bit
     on the same kind of GPU. A CPU is always deterministic."""
     compile: bool = False
-    """Compile the model with torch.compile, which takes up to a minute. It pays on a GPU, on a CPU with bfloat16
-    products (a GPT's step took a fifth less), and for models of many small operations (RMS norms, gated MLPs)."""
+    """Compile the model and its loss with torch.compile, which takes up to a minute. It pays on a GPU, on a CPU with
+    bfloat16 products (a GPT's step took a fifth less), and for models of many small operations (RMS norms, gated
+    MLPs)."""
     validate_every_tokens: int = 1_000_000
     """Tokens between two validations"""
     validation_tokens: int = 32_768

@@ -65,6 +65,9 @@ class Trainer:
         self.device = next(model.parameters()).device  # where FSDP has moved it
         if self.device.type == "cpu":
             keep_freed_memory()
+        # On a CPU in float32 the compiled loss is no faster.
+        if config.compile and (self.device.type, model.compute_dtype) != ("cpu", torch.float32):
+            model.head.compile_loss()
         settings = {field.name: getattr(config, field.name) for field in fields(OptimizerSettings)[1:]}
         self.optimizers = build_optimizers(
             model,

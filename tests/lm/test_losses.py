@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lm import losses
+from lm import losses, scores
 from lm.losses import linear_cross_entropy
+from lm.scores import fused_score
 
 
 def problem(n, v, width, dtype=torch.float64, seed=0, bias=True):
@@ -35,17 +36,18 @@ def plain(rows, weight, targets, bias, weights):
     v=st.integers(1, 30),
     rows_a_chunk=st.integers(1, 45),
     bias=st.booleans(),
+    fused=st.sampled_from([None, fused_score]),
     seed=st.integers(0, 2**32),
 )
-def test_value_and_gradients_equal_plain_cross_entropy(n, v, rows_a_chunk, bias, seed):
+def test_value_and_gradients_equal_plain_cross_entropy(n, v, rows_a_chunk, bias, fused, seed):
     rows, weight, targets, offset, weights = problem(n, v, 5, seed=seed, bias=bias)
     inputs = [rows, weight] + ([offset] if bias else [])
     expected = plain(rows, weight, targets, offset, weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(losses.CHUNK_ELEMENTS, "cpu", rows_a_chunk * v)
-        got = linear_cross_entropy(rows, weight, targets, offset, weights)
+        got = linear_cross_entropy(rows, weight, targets, offset, weights, fused=fused)
         with torch.no_grad():
-            ungraded = linear_cross_entropy(rows, weight, targets, offset, weights)
+            ungraded = linear_cross_entropy(rows, weight, targets, offset, weights, fused=fused)
     torch.testing.assert_close(got, expected)
     torch.testing.assert_close(ungraded, expected.detach())
     for gradient, other in zip(
@@ -73,14 +75,16 @@ def plain_variant(rows, weight, targets, bias, weights, *, soft_cap, label_smoot
     return ((nats + z_loss * logits.logsumexp(-1) ** 2) * weights).sum()
 
 
+@pytest.mark.parametrize("fused", [None, fused_score])
+@pytest.mark.parametrize("v", [7, 64])
 @pytest.mark.parametrize("variant", [dict(zip(VARIANTS, each, strict=True)) for each in product(*VARIANTS.values())])
-def test_soft_cap_smoothing_and_z_loss_equal_the_plain_formulas(variant, monkeypatch):
-    monkeypatch.setitem(losses.CHUNK_ELEMENTS, "cpu", 3 * 7)
-    rows, weight, targets, bias, weights = problem(8, 7, 4)
+def test_soft_cap_smoothing_and_z_loss_equal_the_plain_formulas(variant, v, fused, monkeypatch):
+    monkeypatch.setitem(losses.CHUNK_ELEMENTS, "cpu", 3 * v)
+    rows, weight, targets, bias, weights = problem(8, v, 4)
     expected = plain_variant(rows, weight, targets, bias, weights, **variant)
-    got = linear_cross_entropy(rows, weight, targets, bias, weights, **variant)
+    got = linear_cross_entropy(rows, weight, targets, bias, weights, **variant, fused=fused)
     with torch.no_grad():
-        ungraded = linear_cross_entropy(rows, weight, targets, bias, weights, **variant)
+        ungraded = linear_cross_entropy(rows, weight, targets, bias, weights, **variant, fused=fused)
     torch.testing.assert_close(got, expected)
     torch.testing.assert_close(ungraded, expected.detach())
     inputs = (rows, weight, bias)
@@ -88,20 +92,24 @@ def test_soft_cap_smoothing_and_z_loss_equal_the_plain_formulas(variant, monkeyp
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("fused", [None, fused_score])
 @pytest.mark.parametrize("variant", [{}, {"soft_cap": 3.0}, {"label_smoothing": 0.1, "z_loss": 0.01}])
 @pytest.mark.parametrize(("rows_a_chunk", "rows_scored"), [(1024, 64), (40, 40), (23, 7)])
-def test_bfloat16_rows_give_float32_nats_close_to_the_exact_ones(variant, rows_a_chunk, rows_scored, monkeypatch):
+def test_bfloat16_rows_give_float32_nats_close_to_the_exact_ones(
+    variant, rows_a_chunk, rows_scored, fused, monkeypatch
+):
     monkeypatch.setattr(losses, "CPU_NARROW_ROWS", rows_a_chunk)
-    monkeypatch.setattr(losses, "CPU_SCORED_ROWS", rows_scored)
+    monkeypatch.setattr(scores, "CPU_SCORED_ROWS", rows_scored)
     rows, weight, targets, bias, weights = problem(100, 50, 16, dtype=torch.float32)
     weights = weights.float()
     exact = plain_variant(rows, weight, targets, bias, weights, **dict.fromkeys(VARIANTS, 0.0) | variant)
     rough_rows = rows.detach().bfloat16().requires_grad_()
-    got = linear_cross_entropy(rough_rows, weight, targets, bias, weights, **variant)
+    got = linear_cross_entropy(rough_rows, weight, targets, bias, weights, **variant, fused=fused)
     assert got.dtype == torch.float32
     assert got.item() == pytest.approx(exact.item(), rel=1e-2)
     with torch.no_grad():
-        assert linear_cross_entropy(rough_rows, weight, targets, bias, weights, **variant).item() == got.item()
+        ungraded = linear_cross_entropy(rough_rows, weight, targets, bias, weights, **variant, fused=fused)
+    assert ungraded.item() == got.item()
     for gradient, other in zip(
         torch.autograd.grad(got, [rough_rows, weight, bias]),
         torch.autograd.grad(exact, [rows, weight, bias]),
@@ -130,10 +138,11 @@ def test_bfloat16_gradients_are_scaled_in_float32(factor):
     assert_scaled(weighted[0], unscaled[0])
 
 
-def test_extreme_logits_neither_overflow_nor_underflow():
+@pytest.mark.parametrize("fused", [None, fused_score])
+def test_extreme_logits_neither_overflow_nor_underflow(fused):
     rows = torch.tensor([[1.0], [1.0]], requires_grad=True)
     weight = torch.tensor([[1000.0], [-1000.0], [0.0]], requires_grad=True)
-    loss = linear_cross_entropy(rows, weight, torch.tensor([0, 1]))
+    loss = linear_cross_entropy(rows, weight, torch.tensor([0, 1]), fused=fused)
     assert loss.item() == 2000.0
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, [rows, weight]))
 

@@ -11,22 +11,25 @@ from pipelines.pretrain import pretrain
 from tests.pipelines.training_cases import assert_same_run, metrics_of, stop_after, with_train
 
 
-@pytest.mark.parametrize("architecture", ["decoder", "encoder"])
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "compiled"),
+    [("decoder", "float32", 2), ("encoder", "float32", 2), ("decoder", "bfloat16", 4)],
+)
 def test_batches_and_validations_of_any_size_have_one_shape(
-    tmp_path, small_recipe, dataset_folder, monkeypatch, architecture
+    tmp_path, small_recipe, dataset_folder, monkeypatch, architecture, dtype, compiled
 ):
     """9 blocks as 5 and 4, 11 of validation; the last position of the stream is no target. One graph for training, one
-    for validation, which comes first."""
+    for validation, which comes first; the loss is compiled too, unless on a CPU in float32."""
     graphs = CompileCounter()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=graphs))
     torch._dynamo.reset()
     train = {"batch_tokens": 9 * 32, "micro_batch": 6, "validation_tokens": 11 * 32, "validate_every_tokens": 20 * 32}
-    recipe = with_train(small_recipe, compile=True, tokens=4 * 9 * 32, **train)
+    recipe = with_train(small_recipe, compile=True, dtype=dtype, tokens=4 * 9 * 32, **train)
     if architecture == "encoder":
         model = replace(recipe.model, architecture=architecture, context_length=34)
         recipe = replace(recipe, objective="masked-token", model=model)
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run") == 0
-    assert graphs.frame_count == 2
+    assert graphs.frame_count == compiled
 
 
 @pytest.mark.slow

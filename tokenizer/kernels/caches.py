@@ -65,6 +65,7 @@ def row_in_large(low, high, large):
 
 @inlined
 def find_small_in_large(low, high, large, found, used):
+    """Copy the ids of a packed pretoken from `Caches.large` to found[used:]. Return their number, 0 on a miss."""
     count = 0
     for way in range(2):
         row = row_in_large(low, high, large) + np.uint64(way * LARGE_ROW)

@@ -11,9 +11,47 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokenizer.kernels.tools import SHORT, hash_bytes, kernel, mix, pack, pack_slowly
+from tokenizer.kernels.tools import SHORT, hash_bytes, inlined, kernel, mix, pack, pack_slowly
 
 SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED = range(3)  # in `state`, int64 (3,)
+
+
+@inlined
+def _count_long(data, start, end, weight, long_slots, long_entries, arena, state):
+    """Count the pretoken data[start:end] of 16 bytes or more. Return False if the table must grow first."""
+    mask = np.uint64(len(long_slots) - 1)
+    limit = min(len(long_slots) // 2, len(long_entries))
+    length = end - start
+    h = hash_bytes(data, start, end)
+    tag = h >> np.uint64(32) << np.uint64(32)
+    slot = h >> np.uint64(20) & mask
+    while True:
+        found = long_slots[slot]
+        if found == 0:
+            used = state[ARENA_USED]
+            if state[LONG_ENTRIES] >= limit or used + length > len(arena):
+                return False
+            entry = state[LONG_ENTRIES]
+            state[LONG_ENTRIES] += 1
+            state[ARENA_USED] = used + length
+            for k in range(length):  # a slice assignment takes seconds to compile
+                arena[used + k] = data[start + k]
+            long_slots[slot] = tag | np.uint64(entry + 1)
+            long_entries[entry, 0] = used
+            long_entries[entry, 1] = length
+            long_entries[entry, 2] = weight
+            return True
+        if found & np.uint64(0xFFFFFFFF00000000) == tag:
+            entry = np.int64(found & np.uint64(0xFFFFFFFF)) - 1
+            if long_entries[entry, 1] == length:
+                at = long_entries[entry, 0]
+                k = 0
+                while k < length and arena[at + k] == data[start + k]:
+                    k += 1
+                if k == length:
+                    long_entries[entry, 2] += weight
+                    return True
+        slot = slot + np.uint64(1) & mask
 
 
 @kernel
@@ -24,9 +62,7 @@ def count(data, start, ends, first, last, weights, short, long_slots, long_entri
     counted because the table must grow, or `last`.
     """
     short_mask = np.uint64(len(short) - 1)
-    long_mask = np.uint64(len(long_slots) - 1)
     short_limit = len(short) // 2
-    long_limit = min(len(long_slots) // 2, len(long_entries))
     weighted = len(weights) > 0
     weight = np.uint64(1)
     safe = len(data) - 16
@@ -52,36 +88,8 @@ def count(data, start, ends, first, last, weights, short, long_slots, long_entri
                     break
                 slot = slot + np.uint64(1) & short_mask
         else:
-            h = hash_bytes(data, start, end)
-            tag = h >> np.uint64(32) << np.uint64(32)
-            slot = h >> np.uint64(20) & long_mask
-            while True:
-                found = long_slots[slot]
-                if found == 0:
-                    used = state[ARENA_USED]
-                    if state[LONG_ENTRIES] >= long_limit or used + length > len(arena):
-                        return i
-                    entry = state[LONG_ENTRIES]
-                    state[LONG_ENTRIES] += 1
-                    state[ARENA_USED] = used + length
-                    for k in range(length):  # a slice assignment takes seconds to compile
-                        arena[used + k] = data[start + k]
-                    long_slots[slot] = tag | np.uint64(entry + 1)
-                    long_entries[entry, 0] = used
-                    long_entries[entry, 1] = length
-                    long_entries[entry, 2] = np.int64(weight)
-                    break
-                if found & np.uint64(0xFFFFFFFF00000000) == tag:
-                    entry = np.int64(found & np.uint64(0xFFFFFFFF)) - 1
-                    if long_entries[entry, 1] == length:
-                        at = long_entries[entry, 0]
-                        k = 0
-                        while k < length and arena[at + k] == data[start + k]:
-                            k += 1
-                        if k == length:
-                            long_entries[entry, 2] += np.int64(weight)
-                            break
-                slot = slot + np.uint64(1) & long_mask
+            if not _count_long(data, start, end, np.int64(weight), long_slots, long_entries, arena, state):
+                return i
         start = end
     return last
 

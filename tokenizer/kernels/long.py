@@ -35,6 +35,7 @@ class Long(NamedTuple):
 
 
 def make_long(n: int, ranks: int) -> Long:
+    """Return arrays for a pretoken of up to n bytes and merges of `ranks` ranks, with empty buckets."""
     return Long(
         nodes=np.empty(NODE * n, dtype=np.int32),
         newest=np.full(ranks, NONE, dtype=np.int32),

@@ -61,6 +61,7 @@ class Heap(NamedTuple):
 
 
 def make_heap(n: int) -> Heap:
+    """Return uninitialized scratch memory for a pretoken of up to n bytes."""
     ids, nexts, previous = np.empty((3, n), dtype=np.int32)
     return Heap(ids, nexts, previous, np.empty(n, dtype=np.uint64), np.empty(2 * n, dtype=np.uint64))
 

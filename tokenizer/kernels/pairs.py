@@ -125,6 +125,7 @@ def leave(records, free, on_heap, state, record, weight):
 
 @inlined
 def free_record(records, free, state, record):
+    """Mark a record as unused, and add it to the free ones."""
     records[RECORD * record + COUNT] = NONE
     free[state[FREE]] = record
     state[FREE] += 1
@@ -138,6 +139,7 @@ def _precedes(count, key, other_count, other_key):
 
 @inlined
 def push(heap, records, on_heap, state, record):
+    """Push the pair of a record onto the heap, with its present count."""
     count = records[RECORD * record + COUNT]
     key = records[RECORD * record + KEY]
     i = state[HEAP]
@@ -181,6 +183,7 @@ def sink_first(heap, size, count, key, record):
 
 @inlined
 def drop_first(heap, state):
+    """Remove the first pair from the heap."""
     state[HEAP] -= 1
     last = state[HEAP]
     sink_first(heap, last, heap[last, 0], heap[last, 1], heap[last, 2])

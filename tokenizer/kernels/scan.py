@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokenizer.kernels.ascii import split_ascii
-from tokenizer.kernels.tools import kernel
+from tokenizer.kernels.tools import inlined, kernel
 from tokenizer.splitting.automata import (
     CLASSES,
     CONTRACTION,
@@ -19,6 +19,70 @@ from tokenizer.splitting.automata import (
     OTHER,
     START,
 )
+
+
+@inlined
+def _class_and_width(data, position, end, byte_classes, code_point_classes):
+    """Return the class and the width in bytes of the code point at `position`.
+
+    The class is END after the text and at a byte that is not UTF-8, which has width 1.
+    """
+    scanner_class = END
+    width = 1
+    if position < end:
+        first = np.int64(data[position])
+        scanner_class = byte_classes[first]
+        if scanner_class == MULTIBYTE:
+            scanner_class = END
+            if 0xC2 <= first < 0xE0:
+                if position + 1 < end:
+                    second = np.int64(data[position + 1])
+                    if second & 0xC0 == 0x80:
+                        scanner_class = code_point_classes[(first & 0x1F) << 6 | second & 0x3F]
+                        width = 2
+            elif 0xE0 <= first < 0xF0:
+                if position + 2 < end:
+                    second = np.int64(data[position + 1])
+                    third = np.int64(data[position + 2])
+                    if second & 0xC0 == 0x80 and third & 0xC0 == 0x80:
+                        code_point = (first & 0x0F) << 12 | (second & 0x3F) << 6 | third & 0x3F
+                        if code_point >= 0x800:
+                            scanner_class = code_point_classes[code_point]
+                            width = 3
+            elif 0xF0 <= first < 0xF5 and position + 3 < end:
+                second = np.int64(data[position + 1])
+                third = np.int64(data[position + 2])
+                fourth = np.int64(data[position + 3])
+                if second & 0xC0 == 0x80 and third & 0xC0 == 0x80 and fourth & 0xC0 == 0x80:
+                    code_point = ((first & 0x07) << 18 | (second & 0x3F) << 12 | (third & 0x3F) << 6) | fourth & 0x3F
+                    if 0x10000 <= code_point < 0x110000:
+                        scanner_class = code_point_classes[code_point]
+                        width = 4
+    return scanner_class, width
+
+
+@inlined
+def _contraction(data, position, end, fold):
+    """Return the bytes of an English contraction after the apostrophe at `position`, with the apostrophe; 0 if none."""
+    length = 0
+    if position + 1 < end:
+        one = data[position + 1]
+        if fold and 65 <= one <= 90:
+            one += 32
+        if one == 115 or one == 100 or one == 109 or one == 116:  # 's 'd 'm 't
+            length = 2
+        elif position + 2 < end:
+            two = data[position + 2]
+            if fold and 65 <= two <= 90:
+                two += 32
+            if (
+                (one == 108 and two == 108)  # 'll
+                or (one == 118 and two == 101)  # 've
+                or (one == 114 and two == 101)  # 're
+                or (fold and one == 0xC5 and two == 0xBF)  # the long s, which folds to s
+            ):
+                length = 3
+    return length
 
 
 @kernel
@@ -43,61 +107,10 @@ def scan(data, offsets, document, position, ends, actions, loops, byte_classes, 
             state = START
             mark = position
             while True:
-                # Class and width of the code point at `position`; END after the text and at bytes that are not UTF-8.
-                scanner_class = END
-                width = 1
-                if position < end:
-                    first = np.int64(data[position])
-                    scanner_class = byte_classes[first]
-                    if scanner_class == MULTIBYTE:
-                        scanner_class = END
-                        if 0xC2 <= first < 0xE0:
-                            if position + 1 < end:
-                                second = np.int64(data[position + 1])
-                                if second & 0xC0 == 0x80:
-                                    scanner_class = code_point_classes[(first & 0x1F) << 6 | second & 0x3F]
-                                    width = 2
-                        elif 0xE0 <= first < 0xF0:
-                            if position + 2 < end:
-                                second = np.int64(data[position + 1])
-                                third = np.int64(data[position + 2])
-                                if second & 0xC0 == 0x80 and third & 0xC0 == 0x80:
-                                    code_point = (first & 0x0F) << 12 | (second & 0x3F) << 6 | third & 0x3F
-                                    if code_point >= 0x800:
-                                        scanner_class = code_point_classes[code_point]
-                                        width = 3
-                        elif 0xF0 <= first < 0xF5 and position + 3 < end:
-                            second = np.int64(data[position + 1])
-                            third = np.int64(data[position + 2])
-                            fourth = np.int64(data[position + 3])
-                            if second & 0xC0 == 0x80 and third & 0xC0 == 0x80 and fourth & 0xC0 == 0x80:
-                                code_point = (
-                                    (first & 0x07) << 18 | (second & 0x3F) << 12 | (third & 0x3F) << 6
-                                ) | fourth & 0x3F
-                                if 0x10000 <= code_point < 0x110000:
-                                    scanner_class = code_point_classes[code_point]
-                                    width = 4
-
+                scanner_class, width = _class_and_width(data, position, end, byte_classes, code_point_classes)
                 action = actions[state * CLASSES + scanner_class]
                 if action == CONTRACTION:
-                    length = 0
-                    if position + 1 < end:
-                        one = data[position + 1]
-                        if fold and 65 <= one <= 90:
-                            one += 32
-                        if one == 115 or one == 100 or one == 109 or one == 116:  # 's 'd 'm 't
-                            length = 2
-                        elif position + 2 < end:
-                            two = data[position + 2]
-                            if fold and 65 <= two <= 90:
-                                two += 32
-                            if (
-                                (one == 108 and two == 108)  # 'll
-                                or (one == 118 and two == 101)  # 've
-                                or (one == 114 and two == 101)  # 're
-                                or (fold and one == 0xC5 and two == 0xBF)  # the long s, which folds to s
-                            ):
-                                length = 3
+                    length = _contraction(data, position, end, fold)
                     position += length
                     action = EMIT if length else actions[state * CLASSES + OTHER]
                 if action >= EMIT:

@@ -50,7 +50,8 @@ def pair_bucket(pairs, key):
 
 
 @inlined
-def pair_key(left, right):  # of ids
+def pair_key(left, right):
+    """Return the key of a pair of ids: left id << 32 | right id."""
     return np.uint64(left) << np.uint64(32) | np.uint64(right)
 
 

@@ -71,6 +71,7 @@ def _gathered(counted: Counted, order: np.ndarray) -> Counted:
 
 
 def ascends(counted: Counted) -> bool:
+    """Return whether each pretoken sorts after the one before it."""
     from tokenizer.kernels import spill as kernel
 
     data, offsets, counts = map(as_readonly, counted)

@@ -1,0 +1,88 @@
+"""Every recipe compiles to whole graphs, and to no more of them after its second step.
+
+Tensors are on the `meta` device, so the code takes the branches of a GPU and computes nothing.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from lm.analysis.size import meta_model
+from pipelines.run.recipe import recipe_names
+from pipelines.training.batch import loss_inputs, model_inputs, to_device
+from pipelines.training.loop import Trainer
+from tests.pipelines.recipe_cases import CASES, adapted, opened
+
+
+@pytest.fixture
+def whole_graphs(monkeypatch):
+    """Let torch.compile refuse code that it cannot trace, and run the graphs uncompiled."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, fullgraph=True, backend="eager"))
+    yield
+    torch._dynamo.reset()
+
+
+def compiled_trainer(case, sentinel_dataset, pair_dataset, **train):
+    recipe = adapted(case)
+    sizes = {"layers": 2, "width": 64, "heads": 2}
+    value_embeddings = min(1, recipe.model.value_embeddings)
+    model = replace(recipe.model, **sizes, mlp_width=0, value_embeddings=value_embeddings)
+    train = replace(recipe.train, compile=True, batch_tokens=256, micro_batch=8, **train)
+    recipe, data = opened(replace(recipe, model=model, train=train), sentinel_dataset, pair_dataset)
+    model = meta_model(recipe.model)
+    model.compute_dtype = torch.bfloat16
+    return Trainer(None, model, data, recipe.train)
+
+
+def train_a_step(trainer):
+    batch = trainer.data.step(trainer.at.consumed, trainer.at.tokens)
+    examples, tokens = trainer.data.size(trainer.at.consumed, trainer.at.tokens)
+    trainer.queue_step(batch, float(batch.weights.sum()))
+    trainer.optimizers.zero_grad()
+    trainer.at.consumed, trainer.at.tokens = trainer.at.consumed + examples, trainer.at.tokens + tokens
+
+
+@torch.no_grad()
+def validate(trainer):
+    trainer.model.eval()
+    for batch in trainer.data.validation(800, trainer.micro_batch):  # 25 blocks: 3 whole micro-batches, and 1 block
+        trainer.loss(trainer._shaped(batch))
+    trainer.model.train()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_recipe_is_traced_whole_and_no_further_after_two_steps(case, sentinel_dataset, pair_dataset, whole_graphs):
+    trainer = compiled_trainer(case, sentinel_dataset, pair_dataset)
+    for _ in range(2):
+        train_a_step(trainer)
+        validate(trainer)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(4):
+            train_a_step(trainer)
+        validate(trainer)
+    trainer.batches.close()
+
+
+@pytest.mark.parametrize("case", recipe_names())
+def test_model_and_loss_of_a_recipe_are_one_graph(case, sentinel_dataset, pair_dataset, whole_graphs):
+    trainer = compiled_trainer(case, sentinel_dataset, pair_dataset)
+    model = trainer.model
+    model.compute_dtype = torch.float32  # in bfloat16 the loss asks for the cores of a CPU
+    options = {"label_smoothing": trainer.config.label_smoothing, "z_loss": trainer.config.z_loss}
+    batch = trainer.data.step(0, 0)
+    tensors = to_device(model_inputs(batch) | loss_inputs(batch), trainer.device)
+    targets, weights = tensors.pop("targets"), tensors.pop("weights")
+
+    @torch.compile
+    def loss(tensors, targets, weights):
+        return model.loss(model(**tensors).flatten(0, -2), targets, weights, **options)
+
+    torch.autograd.backward(loss(tensors, targets, weights))
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.eval()
+    with torch.no_grad():
+        assert loss(tensors, targets, weights).shape == ()
+    trainer.batches.close()
