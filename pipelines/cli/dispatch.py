@@ -58,13 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(arguments)
     from pipelines.cli import process
 
-    interrupts = process.prepare()
+    process.prepare()
     try:
         status = _run(sys.argv[1:], process.end_at_once)
     except SystemExit as leaving:  # --help, or a usage error
         status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
-        if not interrupts:
+        if not process.interrupts:
             raise
         # An import that Ctrl-C interrupts can fail with any error.
         status = _interrupted(*sys.argv[1:2])

@@ -14,9 +14,12 @@ from pipelines.cli.stdout import Stdout
 # Standard streams in the order of their descriptors. A closed stream is opened in the opposite mode: its use fails.
 _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
 
+interrupts: list[int] = []
+"""An entry for each Ctrl-C since `prepare`, until a verb handles the signal itself."""
 
-def prepare() -> list[int]:
-    """Prepare the process to run a verb, and return a list that gets an entry for each Ctrl-C.
+
+def prepare() -> None:
+    """Prepare the process to run a verb: record each Ctrl-C in `interrupts`.
 
     Output streams print characters that their encoding lacks as escapes.
     """
@@ -30,7 +33,6 @@ def prepare() -> list[int]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    interrupts: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         interrupts.append(number)
@@ -38,7 +40,12 @@ def prepare() -> list[int]:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it
         signal.signal(signal.SIGINT, interrupt)
-    return interrupts
+
+
+def raise_if_interrupted() -> None:
+    """Raise KeyboardInterrupt if Ctrl-C has come: a library that was being imported may have swallowed the first."""
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def read_standard_input() -> bytes:

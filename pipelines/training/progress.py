@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.cli.display import quantity, say
+from pipelines.cli.process import raise_if_interrupted
 from pipelines.run.metrics_log import MetricsLog
 
 SMOOTHING = 0.98  # decay of the loss's mean and deviation: about the last 50 steps
@@ -226,6 +227,7 @@ class TrainingLog:
 @contextmanager
 def stop_on_signals(at: Progress) -> Iterator[None]:
     """Set `at.signal` on the first SIGINT or SIGTERM; a signal more than a second later raises KeyboardInterrupt."""
+    raise_if_interrupted()
     received: list[float] = []  # times in this process: `at.signal` may come from another one
 
     def receive(number: int, frame: object) -> None:

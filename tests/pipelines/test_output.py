@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -215,6 +216,23 @@ def test_control_c_while_modules_are_imported_is_no_traceback(tmp_path, dataset_
         said = process.communicate(timeout=60)[1]
         assert process.returncode == 130, said
         assert complaints(said) == "bytelm pretrain: interrupted\n"
+
+
+def test_a_control_c_that_a_library_swallows_stops_training_before_its_first_step():
+    code = """
+import contextlib, signal
+from pipelines.cli import process
+from pipelines.training.progress import Progress, stop_on_signals
+process.prepare()
+with contextlib.suppress(KeyboardInterrupt):
+    signal.raise_signal(signal.SIGINT)
+try:
+    with stop_on_signals(Progress()):
+        print("trains")
+except KeyboardInterrupt:
+    print("stops")
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "stops\n"
 
 
 @pytest.mark.parametrize(
