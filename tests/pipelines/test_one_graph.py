@@ -1,4 +1,4 @@
-"""Every recipe compiles to whole graphs, and to no more of them after its second step.
+"""The model and the loss of every recipe compile to whole graphs, and to no more of them after its second step.
 
 Tensors are on the `meta` device, so the code takes the branches of a GPU and computes nothing.
 """
@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from lm.analysis.size import meta_model
-from pipelines.run.recipe import recipe_names
-from pipelines.training.batch import loss_inputs, model_inputs, to_device
 from pipelines.training.loop import Trainer
 from tests.pipelines.recipe_cases import CASES, adapted, opened
 
@@ -63,26 +61,4 @@ def test_a_recipe_is_traced_whole_and_no_further_after_two_steps(case, sentinel_
         for _ in range(4):
             train_a_step(trainer)
         validate(trainer)
-    trainer.batches.close()
-
-
-@pytest.mark.parametrize("case", recipe_names())
-def test_model_and_loss_of_a_recipe_are_one_graph(case, sentinel_dataset, pair_dataset, whole_graphs):
-    trainer = compiled_trainer(case, sentinel_dataset, pair_dataset)
-    model = trainer.model
-    model.compute_dtype = torch.float32  # in bfloat16 the loss asks for the cores of a CPU
-    options = {"label_smoothing": trainer.config.label_smoothing, "z_loss": trainer.config.z_loss}
-    batch = trainer.data.step(0, 0)
-    tensors = to_device(model_inputs(batch) | loss_inputs(batch), trainer.device)
-    targets, weights = tensors.pop("targets"), tensors.pop("weights")
-
-    @torch.compile
-    def loss(tensors, targets, weights):
-        return model.loss(model(**tensors).flatten(0, -2), targets, weights, **options)
-
-    torch.autograd.backward(loss(tensors, targets, weights))
-    assert all(parameter.grad is not None for parameter in model.parameters())
-    model.eval()
-    with torch.no_grad():
-        assert loss(tensors, targets, weights).shape == ()
     trainer.batches.close()
