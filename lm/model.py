@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from lm.attention.backends import BACKENDS, Backend
+from lm.attention.backends import BACKENDS, Backend, fused_kernels
 from lm.blocks import Attend, Block, CrossAttend, KeysValues
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead
@@ -75,6 +75,7 @@ class Stack(Component):
         `cross_attends`, one a block, attend to an encoder's output. With `rows` (N,) int64, indices of the B x T
         positions, returns only these rows: (N, width).
         """
+        plain = positions is None and attends is None and self._plain(x.shape[1], mask)
         positions = slice(0, x.shape[1]) if positions is None else positions
         self._check_length(positions)
         x = self.dropout(self.embedding_norm(self.positional(x, positions)).to(dtype))
@@ -82,12 +83,13 @@ class Stack(Component):
         attends = attends or [self._attend(x, mask)] * len(self.blocks)
         embedded = x
         last = len(self.blocks) - 1
-        for i, (block, attend) in enumerate(zip(self.blocks, attends, strict=True)):
-            if self.config.embedding_skips:
-                x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
-            cross_attend = None if cross_attends is None else cross_attends[i]
-            value_embedding = self._value_embedding(i, ids, dtype)
-            x = block(x, rotary, attend, cross_attend, value_embedding, rows if i == last else None)
+        with fused_kernels(x.device, plain):
+            for i, (block, attend) in enumerate(zip(self.blocks, attends, strict=True)):
+                if self.config.embedding_skips:
+                    x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
+                cross_attend = None if cross_attends is None else cross_attends[i]
+                value_embedding = self._value_embedding(i, ids, dtype)
+                x = block(x, rotary, attend, cross_attend, value_embedding, rows if i == last else None)
         hidden: Tensor = self.final_norm(x)
         return hidden
 
@@ -130,6 +132,16 @@ class Stack(Component):
             block.flops(length, visible, source_length, outputs if i == last else length)
             for i, block in enumerate(self.blocks)
         )
+
+    def _plain(self, length: int, mask: Mask) -> bool:
+        """Return whether all batches of this kind have one shape and no mask but causality.
+
+        Blocks fill the context; prompts, pairs and texts to classify have all lengths.
+        """
+        if self.config.architecture == "encoder-decoder" or self.relative is not None:
+            return False
+        unmasked = mask.segments is None and mask.present is None and not 0 < mask.window < length
+        return unmasked and length == self.config.context_length
 
     def _attend(self, x: Tensor, mask: Mask) -> Attend:
         length = x.shape[1]

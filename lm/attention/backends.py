@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lm.attention.closed_form import closed_form
 from lm.attention.tiles import added_by_group, by_group, default_scale, group_size, row_blocks
@@ -22,6 +24,7 @@ from lm.masks import Mask
 
 Backend = Callable[..., Tensor]
 
+WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 LONG = 512  # keys from which `closed_form` is faster than `blocked`
 LONGEST_BLOCKED = 2048  # keys from which `blocked` keeps too much memory in T x T weights for the backward pass
 
@@ -108,6 +111,15 @@ def _fused(
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=attn_mask, dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=group > 1
     )
+
+
+def fused_kernels(device: torch.device, plain: bool) -> AbstractContextManager[None]:
+    """Return a context in which `sdpa` on a GPU leaves out cuDNN's kernels unless attention is `plain`.
+
+    cuDNN is the fastest for plain attention of one shape: no mask but causality, and the same length in every call. It
+    builds a plan for each new shape, which takes a second, and gradients with some masks are reported to be wrong.
+    """
+    return nullcontext() if plain or device.type == "cpu" else sdpa_kernel(WITHOUT_CUDNN)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:
