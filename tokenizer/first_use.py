@@ -31,16 +31,22 @@ _running: dict[str, subprocess.Popen[bytes]] = {}
 
 
 def compiled(kernel: Dispatcher) -> bool:
-    """Return whether a kernel is compiled for this processor, in this process or in the cache on disk."""
+    """Return whether a kernel is compiled for this processor, in this process or in the cache on disk.
+
+    Also true if this version of numba does not show it; then this process loads or compiles the kernel.
+    """
     if kernel.overloads:
         return True
-    cache = kernel._cache  # type: ignore[attr-defined]  # missing from numba's types
-    if not hasattr(cache, "_cache_file"):
-        return False
-    with suppress(OSError):
+    try:
+        cache = kernel._cache  # type: ignore[attr-defined]  # missing from numba's types
+        if cache.cache_path is None:  # no writable folder
+            return False
         here = kernel.targetctx.codegen().magic_tuple()
         return any(processor == here for _, processor, _ in cache._cache_file._load_index())
-    return False
+    except OSError:
+        return False
+    except (AttributeError, TypeError, ValueError):
+        return True
 
 
 def begin(part: str) -> None:

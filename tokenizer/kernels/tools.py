@@ -10,8 +10,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.core.caching import FunctionCache
+from numba.core import caching, cgutils, options
 from numba.extending import intrinsic
 
 # Odd constants with well-spread bits (from the golden ratio and the square roots of 2 and 3).
@@ -20,27 +19,39 @@ HASH_2 = np.uint64(0x6A09E667F3BCC909)
 HASH_3 = np.uint64(0xBB67AE8584CAA73B)
 
 # No reference counting of arrays: kernels neither create nor keep arrays, and counting takes longer than a loop step.
-_OPTIONS = {"nogil": True, "_nrt": False}
+_OPTIONS = {"nogil": True} | ({"_nrt": False} if hasattr(options.DefaultOptions, "_nrt") else {})
 # Without the wrappers that unpack Python objects, which take long to compile.
 _INTERNAL = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-class _Cache(FunctionCache):
+# Names that numba does not document are used where they exist. Without them kernels start later, but still compile and
+# are cached.
+_FunctionCache = getattr(caching, "FunctionCache", None)
+
+
+class _Cache(_FunctionCache or object):
     """Cache that loads kernels without initializing numba's compiler library.
 
     numba's own cache does so first, which imports SciPy if installed and is the slowest step before a kernel runs.
     """
 
     def load_overload(self, signature, target):
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(signature, target)
+        try:
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(signature, target)
+        except (AttributeError, TypeError):  # other names or arguments
+            return super().load_overload(signature, target)
 
 
 def kernel(function: Callable):
     """Compile a function that Python calls."""
     dispatcher = _by_types_alone(numba.njit(**_OPTIONS)(function))
     with suppress(RuntimeError):  # no writable folder: every process compiles the kernel
-        dispatcher._cache = _Cache(function)
+        # Kernels that count references need the library that only numba's own cache initializes.
+        if _FunctionCache and hasattr(dispatcher, "_cache") and "_nrt" in _OPTIONS:
+            dispatcher._cache = _Cache(function)
+        else:
+            dispatcher.enable_caching()
     # This hook would import installed numba extensions; kernels take only arrays and numbers.
     dispatcher._compilation_chain_init_hook = lambda: None
     return dispatcher
@@ -58,7 +69,9 @@ def inlined(function: Callable):
 
 def _by_types_alone(dispatcher):
     """Compile a function once per argument types, not once per constant argument."""
-    template_of = dispatcher.get_call_template
+    template_of = getattr(dispatcher, "get_call_template", None)
+    if template_of is None:
+        return dispatcher
 
     def get_call_template(args, kws):
         return template_of(tuple(map(types.unliteral, args)), {name: types.unliteral(kws[name]) for name in kws})
