@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lm.products import Float8Products, Products
 from lm.scores import FusedScore, Scorer, Variant
 
 CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}  # logits of a chunk, at most
@@ -35,6 +37,7 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     fused: FusedScore | None = None,
+    float8: bool = False,
 ) -> Tensor:
     """Return the sum over rows n of weights[n] * -ln softmax(z)[targets[n]], z = rows[n] W^T + b, in nats.
 
@@ -47,6 +50,7 @@ def linear_cross_entropy(
     z (Chowdhery et al. 2023). The last two are for training: the result is no cross-entropy of the data.
 
     `fused`: `fused_score`, compiled. It takes fewer passes over the logits than torch's operations one by one.
+    With `float8`, products of bfloat16 rows have 8-bit factors while gradients are enabled; see `Float8Products`.
     """
     wide = torch.promote_types(rows.dtype, torch.float32)
     variant = Variant(soft_cap, label_smoothing, z_loss)
@@ -54,12 +58,17 @@ def linear_cross_entropy(
         weights = rows.new_ones(len(rows), dtype=wide)
     differentiable = rows.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and differentiable:
+        if float8:  # rows of weight 0 fill the last chunk
+            more = -len(rows) % Float8Products.row_multiple
+            rows, targets, weights = F.pad(rows, (0, 0, 0, more)), F.pad(targets, (0, more)), F.pad(weights, (0, more))
         loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            rows, weight, bias, targets, weights, variant, fused
+            rows, weight, bias, targets, weights, variant, fused, float8
         )
         return loss
     total = rows.new_zeros((), dtype=wide)
-    for chunk, nll, _ in _scored_chunks(rows, weight.to(rows.dtype), bias, targets, variant, fused, graded=False):
+    buffer = _buffer(rows, len(weight), fused is not None)
+    products = Products(rows, weight.to(rows.dtype), buffer.shape[-1])
+    for chunk, nll, _ in _scored_chunks(products, buffer, bias, targets, len(weight), variant, fused, graded=False):
         total += (nll * weights[chunk]).sum()
     return total
 
@@ -77,27 +86,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weights: Tensor,
         variant: Variant,
         fused: FusedScore | None,
+        float8: bool,
     ) -> Tensor:
         wide = torch.promote_types(rows.dtype, torch.float32)
-        matrix = weight.to(rows.dtype)
+        kind = Float8Products if float8 else Products
+        buffer = _buffer(rows, len(weight), fused is not None, kind.row_multiple)
+        products = kind(rows, weight.to(rows.dtype), buffer.shape[-1])
+        variant = variant._replace(gradient_scale=kind.gradient_scale)
         rows_gradient = torch.empty_like(rows)
         weight_gradient = torch.zeros_like(weight, dtype=wide)
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
         total = rows.new_zeros((), dtype=wide)
-        for chunk, nll, gradient in _scored_chunks(rows, matrix, bias, targets, variant, fused):
+        for chunk, nll, gradient in _scored_chunks(products, buffer, bias, targets, len(weight), variant, fused):
             scale = weights[chunk].to(wide)
             total += (nll * scale).sum()
             if bias_gradient is not None:
-                bias_gradient += scale.to(rows.dtype) @ gradient
+                bias_gradient += (scale / kind.gradient_scale).to(rows.dtype) @ gradient[:, : len(weight)]
             # Scaling the narrow side of each product saves a pass over the logits.
-            torch.mul(gradient @ matrix, scale.unsqueeze(-1), out=rows_gradient[chunk])
             weighted = (rows[chunk] * scale.unsqueeze(-1)).to(rows.dtype)
-            if weighted.dtype == wide:
-                weight_gradient.addmm_(gradient.T, weighted)
-            elif chunk.start == 0:
-                weight_gradient.copy_(gradient.T @ weighted)  # a third of the time of adding to zeros
-            else:
-                weight_gradient += gradient.T @ weighted
+            unweighted = products.backward(gradient, weighted, weight_gradient, first=chunk.start == 0)
+            torch.mul(unweighted, scale.unsqueeze(-1), out=rows_gradient[chunk])
         ctx.save_for_backward(rows_gradient, weight_gradient, bias_gradient)
         ctx.dtypes = weight.dtype, None if bias is None else bias.dtype
         return total
@@ -111,51 +119,49 @@ class _LinearCrossEntropy(torch.autograd.Function):
             bias_gradient = (bias_gradient * upstream).to(bias_dtype)
         # As a vector, `upstream` keeps its dtype in the product, which is rounded once.
         rows_gradient = (rows_gradient * upstream.unsqueeze(0)).to(rows_gradient.dtype)
-        return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None, None, None
+        return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None, None, None, None
 
 
 def _scored_chunks(
-    rows: Tensor,
-    matrix: Tensor,
+    products: Products,
+    buffer: Tensor,
     bias: Tensor | None,
     targets: Tensor,
+    entries: int,
     variant: Variant,
     fused: FusedScore | None,
     graded: bool = True,
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield (rows of the chunk, their losses (n,) in nats, the gradient with respect to their logits (n, V)).
+    """Yield (rows of the chunk, their losses (n,) in nats, the gradient with respect to their logits (n, P)).
 
-    The gradient has the dtype of rows, is valid only if `graded`, and the next chunk overwrites it.
+    The gradient has the dtype of `buffer` (rows of a chunk, P), is valid only if `graded`, and the next chunk
+    overwrites it. Its columns from V = `entries` on are 0.
     """
-    entries = len(matrix)
-    size = _chunk_size(rows, entries, fused is not None)
-    buffer = rows.new_empty(size, -(-entries // ALIGNMENT) * ALIGNMENT)
-    offset = None if bias is None else bias.to(rows.dtype)
+    offset = None if bias is None else bias.to(buffer.dtype)
     scorer = Scorer(buffer, entries, variant) if fused is None else None
-    for start in range(0, len(rows), size or 1):
-        chunk = slice(start, min(start + size, len(rows)))
-        padded, chunk_targets = buffer[: chunk.stop - chunk.start], targets[chunk]
-        logits = padded[:, :entries]
-        if offset is None or scorer is None:
-            torch.mm(rows[chunk], matrix.T, out=logits)
+    for start in range(0, len(targets), len(buffer) or 1):
+        chunk = slice(start, min(start + len(buffer), len(targets)))
+        logits, chunk_targets = buffer[: chunk.stop - chunk.start], targets[chunk]
+        products.logits(chunk, logits, offset if fused is None else None)
+        if scorer is not None:
+            yield chunk, *scorer(logits, chunk_targets, graded)
         else:
-            torch.addmm(offset, rows[chunk], matrix.T, out=logits)
-        if scorer is None:
             assert fused is not None
-            for tensor in (padded, chunk_targets):  # one compilation serves all chunks
+            for tensor in (logits, chunk_targets):  # one compilation serves all chunks
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-            yield chunk, fused(padded, offset, chunk_targets, entries, variant, graded), logits
-        else:
-            nll, gradient = scorer(padded, chunk_targets, graded)
-            yield chunk, nll, gradient[:, :entries]
+            yield chunk, fused(logits, offset, chunk_targets, entries, variant, graded), logits
 
 
-def _chunk_size(rows: Tensor, entries: int, fused: bool) -> int:
-    """Return the rows of a chunk; on a GPU a multiple of ALIGNMENT, so that chunks of other sizes are aligned too."""
+def _buffer(rows: Tensor, entries: int, fused: bool, multiple: int = 1) -> Tensor:
+    """Return an uninitialized buffer (n, P) for the logits of a chunk, with P a multiple of ALIGNMENT.
+
+    A chunk of a GPU has a multiple of ALIGNMENT rows, so that the next one is aligned too; `multiple` does so on a CPU.
+    """
     if rows.device.type == "cpu":
         narrow = rows.dtype.itemsize < torch.float32.itemsize
         most = torch.get_num_threads() * CPU_NARROW_ROWS if narrow else CPU_ROWS
         size = min(CHUNK_ELEMENTS["cpu"] // entries, most)
     else:
-        size = CHUNK_ELEMENTS["cuda"] * (FUSED_CHUNK if fused else 1) // entries // ALIGNMENT * ALIGNMENT
-    return min(max(1, size), len(rows))
+        size, multiple = CHUNK_ELEMENTS["cuda"] * (FUSED_CHUNK if fused else 1) // entries, ALIGNMENT
+    size = max(multiple, size // multiple * multiple)
+    return rows.new_empty(min(size, len(rows)), -(-entries // ALIGNMENT) * ALIGNMENT)

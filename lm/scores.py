@@ -22,6 +22,8 @@ class Variant(NamedTuple):
     soft_cap: float = 0.0
     label_smoothing: float = 0.0
     z_loss: float = 0.0
+    gradient_scale: float = 1.0
+    """Factor of the gradient, which 8-bit products need."""
 
 
 FusedScore = Callable[[Tensor, Tensor | None, Tensor, int, Variant, bool], Tensor]
@@ -56,6 +58,8 @@ def fused_score(
         gradient = gradient - variant.label_smoothing / entries
         if variant.soft_cap:
             gradient = gradient * (1.0 - (z / variant.soft_cap).square())
+        if variant.gradient_scale != 1.0:
+            gradient = gradient * variant.gradient_scale
         logits.copy_(_filled(gradient, padding, 0.0))
     return nll
 
@@ -83,7 +87,7 @@ class Scorer:
     def __call__(self, logits: Tensor, targets: Tensor, graded: bool) -> tuple[Tensor, Tensor]:
         """Return the losses (n,) of logits (n, P) in nats and the gradient (n, P), in the dtype of the logits.
 
-        The gradient is valid only if `graded`, in its first V columns, until the next call. The logits are overwritten.
+        The gradient is valid only if `graded`, and only until the next call. The logits are overwritten.
         """
         losses, gradients = [], logits if logits.dtype != self._probabilities.dtype else self._probabilities
         for part, part_targets in zip(logits.split(self._at_once), targets.split(self._at_once), strict=True):
@@ -126,7 +130,7 @@ class Scorer:
         With softmax p, smoothing s and z-loss k it is (1 + 2 k lse) p - (1 - s) one_hot - s / V, and a soft cap c
         multiplies it by 1 - (z / c)^2.
         """
-        soft_cap, smoothing, z_loss = self._variant
+        soft_cap, smoothing, z_loss, scale = self._variant
         gradient, target = probabilities, targets.unsqueeze(-1)
         if z_loss:
             gradient *= (1.0 + 2.0 * z_loss * log_sum_exp).unsqueeze(-1)
@@ -135,6 +139,10 @@ class Scorer:
             gradient -= smoothing / self._entries
         if soft_cap:
             gradient *= 1.0 - (logits.to(gradient.dtype) / soft_cap).square()
+        if scale != 1.0:
+            gradient *= scale
+        if self._entries < gradient.shape[-1]:
+            gradient[:, self._entries :] = 0.0
         return gradient
 
 

@@ -68,6 +68,7 @@ class Trainer:
         # On a CPU in float32 the compiled loss is no faster.
         if config.compile and (self.device.type, model.compute_dtype) != ("cpu", torch.float32):
             model.head.compile_loss()
+        model.head.float8 = config.fp8_head
         settings = {field.name: getattr(config, field.name) for field in fields(OptimizerSettings)[1:]}
         self.optimizers = build_optimizers(
             model,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lm.model import build_model
+from lm.products import require_float8
 from pipelines.cli.display import answer, quantity, say
 from pipelines.cli.waiting import doing
 from pipelines.dataset.reader import TokenDataset
@@ -57,6 +58,8 @@ def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess) -> int:
     training_data = open_training_data(recipe, dataset, tok, parallel.shard)
     # A run that cannot be built is refused before anything is written.
     machine = _machine(recipe, out, parallel)
+    if recipe.train.fp8_head:
+        require_float8(machine.device, machine.dtype, recipe.model.width)
     if parallel.kind == "fsdp":
         _check_fsdp(recipe, out, parallel, machine)
     recipe = replace(recipe, train=replace(recipe.train, device=machine.device_name, dtype=machine.dtype_name))
