@@ -142,5 +142,5 @@ def _show_choices(ranked: "ChoiceScores", parquet: Path | None, as_json: bool) -
 
 
 def main(arguments: list[str]) -> None:
-    """Run `bytelm tokenize` with command-line arguments."""
+    """Run `bytelm score` with command-line arguments."""
     parse(score, arguments, "score")

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lm.analysis.metrics import entropy
-
 
 class TokenScores(NamedTuple):
     """Scores of N predictions, in nats."""
@@ -30,5 +28,6 @@ def token_scores(logits: Tensor, targets: Tensor, top: int = 0) -> TokenScores:
     log_p = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
     own = log_p.gather(-1, targets.unsqueeze(-1))
     best = log_p.topk(min(top, log_p.shape[-1]), dim=-1)
-    ranks = 1 + (log_p > own).sum(dim=-1)
-    return TokenScores(own.squeeze(-1).double(), entropy(log_p), ranks, best.indices, best.values.double())
+    ranks = 1 + (log_p > own).count_nonzero(dim=-1)
+    entropies = torch.special.entr(log_p.exp()).sum(dim=-1)  # also where logits are minus infinity
+    return TokenScores(own.squeeze(-1).double(), entropies.double(), ranks, best.indices, best.values.double())

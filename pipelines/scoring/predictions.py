@@ -78,7 +78,7 @@ def predict(
         total: Number of windows; more than one batch of windows shows progress.
     """
     made = Predictions.unknown(count, min(top, model.config.vocab_size))
-    chosen = None if group is None else torch.from_numpy(group).to(model.embedding.weight.device)
+    chosen = None if group is None else torch.from_numpy(np.flatnonzero(group)).to(model.embedding.weight.device)
     size = windows_per_batch(model.config.context_length)
     done = 0
     with Bar("scoring", total, "window") if total > size else nullcontext() as bar:
@@ -107,15 +107,17 @@ def _predict_batch(
     for start in range(0, len(rows), LOGIT_ROWS):
         part = slice(start, start + LOGIT_ROWS)
         logits = model.logits(hidden[part]).float()
-        if not bool(logits.isfinite().all()):
-            raise ValueError("the model's logits are not finite: its training diverged, choose an earlier --checkpoint")
         found = token_scores(logits, targets[part], made.top_ids.shape[1])
+        if bool(found.log_probabilities.isnan().any()):  # so is a whole row if one of its logits is not finite
+            raise ValueError("the model's logits are not finite: its training diverged, choose an earlier --checkpoint")
         at = places[part]
         for name, values in found._asdict().items():
             getattr(made, name)[at] = values.cpu().numpy()
         if group is not None:
-            inside = torch.log_softmax(logits, dim=-1).masked_fill(~group, -torch.inf).logsumexp(dim=-1)
-            made.group_log_probabilities[at] = inside.double().cpu().numpy()
+            # ln p = logit - log-sum-exp: the targets' logits give the log-sum-exp without another pass.
+            total = logits.gather(-1, targets[part, None]).squeeze(-1).double() - found.log_probabilities
+            inside = logits.index_select(-1, group).logsumexp(dim=-1).double() - total
+            made.group_log_probabilities[at] = inside.cpu().numpy()
 
 
 def _batches(windows: Iterator[Window], size: int) -> Iterator[list[Window]]:

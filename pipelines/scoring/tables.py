@@ -1,7 +1,6 @@
 """Scores as Arrow tables, for JSON and Parquet. Tokens that were not scored have nulls."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def write_parquet(path: Path, table: pa.Table, totals: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(table.replace_schema_metadata({"bytelm": json.dumps(totals)}), partial)
-        os.replace(partial, path)  # noqa: PTH105 - names both paths in its errors
+        partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise naming(error, path) from None

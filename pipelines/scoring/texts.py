@@ -163,7 +163,7 @@ def _decoder_score(run: "LoadedRun", text: str, stride: int | None, start: bool,
         len(ids) - len(before),
         top=top,
         group=_word_beginnings(run) if words else None,
-        total=len(ids) // stride,
+        total=1 + max(0, -(-(len(ids) - 1 - length) // stride)),
     )
     borders = made.group_log_probabilities if words else None
     return _result(run, own, made.part(0, count), words, borders, before=before, window=length, stride=stride)

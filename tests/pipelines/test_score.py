@@ -111,12 +111,15 @@ def test_an_encoders_scores_are_pseudo_log_likelihoods_of_transformers(masking, 
     assert score.measure == "pseudo-log-likelihood" and score.bits_per_byte is None
 
 
-def test_an_encoder_reads_each_token_of_a_long_text_in_the_window_around_it(exported):
+@pytest.mark.parametrize("masking", ["token", "word"])
+def test_an_encoder_reads_each_token_of_a_long_text_in_the_window_around_it(masking, exported):
     run, peer, tok = exported("bert")
     ids = tok(LONG, add_special_tokens=False)["input_ids"]
     starts = [*range(0, len(ids) - 32, 10), len(ids) - 32]
-    score = bytelm.score_text(run, LONG, stride=10)
-    assert_predictions(score, masked_rows(peer, tok, run, ids, range(1, len(ids) + 1), starts))
+    score = bytelm.score_text(run, LONG, stride=10, masking=masking, words=True)
+    word_ends = np.repeat(score.words.ends, score.words.ends - score.words.starts)
+    ends = word_ends if masking == "word" else range(1, len(ids) + 1)
+    assert_predictions(score, masked_rows(peer, tok, run, ids, ends, starts))
 
 
 def test_an_encoder_decoders_scores_are_those_of_transformers(exported):
@@ -420,6 +423,14 @@ def test_one_token_without_a_start_has_no_score(in_process, trained_gpt):
     done = in_process("score", trained_gpt, "x", "--no-start")
     assert done.returncode == 0, done.stderr
     assert "not scored" in done.stdout
+
+
+def test_a_model_whose_logits_are_not_finite_has_no_score(trained_gpt):
+    run = bytelm.load_run(trained_gpt, device="cpu")
+    with torch.no_grad():
+        run.model.stack.final_norm.weight[0] = math.nan
+    with pytest.raises(ValueError, match="logits are not finite: its training diverged, choose an earlier --checkp"):
+        bytelm.score_text(run, "import os")
 
 
 def test_sentinels_of_span_corruption_are_sentinels(trained_t5):
