@@ -37,13 +37,13 @@ class Attention(Component):
         """`residual_writes`: as in `Initializer.matrix`; `value_embedding`: whether values have one added."""
         super().__init__()
         self.heads, self.kv_heads = config.heads, config.key_value_heads
-        kv_width = self.kv_heads * config.head_width
-        self.query = Linear(config.width, config.width, config.bias)
+        query_width, kv_width = self.heads * config.head_features, self.kv_heads * config.head_features
+        self.query = Linear(config.width, query_width, config.bias)
         self.key = Linear(config.width, kv_width, config.bias)
         self.value = Linear(config.width, kv_width, config.bias)
-        self.output = Linear(config.width, config.width, config.bias, residual_writes)
-        self.query_norm = RMSNorm(config.head_width, config.norm_eps) if config.qk_norm else nn.Identity()
-        self.key_norm = RMSNorm(config.head_width, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.output = Linear(query_width, config.width, config.bias, residual_writes)
+        self.query_norm = RMSNorm(config.head_features, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(config.head_features, config.norm_eps) if config.qk_norm else nn.Identity()
         self.value_scale = nn.Parameter(torch.empty(1)) if value_embedding else None
 
     def forward(

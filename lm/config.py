@@ -37,7 +37,9 @@ class ModelConfig:
     width: int = 256
     """Features of a hidden state"""
     heads: int = 4
-    """Attention heads per block, each of width / heads features"""
+    """Attention heads per block"""
+    head_width: int = 0
+    """Features of an attention head; 0: width / heads"""
     kv_heads: int = 0
     """Key-value heads, shared by groups of query heads; 0: as many as heads"""
     mlp: bool = True
@@ -144,7 +146,7 @@ class ModelConfig:
             raise ValueError(f"model.soft_cap is {self.soft_cap}: give a positive number such as 30, or 0 for none")
 
     def _check_heads(self) -> None:
-        if self.width % self.heads:
+        if self.width % self.heads and not self.head_width:
             raise ValueError(
                 f"model.width is {self.width}, which model.heads={self.heads} does not divide: {self._fitting_width()}"
             )
@@ -161,9 +163,14 @@ class ModelConfig:
         return f"try model.width={-(-self.width // multiple) * multiple}"
 
     def _check_positions(self) -> None:
-        if self.positions == "rotary" and self.head_width % 2:
+        if self.positions == "rotary" and self.head_features % 2:
+            if self.head_width:
+                raise ValueError(
+                    f"model.head_width is {self.head_width}, and rotary positions rotate pairs: try "
+                    f"model.head_width={self.head_width + 1}"
+                )
             raise ValueError(
-                f"model.width={self.width} over model.heads={self.heads} gives heads of {self.head_width} "
+                f"model.width={self.width} over model.heads={self.heads} gives heads of {self.head_features} "
                 f"components, and rotary positions rotate pairs: {self._fitting_width()}"
             )
         if self.positions == "sinusoidal" and self.width % 2:
@@ -245,9 +252,9 @@ class ModelConfig:
             )
 
     @property
-    def head_width(self) -> int:
-        """Features of one attention head."""
-        return self.width // self.heads
+    def head_features(self) -> int:
+        """Features of an attention head, with the default filled in."""
+        return self.head_width or self.width // self.heads
 
     @property
     def key_value_heads(self) -> int:
@@ -295,6 +302,7 @@ _MOST = {
     "layers": 10**4,
     "decoder_layers": 10**4,
     "width": 10**8,
+    "head_width": 10**6,
     "mlp_width": 10**9,
     "rotary_original_length": 10**8,
     "relative_buckets": 10**6,
@@ -304,6 +312,7 @@ _ZERO_MEANS = {
     "vocab_size": "the tokenizer's size",
     "decoder_layers": "as many as model.layers",
     "kv_heads": "as many as model.heads",
+    "head_width": "width / heads",
     "mlp_width": "the usual multiple",
     "rotary_original_length": "none",
     "token_types": "none",

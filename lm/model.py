@@ -38,7 +38,7 @@ class Stack(Component):
         self.relative = score_bias(config, causal)
         self.embedding_norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        kv_width = config.key_value_heads * config.head_width
+        kv_width = config.key_value_heads * config.head_features
         tables = range(config.value_embeddings)
         self.value_embeddings = nn.ModuleList(Embedding(config.vocab_size, kv_width) for _ in tables)
         blocks = nn.ModuleList(

@@ -105,7 +105,7 @@ def rotary_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
     turn within the original length, keeps those of more than 4, and interpolates between (Llama 3.1). yarn interpolates
     from 32 turns to 1, and scales scores by (0.1 ln s + 1)^2 (Peng et al. 2024).
     """
-    plain = _frequencies(config.head_width, config.rotary_base)
+    plain = _frequencies(config.head_features, config.rotary_base)
     divided, factor = plain / config.rotary_factor, 1.0
     if config.rotary_scaling == "linear":
         return divided, factor
@@ -125,11 +125,11 @@ def _yarn_ramp(config: ModelConfig) -> Tensor:
 
     def component(turns: float) -> float:
         wavelengths = config.rotary_original_length / (turns * 2 * math.pi)
-        return config.head_width * math.log(wavelengths) / (2 * math.log(config.rotary_base))
+        return config.head_features * math.log(wavelengths) / (2 * math.log(config.rotary_base))
 
     first = max(math.floor(component(YARN_FAST)), 0)
-    last = min(math.ceil(component(YARN_SLOW)), config.head_width - 1)
-    steps = torch.arange(config.head_width // 2, dtype=torch.float64) - first
+    last = min(math.ceil(component(YARN_SLOW)), config.head_features - 1)
+    steps = torch.arange(config.head_features // 2, dtype=torch.float64) - first
     return (steps / max(last - first, 0.001)).clamp(0, 1)
 
 

@@ -87,7 +87,7 @@ def _shape(model: ModelConfig) -> str:
     layers = f"{model.layers}"
     if model.architecture == "encoder-decoder":
         layers += f" + {model.decoder_layers or model.layers}"
-    heads = f"{model.heads} heads of {model.head_width}"
+    heads = f"{model.heads} heads of {model.head_features}"
     if model.key_value_heads != model.heads:
         heads += f" ({model.key_value_heads} of keys and values)"
     return (

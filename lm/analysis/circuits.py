@@ -91,7 +91,7 @@ def qk_circuit(model: LanguageModel, layer: int, head: int, distance: int = 0) -
     block = _block(model, layer, head)
     if model.config.qk_norm:
         raise ValueError("model.qk_norm is set: normalised queries and keys have no QK circuit, only attention maps")
-    attention, width = block.attention, model.config.head_width
+    attention, width = block.attention, model.config.head_features
     query = attention.query.weight.double().unflatten(0, (-1, width))[head]
     key = attention.key.weight.double().unflatten(0, (-1, width))[_shared_head(block, head)]
     if model.stack.rotary is not None:
@@ -197,7 +197,7 @@ def _shared_head(block: Block, head: int) -> int:
 
 def _write_and_read(model: LanguageModel, block: Block, head: int) -> tuple[Tensor, Tensor]:
     """Return the factors of the OV circuit, float64: W_O (width, D), and W_V after its norm (D, width)."""
-    width = model.config.head_width
+    width = model.config.head_features
     value = block.attention.value.weight.double().unflatten(0, (-1, width))[_shared_head(block, head)]
     write = block.attention.output.weight.double().unflatten(1, (-1, width))[:, head]
     return write, value @ _norm_before_attention(model, block)

@@ -48,11 +48,11 @@ def flops_per_token(
 ) -> float:
     """Return the floating-point operations of training on one token, forward and backward.
 
-    6 * (matrix weights applied) + 12 * layers * width * min(length, window): two operations a weight forward and four
-    backward. Attention counts in full, masked or not; without causality a window is 2 window - 1 positions wide.
-    `length` is the length of a sequence or its mean, by default the context length. The head of a masked model, and its
-    layers after the last attention, run on the share `selected` only. Embedding look-ups cost nothing; a tied matrix
-    counts in the head.
+    6 * (matrix weights applied) + 12 * layers * heads * head width * min(length, window): two operations a weight
+    forward and four backward. Attention counts in full, masked or not; without causality a window is 2 window - 1
+    positions wide. `length` is the length of a sequence or its mean, by default the context length. The head of a
+    masked model, and its layers after the last attention, run on the share `selected` only. Embedding look-ups cost
+    nothing; a tied matrix counts in the head.
 
     For an encoder-decoder, the mean over the tokens of a source of `source_length` (by default `length`) and a target
     of `length`. Each source token makes keys and values for cross-attention once; every target token attends to them.

@@ -41,7 +41,7 @@ class KVCache:
         self.stack = stack
         self.capacity = capacity
         self.columns = min(capacity, config.window or capacity)
-        shape = (batch, config.key_value_heads, self.columns, config.head_width)
+        shape = (batch, config.key_value_heads, self.columns, config.head_features)
         stored = storage_dtype(dtype, device)
         self.keys = [torch.empty(shape, dtype=stored, device=device) for _ in stack.blocks]
         self.values = [torch.empty_like(keys) for keys in self.keys]

@@ -213,7 +213,8 @@ class Format:
             value = getattr(config, each.name)
             if allowed is None or value in allowed or each.name in POSITION_FIELDS | TRAINING_FIELDS:
                 continue
-            if each.name == "kv_heads" and value == config.heads:  # the same as 0
+            filled_in = {"kv_heads": config.heads, "head_width": config.width / config.heads}  # the same as 0
+            if value == filled_in.get(each.name):
                 continue
             found.append(f"model.{each.name} = {_listed(allowed)}, not {value!r}")
         return found + self.conflicts(config)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lm.config import ModelConfig
-from lm.exchange.format import Entry, Format, Setting, constant, layer, tied
+from lm.exchange.format import Entry, Format, Pretrained, Setting, constant, layer, tied
 from lm.exchange.rope import rope_conflicts, rope_setting
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -20,6 +20,13 @@ LAYERS = {
     "mlp.up_proj": "mlp.up",
     "mlp.down_proj": "mlp.down",
 }
+
+
+def _head_width(given: Pretrained) -> int:
+    """Return `head_width`, which is 0 where heads share out the width."""
+    heads, each = given.settings["num_attention_heads"], given.settings["head_dim"]
+    return 0 if each is None or each * heads == given.settings["hidden_size"] else int(each)
+
 
 SETTINGS = (
     Setting("vocab_size", "vocab_size", 32000),
@@ -35,7 +42,7 @@ SETTINGS = (
         write=lambda config: config.key_value_heads,
         read=lambda given: given.settings["num_key_value_heads"] or given.settings["num_attention_heads"],
     ),
-    Setting("head_dim", default=None, write=lambda config: config.head_width),
+    Setting("head_dim", "head_width", None, write=lambda config: config.head_features, read=_head_width),
     Setting("hidden_act", default="silu", allowed=("silu", "swish"), write=constant("silu")),
     Setting("rms_norm_eps", "norm_eps", 1e-6),
     Setting("rope_theta", default=10000.0, write=lambda config: config.rotary_base),
@@ -48,12 +55,6 @@ SETTINGS = (
 
 
 def _check_combination(settings: Mapping[str, Any]) -> None:
-    head_width = settings["hidden_size"] // settings["num_attention_heads"]
-    if settings["head_dim"] not in (None, head_width):
-        raise ValueError(
-            f"config.json has head_dim = {settings['head_dim']}, which is not supported: heads of a width of "
-            f"{settings['hidden_size']} over {settings['num_attention_heads']} have {head_width} components"
-        )
     if settings["attention_bias"] != settings["mlp_bias"]:
         raise ValueError(
             f"config.json has attention_bias = {settings['attention_bias']} and mlp_bias = {settings['mlp_bias']}, "

@@ -7,8 +7,7 @@ that equals the embedding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from lm.config import ModelConfig
 from lm.exchange.format import Entry, Format, Pretrained, Setting, constant, has_own_head, layer
@@ -35,11 +34,17 @@ def _scaled_and_tied(given: Pretrained) -> tuple[bool, bool]:
     return given.settings["tie_word_embeddings"] if scaled is None else scaled, tied
 
 
+def _head_width(given: Pretrained) -> int:
+    """Return `head_width`, which is 0 where heads share out the width."""
+    heads, each = given.settings["num_heads"], given.settings["d_kv"]
+    return 0 if each * heads == given.settings["d_model"] else int(each)
+
+
 SETTINGS = (
     Setting("vocab_size", "vocab_size", 32128),
     Setting("n_positions", "context_length", 512),
     Setting("d_model", "width", 512),
-    Setting("d_kv", default=64, write=lambda config: config.head_width),
+    Setting("d_kv", "head_width", 64, write=lambda config: config.head_features, read=_head_width),
     Setting("d_ff", "mlp_width", 2048, write=lambda config: config.hidden_width),
     Setting("num_layers", "layers", 6),
     Setting(
@@ -65,14 +70,6 @@ SETTINGS = (
     ),
     Setting("scale_decoder_outputs", allowed=(None, True, False)),
 )
-
-
-def _check_combination(settings: Mapping[str, Any]) -> None:
-    if settings["d_kv"] * settings["num_heads"] != settings["d_model"]:
-        raise ValueError(
-            f"config.json has d_kv = {settings['d_kv']} and num_heads = {settings['num_heads']}, which is not "
-            f"supported: together they must make up d_model = {settings['d_model']}"
-        )
 
 
 def _attention(theirs: str, ours: str) -> Iterator[Entry]:
@@ -133,7 +130,6 @@ T5 = Format(
     copies=_copies,
     written_copies=lambda config: (HEAD,) if config.tied_head and not config.scaled_head else (),
     conflicts=_conflicts,
-    check_combination=_check_combination,
     # In the oldest files the cross-attention of the first block has a table that nothing uses.
     superfluous=(r"EncDecAttention\.relative_attention_bias\.weight$",),
 )

@@ -21,6 +21,8 @@ from lm.config import ModelConfig
         ({"norm_eps": 0.0}, ["model.norm_eps", "0.0", "positive"]),
         ({"rotary_base": 1.0}, ["model.rotary_base", "1.0"]),
         ({"architecture": "rnn"}, ["model.architecture", "'rnn'", "decoder", "encoder"]),
+        ({"head_width": 7}, ["model.head_width is 7", "rotate pairs", "model.head_width=8"]),
+        ({"head_width": -1}, ["model.head_width", "-1", "width / heads"]),
         ({"heads": 4, "kv_heads": 3}, ["model.kv_heads", "3", "model.heads=4"]),
         ({"soft_cap": -1.0}, ["model.soft_cap", "-1.0", "positive"]),
         ({"stochastic_depth": 1.0}, ["model.stochastic_depth", "1.0", "probability"]),

@@ -70,7 +70,7 @@ def test_presets_have_the_published_number_of_parameters(name):
 def test_presets_have_the_published_shapes(name, layers, width, heads, head_width):
     """The number of heads does not change the number of parameters, so it is checked here."""
     found = preset(name)
-    assert (found.layers, found.width, found.heads, found.head_width) == (layers, width, heads, head_width)
+    assert (found.layers, found.width, found.heads, found.head_features) == (layers, width, heads, head_width)
 
 
 def test_settings_that_do_not_show_in_the_parameters_are_as_published():
@@ -142,6 +142,7 @@ def test_t5_by_component():
         {"architecture": "encoder", "token_types": 3, "norm_position": "post"},
         {"architecture": "encoder-decoder", "decoder_layers": 2, "positions": "relative"},
         {"value_embeddings": 2, "embedding_skips": True},
+        {"head_width": 20, "kv_heads": 2, "value_embeddings": 1},
         *({"positions": positions} for positions in ("learned", "sinusoidal", "none")),
     ],
     ids=str,
@@ -159,6 +160,19 @@ def test_untying_adds_only_an_output_matrix(name):
     tied, untied = (parameter_table(meta_model(replace(config, tied_head=choice))) for choice in (True, False))
     matrix = config.vocab_size * config.width
     assert untied == {**tied, "head": tied["head"] + matrix, "total": tied["total"] + matrix}
+
+
+def test_heads_of_a_chosen_width_in_closed_form():
+    """Queries and the output matrix have 12 heads of 128 next to a width of 768, keys and values 4 of them."""
+    config = replace(preset("gpt2"), bias=False, head_width=128, kv_heads=4)
+    model = meta_model(config)
+    attention = 2 * 768 * (12 * 128) + 2 * 768 * (4 * 128)
+    assert parameter_table(model)["attention"] == 12 * attention
+    matrices = 12 * (attention + 2 * 768 * 3072) + 50257 * 768
+    assert flops_per_token(model) == 6 * matrices + 12 * 12 * (12 * 128) * 1024
+    assert flops_per_token(meta_model(replace(config, heads=6, head_width=0, kv_heads=0))) == flops_per_token(
+        meta_model(replace(config, heads=6, head_width=128, kv_heads=0))
+    )
 
 
 def test_flops_per_token_follow_the_definition():

@@ -97,6 +97,8 @@ def configurations(draw):
     heads = draw(st.sampled_from([1, 2, 4]))
     kind = draw(st.sampled_from(sorted(CASES)))
     groups = {"kv_heads": draw(st.sampled_from([0, 1, heads]))} if kind.startswith("llama") else {}
+    if kind.startswith(("llama", "t5")):
+        groups["head_width"] = draw(st.sampled_from([0, 2, 10]))
     shape = {
         "vocab_size": draw(st.integers(1, 20)),
         "layers": draw(st.integers(1, 3)),
@@ -120,6 +122,7 @@ def test_export_and_import_are_inverse(config, seed):
     back, weights = from_hugging_face(json.loads(json.dumps(settings)), tensors)
     assert_same_weights(weights, model.state_dict())
     filled = {"kv_heads": config.key_value_heads, "mlp_width": config.hidden_width}
+    filled["head_width"] = config.head_features
     if config.architecture == "encoder-decoder":
         filled["decoder_layers"] = config.decoder_layers or config.layers
     assert replace(back, **filled) == replace(config, **filled)
@@ -154,6 +157,8 @@ def test_settings_of_published_models_equal_the_defaults_of_transformers(name, k
         ({"positions": "learned", "bias": False}, ["GPT-2 would need model.bias = True, not False"]),
         ({"positions": "learned", "norm": "rmsnorm"}, ["GPT-2 would need model.norm = 'layernorm', not 'rmsnorm'"]),
         ({"positions": "learned", "kv_heads": 2}, ["GPT-2 would need model.kv_heads = 0, not 2"]),
+        ({"positions": "learned", "head_width": 2}, ["GPT-2 would need model.head_width = 0, not 2"]),
+        ({**BERT, "head_width": 2}, ["BERT would need model.head_width = 0, not 2"]),
         ({"activation": "swiglu", "qk_norm": True, **RMS}, ["Llama would need model.qk_norm = False, not True"]),
         ({"activation": "swiglu", "value_embeddings": 1, **RMS}, ["Llama would need model.value_embeddings = 0"]),
         ({"activation": "swiglu", "norm_position": "post", **RMS}, ["Llama would need model.norm_position = 'pre'"]),
@@ -215,7 +220,7 @@ def exported(name="gpt2", **changes):
         ("gpt2", {"n_positions": 31}, r"wpe.weight has the shape \(30, 24\), but config.json makes it \(31, 24\)"),
         ("gpt2", {"n_head": 5}, "model.heads"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        ("llama", {"head_dim": 32}, "head_dim = 32"),
+        ("llama", {"head_dim": 32}, "q_proj.weight has the shape"),
         ("llama", {"mlp_bias": True}, "mlp_bias = True"),
         ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
         ("llama", {"rope_scaling": {"rope_type": "yarn", "beta_fast": 16}}, "beta_fast = 16"),
@@ -244,7 +249,7 @@ def exported(name="gpt2", **changes):
         ("gpt-neox", {"attention_bias": False}, "the weights have gpt_neox.final_layer_norm.bias"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ("bert", {"is_decoder": True}, "is_decoder = True"),
-        ("t5", {"d_kv": 64}, "d_kv = 64"),
+        ("t5", {"d_kv": 64}, "SelfAttention.q.weight has the shape"),
         ("t5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj = 'gated-relu'"),
     ],
 )

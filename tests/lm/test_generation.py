@@ -19,6 +19,7 @@ DECODERS = {
     "learned": {"positions": "learned"},
     "sinusoidal-post": {"positions": "sinusoidal", "norm_position": "post"},
     "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "tied_head": False, "kv_heads": 2},
+    "wide heads": {"head_width": 12, "kv_heads": 2},
     "relative": {"positions": "relative", "scaled_attention": False, "kv_heads": 1},
     "window": {"window": 5, "positions": "none"},
     "relative-window": {"window": 6, "positions": "relative", "relative_distance": 20},

@@ -40,6 +40,7 @@ def configurations(draw):
         width=2 * half * heads,
         heads=heads,
         kv_heads=draw(st.sampled_from([n for n in (0, 1, 2, 4) if n == 0 or heads % n == 0])),
+        head_width=draw(st.sampled_from([0, 2, 6])),
         mlp=draw(st.booleans()),
         mlp_width=draw(st.sampled_from([0, 7])),
         positions=positions,

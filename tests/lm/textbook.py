@@ -85,7 +85,7 @@ class Textbook:
 
     def attention(self, name, q, k, v, added, turned):
         config = self.config
-        width, group = config.head_width, config.heads // config.key_value_heads
+        width, group = config.head_features, config.heads // config.key_value_heads
         scale = 1 / math.sqrt(width) if config.scaled_attention else 1.0
         outputs = []
         for h in range(config.heads):
