@@ -120,9 +120,9 @@ def test_a_compiled_step_moves_14_bytes_per_logit(variant, entries, monkeypatch)
     assert not [shape for shape in buffers if "4096" in shape or "4090" in shape]
 
 
+@torch._dynamo.config.patch(error_on_recompile=True)
 def test_chunks_and_batches_of_any_size_compile_once(monkeypatch):
     monkeypatch.setattr("lm.losses.CPU_NARROW_ROWS", 64)
-    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
     torch._dynamo.reset()
     fused = torch.compile(fused_score, backend="aot_eager")
     generator = torch.Generator().manual_seed(0)
