@@ -70,10 +70,7 @@ class JointAttention(Attention):
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, width) to queries (B, H, T, D), keys and values (B, G, T, D), without positions."""
-        parts = (self.heads, self.kv_heads, self.kv_heads)
-        joint = self.joint(x).unflatten(-1, (sum(parts), -1)).transpose(1, 2)  # (B, H + 2G, T, D)
-        q, k, v = joint.split(parts, dim=1)
-        return self.query_norm(q), self.key_norm(k), v
+        return self.split(self.joint(x))
 
 
 class PackedLinear(nn.Module):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.blocks import MLP, Attention, Block
 from lm.config import ModelConfig
@@ -132,3 +133,36 @@ def test_embedding_skips_give_every_block_the_embedding():
         }
         shallow.load_state_dict({name: w for name, w in state.items() if "scales" not in name})
     torch.testing.assert_close(skipping(some_ids()), shallow(some_ids()), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kv_heads": 2, "qk_norm": True}, {"head_width": 6}], ids=str)
+def test_one_product_gives_the_queries_keys_values_and_gradients_of_three(options):
+    attention = build_model(tiny("gpt2", **options), seed=0).double().stack.blocks[0].attention
+    x = torch.randn(2, 5, attention.query.weight.shape[1], dtype=torch.float64)
+    found = []
+    for method in (attention.queries_keys_values, attention.joint_queries_keys_values):
+        results = method(x)
+        cotangents = [torch.sin(torch.arange(r.numel(), dtype=torch.float64)).view_as(r) for r in results]
+        parameters = [p for name, p in attention.named_parameters() if "output" not in name]
+        found.append((*results, *torch.autograd.grad(results, parameters, cotangents)))
+    for separate, joint in zip(*found, strict=True):
+        torch.testing.assert_close(joint, separate, atol=1e-12, rtol=1e-12)
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += "mm" in function.name()
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("device", "products"), [("cpu", 3), ("meta", 1)])
+def test_only_a_gpu_takes_queries_keys_and_values_from_one_product(device, products):
+    """The meta device stands in for a GPU."""
+    attention = build_model(tiny("gpt2"), seed=0).to(device).stack.blocks[0].attention
+    with Products() as counter:
+        attention.queries_keys_values(torch.zeros(2, 5, attention.query.weight.shape[1], device=device))
+    assert counter.count == products
