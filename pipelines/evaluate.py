@@ -3,7 +3,8 @@
 `pipelines.evaluation.numbers` defines the numbers of a split, `pipelines.run.evaluation_file` the layout of
 evaluation.json. `bits_per_byte` is null for masked models and span corruption, whose loss is not a code length. A run
 on pairs scores the targets given their sources, and also has `bleu_signature` and `examples`. `curves` has the loss by
-position (nats, with its standard error) and the reliability diagram.
+position (nats, with its standard error) and the reliability diagram. `intervals` has the 95 % interval [low, high] of
+each number in it, and says what the bootstrap drew (`pipelines.evaluation.confidence`).
 """
 
 import json
@@ -96,7 +97,8 @@ def evaluate(
 def _show(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: bool) -> None:
     """Print a table with a row for each number and a column for each split of each run, and the names of the files."""
     from pipelines.cli.display import answer, say, table
-    from pipelines.evaluation.numbers import definitions, in_words, rows_of
+    from pipelines.evaluation.confidence import described
+    from pipelines.evaluation.numbers import definitions, in_words, rows_of, with_interval
 
     names = distinct_names([plan.run.folder for plan in plans])
     columns = {
@@ -105,12 +107,16 @@ def _show(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: b
         for split in plan.splits
     }
     heads = [f"{name}, {split}" if len(plans) > 1 else split for name, split in columns]
-    rows = rows_of(list(columns.values()))
+    rows = rows_of(list(columns.values()), with_interval)
     table((" ".join(names) if len(plans) == 1 else "", *heads), [(in_words(key), *cells) for key, cells in rows])
     for signature in sorted(
         {numbers["bleu_signature"] for numbers in columns.values() if numbers.get("bleu_signature")}
     ):
         answer(f"BLEU: {signature}")
+    for sentence in dict.fromkeys(
+        described(numbers["intervals"]) for numbers in columns.values() if numbers.get("intervals")
+    ):
+        answer(sentence)
     for name, key, definition in definitions(rows) if explain else ():
         answer(f"\n{name} ({key})\n  {definition}")
     say("")

@@ -50,7 +50,8 @@ def block_length(segments: int) -> int:
 def circular_blocks(sums: np.ndarray, length: int) -> Floats:
     """Return the sums of `length` consecutive rows, from each row on and around the end: (N, K) to (N, K) float64."""
     around = np.concatenate([sums, sums[: length - 1]]).astype(np.float64)
-    return np.lib.stride_tricks.sliding_window_view(around, length, axis=0).sum(axis=-1)
+    blocks: Floats = np.lib.stride_tricks.sliding_window_view(around, length, axis=0).sum(axis=-1)
+    return blocks
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:

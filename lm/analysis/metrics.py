@@ -127,8 +127,12 @@ class PredictionAccumulator:
         self.bin_counts = torch.zeros(bins, dtype=torch.int64)
 
     @torch.no_grad()
-    def update(self, logits: Tensor, targets: Tensor, positions: Tensor) -> None:
-        """logits (N, V), finite, any float dtype; targets (N,) int64; positions (N,) int64 below window."""
+    def update(self, logits: Tensor, targets: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Add N predictions, and return (nats, correct) of their targets: (N,) float64 and (N,) bool.
+
+        A target is correct if it is ranked first. Arguments:
+        logits (N, V), finite, any float dtype; targets (N,) int64; positions (N,) int64 below window.
+        """
         if logits.device != self.entropy.device:
             self._move(logits.device)
         logits = _wide(logits)
@@ -149,8 +153,10 @@ class PredictionAccumulator:
         self.position_counts += torch.bincount(positions, minlength=len(self.position_counts))
         bins = confidence_bin(confidence)
         self.bin_confidence.index_add_(0, bins, confidence.double())
-        self.bin_correct.index_add_(0, bins, (predicted == targets).double())
+        correct = predicted == targets
+        self.bin_correct.index_add_(0, bins, correct.double())
         self.bin_counts += torch.bincount(bins, minlength=len(self.bin_counts))
+        return nats, correct
 
     def result(self) -> dict[str, Any]:
         """Return the metrics that evaluation.json has of a split, and `curves`.

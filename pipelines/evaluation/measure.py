@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.compressors import compressed_bits_per_byte
+from pipelines.evaluation.confidence import intervals, sampling_of
+from pipelines.evaluation.documents import StreamText, text_of_stream
 from pipelines.evaluation.inputs import comparable, dataset_of, objective_of, windows_of
 from pipelines.evaluation.ngrams import Baselines
 from pipelines.evaluation.scoring import PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
@@ -128,7 +132,7 @@ class SplitScorer:
         if synthetic and isinstance(stream, TokenStream):
             source = SourceDivergence(synthetic, stream, self._tokenizer)
         with Bar(f"scoring {split}", total, "tok") as bar:
-            numbers = score(
+            numbers, tokens = score(
                 self._model,
                 windows,
                 self._tokenizer,
@@ -138,7 +142,21 @@ class SplitScorer:
                 source=source,
                 bar=bar,
             )
-        return numbers | self._of_objective(split, stream) | self._settings
+        numbers |= self._of_objective(split, stream) | self._settings
+        doing("drawing documents")
+        text = self._text(stream)
+        sampling = sampling_of(tokens, text, self._plan.windows.window)
+        return numbers | {"intervals": intervals(tokens, sampling, self._byte_lengths(numbers))}
+
+    def _text(self, stream: Stream) -> StreamText | None:
+        """Return the documents of a stream, None for pairs."""
+        if not isinstance(stream, TokenStream):
+            return None
+        return text_of_stream(stream, self._tokenizer, self._plan.dataset.info["separator"])
+
+    def _byte_lengths(self, numbers: dict[str, Any]) -> np.ndarray | None:
+        """Return the bytes of each token (V,) if the split has bits per byte."""
+        return None if numbers["bits_per_byte"] is None else np.asarray(self._tokenizer.token_byte_lengths)
 
     def compressed(self, split: str) -> dict[str, dict[str, float]]:
         """Return the bits per byte of compressors on the text of a split."""

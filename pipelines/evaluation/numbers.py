@@ -1,5 +1,6 @@
 """The numbers of evaluation.json: names, units and definitions."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
@@ -108,7 +109,7 @@ NUMBERS = {
     "dtype": Number("dtype", "Number format of activations and matrix products."),
 }
 # Entries of a split that are not a single number.
-NOT_NUMBERS = ("curves", "compressors", "examples", "bleu_signature")
+NOT_NUMBERS = ("curves", "compressors", "examples", "bleu_signature", "intervals")
 COMPRESSED = Number(
     "compressor, bits per byte",
     'Compressed size of the same text. "Given the training text" is the growth of the compressed training text after '
@@ -132,12 +133,26 @@ def formatted(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def rows_of(splits: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+def value_of(key: str, numbers: dict[str, Any]) -> str:
+    """Return the value of a number of a split in its usual format."""
+    return formatted(key, numbers.get(key))
+
+
+def with_interval(key: str, numbers: dict[str, Any]) -> str:
+    """Return the value of a number of a split with its 95 % interval, if it has one: "1.20 (1.17 to 1.23)"."""
+    value = formatted(key, numbers.get(key))
+    found = (numbers.get("intervals") or {}).get(key) if key in NUMBERS else None
+    return f"{value} ({formatted(key, found[0])} to {formatted(key, found[1])})" if found else value
+
+
+def rows_of(
+    splits: list[dict[str, Any]], cell: Callable[[str, dict[str, Any]], str] = value_of
+) -> list[tuple[str, list[str]]]:
     """Return (key, a cell for each of `splits`) for every number that occurs in them; compressors come last."""
     keys = dict.fromkeys(key for numbers in splits for key in numbers if key not in NOT_NUMBERS)
     known = [key for key in NUMBERS if key in keys] + [key for key in keys if key not in NUMBERS]
     rows = [
-        (key, [formatted(key, numbers.get(key)) for numbers in splits])
+        (key, [cell(key, numbers) for numbers in splits])
         for key in known
         if any(numbers.get(key) is not None for numbers in splits)
     ]

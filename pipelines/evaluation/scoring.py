@@ -9,11 +9,12 @@ import torch
 
 from corpora.synthetic import source_from_description
 from lm.analysis.baselines import Unigram
-from lm.analysis.metrics import PredictionAccumulator, divergences, kl_from_source
+from lm.analysis.metrics import PredictionAccumulator, divergences, kl_from_source, token_nll
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.ngrams import Baselines, BaselineScores
+from pipelines.evaluation.token_scores import TokenScores, joined, scores_of
 from pipelines.evaluation.windows import Windows, windows_per_batch
 from pipelines.training.batch import hidden_states
 from pipelines.training.objectives import MaskedToken
@@ -34,8 +35,8 @@ def score(
     other: LanguageModel | None = None,
     source: "SourceDivergence | None" = None,
     bar: Bar,
-) -> dict[str, Any]:
-    """Return the numbers of evaluation.json for one split (see `pipelines.evaluation.numbers`).
+) -> tuple[dict[str, Any], TokenScores]:
+    """Return the numbers of evaluation.json for one split (see `pipelines.evaluation.numbers`), and each token's score.
 
     `other` is a model, and `source` the synthetic source of the text, to measure the divergence from.
     """
@@ -46,24 +47,32 @@ def score(
     predictions = PredictionAccumulator(len(lengths), lengths, window)
     baseline_scores = BaselineScores(baselines)
     divergence_sums = [0.0, 0.0, 0.0]
+    tokens: list[TokenScores] = []
     done = 0
     for each in windows:
         batch = each.batch
         rows, columns = np.nonzero(each.scored)
         hidden = hidden_states(model, batch, device, each.scored)
         other_hidden = hidden_states(other, batch, device, each.scored) if other else None
+        chunks: tuple[list[torch.Tensor], ...] = ([], [], [])
         for start in range(0, len(rows), LOGIT_ROWS):
             part = slice(start, start + LOGIT_ROWS)
             logits = model.logits(hidden[part]).float()
             places = batch.targets[rows[part], columns[part]], columns[part]
-            predictions.update(logits, *(torch.from_numpy(array).to(device) for array in places))
+            targets, positions = (torch.from_numpy(array).to(device) for array in places)
+            for chunk, scores in zip(chunks, predictions.update(logits, targets, positions), strict=False):
+                chunk.append(scores)
             if other is not None and other_hidden is not None:
-                found = divergences(logits, other.logits(other_hidden[part]).float())
+                other_logits = other.logits(other_hidden[part]).float()
+                found = divergences(logits, other_logits)
                 divergence_sums = [
                     total + float(bits.double().sum()) for total, bits in zip(divergence_sums, found, strict=True)
                 ]
+                chunks[2].append(token_nll(logits, targets) - token_nll(other_logits, targets))
             if source is not None and each.indices is not None:
                 source.update(logits, each.indices[rows[part], columns[part]])
+        if len(rows):
+            tokens.append(scores_of(each, rows, columns, *chunks))
         baseline_scores.update(each.previous[rows, columns], batch.targets[rows, columns])
         done += len(rows)
         bar.update(done)
@@ -72,7 +81,7 @@ def score(
         names = ("kl_bits", "reverse_kl_bits", "js_bits")
         scored = max(1, numbers["tokens"])
         numbers |= {name: total / scored for name, total in zip(names, divergence_sums, strict=True)}
-    return numbers | (source.result() if source else {})
+    return numbers | (source.result() if source else {}), joined(tokens)
 
 
 class SourceDivergence:

@@ -46,6 +46,8 @@ class Windows:
     """int64 (B, P): the token before each target, -1 if there is none"""
     indices: np.ndarray | None = None
     """int64 (B, P): the place of each target in the stream; None if the targets are not a part of a stream"""
+    first: int = 0
+    """number of the first window in the split"""
 
 
 def windows_over(
@@ -81,7 +83,7 @@ def decoder_windows(stream: TokenStream, objective: NextToken, stride: int, min_
         indices = starts[:, None] + 1 + columns
         already = np.where(starts > 0, starts - stride + window, 0)
         scored = (batch.weights > 0) & (indices > already[:, None]) & (columns + 1 >= min_context)
-        yield Windows(batch, scored, batch.inputs, indices)
+        yield Windows(batch, scored, batch.inputs, indices, first)
 
 
 def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Windows]:
@@ -93,7 +95,7 @@ def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Win
         starts = np.arange(first, first + len(batch.inputs)) * objective.length
         previous = np.roll(batch.targets, 1, axis=1)
         previous[:, 1] = [int(stream.read(start - 1, 1)[0]) if start else -1 for start in starts.tolist()]
-        yield Windows(batch, batch.weights > 0, previous, starts[:, None] + columns)
+        yield Windows(batch, batch.weights > 0, previous, starts[:, None] + columns, first)
 
 
 def span_windows(stream: TokenStream, objective: SpanCorruption) -> Iterator[Windows]:
@@ -101,14 +103,14 @@ def span_windows(stream: TokenStream, objective: SpanCorruption) -> Iterator[Win
     rows = windows_per_batch(objective.positions + objective.source_positions)
     for first in range(0, stream.blocks, rows):
         batch = validation_batch(stream, objective, first, rows)
-        yield Windows(batch, batch.weights > 0, batch.inputs)
+        yield Windows(batch, batch.weights > 0, batch.inputs, first=first)
 
 
 def pair_windows(pairs: Pairs, objective: PairObjective) -> Iterator[Windows]:
     """Yield all pairs, scored at every token of the target and at its end token."""
     for first in range(0, len(pairs), BATCH_WINDOWS):
         batch = objective.batch(pairs, np.arange(first, min(first + BATCH_WINDOWS, len(pairs))))
-        yield Windows(batch, batch.weights > 0, batch.inputs)
+        yield Windows(batch, batch.weights > 0, batch.inputs, first=first)
 
 
 def windows_per_batch(positions: int) -> int:

@@ -1,0 +1,114 @@
+"""95 % intervals of the numbers of a split, by a bootstrap over its documents (see `lm.analysis.bootstrap`).
+
+Below 30 documents the text is cut into segments of one context, and blocks of consecutive segments are drawn.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lm.analysis.bootstrap import DRAWS, block_length, circular_blocks, interval, resampled_sums
+from lm.analysis.metrics import bits, perplexity
+from pipelines.evaluation.documents import StreamText
+from pipelines.evaluation.token_scores import TokenScores
+
+FEWEST_DOCUMENTS = 30
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The units that the bootstrap draws: documents, or segments of one context in blocks."""
+
+    unit: np.ndarray
+    """int (N,): number of the unit of each scored token"""
+    units: int
+    documents: int
+    block: int | None
+    """segments of a block; None if units are documents"""
+
+    def drawn(self, *columns: np.ndarray) -> np.ndarray:
+        """Return the sums of `columns`, each (N,), over each of DRAWS samples: (DRAWS, columns) float64."""
+        return drawn(np.stack([self.sums(column) for column in columns], axis=1), self.block)
+
+    def sums(self, column: np.ndarray) -> np.ndarray:
+        """Return the sum of `column` (N,) over each unit: (units,) float64."""
+        return np.bincount(self.unit, weights=column, minlength=self.units)
+
+    def described(self) -> dict[str, Any]:
+        """Return the fields of evaluation.json that describe the samples."""
+        return {
+            "resampled": "documents" if self.block is None else "blocks",
+            "documents": self.documents,
+            "contexts": None if self.block is None else self.units,
+            "contexts_per_block": self.block,
+            "draws": DRAWS,
+            "seed": SEED,
+        }
+
+
+def drawn(sums: np.ndarray, block: int | None) -> np.ndarray:
+    """Return the sums over each sample: of units (U, K), or of blocks of `block` consecutive units, to (DRAWS, K)."""
+    if block is None:
+        return resampled_sums(sums, draws=DRAWS, seed=SEED)
+    return resampled_sums(circular_blocks(sums, block), picks=math.ceil(len(sums) / block), draws=DRAWS, seed=SEED)
+
+
+def sampling_of(scores: TokenScores, text: StreamText | None, window: int) -> Sampling | None:
+    """Return the units of a split; None if there are fewer than two.
+
+    `text` is the stream of the scores. Without it the documents are pairs, numbered by `windows`. The blocks of span
+    corruption mix several documents, so its units are contexts.
+    """
+    if text is None:
+        return _documents_or_segments(scores.windows, scores.windows)
+    if scores.indices[0] < 0:
+        return _segments(scores.windows, text.documents)
+    segment_bytes = max(1, round(text.size / len(text.start) * window))
+    segments = text.start[scores.indices] // segment_bytes
+    return _documents_or_segments(text.document[scores.indices], segments)
+
+
+def _documents_or_segments(document: np.ndarray, segments: np.ndarray) -> Sampling | None:
+    documents = int(document[-1]) + 1
+    if documents < FEWEST_DOCUMENTS:
+        return _segments(segments, documents)
+    return Sampling(document, documents, documents, None)
+
+
+def _segments(segments: np.ndarray, documents: int) -> Sampling | None:
+    count = int(segments.max()) + 1
+    return Sampling(segments, count, documents, block_length(count)) if count > 1 else None
+
+
+def intervals(scores: TokenScores, sampling: Sampling | None, byte_lengths: np.ndarray | None) -> dict[str, Any] | None:
+    """Return the entry `intervals` of a split: [low, high] of each number, and how they were found.
+
+    `byte_lengths` (V,) is None for models without bits per byte. None if the split has fewer than two units.
+    """
+    if sampling is None:
+        return None
+    ones = np.ones(len(scores.nats))
+    sizes = ones if byte_lengths is None else byte_lengths[scores.targets]
+    nats, tokens, correct, size = sampling.drawn(scores.nats, ones, scores.correct, sizes).T
+    low, high = interval(nats / tokens)
+    found: dict[str, Any] = {
+        "cross_entropy": [low, high],
+        "cross_entropy_bits": [bits(low), bits(high)],
+        "perplexity": [perplexity(low), perplexity(high)],
+        "bits_per_byte": None if byte_lengths is None else list(interval(bits(1) * nats / size)),
+        "accuracy": list(interval(correct / tokens)),
+    }
+    return found | sampling.described()
+
+
+def described(found: dict[str, Any]) -> str:
+    """Return a sentence about the samples of the entry `intervals`."""
+    if found["resampled"] == "documents":
+        return f"In brackets: 95 % intervals, by a bootstrap over the {found['documents']:,} documents."
+    return (
+        f"In brackets: 95 % intervals, by a bootstrap over blocks of {found['contexts_per_block']} of the "
+        f"{found['contexts']:,} contexts: {found['documents']} documents are too few to draw from."
+    )

@@ -1,0 +1,80 @@
+"""Intervals of an evaluation: over documents, or over blocks of contexts of a few documents."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pipelines.dataset.reader import TokenDataset
+from pipelines.evaluate import evaluate
+from pipelines.evaluation.confidence import intervals, sampling_of
+from pipelines.evaluation.documents import text_of_stream
+from pipelines.evaluation.token_scores import TokenScores
+from tokenizer import Tokenizer
+
+
+def scores_of_stream(stream, nats, correct):
+    """Return the scores of all tokens of a stream but the first."""
+    ids, indices = stream.read(0, stream.tokens).astype(np.int32), np.arange(1, stream.tokens)
+    columns = (indices - 1) % 32
+    return TokenScores(ids[1:], ids[:-1], columns, (indices - 1) // 32, indices, nats, correct, np.empty(0))
+
+
+def test_intervals_are_those_of_the_sums_of_documents(dataset_folder, tokenizer_folder):
+    """The split train has 57 documents or so; a loop over documents gives the same sums."""
+    stream, tok = TokenDataset(dataset_folder).split("train"), Tokenizer.load(tokenizer_folder)
+    generator = np.random.default_rng(0)
+    nats, correct = generator.gamma(2, 1, stream.tokens - 1), generator.random(stream.tokens - 1) < 0.3
+    scores = scores_of_stream(stream, nats, correct)
+    text = text_of_stream(stream, tok, tok.special_tokens["<|endoftext|>"])
+    sampling = sampling_of(scores, text, 32)
+    assert sampling.block is None and sampling.documents >= 30
+    sums, document = [], -1
+    for token, cost in zip(stream.read(0, stream.tokens).tolist(), [0.0, *nats], strict=True):
+        if token == tok.special_tokens["<|endoftext|>"]:
+            sums.append(0.0)
+            document += 1
+        sums[document] += cost
+    np.testing.assert_allclose(sampling.sums(nats), sums)
+    lengths = np.asarray(tok.token_byte_lengths)
+    found = intervals(scores, sampling, lengths)
+    low, high = found["cross_entropy"]
+    assert low < nats.mean() < high
+    assert found["perplexity"] == [math.exp(low), math.exp(high)]
+    assert found["cross_entropy_bits"] == pytest.approx([low / math.log(2), high / math.log(2)])
+    assert found["accuracy"][0] < correct.mean() < found["accuracy"][1]
+    bits = nats.sum() / math.log(2) / lengths[scores.targets].sum()
+    assert found["bits_per_byte"][0] < bits < found["bits_per_byte"][1]
+
+
+def test_a_few_documents_are_cut_into_blocks_of_contexts(trained_gpt):
+    numbers = evaluate(trained_gpt)["splits"]["validation"]
+    found = numbers["intervals"]
+    assert (found["resampled"], found["draws"]) == ("blocks", 2000)
+    assert found["contexts_per_block"] >= 4
+    assert found["documents"] < 30 < found["contexts"]
+    for key in ("cross_entropy", "cross_entropy_bits", "perplexity", "bits_per_byte", "accuracy"):
+        assert found[key][0] < numbers[key] < found[key][1]
+
+
+def test_a_text_of_one_context_has_no_interval():
+    scores = TokenScores(*(np.zeros(3, np.int64) for _ in range(5)), np.ones(3), np.ones(3, bool), np.empty(0))
+    assert sampling_of(scores, None, 32) is None
+    assert intervals(scores, None, None) is None
+
+
+def test_models_without_a_code_length_have_no_interval_of_bits_per_byte(trained_bert, trained_t5, trained_translator):
+    for run in (trained_bert, trained_t5, trained_translator):
+        numbers = evaluate(run, beams=0)["splits"]["validation"]
+        low, high = numbers["intervals"]["cross_entropy"]
+        assert low < numbers["cross_entropy"] < high
+        assert (numbers["intervals"]["bits_per_byte"] is None) == (numbers["bits_per_byte"] is None)
+
+
+def test_the_table_shows_intervals_and_says_what_was_drawn(in_process, trained_gpt):
+    done = in_process("evaluate", trained_gpt)
+    assert done.returncode == 0, done.stderr
+    found = evaluate(trained_gpt)["splits"]["validation"]
+    low, high = found["intervals"]["bits_per_byte"]
+    assert f"{found['bits_per_byte']:.4f} ({low:.4f} to {high:.4f})" in done.stdout
+    assert "documents are too few to draw from" in done.stdout
