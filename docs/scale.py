@@ -15,7 +15,7 @@ import torch
 from lm.analysis.memory import activation_bytes, training_bytes
 from lm.analysis.size import count_parameters, flops_per_token, meta_model
 from lm.config import ModelConfig
-from lm.losses import CHUNK_ELEMENTS
+from lm.losses import CHUNK_ELEMENTS, FUSED_CHUNK
 from lm.optim.muon import ROUNDS
 from lm.optim.optimizers import OptimizerKind, partition
 from lm.presets import preset
@@ -94,9 +94,9 @@ class Shape:
         return (2 * BF16 + BF16 + FLOAT32) * self.block + 2 * FLOAT32 * self.outside
 
     def head_bytes(self) -> float:
-        """Return the bytes of the chunked loss: logits in bfloat16 and twice in float32, the output matrix in bfloat16,
-        and its float32 gradient."""
-        return (BF16 + 2 * FLOAT32) * CHUNK_ELEMENTS["cuda"] + (BF16 + FLOAT32) * self.output
+        """Return the bytes of the compiled, chunked loss: logits in bfloat16, the output matrix in bfloat16, and its
+        float32 gradient."""
+        return BF16 * FUSED_CHUNK * CHUNK_ELEMENTS["cuda"] + (BF16 + FLOAT32) * self.output
 
     def memory(self, kind: Kind, optimizer: OptimizerKind, gpus: int) -> dict[str, float]:
         """Return the bytes on each GPU by purpose, without activations."""

@@ -1,4 +1,4 @@
-"""The estimates of docs/scale.md follow from the code."""
+"""The estimates of docs/scale.md and docs/gpu-step.md follow from the code."""
 
 import runpy
 from pathlib import Path
@@ -8,19 +8,34 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from lm.analysis.size import flops_per_token, meta_model
 from lm.config import ModelConfig
 from lm.model import build_model
 from lm.optim.muon import orthogonal
 from lm.optim.optimizers import OptimizerSettings, build_optimizers
 from lm.presets import preset
 
-scale = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "docs" / "scale.py")))
+DOCS = Path(__file__).parents[1] / "docs"
+scale = SimpleNamespace(**runpy.run_path(str(DOCS / "scale.py")))
+gpu_step = SimpleNamespace(**runpy.run_path(str(DOCS / "gpu_step.py")))
 SMALL = ModelConfig(vocab_size=300, context_length=16, layers=3, width=48, heads=3)
 
 
-def test_the_page_holds_what_the_formulas_give_now():
-    text = scale.PAGE.read_text(encoding="utf-8")
-    assert scale.page(text) == text, "python docs/scale.py brings it up to date"
+@pytest.mark.parametrize("estimate", [scale, gpu_step], ids=["scale", "gpu_step"])
+def test_the_page_holds_what_the_formulas_give_now(estimate):
+    text = estimate.PAGE.read_text(encoding="utf-8")
+    assert estimate.page(text) == text, f"python {estimate.__file__} brings it up to date"
+
+
+def test_the_products_of_a_gpu_step_have_the_flops_of_the_model():
+    """`flops_per_token` counts attention in full, the estimate the causal half."""
+    config = preset("gpt2")
+    seconds = gpu_step.seconds(config, gpu_step.Code())
+    flops = (
+        seconds["products of the blocks"] * gpu_step.BLOCK_RATE + seconds["products of the head"] * gpu_step.HEAD_RATE
+    )
+    flops += 2 * seconds["attention"] * gpu_step.ATTENTION_RATE[64]
+    assert flops / gpu_step.TOKENS == pytest.approx(flops_per_token(meta_model(config)), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
