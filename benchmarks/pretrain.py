@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.harness import RESULTS, Worker, command_line, device_name, record, say, turns
 from benchmarks.limits import device_bandwidth
-from benchmarks.training_models import CASES, ON_A_CPU, ON_A_GPU, OURS, Case, peers_of
+from benchmarks.training_models import CASES, ON_A_CPU, ON_A_GPU, OURS, PEERS, Case, peers_of
 from benchmarks.training_report import markdown, verdict
 from benchmarks.training_worker import Job
 from corpora import open_corpus
@@ -43,7 +43,7 @@ class Contestant:
 
     def __init__(self, job: Job, worker: Worker) -> None:
         self.job = job
-        self.name = f"{job.peer}, compiled" if job.compiled else job.peer
+        self.name = ", ".join([job.peer, *["compiled"] * job.compiled, *["fp8 head"] * job.fp8_head])
         self.seconds: list[float] = []
         self.losses: list[float] = []
         self.peak, self.profile = 0, {}
@@ -89,9 +89,12 @@ def measure(model: str, options: argparse.Namespace, folder: Path) -> dict:
     case = CASES[model]
     tokens = encoded(options.text, min(VOCABULARY, case.config.vocab_size), folder)
     jobs = [
-        Job(peer, model, options.device, options.dtype, compiled, str(tokens), options.steps, options.rise)
-        for compiled in ([False, True] if options.compiled else [False])
-        for peer in [OURS, *peers_of(case)]
+        Job(peer, model, options.device, options.dtype, compiled, str(tokens), options.steps, options.rise, fp8)
+        for compiled in options.compiled
+        for peer, fp8 in [
+            (OURS, options.fp8_head),
+            *((peer, False) for peer in peers_of(case) if peer in options.peers),
+        ]
     ]
     pythons = {"litgpt": str(options.litgpt_python)}
     peak = 0.0
@@ -212,9 +215,20 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         help="steps per turn (default: 5 on a CPU); 0: one contestant after the other, the default on a GPU, whose "
         "memory they cannot share",
     )
-    parser.add_argument(
-        "--no-compiled", dest="compiled", action="store_false", help="skip contestants with torch.compile"
+    compiled = parser.add_mutually_exclusive_group()
+    compiled.add_argument(
+        "--no-compiled",
+        dest="compiled",
+        action="store_const",
+        const=[False],
+        default=[False, True],
+        help="skip contestants with torch.compile",
     )
+    compiled.add_argument(
+        "--only-compiled", dest="compiled", action="store_const", const=[True], help="skip contestants without it"
+    )
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="peers; none: only bytelm")
+    parser.add_argument("--fp8-head", action="store_true", help="train bytelm with train.fp8_head")
     parser.add_argument(
         "--litgpt-python", type=Path, default=Path(sys.executable), help="Python interpreter with litgpt"
     )

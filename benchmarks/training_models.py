@@ -12,17 +12,18 @@ from lm.config import ModelConfig
 from lm.model import LanguageModel, build_model
 from lm.presets import PRESETS
 
-OURS = "bytelm"
+OURS, PEERS = "bytelm", ("transformers", "litgpt")
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Maps inputs and labels (B, T) int64, -100 for ignored positions, to the mean nats per target."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model shape and the number of sequences per step."""
+    """A model shape and the number of sequences per step, which are read in equal micro-batches."""
 
     config: ModelConfig
     batch: int
+    micro_batches: int = 1
 
     @property
     def tokens(self) -> int:
@@ -36,8 +37,9 @@ class Case:
     @property
     def says(self) -> str:
         shape = self.config
+        parts = f" in {self.micro_batches} parts" if self.micro_batches > 1 else ""
         return (
-            f"{shape.layers} layers, width {shape.width}, T = {shape.context_length}, batch {self.batch}, "
+            f"{shape.layers} layers, width {shape.width}, T = {shape.context_length}, batch {self.batch}{parts}, "
             f"vocabulary {shape.vocab_size:,}"
         )
 
@@ -62,12 +64,14 @@ ON_A_CPU = {
 }
 ON_A_GPU = {
     "gpt2-124m": Case(_published("gpt2", vocab_size=PADDED), 64),
+    "gpt2-124m-524k": Case(_published("gpt2", vocab_size=PADDED), 512, micro_batches=8),
     "gpt2-350m": Case(_published("gpt2-medium", vocab_size=PADDED), 32),
     "gpt3-1.3b": Case(_published("gpt3-xl", vocab_size=PADDED), 8),
     "bert-base": Case(_published("bert-base", vocab_size=30592), 64),
 }
 TO_TRY = {
     "tiny-gpt2": Case(replace(GPT2, **TINY), 4),
+    "tiny-gpt2-parts": Case(replace(GPT2, **TINY), 4, micro_batches=2),
     "tiny-llama": Case(replace(LLAMA, **TINY), 4),
     "tiny-bert": Case(replace(BERT, **TINY), 4),
 }
@@ -76,7 +80,7 @@ CASES = {**ON_A_CPU, **ON_A_GPU, **TO_TRY}
 
 def peers_of(case: Case) -> list[str]:
     """Return the peers that can train this model. litgpt has no encoders."""
-    return ["transformers"] if case.masked else ["transformers", "litgpt"]
+    return [peer for peer in PEERS if not (peer == "litgpt" and case.masked)]
 
 
 def build_ours(case: Case) -> LanguageModel:

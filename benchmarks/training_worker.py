@@ -1,13 +1,15 @@
 """A contestant of benchmarks.pretrain. It reads one command per line from standard input and prints one answer each.
 
-`train N` takes N optimizer steps; `profile N` takes N more under the profiler. Other output to standard output, such as
-a library's banner, goes to standard error.
+`train N` takes N optimizer steps, and `profile N` takes N more under the profiler. `queue N` queues N of our steps and
+fails if the host waits for the GPU. Other output to standard output, such as a library's banner, goes to standard
+error.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -41,6 +43,8 @@ class Job:
     """Steps of the whole learning-rate schedule."""
     rise: int
     """Warm-up steps of the learning rate."""
+    fp8_head: bool = False
+    """Multiply by our output matrix in 8 bits."""
 
 
 def batch_of(case: Case, tokens: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -56,6 +60,16 @@ def batch_of(case: Case, tokens: np.ndarray, number: int) -> tuple[np.ndarray, n
     return masked_token(blocks[:, : length - 2], generators, vocab_size=case.config.vocab_size, **SPECIAL)
 
 
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    """Raise RuntimeError within the context if the host waits for the GPU."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 class OurSteps:
     """The trainer of `bytelm pretrain`, on the batches of `batch_of`."""
 
@@ -66,7 +80,7 @@ class OurSteps:
         config = TrainConfig(
             tokens=job.steps * case.tokens,
             batch_tokens=case.tokens,
-            micro_batch=case.batch,
+            micro_batch=case.batch // case.micro_batches,
             lr=LEARNING_RATE,
             min_lr_ratio=FINAL,
             warmup_tokens=job.rise * case.tokens,
@@ -76,10 +90,11 @@ class OurSteps:
             eps=EPS,
             grad_clip=CLIP,
             compile=job.compiled,
+            **({"fp8_head": True} if job.fp8_head else {}),
         )
         model = build_ours(case).to(job.device)
         model.compute_dtype = getattr(torch, job.dtype)
-        self._case, self._tokens = case, tokens
+        self._case, self._tokens, self._on_gpu = case, tokens, job.device == "cuda"
         self._trainer = Trainer(None, model, self, config)
 
     def step(self, consumed: int, tokens: int):
@@ -94,6 +109,14 @@ class OurSteps:
 
     def train(self) -> float:
         return self._trainer.step().loss
+
+    def queue(self) -> None:
+        """Queue the work of a step. On a GPU, raises RuntimeError if the host waits for the device."""
+        trainer = self._trainer
+        batch = self.step(trainer.at.consumed, trainer.at.tokens)
+        with waiting_is_an_error() if self._on_gpu else nullcontext():
+            trainer.queue_step(batch, float(batch.weights.sum()))
+        trainer.optimizers.zero_grad()
 
 
 class PeerSteps:
@@ -115,13 +138,17 @@ class PeerSteps:
             group["lr"] = rate * LEARNING_RATE
         inputs, targets, weights = batch_of(self._case, self._tokens, self._done)
         labels = np.where(weights == 0, -100, targets)
-        loss = self._loss(*(torch.from_numpy(part).to(self._job.device) for part in (inputs, labels)))
-        loss.backward()
+        device, parts, loss = self._job.device, self._case.micro_batches, torch.zeros((), device=self._job.device)
+        # Each part has as many targets as the others, except in masked batches, which have one part.
+        for some in zip(*(torch.from_numpy(part).chunk(parts) for part in (inputs, labels)), strict=True):
+            mean = self._loss(*(part.to(device) for part in some)) / parts
+            mean.backward()
+            loss += mean.detach()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), CLIP)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._done += 1
-        return loss.detach()
+        return loss
 
 
 def train(step: Callable, steps: int, device: str) -> dict:
@@ -147,6 +174,10 @@ def main() -> None:
         command, number = line.split()
         if command == "train":
             answer(train(steps.train, int(number), job.device))
+        elif command == "queue":
+            for _ in range(int(number)):
+                steps.queue()
+            answer({"queued": int(number)})
         else:
             answer(seconds_by_group(steps.train, int(number), job.device))
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import pretrain
+from benchmarks.limits import device_bandwidth
 from benchmarks.training_models import CASES, PADDED, build_ours, litgpt_model, transformers_model
 from benchmarks.training_profile import group_of, seconds_by_group
 from benchmarks.training_worker import batch_of
@@ -51,6 +52,17 @@ def test_contestants_start_from_the_same_weights_and_reach_the_same_loss(text, t
         assert "| litgpt | failed: ended with status 1: ModuleNotFoundError: No module named 'litgpt'" in page
     assert "at the measured read bandwidth" in page and "in seconds of the main thread" in page
     assert "All losses agree after 8 steps" in page and str(text.parent) not in page
+
+
+@pytest.mark.slow
+def test_accumulated_parts_of_a_batch_reach_the_loss_of_the_whole_batch(text, tmp_path):
+    options = ("--no-compiled", "--peers", "transformers", "--models")
+    whole, parts = (
+        run(text, tmp_path / name, *options, name)["models"][0] for name in ("tiny-gpt2", "tiny-gpt2-parts")
+    )
+    assert [row["contestant"] for row in parts["rows"]] == ["bytelm", "transformers"]
+    for one, other in zip(whole["rows"], parts["rows"], strict=True):
+        assert other["losses"] == pytest.approx(one["losses"], rel=1e-4)
 
 
 @pytest.mark.slow
@@ -98,6 +110,7 @@ def test_litgpt_computes_what_we_do(model):
 def test_the_published_shapes_are_the_published_sizes():
     from lm.analysis.size import count_parameters, meta_model
 
+    assert CASES["gpt2-124m-524k"].tokens == 2**19
     sizes = {"gpt2-124m": 124.5e6, "gpt2-350m": 355e6, "gpt3-1.3b": 1.32e9, "bert-base": 110e6}
     for name, size in sizes.items():
         assert count_parameters(meta_model(CASES[name].config)) == pytest.approx(size, rel=0.02), name
@@ -112,6 +125,10 @@ def test_a_batch_depends_only_on_its_step():
     inputs, targets, weights = first
     assert inputs.shape == targets.shape == weights.shape == (4, 32)
     assert np.array_equal(inputs[weights == 0], targets[weights == 0])
+
+
+def test_the_memory_bandwidth_is_that_of_a_memory():
+    assert 1e8 < device_bandwidth("cpu") < 1e13
 
 
 def test_a_profile_accounts_for_the_whole_step():
