@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-slow fuzz bench bench-pretrain lint constraints clean
+.PHONY: help setup demo test test-slow fuzz bench bench-pretrain gpu lint constraints clean
 
 help:
 	@echo "make demo        text to tokenizer, dataset, GPT, BERT and report in minutes (in bytelm-demo/)"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench       the tokenizer beside its peers, in most of an hour (results in benchmarks/results/)"
 	@echo "make bench-pretrain TEXT=FILE"
 	@echo "                 pretraining beside transformers and litgpt, in an hour or two"
+	@echo "make gpu         checks and speeds on a GPU in four stages of nine minutes, without a virtual environment"
 	@echo "make setup       only the virtual environment in .venv/ with the bytelm command"
 
 setup: .venv/.ready
@@ -39,6 +40,10 @@ bench: .venv/.ready-bench
 
 bench-pretrain: .venv/.ready-bench .venv-litgpt/.ready
 	$(BIN)/python -m benchmarks.pretrain --text "$(TEXT)" --litgpt-python .venv-litgpt/bin/python
+
+# Set-up is left out: a machine with a GPU may have torch and no network. It prefers python3 to .venv/.
+gpu:
+	benchmarks/gpu.sh $(STAGES)
 
 lint: .venv/.ready-test
 	@echo "== linter"

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import torch
 import tyro
@@ -62,6 +63,8 @@ class Options:
     """Turns of each contestant."""
     threads: int = 2
     device: str = "cpu"
+    cache: Literal["dynamic", "static"] = "dynamic"
+    """KV cache of transformers; a static one is compiled on a GPU."""
     out: Path = RESULTS / "generate"
     """Results folder."""
 
@@ -85,7 +88,8 @@ def main(arguments: list[str]) -> None:
     model = lively_model()
     bandwidth = device_bandwidth(options.device)
     cases = []
-    with torch.inference_mode():
+    # transformers compiles the model with a static cache, which it does without gradients, not in inference mode.
+    with torch.no_grad() if options.cache == "static" else torch.inference_mode():
         for dtype in options.dtypes:
             for batch in options.batches:
                 cases.append(measure(model, options, getattr(torch, dtype), batch, bandwidth))
@@ -159,6 +163,8 @@ def peer(model: LanguageModel, ids: Tensor, options: Options, dtype: torch.dtype
     theirs.load_state_dict(tensors, strict=False)
     theirs = theirs.to(options.device, dtype).eval()
     fixed = {"max_new_tokens": options.tokens, "min_new_tokens": options.tokens, "do_sample": False, "use_cache": True}
+    if options.cache == "static":
+        fixed["cache_implementation"] = "static"
     theirs.generation_config.eos_token_id = theirs.generation_config.pad_token_id = None
 
     def turn() -> tuple[list[float], Tensor]:

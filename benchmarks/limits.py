@@ -1,5 +1,10 @@
-"""Measure the memory bandwidth and the latency of random accesses."""
+"""Measure the memory bandwidth and the latency of random accesses.
 
+`python -m benchmarks.limits DEVICE` prints the bandwidth and the speed of a bfloat16 matrix product as JSON.
+"""
+
+import json
+import sys
 import time
 from pathlib import Path
 
@@ -65,3 +70,16 @@ def access_latency(size: int = 1 << 28, steps: int = 1 << 18) -> float:
         place = follow(ring, place, steps)
         seconds.append(time.perf_counter() - started)
     return min(seconds) / steps
+
+
+def main(device: str) -> None:
+    import torch
+
+    from pipelines.training.machine import matmul_flops
+
+    flops = matmul_flops(torch.bfloat16, 8192 if device == "cuda" else 512, device)
+    print(json.dumps({"bytes_per_s": device_bandwidth(device), "flops": flops}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -53,6 +53,8 @@ class Options:
     text: Path
     """Path of tinyshakespeare.txt."""
     recipe: str = SMALL_RECIPE
+    tokens: int = 0
+    """Training tokens instead of the recipe's, if above 0."""
     runs: int = 3
     """Number of runs, with seeds 0, 1, 2 and so on."""
     stride: int = 16
@@ -72,16 +74,19 @@ def one_run(options: Options, data: Path, out: Path, seed: int) -> dict[str, flo
     The latter include validation, checkpoints and building the model.
     """
     recipe = load_recipe(options.recipe)
-    recipe = replace(recipe, train=replace(recipe.train, seed=seed))
+    recipe = replace(recipe, train=replace(recipe.train, seed=seed, tokens=options.tokens or recipe.train.tokens))
     started = time.perf_counter()
     pretrain(recipe, data=data, out=out)
     whole = time.perf_counter() - started
-    last = Run(out).metrics()[-1]
+    lines = [line for line in Run(out).metrics() if line["split"] == "train"]
+    first, last = lines[0], lines[-1]  # the first logged steps include compilation
+    share = 1 - first["tokens"] / last["tokens"]
     which = "best" if recipe.train.keep_best else "newest"
     return {
         "seed": seed,
         "tokens": last["tokens"],
         "training_seconds": last["time_s"],
+        "seconds_without_compilation": (last["time_s"] - first["time_s"]) / share if share else None,
         "seconds": round(whole, 2),
         "nats_per_byte": round(nats_per_byte(out, None, which), 4),
         "sliding_nats_per_byte": round(nats_per_byte(out, options.stride, which), 4),

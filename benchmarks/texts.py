@@ -68,7 +68,7 @@ def corpora(folder: Path, files: list[Path], quick: bool) -> list[Text]:
     else:
         named = {
             "english": ("books and enwiki", _documents(["books", "enwiki"], limit)),
-            "code": ("standard library and site-packages", _code(limit or CODE_BYTES)),
+            "code": ("standard library and site-packages", code(limit or CODE_BYTES)),
             "multilingual": ("multilingual", _documents(["multilingual"], limit)),
         }
     return [write_text(folder, name, text, source) for name, (source, text) in named.items() if text]
@@ -124,7 +124,7 @@ def _documents(names: list[str], limit: int | None) -> str:
     return "\n\n".join(texts)
 
 
-def _code(limit: int) -> str:
+def code(limit: int) -> str:
     """Return Python sources of this interpreter and its site-packages, sorted by path, up to `limit` bytes."""
     texts, left = [], limit
     for path in _sources():

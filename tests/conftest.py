@@ -40,8 +40,6 @@ def peak_memory():
 # The slowest files come first, so that no worker of `make test` starts one of them at the end.
 LONGEST = ("test_readme.py", "test_demo.py", "test_parallel.py", "test_cli.py", "test_output.py")
 
-NEEDS_GPU = "needs a GPU"  # the reason of tests that are skipped without one
-
 BYTELM = Path(sys.executable).with_name("bytelm")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -51,10 +49,19 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
+def pytest_runtest_setup(item):
+    """Skip tests that need a GPU where there is none."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU")
+
+
 @pytest.fixture(autouse=True)
 def cpu_unless_a_gpu_is_needed(request, monkeypatch):
-    """Make the device "auto" the CPU, here and in child processes, unless the test is skipped without a GPU."""
-    if any(mark.kwargs.get("reason") == NEEDS_GPU for mark in request.node.iter_markers("skipif")):
+    """Make the device "auto" the CPU, here and in child processes, unless the test needs a GPU."""
+    if request.node.get_closest_marker("gpu"):
         return
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     if "torch" in sys.modules:

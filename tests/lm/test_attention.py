@@ -152,7 +152,7 @@ def test_heads_that_cannot_be_grouped_are_refused(name):
         BACKENDS[name](q, k, k, Mask())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [8, 64])
@@ -181,7 +181,7 @@ def test_backends_agree_on_a_gpu(name, dtype, width, mask):
         assert (exact - found.double()).abs().max().item() <= tolerance * max(1.0, exact.abs().max().item())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(causal=True, window=100)])
 def test_grouped_heads_on_a_gpu_never_hold_the_score_matrix(dtype, mask):

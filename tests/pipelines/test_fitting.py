@@ -70,7 +70,7 @@ def test_micro_batches_have_at_most_65536_positions(source):
     assert largest_micro_batch(lambda part: model.weight.sum(), longer, model) == 1
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_peak_of_nine_tenths_of_a_gpu_is_too_much():
     device, megabytes = torch.device("cuda"), 1 << 20
     torch.cuda.empty_cache()
@@ -109,7 +109,7 @@ def test_memory_is_reserved_for_the_optimizer(monkeypatch):
     assert largest_micro_batch(nats, batch_of(8), model) == 8
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_gpu_with_little_memory_trains_in_micro_batches_that_fit(
     tmp_path, small_recipe, dataset_folder, printed, compiled

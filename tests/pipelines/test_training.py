@@ -268,7 +268,7 @@ def test_the_model_is_a_function_of_recipe_and_seed(small_recipe):
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_gpu_reaches_the_same_loss(tmp_path, small_recipe, dataset_folder, trained_gpt):
     recipe = replace(small_recipe, train=replace(small_recipe.train, device="cuda"))
     pretrain(recipe, data=dataset_folder, out=tmp_path / "gpu")
@@ -276,7 +276,7 @@ def test_a_gpu_reaches_the_same_loss(tmp_path, small_recipe, dataset_folder, tra
     assert ends[0] == pytest.approx(ends[1], abs=0.05)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_deterministic_run_resumed_on_a_gpu_ends_with_the_same_weights(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):

@@ -1,0 +1,301 @@
+"""Check and measure everything on a GPU, in four stages of less than nine minutes.
+
+    python -m benchmarks.gpu [check] [speed] [peers] [learn] [--texts FOLDER] [--out FOLDER]
+
+Each part runs in fresh processes with a time limit. A part that fails is listed with its error, and the next one runs.
+Results go to gpu.json and gpu.md after each part, beside the results of the benchmarks that the parts run.
+`--device cpu --tiny` runs the same parts with tiny shapes on a CPU, where no target is judged. `benchmarks/gpu.sh`
+calls this module without a virtual environment, and takes missing packages from the wheels in $BYTELM_WHEELS.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks.gpu_checks import CHECKS
+from benchmarks.gpu_session import Finding, Part, Session, Skipped
+from benchmarks.harness import RESULTS, command_line, device_name, heading, met, record, say, table
+from benchmarks.recipe_variants import SWEEP
+from benchmarks.texts import SHARED
+
+Rows = dict[str, dict]
+GPT2, SPEED, FP8_SPEED = "gpt2-124m", 550_000, 600_000  # tokens/s on an H200; plain PyTorch reaches 490,000
+BERT_SPEED = 700_000
+TO_GPT2, TO_BERT, TO_GENERATION = 1.1, 1.5, 2.0  # times the speed of compiled transformers
+MFU = 0.5  # of a measured matrix product
+NATS, TRAINING_SECONDS = 1.42, 60
+TOKENS, SOONER, SOONEST = 20_000_000, 10_000_000, 6_700_000  # of GPT-2, and of `modern` for the same loss
+PROCESSES = 8  # trainings of small models at once: none of them fills a GPU
+CPU_PATIENCE = 5  # times the limits
+MODERN = ("modern", "modern, batches of 4,096")
+
+
+def memory_and_products(session: Session) -> list[Finding]:
+    """Measure the two speeds that bound all others."""
+    found = session.module("benchmarks.limits", session.device)
+    return [
+        Finding("memory bandwidth", f"{found['bytes_per_s'] / 1e9:,.0f} GB/s"),
+        Finding("bfloat16 products", f"{found['flops'] / 1e12:,.1f} TFLOP/s"),
+    ]
+
+
+def trained(session: Session, model: str, *options: str, steps: int = 60, out: str = "") -> Rows:
+    """Return the rows of contestants that train a model, compiled, by the name of the contestant."""
+    masked = model.startswith("bert")
+    model, steps, warm_up = ("tiny-bert" if masked else "tiny-gpt2", 4, 2) if session.tiny else (model, steps, 15)
+    folder, text = session.out / out, session.text()
+    dtype = "bfloat16" if session.device == "cuda" else "float32"
+    where = ("--text", text, "--device", session.device, "--dtype", dtype, "--out", folder)
+    length = ("--steps", steps, "--warm-up", min(warm_up, steps // 2), "--rise", 1)
+    compiled = "--no-compiled" if session.tiny else "--only-compiled"
+    session.run("benchmarks.pretrain", *where, "--models", model, "--turn", 0, *length, compiled, *options)
+    file = folder / f"{'gpu' if session.device == 'cuda' else 'cpu'}-{dtype}.json"
+    (case,) = (case for case in json.loads(file.read_text())["models"] if case["model"] == model)
+    rows = {row["peer"]: row for row in case["rows"]}
+    for row in rows.values():
+        if "tokens_per_s" not in row:
+            raise RuntimeError(f"{row['contestant']}: {row['error']}")
+    return rows
+
+
+def gpt2(session: Session) -> list[Finding]:
+    return _speed(session, trained(session, GPT2, "--peers"), SPEED)
+
+
+def gpt2_accumulated(session: Session) -> list[Finding]:
+    return _speed(session, trained(session, f"{GPT2}-524k", "--peers", steps=30), SPEED)
+
+
+def gpt2_in_8_bits(session: Session) -> list[Finding]:
+    from pipelines.training.config import TrainConfig
+
+    if "fp8_head" not in TrainConfig.__dataclass_fields__:
+        raise Skipped("there is no train.fp8_head")
+    return _speed(session, trained(session, GPT2, "--peers", "--fp8-head", out="fp8"), FP8_SPEED)
+
+
+def bert(session: Session) -> list[Finding]:
+    return _speed(session, trained(session, "bert-base", "--peers"), BERT_SPEED)
+
+
+def larger(model: str) -> Callable[[Session], list[Finding]]:
+    """Return the part that measures a model by the share of the peak that it reaches."""
+
+    def measure(session: Session) -> list[Finding]:
+        row = trained(session, model, "--peers", steps=30)["bytelm"]
+        share = row["share_of_matrix_peak"]
+        found = f"{share:.0%} ({row['tokens_per_s']:,.0f} tokens/s, {row['peak_bytes'] / 1e9:.0f} GB)"
+        return [session.judged(f"{MFU:.0%} of the speed of a matrix product", found, share >= MFU)]
+
+    return measure
+
+
+def _speed(session: Session, rows: Rows, target: float) -> list[Finding]:
+    row, target = rows["bytelm"], session.scaled(target)
+    share = f"{row['share_of_matrix_peak']:.0%} of a matrix product's speed, {row['peak_bytes'] / 1e9:.0f} GB"
+    found = f"{row['tokens_per_s']:,.0f} tokens/s ({share})"
+    return [session.judged(f"{target:,.0f} tokens/s", found, row["tokens_per_s"] >= target)]
+
+
+def beside_transformers(model: str, target: float) -> Callable[[Session], list[Finding]]:
+    """Return the part that compares the training of a model with compiled transformers."""
+
+    def measure(session: Session) -> list[Finding]:
+        session.require("transformers")
+        rows = trained(session, model, "--peers", "transformers", steps=40)
+        ratio = rows["bytelm"]["tokens_per_s"] / rows["transformers"]["tokens_per_s"]
+        speeds = ", ".join(f"{name} {row['tokens_per_s']:,.0f}" for name, row in rows.items())
+        same = "" if rows["transformers"]["same_loss"] else "; **the losses differ**"
+        found = f"{ratio:.2f} ({speeds} tokens/s{same})"
+        return [session.judged(f"{target} times compiled transformers", found, ratio >= target and not same)]
+
+    return measure
+
+
+def generation(session: Session) -> list[Finding]:
+    session.require("transformers")
+    size = ("--tokens", 4, "--prompt", 4, "--rounds", 1) if session.tiny else ("--tokens", 256, "--rounds", 3)
+    dtype = "bfloat16" if session.device == "cuda" else "float32"
+    where = ("--device", session.device, "--dtypes", dtype, "--cache", "static", "--out", session.out)
+    session.run("benchmarks.generate", *where, *size)
+    cases = json.loads((session.out / f"{session.device}.json").read_text())["cases"]
+    return [
+        session.judged(
+            f"{TO_GENERATION:g} times transformers with a static cache, batch {case['batch']}",
+            f"{case['ratio']:.2f} ({case['tokens_per_s']['bytelm']['best']:,.0f} tokens/s)",
+            case["ratio"] >= TO_GENERATION,
+        )
+        for case in cases
+    ]
+
+
+def shakespeare(session: Session) -> list[Finding]:
+    recipe = "bytes-tiny" if session.tiny else "bytes-small"
+    size = ("--tokens", 20_000, "--stride", 64) if session.tiny else ()
+    where = ("--text", session.given("tinyshakespeare.txt"), "--runs", 1, "--out", session.out)
+    session.run("benchmarks.shakespeare", *where, "--recipe", recipe, *size)
+    (run,) = json.loads((session.out / f"{recipe}.json").read_text())["runs"]
+    nats, seconds = run["nats_per_byte"], run["seconds_without_compilation"]
+    return [
+        session.judged(f"{NATS} nats per character", f"{nats:.4f}", nats <= NATS),
+        session.judged(f"within {TRAINING_SECONDS} s, compilation excluded", f"{seconds:.0f} s", seconds <= 60),
+    ]
+
+
+def modern(session: Session) -> list[Finding]:
+    """Train GPT-2 at all settings of the sweep, some at a time, and `modern` on fewer tokens."""
+    whole, sooner, soonest = (4096, 2048, 1024) if session.tiny else (TOKENS, SOONER, SOONEST)
+    corpora = [session.texts / f"{name}.jsonl.xz" for name in ("books", "enwiki")]
+    texts = [path for path in corpora if path.is_file() and not session.tiny] or [session.text(8_000_000)]
+    shared = ("--text", *texts, "--folder", session.work / "recipes", "--results", session.out)
+
+    def train(variant: str, tokens: int) -> str:
+        try:
+            session.run("benchmarks.recipes", *shared, "--variants", variant, "--tokens", tokens, threads=1)
+        except RuntimeError as error:
+            return f"{variant}, {tokens:,} tokens: {error}"
+        return ""
+
+    swept = [name for name in SWEEP if "8e-3" not in name][: 2 if session.tiny else None]
+    jobs = [(MODERN[1], soonest), *((name, whole) for name in swept), (MODERN[0], soonest), (MODERN[0], sooner)]
+    failed = [train(MODERN[1], sooner)]  # makes the dataset, too
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        failed += pool.map(lambda job: train(*job), jobs)
+    reached: dict[tuple[str, int], float] = {}
+    for row in json.loads((session.out / "recipes.json").read_text()):
+        reached[row["variant"], row["tokens"]] = row["bits_per_byte"]
+    sweep = {name: reached[name, whole] for name in swept if (name, whole) in reached}
+    if not sweep:
+        raise RuntimeError("; ".join(filter(None, failed)))
+    best = min(sweep, key=sweep.__getitem__)
+    findings = [
+        Finding(f"the best of {len(sweep)} settings of GPT-2 on {whole:,} tokens", f"{best}: {sweep[best]:.4f}")
+    ]
+    for tokens in (sooner, soonest):
+        name, bits = min(((n, reached.get((n, tokens), float("inf"))) for n in MODERN), key=lambda pair: pair[1])
+        target = f"modern reaches that in {tokens:,}"
+        findings.append(session.judged(target, f"{name}: {bits:.4f} bits per byte", bits <= sweep[best]))
+    return findings + [Finding("not trained", error) for error in failed if error]
+
+
+STAGES: dict[str, tuple[Part, ...]] = {
+    "check": CHECKS,
+    "speed": (
+        Part("limits", 30, memory_and_products),
+        Part("GPT-2 124M", 90, gpt2),
+        Part("BERT-base", 90, bert),
+        Part("GPT-2 350M", 90, larger("gpt2-350m")),
+        Part("GPT-2 124M, 524,288 tokens a step", 75, gpt2_accumulated),
+        Part("GPT-2 124M, fp8 head", 60, gpt2_in_8_bits),
+        Part("GPT-3 1.3B", 90, larger("gpt3-1.3b")),
+    ),
+    "peers": (
+        Part("GPT-2 124M", 180, beside_transformers(GPT2, TO_GPT2)),
+        Part("BERT-base", 180, beside_transformers("bert-base", TO_BERT)),
+        Part("generation", 165, generation),
+    ),
+    "learn": (
+        Part("bytes of tinyshakespeare", 145, shakespeare),
+        Part("modern and GPT-2", 380, modern),
+    ),
+}
+
+
+def run_part(session: Session, stage: str, part: Part) -> dict:
+    """Return the findings of a part, or why there are none."""
+    limit = part.limit if session.device == "cuda" else CPU_PATIENCE * part.limit
+    say(f"== {stage}: {part.name} (at most {limit:.0f} s)")
+    started = time.monotonic()
+    session.deadline = started + limit
+    try:
+        findings = part.measure(session)
+    except Skipped as skipped:
+        findings = [Finding("-", f"skipped: {skipped}")]
+    except Exception as error:  # whatever it is, the next part runs
+        findings = [Finding("-", f"failed: {error}", False)]
+    for finding in findings:
+        say(f"{finding.target}: {finding.found}")
+    seconds = round(time.monotonic() - started, 1)
+    return {"stage": stage, "part": part.name, "seconds": seconds, "findings": [asdict(each) for each in findings]}
+
+
+def markdown(result: dict) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    rows = [
+        (part["stage"], part["part"], *_cells(finding), f"{part['seconds']:.0f} s")
+        for part in result["parts"]
+        for finding in part["findings"]
+    ]
+    head = ("stage", "part", "target", "found", "verdict", "the part took")
+    facts = f"{result['device']}; {versions}."
+    return "\n".join([*heading("On a GPU", result["command"], facts), *table(head, rows), ""])
+
+
+def _cells(finding: dict) -> tuple[str, str, str]:
+    verdict = "" if finding["met"] is None else met(finding["met"])
+    return finding["target"], finding["found"].replace("|", "/"), verdict
+
+
+def earlier_parts(file: Path, device: str, stages: Sequence[str]) -> list[dict]:
+    """Return the recorded parts of other stages on the same device, so that stages may run one by one."""
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return [part for part in before.get("parts", ()) if before["device"] == device and part["stage"] not in stages]
+
+
+def versions() -> dict[str, str]:
+    import torch
+
+    found = {"Python": sys.version.split()[0], "torch": torch.__version__, "CUDA": torch.version.cuda or "none"}
+    for name in ("triton", "numpy", "numba", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"{', '.join(STAGES)}; default: all")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes; no target is judged")
+    parser.add_argument("--parts", nargs="+", default=[], metavar="NAME", help="only these parts of the stages")
+    parser.add_argument("--texts", type=Path, default=SHARED / "corpora", help="tinyshakespeare.txt, books, enwiki")
+    default = Path(os.environ.get("BYTELM_RESULTS", RESULTS / "gpu"))
+    parser.add_argument("--out", type=Path, default=default, help="results folder; default: $BYTELM_RESULTS")
+    options = parser.parse_args(arguments)
+    if unknown := [stage for stage in options.stages if stage not in STAGES]:
+        parser.error(f"there is no stage {unknown[0]!r}: {', '.join(STAGES)}")
+    result = {
+        "command": command_line("benchmarks.gpu", arguments),
+        "device": device_name(options.device),
+        "versions": versions(),
+        "parts": [],
+    }
+    result["parts"] = earlier_parts(options.out / "gpu.json", result["device"], options.stages or [*STAGES])
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        work, out = Path(folder), options.out.resolve()
+        session = Session(options.device, options.tiny, out, work, options.texts.resolve(), result["device"])
+        for stage in options.stages or STAGES:
+            for part in STAGES[stage]:
+                if not options.parts or part.name in options.parts:
+                    result["parts"].append(run_part(session, stage, part))
+                    failed |= any(each["found"].startswith("failed") for each in result["parts"][-1]["findings"])
+                    record(out, "gpu", result, markdown(result))
+    print(markdown(result))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
