@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pipelines.classify import classify
     from pipelines.cli.display import show
     from pipelines.demo import demo
+    from pipelines.entropy import entropy
     from pipelines.evaluate import evaluate
     from pipelines.export_hf import export_hf
     from pipelines.export_onnx import export_onnx
@@ -54,6 +55,7 @@ __all__ = [
     "build_dataset",
     "classify",
     "demo",
+    "entropy",
     "evaluate",
     "export_hf",
     "export_onnx",

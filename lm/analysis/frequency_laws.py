@@ -18,11 +18,13 @@ Array = np.ndarray[Any, Any]
 class Zipf:
     """The maximum-likelihood fit p(r) = r^-s / sum of r^-s of the frequency of the word of rank r, r = 1 to `ranks`.
 
+    occurrences: of these words;
     distance: the largest difference of the cumulative distributions of text and fit, from 0 to 1.
     """
 
     exponent: float
     ranks: int
+    occurrences: int
     distance: float
 
 
@@ -60,7 +62,7 @@ def fit_zipf(counts: Array) -> Zipf | None:
         middle = (low + high) / 2
         low, high = (middle, high) if fitted(middle) @ logarithms > observed @ logarithms else (low, middle)
     distance = np.abs(np.cumsum(observed) - np.cumsum(fitted(low))).max()
-    return Zipf(exponent=low, ranks=len(frequent), distance=float(distance))
+    return Zipf(exponent=low, ranks=len(frequent), occurrences=int(frequent.sum()), distance=float(distance))
 
 
 def vocabulary_growth(words: Array) -> list[tuple[int, int]]:

@@ -5,22 +5,25 @@ earlier text. For a stationary ergodic source, L_i / log2 i tends to 1 / H, with
 
 The classic estimate is 1 / mean(L_i / log2 i) (Kontoyiannis, Algoet, Suhov & Wyner 1998). Since E[L_i] is close to
 log2(i) / H + a constant, its error falls only as 1 / log i. The slope estimate removes the constant: it is 1 / slope
-of the line through the mean of L_i over log2 i, in half-octave bins of i. Wider bins are less noisy, but all of them
-should count: periodic deviations, which a uniform source has, then cancel. So the squares are weighted by the fourth
-root of the width. From a million symbols of ten known sources the slope was within 1.3 % of H, the classic estimate
-within 18 %.
+of the line through the mean of L over log2 of the length of the past, in half-octave bins from 256 symbols on.
+
+A text of many documents is not stationary: the few symbols with a short past are all in its first document. So short
+pasts are taken all over the text. It is cut into blocks, and each block begins a new past. From a million symbols of
+ten known sources the slope was within 1.2 % of H, the classic estimate within 18 %.
 """
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from lm.analysis import text_kernels
 
-FIRST = 256  # positions before it are left out of the slope
+FIRST = 256  # length of the shortest past of the slope
 LEAST_BINS = 4
+BLOCK_SYMBOLS, MOST_BLOCKS = 1 << 20, 512  # of an octave; longer pasts are those of the whole text
 LARGEST = 2**31 - 1  # positions are int32
 
 Array = np.ndarray[Any, Any]
@@ -52,9 +55,11 @@ def previous_match_lengths(text: Array) -> Array:
     return lengths
 
 
-def match_rates(matches: Array, sizes: list[int]) -> list[MatchRate]:
-    """Return the estimates from each of the first `sizes` symbols of one text, given its match lengths (N,)."""
-    return [MatchRate(size, _classic(matches[:size]), _slope(matches[:size])) for size in sizes]
+def match_rates(text: Array, sizes: list[int]) -> list[MatchRate]:
+    """Return the estimates for each of `sizes`: from the first symbols of text (N,) uint8, and from pasts up to it."""
+    matches = previous_match_lengths(text)
+    bins = _bins(text, matches)
+    return [MatchRate(size, _classic(matches[:size]), _slope(bins[bins[:, 0] <= size])) for size in sizes]
 
 
 def _classic(matches: Array) -> float | None:
@@ -65,14 +70,27 @@ def _classic(matches: Array) -> float | None:
     return float(1 / ratios.mean())
 
 
-def _slope(matches: Array) -> float | None:
-    """Return 1 / slope of mean L over log2 i; None for fewer than `LEAST_BINS` bins, or matches that do not grow."""
-    bins = int(2 * math.log2(max(1, len(matches) / FIRST)))
-    if bins < LEAST_BINS:
+def _bins(text: Array, matches: Array) -> Array:
+    """Return the longest past, the mean log2 of the past and the mean match length of half-octave bins, (bins, 3)."""
+    rows = []
+    past = FIRST
+    while 2 * past <= len(text):
+        edges = [past, round(past * math.sqrt(2)), 2 * past]
+        count = min(MOST_BLOCKS, min(len(text), BLOCK_SYMBOLS) // (2 * past))
+        if count > 1:
+            starts = np.linspace(0, len(text) - 2 * past, count).astype(np.int64)
+            found = np.stack([previous_match_lengths(text[start : start + 2 * past]) for start in starts])
+        else:
+            found = matches[None, : 2 * past]
+        for low, high in pairwise(edges):
+            rows.append((high, np.log2(np.arange(low, high)).mean(), found[:, low:high].mean()))
+        past *= 2
+    return np.array(rows).reshape(-1, 3)
+
+
+def _slope(bins: Array) -> float | None:
+    """Return 1 / slope of mean L over log2 of the past; None below `LEAST_BINS` bins, or if matches do not grow."""
+    if len(bins) < LEAST_BINS:
         return None
-    edges = np.round(FIRST * 2 ** (np.arange(bins + 1) / 2)).astype(np.int64)
-    starts, widths = edges[:-1], np.diff(edges)
-    means = np.add.reduceat(matches[: edges[-1]], starts, dtype=np.int64) / widths
-    logarithms = np.add.reduceat(np.log2(np.arange(1, edges[-1] + 1) - 0.5), starts) / widths
-    slope = float(np.polyfit(logarithms, means, 1, w=widths**0.125)[0])  # polyfit squares the weights
+    slope = float(np.polyfit(bins[:, 1], bins[:, 2], 1)[0])
     return 1 / slope if slope > 0 else None

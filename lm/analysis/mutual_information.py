@@ -22,6 +22,7 @@ from lm.analysis import text_kernels
 SYMBOLS = 256  # the most frequent ones and "other" for the rest
 LARGEST_DISTANCE = 100_000
 DISTANCES = 50
+LEAST_PAIRS, PAIRS_PER_CELL = 10_000, 10  # with fewer, the bias is larger than what it hides
 SEED = 0
 
 Array = np.ndarray[Any, Any]
@@ -44,12 +45,13 @@ class MutualInformation:
 
 
 def log_distances(largest: int, count: int = DISTANCES) -> list[int]:
-    """Return about `count` distances from 1 to `largest`, evenly spaced on a logarithmic axis where they can be."""
+    """Return about `count` distances from 1 to `largest`, evenly spaced in their logarithms, with all powers of 10."""
     if largest < 1:
         return []
+    powers = [10**power for power in range(len(str(largest)))]
     wanted = count
     while True:  # the small distances coincide: ask for more
-        distances = np.unique(np.round(np.geomspace(1, largest, wanted)).astype(np.int64))
+        distances = np.union1d(np.round(np.geomspace(1, largest, wanted)).astype(np.int64), powers)
         if len(distances) >= min(count, largest):
             return [int(distance) for distance in distances]
         wanted += 1
@@ -63,7 +65,7 @@ def mutual_information(
     threads: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> MutualInformation:
-    """Return the mutual information at `distances`, by default `log_distances` up to the longest document.
+    """Return the mutual information at `distances`, by default the `log_distances` with enough pairs.
 
     ids (N,) unsigned integers, the symbol numbers, the most frequent symbol first; offsets (D + 1,) int64. All symbols
     from number 255 on count as one, "other", if there are more than 256. The shuffles have a fixed seed.
@@ -72,7 +74,9 @@ def mutual_information(
     symbols = int(few.max(initial=0)) + 1
     lengths = np.diff(offsets)
     if distances is None:
-        distances = log_distances(min(LARGEST_DISTANCE, int(lengths.max(initial=0)) - 1))
+        enough = max(LEAST_PAIRS, PAIRS_PER_CELL * symbols**2)
+        candidates = log_distances(min(LARGEST_DISTANCE, int(lengths.max(initial=0)) - 1))
+        distances = [distance for distance in candidates if np.maximum(lengths - distance, 0).sum() >= enough]
     texts = [few, few.copy(), few.copy()]
     text_kernels.shuffle(texts[1], offsets[[0, -1]], SEED)
     text_kernels.shuffle(texts[2], offsets, SEED)

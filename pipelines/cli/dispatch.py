@@ -20,6 +20,7 @@ VERBS = {
     "pretrain": "train the model of a recipe on a dataset",
     "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
     "score": "show how well a run predicts a text, token by token, or rank continuations",
+    "entropy": "measure what a text says without a model: entropies, mutual information, word laws",
     "generate": "continue a prompt, write the target of a source, or fill masks",
     "params": "print the parameters, FLOPs and memory of a model",
     "finetune": "train a classifier from a trained encoder and labelled texts",
@@ -32,7 +33,7 @@ VERBS = {
 }
 # Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other
 # processes share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
-COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "score", "report")
+COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "score", "entropy", "report")
 
 
 def usage() -> str:
@@ -174,6 +175,7 @@ def _out_of_memory(verb: str, error: BaseException) -> int:
         "train-tokenizer": "set --memory, or lower --max-document",
         "build-dataset": "lower --max-document or --threads",
         "corpus": "lower --max-document",
+        "entropy": "lower --sample, or give a smaller corpus",
     }
     remedy = remedies.get(verb, "choose a smaller context or model")
     complain(verb, f"there is not enough memory: {remedy} ({one_sentence(error)[:200]})")

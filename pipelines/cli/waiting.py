@@ -42,7 +42,7 @@ def preparation() -> str | None:
             if frame.f_code.co_name == "<module>" and package not in OURS:
                 found = f"importing {NAMES.get(package, package)}"  # in the end the outermost
             elif found is None and (package == "numba" or name == "tokenizer.first_use"):
-                found = "compiling the tokenizer's kernels, once"
+                found = "compiling kernels, once"
             frame = frame.f_back
     return found
 

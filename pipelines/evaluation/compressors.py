@@ -1,13 +1,17 @@
 """General-purpose compressors as baselines, which need no tokenizer."""
 
 import lzma
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import zstandard
 
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from tokenizer import Tokenizer
+
+PPM_ORDER = 16
+PPM_MEMORY = 1 << 30  # bytes; the model starts anew when it is full
+PPM_PIECE = 1 << 18  # bytes between two reports of progress
 
 
 def xz(text: bytes) -> int:
@@ -18,6 +22,26 @@ def xz(text: bytes) -> int:
 def zstd(text: bytes) -> int:
     """Return the size after `zstd -19` in bytes."""
     return len(zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text))
+
+
+def ppm_sizes(text: bytes, sizes: Sequence[int], progress: Callable[[int], None] = lambda done: None) -> list[int]:
+    """Return the size in bytes after PPMd (variant H) of each prefix of a text: of its first `sizes` bytes, ascending.
+
+    One pass serves all prefixes, since the code of a prefix is a prefix of the code. Needs `pyppmd`. `progress` is
+    called with the bytes done so far.
+    """
+    import pyppmd
+
+    encoder = pyppmd.Ppmd7Encoder(PPM_ORDER, PPM_MEMORY)
+    found, written, done = [], 0, 0
+    for size in sizes:
+        while done < size:
+            piece = text[done : min(size, done + PPM_PIECE)]
+            written += len(encoder.encode(piece))
+            done += len(piece)
+            progress(done)
+        found.append(written)
+    return [*found[:-1], written + len(encoder.flush())] if found else []
 
 
 COMPRESSORS: dict[str, Callable[[bytes], int]] = {"xz -9": xz, "zstd -19": zstd}

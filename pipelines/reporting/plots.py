@@ -5,14 +5,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelines.cli.display import quantity
 from pipelines.reporting.subject import Subject, Text, scored_texts
-from pipelines.reporting.svg import PALE, PALER, SERIES, Plot, draw_svg, new_figure, style
+from pipelines.reporting.svg import HEIGHT, PALE, PALER, SERIES, Plot, draw_svg, labelled, new_axes, style
 
-SIZE = (5.6, 3.9)  # inches
 LINE_STYLES = ("-", "--", "-.", ":")  # distinguish runs without colour
 WARM_UP = 0.05  # share of the training that the loss axis ignores
 BINS = 24  # of the loss by position
@@ -42,16 +39,6 @@ def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
     return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
 
 
-def _axes(height: float = SIZE[1]) -> tuple[Figure, Axes]:
-    figure = new_figure(SIZE[0], height)
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.patch.set_alpha(0.0)
-    return figure, axes
-
-
 def _styled(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
     """Yield each subject with its colour and line style."""
     for number, each in enumerate(subjects):
@@ -59,7 +46,7 @@ def _styled(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
 
 
 def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
-    figure, axes = _axes()
+    figure, axes = new_axes()
     shown: list[float] = []
     for each, colour, line in _styled(subjects):
         looks: dict[str, dict[str, Any]] = {
@@ -77,22 +64,22 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
         return None
     room = 0.06 * (max(shown) - min(shown)) or 0.5
     axes.set_ylim(min(shown) - room, max(shown) + room)
-    return _labelled(figure, axes, "training tokens", "bits per target")
+    return labelled(figure, axes, "training tokens", "bits per target")
 
 
 def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Figure | None:
-    figure, axes = _axes()
+    figure, axes = new_axes()
     for each, colour, line in _styled(subjects):
         points = [(m["tokens"], m[key]) for m in each.metrics if key in m]
         if points:
             axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=_label(each.name))
     axes.set_ylim(bottom=0)
-    return _labelled(figure, axes, "training tokens", label)
+    return labelled(figure, axes, "training tokens", label)
 
 
 def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
     """Return the loss by position, averaged in widening bins, with an error band; None without data."""
-    figure, axes = _axes()
+    figure, axes = new_axes()
     first, last = math.inf, 0.0
     for each, colour, line in _styled(subjects):
         bins = loss_by_position(each.most_positions.numbers) if each.most_positions else []
@@ -105,7 +92,7 @@ def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
         first, last = min(first, x[0]), max(last, x[-1])
     if last > 8 * first:
         axes.set_xscale("log", base=2)
-    return _labelled(figure, axes, "position in the window, tokens", "bits per target")
+    return labelled(figure, axes, "position in the window, tokens", "bits per target")
 
 
 def loss_by_position(numbers: dict[str, Any]) -> list[tuple[float, float, float]]:
@@ -153,7 +140,7 @@ def _draw_bits_per_byte(text: Text) -> Figure:
     for score in text.scores:
         colour = SERIES[score.number % len(SERIES)]
         bars.append((_label(score.label), score.numbers["bits_per_byte"], colour, ""))
-    figure, axes = _axes(max(SIZE[1], 0.9 + 0.36 * len(bars)))
+    figure, axes = new_axes(max(HEIGHT, 0.9 + 0.36 * len(bars)))
     names, values, colours, hatches = zip(*bars, strict=True)
     drawn = axes.barh(range(len(bars)), values, color=colours, hatch=hatches)
     axes.set_yticks(range(len(bars)), names)
@@ -166,7 +153,7 @@ def _draw_bits_per_byte(text: Text) -> Figure:
 
 
 def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
-    figure, axes = _axes()
+    figure, axes = new_axes()
     axes.plot([0, 1], [0, 1], color=PALE, linestyle="--", linewidth=1.2)
     for each, colour, line in _styled(subjects):
         bins = [b for b in each.numbers.get("curves", {}).get("reliability", []) if b["count"]]
@@ -176,7 +163,7 @@ def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
             x, y = [b["confidence"] for b in bins], [b["accuracy"] for b in bins]
             axes.plot(x, y, color=colour, linestyle=line, linewidth=1.2)
             axes.scatter(x, y, s=sizes, color=colour, alpha=0.5, label=_label(_with_split(each)))
-    return _labelled(figure, axes, "confidence", "accuracy")
+    return labelled(figure, axes, "confidence", "accuracy")
 
 
 def _with_split(subject: Subject) -> str:
@@ -187,19 +174,6 @@ def _label(name: str) -> str:
     """Escape a run's name for matplotlib, where "$" begins a formula and a label that begins with "_" is hidden."""
     name = name.replace("$", r"\$")
     return f" {name}" if name.startswith("_") else name
-
-
-def _labelled(figure: Figure, axes: Axes, x: str, y: str) -> Figure | None:
-    """Label the axes, abbreviate their numbers (k, M) and add a legend; return the figure, or None if it is empty."""
-    handles, _ = axes.get_legend_handles_labels()
-    if not handles:
-        return None
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: quantity(value, "").strip())
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend(frameon=False, fontsize="small")
-    return figure
 
 
 _LOSS = (

@@ -9,7 +9,10 @@ from html import escape
 from typing import NamedTuple
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from pipelines.cli.display import quantity
 
 # Figures are drawn in these colours, which `draw_svg` replaces with the page's variables for light and dark mode.
 SERIES = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#0f7f86")
@@ -24,6 +27,7 @@ VARIABLES = {
     PALE: "var(--pale)",
     PALER: "var(--paler)",
 }
+WIDTH, HEIGHT = 5.6, 3.9  # of a plot, inches
 STYLE = {
     "font.size": 12,
     "text.color": INK,
@@ -53,6 +57,30 @@ def new_figure(width: float, height: float) -> Figure:
     matplotlib.use("Agg")
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_alpha(0.0)
+    return figure
+
+
+def new_axes(height: float = HEIGHT) -> tuple[Figure, Axes]:
+    """Return a figure of a plot's width with empty axes."""
+    figure = new_figure(WIDTH, height)
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.patch.set_alpha(0.0)
+    return figure, axes
+
+
+def labelled(figure: Figure, axes: Axes, x: str, y: str) -> Figure | None:
+    """Label the axes, abbreviate their numbers (k, M) and add a legend; return the figure, or None if it is empty."""
+    handles, _ = axes.get_legend_handles_labels()
+    if not handles:
+        return None
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: quantity(value, "").strip())
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize="small")
     return figure
 
 

@@ -1,0 +1,128 @@
+"""`bytelm entropy`: what a text says without a model."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Unpack
+
+import tyro
+
+from corpora import Corpus, open_corpus
+from pipelines.cli.arguments import AsJson, TokenizerPattern
+from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, say_left_out
+from pipelines.cli.display import Bar, answer, counted, say, say_on_stderr, table, write
+from pipelines.cli.parsing import parse
+from pipelines.cli.verbs import verb
+from pipelines.evaluation.entropy_tables import tables
+from pipelines.evaluation.symbols import SymbolText, Unit, read_symbols
+from pipelines.evaluation.text_entropy import DEFINITIONS, REMEDY, missing_extras, text_entropy
+
+WHOLE_DOCUMENTS = "hash:1e-18"
+
+OptionalTokenizer = Annotated[
+    Path | None,
+    tyro.conf.arg(metavar="PATH", help="Tokenizer of --unit tokens: its folder, or its file in a published format."),
+]
+
+
+@verb
+def entropy(
+    corpus: CorpusNames,
+    *,
+    unit: Unit = "bytes",
+    tokenizer: OptionalTokenizer = None,
+    pattern: TokenizerPattern = None,
+    against: Annotated[str | None, tyro.conf.arg(metavar="CORPUS")] = None,
+    sample: int = 16_000_000,
+    threads: int | None = None,
+    out: Path | None = None,
+    explain: bool = False,
+    as_json: AsJson = False,
+    **reading: Unpack[ReadingOptions],
+) -> dict[str, Any]:
+    """Print the entropies, mutual information, entropy rate and word laws of a corpus, and return them.
+
+    All splits of the corpus are read into memory. A synthetic corpus shows the true values beside the estimates.
+
+    Args:
+        unit: Symbols to count: bytes, characters, or the tokens of --tokenizer.
+        against: Another corpus, for the divergence from it.
+        sample: Bytes of text for the entropy rate: random whole documents.
+        threads: Threads; all cores by default.
+        out: HTML page to write, with plots and definitions.
+        explain: Print the definition of each number.
+        as_json: Print all numbers as JSON, and nothing else.
+    """
+    if (unit == "tokens") != (tokenizer is not None):
+        raise ValueError("--unit tokens and --tokenizer belong together: give both or neither")
+    if unit == "characters" and reading.get("invalid") == "bytes":
+        raise ValueError("--invalid bytes keeps text that has no characters: choose --invalid replace or skip")
+    if sample < 1:
+        raise ValueError(f"--sample is {sample:,}, but must be at least 1 byte")
+    if out is not None and out.is_dir():
+        raise ValueError(f"{out} is a folder: name the file to write with --out")
+    from corpora.synthetic import source_from_description
+    from pipelines.cli.named_tokenizers import load_tokenizer
+    from tokenizer.workers import thread_count
+
+    if as_json:
+        say_on_stderr()
+    threads = thread_count(threads)
+    tok = load_tokenizer(tokenizer, pattern) if tokenizer else None
+    # This rule cuts no document, as the default may if there are few, and keeps their order.
+    sources = [open_corpus(names, split=WHOLE_DOCUMENTS, **reading) for names in (corpus, against) if names]
+    known = sources[0].synthetic if unit != "tokens" else None
+    with Bar(f"reading {sources[0].name}", None, "B") as bar:
+
+        def read(source: Corpus) -> SymbolText:
+            label, estimate = f"reading {source.name}", source.text_bytes_estimate
+            return read_symbols(source, unit, tok, threads, lambda done: bar.phase(label, done, estimate, "B"))
+
+        texts = [read(source) for source in sources]
+        numbers = text_entropy(
+            texts[0],
+            texts[1] if against else None,
+            source_from_description(known) if known else None,
+            sample=sample,
+            threads=threads,
+            progress=bar.phase,
+        )
+    for source in sources:
+        say_left_out(source.dropped.counts(), source.skipped_files)
+    if out is not None:
+        from pipelines.reporting.entropy_page import write_entropy_page
+
+        write_entropy_page(numbers, out)
+    if as_json:
+        write(json.dumps(numbers))
+    else:
+        _show(numbers, explain)
+    if extras := missing_extras():
+        say(f"{' and '.join(extras.values())} left out: needs {' and '.join(extras)} ({REMEDY})")
+    if out is not None:
+        say(f"{out}")
+    return numbers
+
+
+def _show(numbers: dict[str, Any], explain: bool) -> None:
+    answer(_summary(numbers))
+    for each in tables(numbers):
+        answer("")
+        table((each.label, *each.heads), [(name, *cells) for name, cells in each.rows])
+    if not all(row["reliable"] for row in numbers["ngrams"]):
+        answer("* coverage below 95 %: unreliable, too low")
+    if explain:
+        for name, definition in DEFINITIONS.items():
+            answer(f"\n{name}\n  {definition}")
+    else:
+        say("--explain defines the numbers")
+
+
+def _summary(numbers: dict[str, Any]) -> str:
+    unit = numbers["unit"]
+    text = f"{numbers['corpus']}: {counted(numbers['symbols'], unit[:-1])}, {numbers['alphabet']:,} different, in "
+    text += counted(numbers["documents"], "document")
+    return text if unit == "bytes" else f"{text}; {numbers['bytes_per_symbol']:.3f} bytes per {unit[:-1]}"
+
+
+def main(arguments: list[str]) -> None:
+    parse(entropy, arguments, "entropy")

@@ -1,0 +1,106 @@
+"""The numbers of `bytelm entropy` as tables, for the terminal and the page."""
+
+from typing import Any, NamedTuple
+
+from pipelines.cli.display import quantity
+from pipelines.evaluation.text_entropy import CLASSIC, PPM, SLOPE
+
+SHOWN_DISTANCES = (1, 2, 5, 10, 100, 1000, 10_000, 100_000)
+NONE = "-"
+
+
+class NumberTable(NamedTuple):
+    """A table: the head of its first column, the heads of the others, and rows of a name and cells."""
+
+    label: str
+    heads: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def ngram_table(numbers: dict[str, Any]) -> NumberTable:
+    """Return a row for each n; an asterisk marks a coverage below 95 %."""
+    rows = numbers["ngrams"]
+    columns = {
+        "H_n": "block",
+        "MM of H_n": "block_miller_madow",
+        "true H_n": "true_block",
+        "h_n": "conditional",
+        "MM of h_n": "conditional_miller_madow",
+        "true h_n": "true_conditional",
+    }
+    shown = {head: key for head, key in columns.items() if rows and key in rows[0]}
+    cells = [
+        [
+            quantity(row["distinct"], "").strip(),
+            f"{100 * row['coverage']:.2f} %{' ' if row['reliable'] else '*'}",
+            *(f"{row[key]:.4f}" for key in shown.values()),
+        ]
+        for row in rows
+    ]
+    return NumberTable(
+        "n",
+        ["distinct", "coverage ", *shown],
+        [(str(row["n"]), each) for row, each in zip(rows, cells, strict=True)],
+    )
+
+
+def information_table(numbers: dict[str, Any]) -> NumberTable:
+    """Return a row for some distances, with "order" for what exceeds the text shuffled within documents."""
+    found = numbers["mutual_information"]
+    rows = []
+    for place, distance in enumerate(found["distances"]):
+        if distance in SHOWN_DISTANCES:
+            values = [found[key][place] for key in ("text", "shuffled", "shuffled_within")]
+            values += [values[0] - values[2], *(found["true"][place : place + 1] if "true" in found else ())]
+            rows.append((f"{distance:,}", [f"{value:.6f}" for value in values]))
+    heads = ["bits", "shuffled", "within documents", "order", *(["true"] if "true" in found else ())]
+    return NumberTable("distance", heads, rows)
+
+
+def rate_table(numbers: dict[str, Any]) -> NumberTable:
+    """Return a row for each estimate of the entropy rate, and a column for each size of the sample."""
+    rate, unit = numbers["entropy_rate"], numbers["unit"][:-1]
+    per_unit = numbers["unit"] != "bytes"
+    rows = []
+    for name in dict.fromkeys((SLOPE, CLASSIC, PPM, *rate["bits_per_byte"])):
+        values = rate["bits_per_byte"].get(name, [None] * len(rate["sizes"]))
+        in_units = [None if values[-1] is None else values[-1] * numbers["bytes_per_symbol"]] if per_unit else []
+        rows.append((name, [NONE if value is None else f"{value:.3f}" for value in (*values, *in_units)]))
+    if rate["true"] is not None:
+        rows.append(("true", [f"{rate['true']:.3f}"] * (len(rate["sizes"]) + per_unit)))
+    heads = [quantity(size, "B") for size in rate["sizes"]]
+    return NumberTable("bits per byte", [*heads, *([f"per {unit}"] if per_unit else ())], rows)
+
+
+def word_table(numbers: dict[str, Any]) -> NumberTable:
+    """Return the number of words and the fits of their laws."""
+    words = numbers["words"]
+    rows = [
+        (words["kind"], [f"{words['count']:,}", ""]),
+        ("distinct", [f"{words['distinct']:,}", ""]),
+        ("entropy, bits", [f"{words['entropy']:.3f}", ""]),
+    ]
+    zipf, heaps = words["zipf"], words["heaps"]
+    fit = f"{zipf['ranks']:,} ranks, distance {zipf['distance']:.3f}" if zipf else "too few"
+    rows.append(("Zipf exponent", [f"{zipf['exponent']:.3f}" if zipf else NONE, fit]))
+    fit = f"K = {heaps['factor']:.3g}, deviation {100 * heaps['deviation']:.1f} %" if heaps else "too few"
+    rows.append(("Heaps exponent", [f"{heaps['exponent']:.3f}" if heaps else NONE, fit]))
+    return NumberTable("words and their laws", ["", "fit"], rows)
+
+
+def divergence_table(numbers: dict[str, Any]) -> NumberTable:
+    """Return the divergences from the other corpus."""
+    against = numbers["against"]
+    rows = [
+        (name, [f"{against[name][key]:.4f}" for key in ("kl", "reverse_kl", "js")]) for name in ("unigrams", "bigrams")
+    ]
+    heads = ["D(text || other)", "D(other || text)", "JS"]
+    return NumberTable(f"other: {against['corpus']}", heads, rows)
+
+
+def tables(numbers: dict[str, Any]) -> list[NumberTable]:
+    """Return the tables that have rows."""
+    found = [ngram_table(numbers), information_table(numbers), rate_table(numbers), word_table(numbers)]
+    if "against" in numbers:
+        found.append(divergence_table(numbers))
+    return [each for each in found if each.rows]

@@ -1,0 +1,135 @@
+"""The symbols of a corpus: its bytes, characters or tokens, numbered from the most frequent one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from corpora import Corpus
+from corpora.documents import text_buffer
+from tokenizer import Tokenizer
+
+Unit = Literal["bytes", "characters", "tokens"]
+UNITS = get_args(Unit)
+SAMPLE_SEED = 0
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymbolText:
+    """All documents of a corpus, one after the other.
+
+    Attributes:
+        text: uint8 (B,), and text_offsets: int64 (D + 1,), the bytes of the documents and where each begins
+        ids: unsigned (N,), and offsets: int64 (D + 1,), the numbers of the symbols
+        values: (K,), the byte, code point or token id of each symbol number; 0 is the most frequent
+        counts: int64 (K,), how often each occurs
+    """
+
+    name: str
+    unit: Unit
+    text: Array
+    text_offsets: Array
+    ids: Array
+    offsets: Array
+    values: Array
+    counts: Array
+
+    @property
+    def bytes_per_symbol(self) -> float:
+        return len(self.text) / len(self.ids)
+
+
+def read_symbols(
+    corpus: Corpus,
+    unit: Unit,
+    tokenizer: Tokenizer | None = None,
+    threads: int | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> SymbolText:
+    """Return the symbols of all splits of a corpus. `progress` is called with the bytes read so far."""
+    encode = _ENCODERS[unit]
+    texts, lengths, raw, counts_by_document = [], [], [], []
+    counts = np.zeros(0, dtype=np.int64)
+    done = 0
+    for _, batch in corpus.routed_batches():
+        documents = batch.column(0).view(pa.large_binary())
+        starts, data = text_buffer(documents)
+        text = data[starts[0] : starts[-1]].copy()
+        ids, offsets = encode(documents, text, starts - starts[0], tokenizer, threads)
+        texts.append(text)
+        lengths.append(np.diff(starts))
+        raw.append(ids)
+        counts_by_document.append(np.diff(offsets))
+        found = np.bincount(ids, minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
+        done += len(text)
+        progress(done)
+    values = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    places = np.zeros(len(counts), dtype=np.min_scalar_type(max(0, len(values) - 1)))
+    places[values] = np.arange(len(values))
+    return SymbolText(
+        name=corpus.name,
+        unit=unit,
+        text=np.concatenate(texts),
+        text_offsets=_offsets(lengths),
+        ids=np.concatenate([places[ids] for ids in raw]),
+        offsets=_offsets(counts_by_document),
+        values=values,
+        counts=counts[values],
+    )
+
+
+def sample_of(text: SymbolText, size: int) -> Array:
+    """Return at most `size` bytes, uint8: whole documents in random order with a fixed seed, the last one cut."""
+    if len(text.text) <= size and len(text.text_offsets) == 2:
+        return text.text
+    order = np.random.default_rng(SAMPLE_SEED).permutation(len(text.text_offsets) - 1)
+    parts, missing = [], size
+    for document in order.tolist():
+        part = text.text[text.text_offsets[document] : text.text_offsets[document + 1]][:missing]
+        parts.append(part)
+        missing -= len(part)
+        if not missing:
+            break
+    return np.concatenate(parts)
+
+
+def one_alphabet(first: SymbolText, second: SymbolText) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return (ids, offsets) of two texts with symbols numbered in the union of their alphabets."""
+    union = np.union1d(first.values, second.values)
+    numbered = [np.searchsorted(union, each.values)[each.ids] for each in (first, second)]
+    return (numbered[0], first.offsets), (numbered[1], second.offsets)
+
+
+def _offsets(lengths: list[Array]) -> Array:
+    return np.concatenate(([0], np.cumsum(np.concatenate(lengths)))).astype(np.int64)
+
+
+def _bytes(
+    documents: pa.Array, text: Array, starts: Array, tokenizer: Tokenizer | None, threads: int | None
+) -> tuple[Array, Array]:
+    return text, starts
+
+
+def _characters(
+    documents: pa.Array, text: Array, starts: Array, tokenizer: Tokenizer | None, threads: int | None
+) -> tuple[Array, Array]:
+    ids = np.frombuffer(text.tobytes().decode().encode("utf-32-le"), dtype="<u4")
+    begins = (text & 0xC0) != 0x80  # the other bytes continue a character
+    return ids, np.concatenate(([0], np.cumsum(begins, dtype=np.int64)))[starts]
+
+
+def _tokens(
+    documents: pa.Array, text: Array, starts: Array, tokenizer: Tokenizer | None, threads: int | None
+) -> tuple[Array, Array]:
+    assert tokenizer is not None, "the unit is tokens"
+    lists = tokenizer.encode_arrow(documents, threads)
+    return lists.values.to_numpy(), lists.offsets.to_numpy()
+
+
+_ENCODERS = {"bytes": _bytes, "characters": _characters, "tokens": _tokens}

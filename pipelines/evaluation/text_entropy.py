@@ -1,0 +1,216 @@
+"""What a text says without a model: the numbers of `bytelm entropy`."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from corpora.synthetic import MarkovSource
+from lm.analysis import text_kernels
+from lm.analysis.distributions import entropy
+from lm.analysis.frequency_laws import POINTS, fit_heaps, fit_zipf, vocabulary_growth
+from lm.analysis.match_lengths import match_rates
+from lm.analysis.mutual_information import MutualInformation, mutual_information
+from lm.analysis.ngram_entropy import LONGEST, ngram_entropies
+from lm.analysis.text_divergence import text_divergences
+from pipelines.evaluation.compressors import COMPRESSORS, PPM_ORDER, ppm_sizes
+from pipelines.evaluation.symbols import SymbolText, one_alphabet, sample_of
+
+SMALLEST_SAMPLE = 1 << 14  # bytes: the first point of the curves, each four times the one before
+SLOPE, CLASSIC, PPM = "match lengths, slope", "match lengths, classic", f"PPM of order {PPM_ORDER}"
+NEEDED = {"pydivsufsort": "match lengths", "pyppmd": "PPM"}
+REMEDY = "pip install 'bytelm[entropy]'"
+
+Progress = Callable[[str, float, float | None, str], None]
+
+
+def missing_extras() -> dict[str, str]:
+    """Return what is left out without the packages of the extra `entropy`, by package."""
+    return {package: what for package, what in NEEDED.items() if find_spec(package) is None}
+
+
+def text_entropy(
+    text: SymbolText,
+    other: SymbolText | None,
+    source: MarkovSource | None,
+    *,
+    sample: int,
+    threads: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Return all numbers of a text as JSON has them; bits are per symbol of its unit, except in `entropy_rate`.
+
+    `other` is a text to compare with. `source` is the source of a synthetic text: the numbers then have the true
+    values beside them. Match lengths and compressors read a sample of at most `sample` bytes.
+    """
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        started = time.monotonic()
+        found = work()
+        seconds[name] = round(time.monotonic() - started, 2)
+        return found
+
+    numbers = {
+        "corpus": text.name,
+        "unit": text.unit,
+        "documents": len(text.offsets) - 1,
+        "bytes": len(text.text),
+        "symbols": len(text.ids),
+        "alphabet": len(text.values),
+        "bytes_per_symbol": text.bytes_per_symbol,
+        "ngrams": timed("ngrams", lambda: _ngrams(text, source, threads, progress)),
+        "mutual_information": timed("mutual_information", lambda: _information(text, source, threads, progress)),
+        "entropy_rate": timed("entropy_rate", lambda: _rates(text, source, sample, threads, progress)),
+        "words": timed("words", lambda: _words(text)),
+    }
+    if other is not None:
+        numbers["against"] = timed("against", lambda: _divergences(text, other))
+    return numbers | {"left_out": dict.fromkeys(missing_extras().values(), REMEDY), "seconds": seconds}
+
+
+def _ngrams(text: SymbolText, source: MarkovSource | None, threads: int, progress: Progress) -> list[dict[str, Any]]:
+    rows = ngram_entropies(
+        text.ids,
+        text.offsets,
+        longest=LONGEST,
+        threads=threads,
+        progress=lambda done, total: progress("n-grams", done, total, ""),
+    )
+    found = [asdict(row) | {"coverage": row.coverage, "reliable": row.reliable} for row in rows]
+    if source is not None:
+        blocks = [0.0, *(source.block_entropy_bits(row.n) for row in rows)]
+        for row in found:
+            row |= {"true_block": blocks[row["n"]], "true_conditional": blocks[row["n"]] - blocks[row["n"] - 1]}
+    return found
+
+
+def _information(text: SymbolText, source: MarkovSource | None, threads: int, progress: Progress) -> dict[str, Any]:
+    found: MutualInformation = mutual_information(
+        text.ids,
+        text.offsets,
+        threads=threads,
+        progress=lambda done, total: progress("mutual information", done, total, ""),
+    )
+    numbers = asdict(found)
+    if source is not None:
+        numbers["true"] = [source.mutual_information_bits(distance) for distance in found.distances]
+    return numbers
+
+
+def _rates(
+    text: SymbolText, source: MarkovSource | None, sample: int, threads: int, progress: Progress
+) -> dict[str, Any]:
+    """Return the sizes of the prefixes of the sample, and for each estimate its bits per byte of each prefix."""
+    data = sample_of(text, sample)
+    whole = data.tobytes()
+    sizes = [*(size for size in (SMALLEST_SAMPLE * 4**power for power in range(32)) if size < len(whole)), len(whole)]
+    done: dict[str, int] = {}
+
+    def report(name: str, amount: int) -> None:
+        done[name] = amount
+        progress("entropy rate", sum(done.values()), total, "B")
+
+    def per_byte(compressed: Sequence[int]) -> list[float | None]:
+        return [8 * amount / size for amount, size in zip(compressed, sizes, strict=True)]
+
+    def match_lengths() -> dict[str, list[float | None]]:
+        rates = match_rates(data, sizes)
+        report(SLOPE, len(whole))
+        return {SLOPE: [rate.slope for rate in rates], CLASSIC: [rate.classic for rate in rates]}
+
+    def ppm() -> dict[str, list[float | None]]:
+        return {PPM: per_byte(ppm_sizes(whole, sizes, lambda amount: report(PPM, amount)))}
+
+    def general(name: str) -> dict[str, list[float | None]]:
+        compressed = []
+        for size in sizes:
+            compressed.append(COMPRESSORS[name](whole[:size]))
+            report(name, done[name] + size)
+        return {name: per_byte(compressed)}
+
+    jobs: dict[str, Callable[[], dict[str, list[float | None]]]] = {SLOPE: match_lengths, PPM: ppm}
+    jobs |= {name: partial(general, name) for name in COMPRESSORS}
+    for package, name in (("pydivsufsort", SLOPE), ("pyppmd", PPM)):
+        if package in missing_extras():
+            del jobs[name]
+    done |= dict.fromkeys(jobs, 0)
+    total = sum(sum(sizes) if name in COMPRESSORS else len(whole) for name in jobs)
+    estimates: dict[str, list[float | None]] = {}
+    with ThreadPoolExecutor(threads) as pool:
+        for found in pool.map(lambda job: job(), jobs.values()):
+            estimates |= found
+    true = None if source is None else source.entropy_rate_bits
+    return {"sample_bytes": len(whole), "sizes": sizes, "bits_per_byte": estimates, "true": true}
+
+
+def _words(text: SymbolText) -> dict[str, Any]:
+    """Return the laws of words, or of the symbols if they are tokens."""
+    if text.unit == "tokens":
+        words = text.ids
+    else:
+        hashes = np.empty(0, dtype=np.uint64)
+        hashes = np.empty(text_kernels.hash_words(text.text, text.text_offsets, hashes), dtype=np.uint64)
+        text_kernels.hash_words(text.text, text.text_offsets, hashes)
+        words = hashes
+    counts = np.sort(np.unique(words, return_counts=True)[1])[::-1]
+    ranks = np.unique(np.round(np.geomspace(1, len(counts), POINTS)).astype(np.int64)) if len(counts) else counts
+    growth = vocabulary_growth(words)
+    zipf, heaps = fit_zipf(counts), fit_heaps(growth)
+    return {
+        "kind": "tokens" if text.unit == "tokens" else "words",
+        "count": len(words),
+        "distinct": len(counts),
+        "entropy": entropy(counts / len(words)) if len(words) else 0.0,
+        "zipf": asdict(zipf) if zipf else None,
+        "heaps": asdict(heaps) if heaps else None,
+        "ranks": ranks.tolist(),
+        "rank_counts": counts[ranks - 1].tolist(),
+        "growth": [list(point) for point in growth],
+    }
+
+
+def _divergences(text: SymbolText, other: SymbolText) -> dict[str, Any]:
+    unigrams, bigrams = text_divergences(*one_alphabet(text, other))
+    return {"corpus": other.name, "unigrams": asdict(unigrams), "bigrams": asdict(bigrams)}
+
+
+DEFINITIONS = {
+    "coverage": "1 - n-grams that occur once / windows: the estimated probability that the next n-gram is a known one "
+    "(Good 1953). Rows below 95 % are unreliable: the sample is too small, and the entropies are too low.",
+    "H_n": "Block entropy in bits: -sum p log2 p of the relative frequencies p of n-grams (plug-in). No n-gram spans "
+    "two documents. Too low for small samples.",
+    "h_n": "Conditional entropy in bits: of a symbol given the n - 1 before it. Plug-in, over the same windows.",
+    "MM": "The plug-in value and its first-order bias (Miller and Madow 1955), which mends a part of it. The bias "
+    "is (distinct n-grams - 1) / (2 windows ln 2) for H_n. For h_n it is (distinct n-grams - distinct contexts) / "
+    "(2 windows ln 2).",
+    "mutual information": "Information in bits of a symbol about the symbol d later, within documents, plug-in. Of a "
+    "large alphabet only the 255 most frequent symbols are told apart.",
+    "shuffled": "The same after shuffling all symbols of the corpus: the bias of the estimate.",
+    "within documents": "The same after shuffling the symbols of each document. What exceeds the bias comes from "
+    "differences between documents, such as topic and language, not from order within them.",
+    "order": "Mutual information of the text less that of the text shuffled within documents.",
+    "entropy rate": "Bits per byte of an endless text, estimated on the bytes of a sample, whatever the unit. The "
+    "curve over sample size shows how far an estimate still falls.",
+    SLOPE: "1 / slope of the mean match length over log2 of the length of the past, from 256 bytes up to the size. A "
+    "match length is the length of the shortest string that did not begin in the past. Within 2 % for known sources "
+    "from a million symbols on. Natural text is no such source: its line bends.",
+    CLASSIC: "1 / mean of match length / log2 of the length of the past (Kontoyiannis et al. 1998). For known sources "
+    "of a million symbols it is off by 4 to 18 %.",
+    PPM: "8 x compressed bytes / bytes by PPMd (variant H). An upper bound.",
+    **dict.fromkeys(COMPRESSORS, "8 x compressed bytes / bytes. An upper bound, with the header of the format."),
+    "words": "Longest runs without ASCII white space; tokens if the unit is tokens.",
+    "Zipf": "Exponent s of p(rank) ~ rank^-s, by maximum likelihood over the words that occur at least 10 times. The "
+    "distance is the largest difference of the cumulative distributions of text and fit.",
+    "Heaps": "Exponent beta of V(n) = K n^beta, the distinct words among the first n. It is fitted by least squares of "
+    "the logarithms from 1,000 words on. The deviation is the root mean square of the relative error.",
+    "KL, JS": "D(text || other) = sum p log2(p / q), the reverse, and the Jensen-Shannon divergence (0 to 1), in bits. "
+    "Unigrams have add-one smoothing, bigrams Witten-Bell smoothing. Bigrams of a large alphabet tell the 255 most "
+    "frequent symbols apart.",
+    "true": "The value of the synthetic source in closed form.",
+}

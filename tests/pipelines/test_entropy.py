@@ -1,0 +1,255 @@
+"""`bytelm entropy`: its numbers on known sources and real text, its page, and its behaviour on unusual input."""
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from corpora import open_corpus
+from pipelines.entropy import WHOLE_DOCUMENTS, entropy
+from pipelines.evaluation.compressors import ppm_sizes
+from pipelines.evaluation.symbols import one_alphabet, read_symbols, sample_of
+from tokenizer import Tokenizer
+
+CARD = """
+description = "A chain of order 1."
+licence = "CC0-1.0 (generated)"
+reader = "synthetic"
+length = 4096
+
+[source]
+kind = "markov"
+order = 1
+symbols = 8
+seed = 3
+concentration = 0.5
+
+[documents]
+train = 256
+validation = 16
+"""
+HOSTILE = {
+    "one byte": b"a",
+    "two bytes": b"ab",
+    "one letter": b"a" * 50_000,
+    "one word": b"word " * 5000,
+    "only white space": b" \n" * 100,
+    "every byte twice": bytes(range(256)) * 2,
+    "random": np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8).tobytes(),
+}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Return a function that writes documents to a file and returns its name."""
+
+    def write(*documents, name="text.jsonl"):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))
+        return str(path)
+
+    return write
+
+
+def symbols_of(name, unit="bytes", tokenizer=None, **options):
+    return read_symbols(open_corpus([name], split=WHOLE_DOCUMENTS, **options), unit, tokenizer)
+
+
+def test_numbers_of_a_synthetic_corpus_are_its_true_values(tmp_path):
+    card = tmp_path / "chain.toml"
+    card.write_text(CARD)
+    numbers = entropy(str(card), sample=250_000)
+    assert numbers["symbols"] == numbers["bytes"] == 272 * 4096
+    for row in numbers["ngrams"]:
+        if row["coverage"] > 0.99:
+            assert row["block"] == pytest.approx(row["true_block"], rel=0.01)
+            assert row["conditional"] == pytest.approx(row["true_conditional"], rel=0.01)
+    information = numbers["mutual_information"]
+    beyond = np.subtract(information["text"], information["shuffled"])
+    assert beyond == pytest.approx(information["true"], rel=0.02, abs=3e-4)
+    rate = numbers["entropy_rate"]
+    assert rate["true"] == pytest.approx(numbers["ngrams"][1]["true_conditional"])
+    last = {name: values[-1] for name, values in rate["bits_per_byte"].items()}
+    assert last["match lengths, slope"] == pytest.approx(rate["true"], rel=0.05)
+    assert last["PPM of order 16"] == pytest.approx(rate["true"], rel=0.15)
+    for name in ("PPM of order 16", "xz -9", "zstd -19"):
+        assert rate["true"] * 0.995 < last[name] < rate["true"] * 1.3
+
+
+def test_every_unit_counts_its_symbols(corpus, tokenizer_folder):
+    documents = ["naïve café", "日本語 text", "émigré"]
+    name = corpus(*documents)
+    text = "".join(documents)
+    tok = Tokenizer.load(tokenizer_folder)
+    ids = tok.encode_batch(documents)
+    expected = {
+        "bytes": (list(text.encode()), [len(document.encode()) for document in documents]),
+        "characters": ([ord(letter) for letter in text], [len(document) for document in documents]),
+        "tokens": ([token for each in ids for token in each], [len(each) for each in ids]),
+    }
+    for unit, (symbols, lengths) in expected.items():
+        found = symbols_of(name, unit, tok)
+        assert found.values[found.ids].tolist() == symbols, unit
+        assert np.diff(found.offsets).tolist() == lengths, unit
+        assert found.counts.tolist() == sorted(found.counts.tolist(), reverse=True)
+        assert found.text.tobytes() == text.encode()
+        assert found.bytes_per_symbol == pytest.approx(len(text.encode()) / len(symbols))
+
+
+def test_tokens_and_characters_are_measured_from_end_to_end(text_folder, tokenizer_folder):
+    by_unit = {
+        unit: entropy(str(text_folder), unit=unit, tokenizer=folder, sample=100_000)
+        for unit, folder in (("bytes", None), ("characters", None), ("tokens", tokenizer_folder))
+    }
+    texts, tokens = by_unit["bytes"], by_unit["tokens"]
+    # The sources are ASCII but for a few letters, so that characters are nearly bytes.
+    assert by_unit["characters"]["ngrams"][2]["block"] == pytest.approx(texts["ngrams"][2]["block"], rel=0.01)
+    assert tokens["alphabet"] <= 512 < tokens["symbols"] < texts["symbols"]
+    assert tokens["words"]["kind"] == "tokens" and tokens["words"]["count"] == tokens["symbols"]
+    assert texts["entropy_rate"] == tokens["entropy_rate"]
+
+
+def test_another_corpus_is_compared_in_one_alphabet(corpus, text_folder):
+    first, second = corpus("abcabc", name="a.jsonl"), corpus("cdcd", name="b.jsonl")
+    (ids, _), (other_ids, _) = one_alphabet(symbols_of(first), symbols_of(second))
+    assert ids.tolist() == [0, 1, 2, 0, 1, 2]
+    assert other_ids.tolist() == [2, 3, 2, 3]
+    against = entropy(first, against=second)["against"]
+    assert against["unigrams"]["kl"] > 0 and against["bigrams"]["js"] > 0
+    same = entropy(str(text_folder), against=str(text_folder), sample=1000)["against"]
+    assert [same[grams]["kl"] for grams in ("unigrams", "bigrams")] == [0, 0]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_unusual_texts_give_finite_numbers_and_a_page(name, tmp_path, printed):
+    path = tmp_path / "text.txt"
+    path.write_bytes(HOSTILE[name])
+    page = tmp_path / "page.html"
+    numbers = entropy(str(path), invalid="bytes", out=page)
+    json.dumps(numbers, allow_nan=False)
+    assert numbers["documents"] == 1
+    assert len(numbers["ngrams"]) == min(8, len(HOSTILE[name]))
+    assert "</html>" in page.read_text(encoding="utf-8")
+    assert "nan" not in printed.readouterr().out
+    if name in ("one byte", "one letter"):
+        assert all(max(row["block"], row["conditional"]) < 1e-12 for row in numbers["ngrams"])
+        assert not any(numbers["mutual_information"]["text"])
+        slope = numbers["entropy_rate"]["bits_per_byte"]["match lengths, slope"][-1]
+        assert slope is None if name == "one byte" else slope < 0.001
+        assert numbers["words"]["zipf"] is None
+    if name == "every byte twice":
+        assert numbers["ngrams"][0]["block"] == 8
+    if name == "random":
+        assert numbers["ngrams"][0]["block_miller_madow"] == pytest.approx(8, abs=1e-3)
+        assert not numbers["ngrams"][2]["reliable"]
+
+
+def test_many_documents_of_one_letter_have_no_pairs(corpus):
+    numbers = entropy(corpus(*"abcab"))
+    assert [row["n"] for row in numbers["ngrams"]] == [1]
+    assert numbers["mutual_information"]["distances"] == []
+    assert numbers["words"]["distinct"] == 3
+
+
+def test_mistakes_are_one_sentence(in_process, corpus, tmp_path, tokenizer_folder):
+    empty, invalid = tmp_path / "empty.txt", tmp_path / "invalid.txt"
+    empty.write_bytes(b"")
+    invalid.write_bytes(b"caf\xe9")
+    for arguments, status, message in (
+        ((empty,), 1, "is empty: no document in it has any text"),
+        ((invalid, "--unit", "characters"), 1, "is not UTF-8 at byte 3"),
+        ((invalid, "--unit", "characters", "--invalid", "bytes"), 1, "choose --invalid replace or skip"),
+        ((corpus("a"), "--unit", "tokens"), 1, "--unit tokens and --tokenizer belong together"),
+        ((corpus("a"), "--tokenizer", tokenizer_folder), 1, "--unit tokens and --tokenizer belong together"),
+        ((corpus("a"), "--sample", "0"), 1, "--sample is 0"),
+        ((corpus("a"), "--threads", "0"), 1, "threads must be a positive whole number"),
+        ((corpus("a"), "--out", tmp_path), 1, "is a folder: name the file"),
+        ((corpus("a"), "--against", "nothing-of-that-name"), 1, "nothing-of-that-name"),
+        ((), 2, "CORPUS"),
+    ):
+        done = in_process("entropy", *arguments)
+        assert done.returncode == status, arguments
+        assert message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    replaced = in_process("entropy", invalid, "--unit", "characters", "--invalid", "replace", "--json")
+    assert json.loads(replaced.stdout)["symbols"] == 4
+
+
+@pytest.mark.parametrize(("package", "row"), [("pyppmd", "PPM of order 16"), ("pydivsufsort", "match lengths, slope")])
+def test_without_an_extra_its_row_is_empty_and_the_rest_is_shown(package, row, in_process, corpus, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    done = in_process("entropy", corpus("some text " * 500))
+    assert done.returncode == 0
+    assert re.search(rf"^{row[:13]}.* -( |$)", done.stdout, re.MULTILINE)
+    assert re.search(r"^zstd -19 +\d\.\d", done.stdout, re.MULTILINE)
+    assert f"needs {package} (pip install 'bytelm[entropy]')" in done.stdout
+
+
+def test_the_table_fits_80_columns_and_marks_unreliable_rows(in_process, text_folder):
+    done = in_process("entropy", text_folder, "--sample", "100k", "--explain")
+    table = done.stdout.partition("\ncoverage\n")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    marked = re.findall(r"^(\d) .* %\*", table, re.MULTILINE)
+    assert marked == [str(n) for n in range(int(marked[0]), 9)]
+    assert "Miller" in done.stdout
+
+
+def test_json_has_nothing_else_on_standard_output(bytelm, text_folder):
+    done = bytelm("entropy", text_folder, "--json", "--sample", "50k")
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads(done.stdout)
+    assert numbers["entropy_rate"]["sizes"] == [16384, 50_000]
+    assert numbers == entropy(str(text_folder), sample=50_000) | {"seconds": numbers["seconds"]}
+
+
+class Page(HTMLParser):
+    """The ids, links and labels of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links, self.images, self.outside = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        self.links += [attributes["href"]] if tag == "a" else []
+        self.images += [attributes] if tag == "svg" else []
+        self.outside += [attributes["src"]] if "src" in attributes else []
+
+
+def test_the_page_is_self_contained_and_accessible(text_folder, tmp_path):
+    out = tmp_path / "page.html"
+    numbers = entropy(str(text_folder), against=str(text_folder), sample=200_000, out=out)
+    text = out.read_text(encoding="utf-8")
+    page = Page(text)
+    assert len(set(page.ids)) == len(page.ids)
+    assert all(link[1:] in page.ids for link in page.links)
+    assert not page.outside
+    assert len(page.images) == 5
+    assert all(image["role"] == "img" and image["aria-labelledby"] in page.ids for image in page.images)
+    assert f"{numbers['ngrams'][0]['block']:.4f}" in text
+    assert "prefers-color-scheme: dark" in text
+    for definition in ("Block entropy in bits", "Kontoyiannis", "Good 1953"):
+        assert definition in text
+
+
+def test_a_sample_is_of_whole_documents_and_always_the_same(corpus):
+    text = symbols_of(corpus(*(f"<{number}>" for number in range(1000))))
+    sample = sample_of(text, 500)
+    assert len(sample) == 500
+    assert sample.tobytes() == sample_of(text, 500).tobytes()
+    found = [int(number) for number in re.findall(rb"<(\d+)>", sample.tobytes())]
+    assert len(set(found)) == len(found) > 90 and found != sorted(found)
+    assert sorted(sample_of(text, 10**6)) == sorted(text.text)
+
+
+def test_ppm_sizes_of_prefixes_are_those_of_each_prefix_alone():
+    text = b"the cat sat on the mat. " * 400 + bytes(range(256)) * 8
+    sizes = [1000, 4000, len(text)]
+    prefixes = ppm_sizes(text, sizes)
+    for size, found in zip(sizes, prefixes, strict=True):
+        assert found == pytest.approx(ppm_sizes(text[:size], [size])[0], abs=8)
+    assert ppm_sizes(text, []) == []
