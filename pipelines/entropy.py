@@ -125,5 +125,5 @@ def _summary(numbers: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Run `bytelm report` with command-line arguments."""
+    """Run `bytelm entropy` with command-line arguments."""
     parse(entropy, arguments, "entropy")
