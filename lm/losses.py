@@ -153,8 +153,9 @@ def _scored_chunks(
 
 
 def _buffer(rows: Tensor, entries: int, fused: bool, multiple: int = 1) -> Tensor:
-    """Return an uninitialized buffer (n, P) for the logits of a chunk, with P a multiple of ALIGNMENT.
+    """Return an uninitialized buffer (n, P) for the logits of a chunk, with P >= V = `entries` a multiple of ALIGNMENT.
 
+    If the caller is being compiled, P is V: the compiler does not trace products into a part of the columns.
     A chunk of a GPU has a multiple of ALIGNMENT rows, so that the next one is aligned too; `multiple` does so on a CPU.
     """
     if rows.device.type == "cpu":
@@ -164,4 +165,5 @@ def _buffer(rows: Tensor, entries: int, fused: bool, multiple: int = 1) -> Tenso
     else:
         size, multiple = CHUNK_ELEMENTS["cuda"] * (FUSED_CHUNK if fused else 1) // entries, ALIGNMENT
     size = max(multiple, size // multiple * multiple)
-    return rows.new_empty(min(size, len(rows)), -(-entries // ALIGNMENT) * ALIGNMENT)
+    columns = entries if torch.compiler.is_compiling() else -(-entries // ALIGNMENT) * ALIGNMENT
+    return rows.new_empty(min(size, len(rows)), columns)
