@@ -6,7 +6,6 @@ Axes: B sequences, T positions, S key positions, H query heads, G key-value head
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -75,7 +74,8 @@ class Attention(Component):
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, width) to queries (B, H, T, D), keys and values (B, G, T, D), before the rotation."""
         if x.device.type == "cpu":
-            return self.queries(x), *self.keys_values(x)
+            q, k = _split_heads(self.query(x), self.heads), _split_heads(self.key(x), self.kv_heads)
+            return self.query_norm(q), self.key_norm(k), _split_heads(self.value(x), self.kv_heads)
         return self.joint_queries_keys_values(x)
 
     def joint_queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,26 +178,25 @@ class Block(Component):
             # Not self(...): FSDP would gather the block once more, out of step with the other ranks.
             return only(self.forward(x, rotary, attend, cross_attend, value_embedding), rows)
         self_rows = rows if self.cross_attention is None else None
-        attention = partial(
-            self.attention, rotary=rotary, attend=attend, value_embedding=value_embedding, rows=self_rows
-        )
-        x = self._residual(x, self.attention_norm, attention, self_rows)
+        update = self.attention(self._normed(x, self.attention_norm), rotary, attend, value_embedding, self_rows)
+        x = self._added(only(x, self_rows), update, self.attention_norm)
         if self.cross_attention is not None:
             assert self.cross_norm is not None and cross_attend is not None
-            cross = partial(self.cross_attention.cross, cross_attend=cross_attend, rows=rows)
-            x = self._residual(x, self.cross_norm, cross, rows)
+            update = self.cross_attention.cross(self._normed(x, self.cross_norm), cross_attend, rows)
+            x = self._added(only(x, rows), update, self.cross_norm)
         if self.mlp is not None:
             assert self.mlp_norm is not None
-            x = self._residual(x, self.mlp_norm, self.mlp)
+            x = self._added(x, self.mlp(self._normed(x, self.mlp_norm)), self.mlp_norm)
         return x
 
-    def _residual(
-        self, x: Tensor, norm: LayerNorm | RMSNorm, sublayer: Callable[[Tensor], Tensor], rows: Tensor | None = None
-    ) -> Tensor:
-        """Add a sub-layer to the stream; `rows`: the positions that it returns."""
-        if self.pre_norm:
-            return only(x, rows) + self._drop(sublayer(norm(x)))
-        return norm(only(x, rows) + self._drop(sublayer(x)))
+    def _normed(self, x: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:
+        """Return the input of a sub-layer."""
+        return norm(x) if self.pre_norm else x
+
+    def _added(self, x: Tensor, update: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:
+        """Return the residual stream after a sub-layer's update."""
+        x = x + self._drop(update)
+        return x if self.pre_norm else norm(x)
 
     def _drop(self, update: Tensor) -> Tensor:
         """Apply dropout and stochastic depth (Huang et al. 2016).
