@@ -90,7 +90,7 @@ class OurSteps:
             eps=EPS,
             grad_clip=CLIP,
             compile=job.compiled,
-            **({"fp8_head": True} if job.fp8_head else {}),
+            fp8_head=job.fp8_head,
         )
         model = build_ours(case).to(job.device)
         model.compute_dtype = getattr(torch, job.dtype)

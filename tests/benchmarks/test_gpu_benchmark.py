@@ -39,8 +39,7 @@ def test_every_part_of_a_stage_measures_tiny_shapes_on_a_cpu(stage, tmp_path, te
     assert [part["part"] for part in result["parts"]] == [part.name for part in STAGES[stage]]
     for part in result["parts"]:
         assert all(finding["met"] is None for finding in part["findings"])  # tiny shapes are not judged
-        skipped = [finding["found"] for finding in part["findings"] if finding["target"] == "-"]
-        assert not skipped or "fp8 head" in part["part"], skipped
+        assert all(finding["target"] != "-" for finding in part["findings"])  # nothing failed or was skipped
     assert ran.stdout.strip() == (tmp_path / "out" / "gpu.md").read_text(encoding="utf-8").strip()
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(files) <= 8  # as many as some machines give back
