@@ -108,6 +108,8 @@ def _show(numbers: dict[str, Any], explain: bool) -> None:
     for each in tables(numbers):
         answer("")
         table((each.label, *each.heads), [(name, *cells) for name, cells in each.rows])
+    if not numbers["mutual_information"]["distances"]:
+        answer("mutual information is left out: the documents have too few pairs of symbols")
     if not all(row["reliable"] for row in numbers["ngrams"]):
         answer("* coverage below 95 %: unreliable, too low")
     if explain:

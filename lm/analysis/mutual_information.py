@@ -22,7 +22,7 @@ from lm.analysis import text_kernels
 SYMBOLS = 256  # the most frequent ones and "other" for the rest
 LARGEST_DISTANCE = 100_000
 DISTANCES = 50
-LEAST_PAIRS, PAIRS_PER_CELL = 10_000, 10  # with fewer, the bias is larger than what it hides
+LEAST_PAIRS, PAIRS_PER_CELL = 10_000, 4  # with fewer, the bias is larger than what it hides
 SEED = 0
 
 Array = np.ndarray[Any, Any]

@@ -147,8 +147,9 @@ def test_unusual_texts_give_finite_numbers_and_a_page(name, tmp_path, printed):
         assert not numbers["ngrams"][2]["reliable"]
 
 
-def test_many_documents_of_one_letter_have_no_pairs(corpus):
+def test_many_documents_of_one_letter_have_no_pairs(corpus, printed):
     numbers = entropy(corpus(*"abcab"))
+    assert "mutual information is left out: the documents have too few pairs" in printed.readouterr().out
     assert [row["n"] for row in numbers["ngrams"]] == [1]
     assert numbers["mutual_information"]["distances"] == []
     assert numbers["words"]["distinct"] == 3
