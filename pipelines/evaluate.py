@@ -4,7 +4,8 @@
 evaluation.json. `bits_per_byte` is null for masked models and span corruption, whose loss is not a code length. A run
 on pairs scores the targets given their sources, and also has `bleu_signature` and `examples`. `curves` has the loss by
 position (nats, with its standard error) and the reliability diagram. `intervals` has the 95 % interval [low, high] of
-each number in it, and says what the bootstrap drew (`pipelines.evaluation.confidence`).
+each number in it, and says what the bootstrap drew (`pipelines.evaluation.confidence`). `difference` has the paired
+difference from the run of `--against`, with its interval and a sentence (`pipelines.evaluation.difference`).
 """
 
 import json
@@ -49,7 +50,8 @@ def evaluate(
 
     Args:
         data: Folder of a dataset; default: the dataset that the run was trained on.
-        against: Folder of a run with the same tokenizer and objective, to measure the divergence from.
+        against: Folder of a run to compare with, on the same documents: the difference, its 95 % interval and, if both
+            runs have the same tokenizer and objective, the divergence. Other tokenizers are compared per byte.
         splits: Splits of the dataset to score.
         stride: Tokens between two windows; default: the window, so that every block has fresh context.
         min_context: Least tokens of context of a scored position.
@@ -117,6 +119,11 @@ def _show(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: b
         described(numbers["intervals"]) for numbers in columns.values() if numbers.get("intervals")
     ):
         answer(sentence)
+    for numbers in columns.values():
+        if found := numbers.get("difference"):
+            answer(found["sentence"])
+            if "divergence" in found:
+                answer(found["divergence"])
     for name, key, definition in definitions(rows) if explain else ():
         answer(f"\n{name} ({key})\n  {definition}")
     say("")

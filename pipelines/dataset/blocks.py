@@ -2,7 +2,8 @@
 
 The stream of a split is `<|endoftext|>` and a document, for every document in corpus order. Blocks cut the stream every
 T tokens; only the tail of the last block is dropped. The same corpus and tokenizer give byte-identical files, whatever
-the number of threads and the corpus's batch sizes.
+the number of threads and the corpus's batch sizes. Splits other than train also record the SHA-256 and bytes of each
+document (`pipelines.dataset.documents`).
 """
 
 import hashlib
@@ -16,7 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from corpora import Corpus
+from corpora.splits import TRAIN
 from pipelines.dataset.arrow import Progress, SplitFile, TextFingerprint, id_dtype, read_ahead, text_of
+from pipelines.dataset.documents import write_documents
 from pipelines.dataset.reader import write_info
 from pipelines.files import write_json
 from tokenizer import END_OF_TEXT, Tokenizer
@@ -51,6 +54,9 @@ class _SplitWriter:
         self.documents = self.bytes = self.encoded_tokens = self.blocks = 0
         self.fingerprint = TextFingerprint()
         self._batch_tokens = max(1, BATCH_TOKENS // context_length) * context_length
+        self._folder = folder
+        self._hashes: list[bytes] = []
+        self._sizes: list[np.ndarray] = []
         self._pending: list[np.ndarray] = []
         self._pending_tokens = 0
         value = pa.from_numpy_dtype(dtype)
@@ -70,18 +76,27 @@ class _SplitWriter:
                 self._write(np.concatenate(self._pending))
                 self._pending, self._pending_tokens = [], 0
 
+    def record(self, text: memoryview, lengths: np.ndarray) -> None:
+        """Note the hash and size of consecutive documents with joined bytes `text`."""
+        ends = np.cumsum(lengths).tolist()
+        for start, end in zip([0, *ends[:-1]], ends, strict=True):
+            self._hashes.append(hashlib.sha256(text[start:end]).digest())
+        self._sizes.append(lengths)
+
     def _write(self, tokens: np.ndarray) -> None:
         column = pa.FixedSizeListArray.from_arrays(pa.array(tokens), type=self._type)
         self.file.write([column])
         self.blocks += len(column)
 
     def finish(self) -> SplitSummary:
-        """Write the last whole blocks, and close the file."""
+        """Write the last whole blocks and what `record` noted, and close the file."""
         if self._pending:
             tokens = np.concatenate(self._pending)
             if whole := len(tokens) // self.context_length * self.context_length:
                 self._write(tokens[:whole])
         file_bytes, digest = self.file.finish()
+        if self._hashes:
+            write_documents(self._folder, self._hashes, np.concatenate(self._sizes))
         return SplitSummary(
             documents=self.documents,
             bytes=self.bytes,
@@ -120,6 +135,8 @@ def write_blocks(
             writer = writers[split]
             text, lengths = text_of(batch.column(0))
             writer.fingerprint.update(text, lengths)
+            if split != TRAIN:
+                writer.record(text, lengths)
             writer.documents += len(lengths)
             writer.bytes += len(text)
             for pieces, begins in _pieces(batch.column(0), tokenizer):

@@ -1,11 +1,17 @@
 """The documents of a stream of tokens, and its bytes."""
 
+import hashlib
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
+from pipelines.dataset.documents import RecordedDocuments
 from pipelines.dataset.reader import TokenStream
 from tokenizer import Tokenizer
+
+Key = tuple[bytes, int]
+"""SHA-256 of a document, and how many equal documents precede it"""
 
 
 @dataclass(frozen=True)
@@ -20,13 +26,48 @@ class StreamText:
     size: int
     """bytes of text in the stream"""
 
+    @property
+    def document_starts(self) -> np.ndarray:
+        """Bytes of text before each document, and at the end those of the stream: int64 (documents + 1,)."""
+        first = np.searchsorted(self.document, np.arange(self.documents))
+        return np.append(self.start[first], self.size)
 
-def text_of_stream(stream: TokenStream, tokenizer: Tokenizer, separator: int | None) -> StreamText:
-    """Return where documents and bytes of `stream` are. Without separators the stream is one document."""
+
+def text_of_stream(
+    stream: TokenStream, tokenizer: Tokenizer, separator: int | None, recorded: RecordedDocuments | None = None
+) -> StreamText:
+    """Return where documents and bytes of `stream` are.
+
+    Without separators the sizes in `recorded` tell documents apart; without both the stream is one document.
+    """
     ids = stream.read(0, stream.tokens)
     lengths = np.asarray(tokenizer.token_byte_lengths, np.int64)[ids]
     ends = np.cumsum(lengths)
-    document = np.zeros(len(ids), np.int32)
+    start = ends - lengths
     if separator is not None:
         document = np.maximum(np.cumsum(ids == separator, dtype=np.int32) - 1, 0)
-    return StreamText(document, int(document[-1]) + 1, ends - lengths, int(ends[-1]))
+    elif recorded is not None:
+        document = np.searchsorted(np.cumsum(recorded.sizes)[:-1], start, side="right").astype(np.int32)
+    else:
+        document = np.zeros(len(ids), np.int32)
+    return StreamText(document, int(document[-1]) + 1, start, int(ends[-1]))
+
+
+def document_keys(
+    stream: TokenStream, tokenizer: Tokenizer, text: StreamText, recorded: RecordedDocuments | None
+) -> list[Key]:
+    """Return the key of each document of a stream, from its record, or from its decoded bytes."""
+    hashes = recorded.hashes if recorded is not None else _decoded_hashes(stream, tokenizer, text)
+    seen: Counter[bytes] = Counter()
+    keys = []
+    for digest in hashes[: text.documents]:
+        keys.append((digest, seen[digest]))
+        seen[digest] += 1
+    return keys
+
+
+def _decoded_hashes(stream: TokenStream, tokenizer: Tokenizer, text: StreamText) -> list[bytes]:
+    ids, lengths = stream.read(0, stream.tokens), np.asarray(tokenizer.token_byte_lengths)
+    cuts = np.searchsorted(text.document, np.arange(1, text.documents))
+    parts = (part[lengths[part] > 0] for part in np.split(ids, cuts))
+    return [hashlib.sha256(tokenizer.decode_bytes(part)).digest() for part in parts]

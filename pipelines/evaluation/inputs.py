@@ -75,13 +75,20 @@ def windows_of(run: Run, dataset: Dataset, stride: int | None, min_context: int)
     return WindowSettings(window, stride, min_context)
 
 
-def comparable(other: Run, this: Run) -> Run:
-    """Return `other`; ValueError unless both runs predict the same positions and tokens from the same context."""
-    if other.facts["tokenizer_fingerprint"] != this.tokenizer().fingerprint:
-        raise ValueError(
-            f"{other.folder} and {this.folder} have different tokenizers: their predictions are over different "
-            "tokens and have no divergence"
-        )
+def check_comparable(other: Run, this: Run) -> None:
+    """Raise ValueError unless two runs can be compared.
+
+    With one tokenizer, both must predict the same positions from the same context. With different tokenizers, both must
+    have bits per byte.
+    """
+    if has_other_tokenizer(other, this):
+        for run in (other, this):
+            if run.recipe.objective != "next-token":
+                raise ValueError(
+                    f"{other.folder} and {this.folder} have different tokenizers and are compared in bits per byte, "
+                    f"which {run.folder} lacks: its objective is {run.recipe.objective}, not next-token"
+                )
+        return
     theirs, ours = ((r.recipe.objective, r.recipe.model.context_length) for r in (other, this))
     if theirs != ours:
         raise ValueError(
@@ -95,4 +102,8 @@ def comparable(other: Run, this: Run) -> Run:
             f"{with_mask.folder} has model.document_mask and {without.folder} has not: they do not "
             "predict from the same context; evaluate them separately"
         )
-    return other
+
+
+def has_other_tokenizer(other: Run, this: Run) -> bool:
+    """Whether two runs have different tokenizers."""
+    return other.tokenizer().fingerprint != this.tokenizer().fingerprint

@@ -3,26 +3,34 @@
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
+from pipelines.dataset.documents import RecordedDocuments, read_documents
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.compressors import compressed_bits_per_byte
 from pipelines.evaluation.confidence import intervals, sampling_of
-from pipelines.evaluation.documents import StreamText, text_of_stream
-from pipelines.evaluation.inputs import comparable, dataset_of, objective_of, windows_of
+from pipelines.evaluation.difference import (
+    NO_DIVERGENCE,
+    ScoredText,
+    difference,
+    difference_per_byte,
+    sentence,
+)
+from pipelines.evaluation.documents import StreamText, document_keys, text_of_stream
+from pipelines.evaluation.inputs import check_comparable, dataset_of, has_other_tokenizer, objective_of, windows_of
 from pipelines.evaluation.ngrams import Baselines
-from pipelines.evaluation.scoring import PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
+from pipelines.evaluation.scoring import DIVERGENCES, PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
+from pipelines.evaluation.token_scores import TokenScores
 from pipelines.evaluation.translation import translation_numbers
 from pipelines.evaluation.windows import Stream, WindowSettings, windows_over
-from pipelines.files import write_json
+from pipelines.files import distinct_names, write_json
 from pipelines.run.evaluation_file import Evaluation, with_evaluations
 from pipelines.run.folder import Run
 from pipelines.run.loading import Trained, load_trained
@@ -55,8 +63,14 @@ class Plan:
     dataset: Dataset
     windows: WindowSettings
     splits: Mapping[str, Stream]
-    other: Run | None
+    other: "Run | Plan | None"
+    """The run to compare with: a run with the same tokenizer, or the plan of a run with another one"""
     options: EvaluationOptions
+
+    @property
+    def other_run(self) -> Run | None:
+        """The run to compare with."""
+        return self.other.run if isinstance(self.other, Plan) else self.other
 
 
 def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, against: Path | None = None) -> Plan:
@@ -67,22 +81,29 @@ def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, aga
     dataset = dataset_of(run, data)
     windows = windows_of(run, dataset, options.stride, options.min_context)
     splits = {split: dataset.split(split) for split in options.splits}
-    return Plan(run, dataset, windows, splits, comparable(Run(against), run) if against else None, options)
+    other: Run | Plan | None = None
+    if against:
+        other = Run(against)
+        check_comparable(other, run)
+        if has_other_tokenizer(other, run):
+            other = plan(against, replace(options, compressors=False))
+    return Plan(run, dataset, windows, splits, other, options)
 
 
 def measure(plan: Plan) -> dict[str, Any]:
     """Score the splits of a plan, add them to evaluation.json, and return its contents."""
     run, dataset, options = plan.run, plan.dataset, plan.options
     trained = load_trained(run, options.device, options.dtype, options.checkpoint, needs="float64")
-    other = load_trained(plan.other, options.device, options.dtype, needs="float64").model if plan.other else None
-    scorer = SplitScorer(plan, trained, other)
+    other = plan.other_run
+    opponent = load_trained(other, options.device, options.dtype, needs="float64") if other else None
+    scorer = SplitScorer(plan, trained, opponent)
     sources = {
         "checkpoint": trained.checkpoint.name,
         "checkpoint_sha256": manifest_sha256(trained.checkpoint),
         "data": str(dataset.folder.resolve()),
         "dataset_fingerprint": dataset.fingerprint,
         "tokenizer_fingerprint": dataset.tokenizer_fingerprint,
-        "against": str(plan.other.folder) if plan.other else None,
+        "against": str(other.folder) if other else None,
     }
     added = []
     for split, stream in plan.splits.items():
@@ -112,9 +133,11 @@ def _earlier(run: Run) -> dict[str, Any] | None:
 class SplitScorer:
     """Scores splits with one model; each score is an entry of evaluation.json."""
 
-    def __init__(self, plan: Plan, trained: Trained, other: LanguageModel | None) -> None:
-        """`other` is a model to measure the divergence from."""
-        self._plan, self._model, self._other = plan, trained.model, other
+    def __init__(self, plan: Plan, trained: Trained, other: Trained | None) -> None:
+        """`other` is a model to compare with."""
+        self._plan, self._model = plan, trained.model
+        self._same_tokens = other.model if other and isinstance(plan.other, Run) else None
+        self._other_tokens = SplitScorer(plan.other, other, None) if other and isinstance(plan.other, Plan) else None
         self._tokenizer = plan.run.tokenizer()
         self._objective = objective_of(plan.run, plan.windows.window, self._tokenizer)
         doing("fitting the baselines")
@@ -126,37 +149,69 @@ class SplitScorer:
 
     def score(self, split: str, stream: Stream) -> dict[str, Any]:
         """Return the entry of a split."""
+        numbers, tokens = self.scored(split, stream)
+        numbers |= self._of_objective(split, stream) | self._settings
+        doing("drawing documents")
+        text = self._text(split, stream)
+        sampling = sampling_of(tokens, text, self._plan.windows.window)
+        lengths = None if numbers["bits_per_byte"] is None else np.asarray(self._tokenizer.token_byte_lengths)
+        numbers["intervals"] = intervals(tokens, sampling, lengths)
+        if self._same_tokens:
+            numbers["difference"] = self._named(difference(tokens, sampling, lengths))
+        if self._other_tokens:
+            ours = self._scored_text(split, stream, tokens)
+            theirs = self._other_tokens.scored_text(split)
+            found = difference_per_byte(ours, theirs, self._plan.windows.window)
+            numbers["difference"] = self._named(found) | {"divergence": NO_DIVERGENCE}
+            numbers |= dict.fromkeys(DIVERGENCES)
+        return numbers
+
+    def scored(self, split: str, stream: Stream) -> tuple[dict[str, Any], TokenScores]:
+        """Return the numbers that are sums over tokens, and the score of each token."""
         windows, total = windows_over(stream, self._objective, self._plan.windows)
         synthetic = self._plan.dataset.info["corpus"].get("synthetic")
         source = None
         if synthetic and isinstance(stream, TokenStream):
             source = SourceDivergence(synthetic, stream, self._tokenizer)
         with Bar(f"scoring {split}", total, "tok") as bar:
-            numbers, tokens = score(
+            return score(
                 self._model,
                 windows,
                 self._tokenizer,
                 self._baselines,
                 window=self._objective.positions,
-                other=self._other,
+                other=self._same_tokens,
                 source=source,
                 bar=bar,
             )
-        numbers |= self._of_objective(split, stream) | self._settings
-        doing("drawing documents")
-        text = self._text(stream)
-        sampling = sampling_of(tokens, text, self._plan.windows.window)
-        return numbers | {"intervals": intervals(tokens, sampling, self._byte_lengths(numbers))}
 
-    def _text(self, stream: Stream) -> StreamText | None:
+    def scored_text(self, split: str) -> ScoredText:
+        """Return the scores of a split with its documents."""
+        stream = self._plan.splits[split]
+        return self._scored_text(split, stream, self.scored(split, stream)[1])
+
+    def _scored_text(self, split: str, stream: Stream, tokens: TokenScores) -> ScoredText:
+        text, recorded = self._text(split, stream), self._recorded(split)
+        assert isinstance(stream, TokenStream) and text, "only runs on blocks have bits per byte"
+        keys = document_keys(stream, self._tokenizer, text, recorded)
+        return ScoredText(tokens, text, keys, np.asarray(self._tokenizer.token_byte_lengths))
+
+    def _text(self, split: str, stream: Stream) -> StreamText | None:
         """Return the documents of a stream, None for pairs."""
         if not isinstance(stream, TokenStream):
             return None
-        return text_of_stream(stream, self._tokenizer, self._plan.dataset.info["separator"])
+        separator = self._plan.dataset.info["separator"]
+        return text_of_stream(stream, self._tokenizer, separator, self._recorded(split))
 
-    def _byte_lengths(self, numbers: dict[str, Any]) -> np.ndarray | None:
-        """Return the bytes of each token (V,) if the split has bits per byte."""
-        return None if numbers["bits_per_byte"] is None else np.asarray(self._tokenizer.token_byte_lengths)
+    def _recorded(self, split: str) -> RecordedDocuments | None:
+        dataset = self._plan.dataset
+        return read_documents(dataset.folder / split, dataset.info["splits"][split])
+
+    def _named(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the entry `difference` with its sentence."""
+        run, other = self._plan.run, self._plan.other_run
+        assert other is not None
+        return found | {"sentence": sentence(found, *distinct_names([run.folder, other.folder]))}
 
     def compressed(self, split: str) -> dict[str, dict[str, float]]:
         """Return the bits per byte of compressors on the text of a split."""

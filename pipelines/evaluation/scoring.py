@@ -22,6 +22,7 @@ from tokenizer import Tokenizer
 
 LOGIT_ROWS = 512  # positions whose logits are in memory at once
 PSEUDO_POSITIONS = 2048
+DIVERGENCES = ("kl_bits", "reverse_kl_bits", "js_bits")
 
 
 @torch.no_grad()
@@ -78,9 +79,8 @@ def score(
         bar.update(done)
     numbers = predictions.result() | baseline_scores.result()
     if other is not None:
-        names = ("kl_bits", "reverse_kl_bits", "js_bits")
         scored = max(1, numbers["tokens"])
-        numbers |= {name: total / scored for name, total in zip(names, divergence_sums, strict=True)}
+        numbers |= {name: total / scored for name, total in zip(DIVERGENCES, divergence_sums, strict=True)}
     return numbers | (source.result() if source else {}), joined(tokens)
 
 

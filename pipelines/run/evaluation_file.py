@@ -114,7 +114,7 @@ def _is_table_of_tables(value: Any) -> bool:
 
 
 def _updated(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    return old | _without_none(new)
+    return old | {key: value for key, value in new.items() if value is not None or key not in old}
 
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""The hash and size of each document of a split, by which runs with different tokenizers are paired.
+
+They are in documents.arrow, in the folder of the split. dataset.json and the fingerprint do not depend on this file.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+DOCUMENTS_FILE = "documents.arrow"
+
+
+class RecordedDocuments(NamedTuple):
+    """The documents of a split in its order."""
+
+    hashes: list[bytes]
+    """SHA-256 of the bytes of each document"""
+    sizes: np.ndarray
+    """int64 (D,): bytes of each document"""
+
+
+def write_documents(folder: Path, hashes: list[bytes], sizes: np.ndarray) -> None:
+    """Write the documents of the split in `folder`."""
+    table = pa.table({"sha256": pa.array(hashes, pa.binary(32)), "bytes": pa.array(sizes, pa.int64())})
+    with pa.OSFile(str(folder / DOCUMENTS_FILE), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def read_documents(folder: Path, split: dict[str, Any]) -> RecordedDocuments | None:
+    """Return the documents of the split in `folder`, None if the dataset does not record them.
+
+    `split` is the entry of the split in dataset.json. Raises ValueError if the file does not fit it.
+    """
+    path = folder / DOCUMENTS_FILE
+    if not path.is_file():
+        return None
+    try:
+        with pa.OSFile(str(path), "rb") as file:
+            table = pa.ipc.open_stream(file).read_all()
+        found = RecordedDocuments(table["sha256"].to_pylist(), table["bytes"].to_numpy())
+        sound = len(found.sizes) == split["documents"] and int(found.sizes.sum()) == split["bytes"]
+    except (pa.ArrowInvalid, KeyError, OSError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{path} is damaged: build the dataset again with bytelm build-dataset, or delete this file")
+    return found

@@ -1,0 +1,127 @@
+"""The paired difference of two runs on the same documents, with its 95 % interval and a sentence."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lm.analysis.bootstrap import block_length, interval
+from lm.analysis.metrics import bits
+from pipelines.evaluation.confidence import FEWEST_DOCUMENTS, Sampling, drawn
+from pipelines.evaluation.documents import Key, StreamText
+from pipelines.evaluation.token_scores import TokenScores
+
+NO_DIVERGENCE = (
+    "The runs have different tokenizers: their predictions are over different tokens and have no KL or Jensen-Shannon "
+    "divergence."
+)
+SEEDS = "training seeds not counted"
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """The scores of one run on a split of its own dataset."""
+
+    scores: TokenScores
+    text: StreamText
+    keys: list[Key]
+    byte_lengths: np.ndarray
+    """int (V,): bytes of each token"""
+
+
+def difference(scores: TokenScores, sampling: Sampling | None, byte_lengths: np.ndarray | None) -> dict[str, Any]:
+    """Return the difference of two runs with one tokenizer, from the gaps of `scores` (see `_entry`).
+
+    `byte_lengths` (V,) is None for models without bits per byte, whose unit is bits per token.
+    """
+    sizes = np.ones(len(scores.gaps)) if byte_lengths is None else byte_lengths[scores.targets]
+    unit = "bits per token" if byte_lengths is None else "bits per byte"
+    value = scores.gaps.sum() / sizes.sum()
+    if sampling is None:
+        return _entry(unit, value, None, None)
+    gaps, size = sampling.drawn(scores.gaps, sizes).T
+    return _entry(unit, value, gaps / size, sampling.documents)
+
+
+def difference_per_byte(ours: ScoredText, theirs: ScoredText, window: int) -> dict[str, Any]:
+    """Return the difference in bits per byte of two runs whose tokenizers differ (see `_entry`).
+
+    Documents are paired by the hash of their bytes. A document that the end of a dataset cuts counts as far as both
+    datasets have it. `window` is the context of our run in tokens. Raises ValueError if no document is in both.
+    """
+    places = {key: place for place, key in enumerate(theirs.keys)}
+    pairs = np.array([(place, places[key]) for place, key in enumerate(ours.keys) if key in places], np.int64)
+    if not len(pairs):
+        raise ValueError(
+            "no document is in both datasets, so the runs cannot be compared: build both from the same corpus with "
+            "bytelm build-dataset (datasets of earlier versions record no document that their end cuts)"
+        )
+    sizes = np.stack([np.diff(each.text.document_starts)[pairs[:, i]] for i, each in enumerate((ours, theirs))])
+    common = sizes.min(axis=0)
+    segment = None
+    if len(pairs) < FEWEST_DOCUMENTS:
+        segment = max(1, round(ours.text.size / len(ours.text.start) * window))
+    sums = np.stack(
+        [
+            column
+            for i, each in enumerate((ours, theirs))
+            for column in _sums_of_pairs(each, pairs[:, i], common, segment)
+        ],
+        axis=1,
+    )
+    block = None if segment is None else block_length(len(sums))
+    totals = sums.sum(axis=0)
+    value = totals[0] / totals[1] - totals[2] / totals[3]
+    if len(sums) < 2:
+        return _entry("bits per byte", value, None, len(pairs))
+    columns = drawn(sums, block).T
+    return _entry("bits per byte", value, columns[0] / columns[1] - columns[2] / columns[3], len(pairs))
+
+
+def _sums_of_pairs(
+    each: ScoredText, documents: np.ndarray, common: np.ndarray, segment: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nats and bytes of each unit: of the paired `documents` (P,), or of segments of their joined text.
+
+    Only the first `common` (P,) bytes of a document count.
+    """
+    text, indices = each.text, each.scores.indices
+    number = np.full(text.documents, -1)
+    number[documents] = np.arange(len(documents))
+    pair = number[text.document[indices]]
+    sizes = each.byte_lengths[each.scores.targets]
+    inside = text.start[indices] - text.document_starts[text.document[indices]]
+    counted = (pair >= 0) & (inside + sizes <= common[pair])
+    pair, sizes, nats = pair[counted], sizes[counted], each.scores.nats[counted]
+    unit, units = pair, len(documents)
+    if segment is not None:
+        unit = ((np.cumsum(common) - common)[pair] + inside[counted]) // segment
+        units = int(common.sum() - 1) // segment + 1
+        unit = np.minimum(unit, units - 1)  # a separator at the end has no byte
+    return np.bincount(unit, nats, minlength=units), np.bincount(unit, sizes, minlength=units)
+
+
+def _entry(unit: str, nats: float, samples: np.ndarray | None, documents: int | None) -> dict[str, Any]:
+    """Return the entry `difference` of a split: run minus other, below 0 if the run is better.
+
+    Its fields are `unit`, `value`, `low`, `high` (both None for a text that is too short) and `documents`.
+    """
+    low, high = (None, None) if samples is None else interval(bits(1) * samples)
+    return {"unit": unit, "value": bits(float(nats)), "low": low, "high": high, "documents": documents}
+
+
+def sentence(found: dict[str, Any], run: str, other: str) -> str:
+    """Return a sentence about the entry `difference` of two runs, by their names."""
+    value, low, high, unit = (found[key] for key in ("value", "low", "high", "unit"))
+    if value == 0:
+        return f"{run} and {other} are equally good on this text: their losses are the same; {SEEDS}."
+    better = run if value < 0 else other
+    digits = 3 if abs(value) >= 0.01 else 5
+    head = f"{better} is better by {abs(value):.{digits}f} {unit}"
+    if low is None:
+        return f"{head} on this text, which is too short for an interval; {SEEDS}."
+    first, last = (-high, -low) if value < 0 else (low, high)
+    span = f"95 %: {first:.{digits}f} to {last:.{digits}f}"
+    if first > 0:
+        return f"{head} ({span}) on text like this; {SEEDS}."
+    return f"{head} on this text, but the interval includes 0 ({span}): text like this may show none; {SEEDS}."
