@@ -11,7 +11,7 @@ difference from the run of `--against`, with its interval and a sentence (`pipel
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -31,6 +31,8 @@ def evaluate(
     ],
     *,
     data: Path | None = None,
+    corpus: tuple[str, ...] = (),
+    unit: Literal["byte", "word"] = "byte",
     against: Path | None = None,
     splits: tuple[str, ...] = ("validation",),
     stride: int | None = None,
@@ -50,9 +52,12 @@ def evaluate(
 
     Args:
         data: Folder of a dataset; default: the dataset that the run was trained on.
+        corpus: Names of corpora, files, folders or globs to score without a dataset: the splits of a corpus with own
+            splits, otherwise all documents.
+        unit: Report, beside bits per byte, the perplexity per word of --corpus: word.
         against: Folder of a run to compare with, on the same documents: the difference, its 95 % interval and, if both
             runs have the same tokenizer and objective, the divergence. Other tokenizers are compared per byte.
-        splits: Splits of the dataset to score.
+        splits: Splits of the dataset or corpus to score.
         stride: Tokens between two windows; default: the window, so that every block has fresh context.
         min_context: Least tokens of context of a scored position.
         beams: For pairs: hypotheses that beam search for BLEU keeps; 0 leaves the search out.
@@ -64,6 +69,8 @@ def evaluate(
     """
     if not splits:
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
+    if corpus and data:
+        raise ValueError("--data and --corpus both name a text to score: give one of them")
     check_beams(beams, "to leave the search out")
     check_length_penalty(length_penalty)
     folders = [runs] if isinstance(runs, Path) else list(runs)
@@ -76,6 +83,8 @@ def evaluate(
         say_on_stderr()
     options = EvaluationOptions(
         splits=splits,
+        corpus=corpus,
+        unit=unit,
         stride=stride,
         min_context=min_context,
         beams=beams,

@@ -1,8 +1,10 @@
 """The inputs of an evaluation: the dataset, objective and windows of a run, and the run to compare it with."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.dataset.reader import TokenDataset
+from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.windows import Objective, WindowSettings
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import special_ids, text_ids
@@ -53,20 +55,37 @@ def _own_dataset(run: Run) -> Path:
     return run.data
 
 
-def windows_of(run: Run, dataset: Dataset, stride: int | None, min_context: int) -> WindowSettings:
+def corpus_of(run: Run, specs: Sequence[str], splits: Sequence[str]) -> CorpusText:
+    """Return a corpus encoded for a run; ValueError for a run on pairs."""
+    if run.recipe.objective == "sequence-pairs":
+        raise ValueError(f"{run.folder} was trained on pairs, and --corpus names a text: name a dataset with --data")
+    return CorpusText(specs, run, window_of(run), splits)
+
+
+def training_data_of(run: Run) -> Dataset | None:
+    """Return the dataset that a run was trained on, None if it does not exist any more."""
+    return dataset_of(run, None) if run.facts["data"] and run.data.exists() else None
+
+
+def window_of(run: Run) -> int:
+    """Return the tokens of a stream in one input of a run's model."""
+    positions = run.recipe.model.context_length
+    return positions - 2 if run.recipe.objective == "masked-token" else positions
+
+
+def windows_of(run: Run, dataset: Dataset | CorpusText, stride: int | None, min_context: int) -> WindowSettings:
     """Return the windows of a run; ValueError for settings that do not fit the run or the dataset."""
-    positions, objective = run.recipe.model.context_length, run.recipe.objective
-    window = positions - 2 if objective == "masked-token" else positions
+    window, objective = window_of(run), run.recipe.objective
     if objective != "next-token" and (stride is not None or min_context != 1):
         raise ValueError(
             f"{run.folder} was trained on {objective}: it reads whole blocks or pairs, so --stride and --min-context "
             "do not apply"
         )
-    blocks = dataset.context_length if isinstance(dataset, TokenDataset) else None
-    if objective in ("masked-token", "span-corruption") and blocks != window:
+    whole_blocks = objective in ("masked-token", "span-corruption")
+    if whole_blocks and isinstance(dataset, TokenDataset) and dataset.context_length != window:
         raise ValueError(
-            f"{run.folder} reads blocks of {window} tokens, but {dataset.folder} has blocks of {blocks}: build a "
-            f"dataset with --context-length {window}"
+            f"{run.folder} reads blocks of {window} tokens, but {dataset.folder} has blocks of "
+            f"{dataset.context_length}: build a dataset with --context-length {window}"
         )
     stride = window if stride is None else stride
     for name, value in (("--stride", stride), ("--min-context", min_context)):

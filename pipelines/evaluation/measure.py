@@ -16,6 +16,7 @@ from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.compressors import compressed_bits_per_byte
 from pipelines.evaluation.confidence import intervals, sampling_of
+from pipelines.evaluation.corpus_text import CorpusText, per_word
 from pipelines.evaluation.difference import (
     NO_DIVERGENCE,
     ScoredText,
@@ -24,7 +25,15 @@ from pipelines.evaluation.difference import (
     sentence,
 )
 from pipelines.evaluation.documents import StreamText, document_keys, text_of_stream
-from pipelines.evaluation.inputs import check_comparable, dataset_of, has_other_tokenizer, objective_of, windows_of
+from pipelines.evaluation.inputs import (
+    check_comparable,
+    corpus_of,
+    dataset_of,
+    has_other_tokenizer,
+    objective_of,
+    training_data_of,
+    windows_of,
+)
 from pipelines.evaluation.ngrams import Baselines
 from pipelines.evaluation.scoring import DIVERGENCES, PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
 from pipelines.evaluation.token_scores import TokenScores
@@ -45,6 +54,8 @@ class EvaluationOptions:
     """The options of `bytelm evaluate` that apply to every run (see `pipelines.evaluate`)."""
 
     splits: tuple[str, ...] = ("validation",)
+    corpus: tuple[str, ...] = ()
+    unit: str = "byte"
     stride: int | None = None
     min_context: int = 1
     beams: int = 4
@@ -60,7 +71,9 @@ class Plan:
     """A run, the splits of a dataset to measure it on, and the run to compare it with."""
 
     run: Run
-    dataset: Dataset
+    dataset: Dataset | CorpusText
+    training: Dataset | None
+    """The dataset that baselines are fitted on; None leaves them out"""
     windows: WindowSettings
     splits: Mapping[str, Stream]
     other: "Run | Plan | None"
@@ -78,16 +91,39 @@ def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, aga
     run = Run(folder)
     if options.compressors and run.recipe.objective == "sequence-pairs":
         raise ValueError(f"{folder} was trained on pairs, and --compressors needs a text: leave it out")
-    dataset = dataset_of(run, data)
+    _check_unit(run, options)
+    dataset: Dataset | CorpusText
+    training: Dataset | None
+    splits: Mapping[str, Stream]
+    if options.corpus:
+        dataset, training = corpus_of(run, options.corpus, options.splits), training_data_of(run)
+        splits = {name: split.stream for name, split in dataset.splits.items()}
+    else:
+        dataset = training = dataset_of(run, data)
+        splits = {split: dataset.split(split) for split in options.splits}
     windows = windows_of(run, dataset, options.stride, options.min_context)
-    splits = {split: dataset.split(split) for split in options.splits}
     other: Run | Plan | None = None
     if against:
         other = Run(against)
         check_comparable(other, run)
         if has_other_tokenizer(other, run):
             other = plan(against, replace(options, compressors=False))
-    return Plan(run, dataset, windows, splits, other, options)
+            other = replace(other, training=None)
+    return Plan(run, dataset, training, windows, splits, other, options)
+
+
+def _check_unit(run: Run, options: EvaluationOptions) -> None:
+    """Raise ValueError for options that do not fit --corpus or --unit word."""
+    if options.corpus and options.compressors:
+        raise ValueError("--compressors needs a training split: name a dataset with --data instead of --corpus")
+    if options.unit == "byte":
+        return
+    if not options.corpus:
+        raise ValueError("--unit word counts the words of a corpus: name one with --corpus")
+    if run.recipe.objective != "next-token":
+        raise ValueError(f"{run.folder} was trained on {run.recipe.objective}, which has no perplexity per word")
+    if options.min_context != 1:
+        raise ValueError("--unit word needs a score for all of the text: leave --min-context out")
 
 
 def measure(plan: Plan) -> dict[str, Any]:
@@ -100,7 +136,7 @@ def measure(plan: Plan) -> dict[str, Any]:
     sources = {
         "checkpoint": trained.checkpoint.name,
         "checkpoint_sha256": manifest_sha256(trained.checkpoint),
-        "data": str(dataset.folder.resolve()),
+        "data": dataset.source if isinstance(dataset, CorpusText) else str(dataset.folder.resolve()),
         "dataset_fingerprint": dataset.fingerprint,
         "tokenizer_fingerprint": dataset.tokenizer_fingerprint,
         "against": str(other.folder) if other else None,
@@ -141,7 +177,7 @@ class SplitScorer:
         self._tokenizer = plan.run.tokenizer()
         self._objective = objective_of(plan.run, plan.windows.window, self._tokenizer)
         doing("fitting the baselines")
-        self._baselines = Baselines.fit(plan.dataset, self._objective)
+        self._baselines = Baselines.fit(plan.training, self._objective) if plan.training else None
         self._settings = vars(plan.windows) | {
             "document_mask": plan.run.recipe.model.document_mask,
             "dtype": trained.machine.dtype_name,
@@ -155,6 +191,8 @@ class SplitScorer:
         text = self._text(split, stream)
         sampling = sampling_of(tokens, text, self._plan.windows.window)
         lengths = None if numbers["bits_per_byte"] is None else np.asarray(self._tokenizer.token_byte_lengths)
+        if isinstance(self._plan.dataset, CorpusText) and self._plan.options.unit == "word":
+            numbers |= per_word(numbers, self._plan.dataset.splits[split])
         numbers["intervals"] = intervals(tokens, sampling, lengths)
         if self._same_tokens:
             numbers["difference"] = self._named(difference(tokens, sampling, lengths))
@@ -169,7 +207,8 @@ class SplitScorer:
     def scored(self, split: str, stream: Stream) -> tuple[dict[str, Any], TokenScores]:
         """Return the numbers that are sums over tokens, and the score of each token."""
         windows, total = windows_over(stream, self._objective, self._plan.windows)
-        synthetic = self._plan.dataset.info["corpus"].get("synthetic")
+        text = self._plan.dataset
+        synthetic = text.synthetic if isinstance(text, CorpusText) else text.info["corpus"].get("synthetic")
         source = None
         if synthetic and isinstance(stream, TokenStream):
             source = SourceDivergence(synthetic, stream, self._tokenizer)
@@ -200,11 +239,14 @@ class SplitScorer:
         """Return the documents of a stream, None for pairs."""
         if not isinstance(stream, TokenStream):
             return None
-        separator = self._plan.dataset.info["separator"]
+        dataset = self._plan.dataset
+        separator = dataset.separator if isinstance(dataset, CorpusText) else dataset.info["separator"]
         return text_of_stream(stream, self._tokenizer, separator, self._recorded(split))
 
     def _recorded(self, split: str) -> RecordedDocuments | None:
         dataset = self._plan.dataset
+        if isinstance(dataset, CorpusText):
+            return dataset.splits[split].recorded
         return read_documents(dataset.folder / split, dataset.info["splits"][split])
 
     def _named(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +268,7 @@ class SplitScorer:
                 return {"bits_per_byte": None}
             case MaskedToken(), TokenStream():
                 with Bar("masking one by one", PSEUDO_POSITIONS, "tok") as bar:
-                    unigram = self._baselines.unigram
+                    unigram = self._baselines.unigram if self._baselines else None
                     numbers = pseudo_perplexity(self._model, stream, self._objective, self._tokenizer, unigram, bar)
                 return {**numbers, "bits_per_byte": None}
             case PairObjective(), Pairs():

@@ -32,6 +32,18 @@ NUMBERS = {
         "Undefined for masked models and span corruption, whose loss is not a code length.",
         4,
     ),
+    "word_perplexity": Number(
+        "perplexity per word",
+        "exp of the total nats of the text, divided by its words: the texts between white space.",
+        2,
+    ),
+    "word_perplexity_with_line_ends": Number(
+        "perplexity per word or line end",
+        "The same, where each line end counts as a word too, as in published perplexities on WikiText.",
+        2,
+    ),
+    "words": Number("words", "Texts between white space.", 0),
+    "line_ends": Number("line ends", "Line feeds in the text.", 0),
     "entropy_bits": Number(
         "entropy of the predictions, bits",
         "Mean entropy of the predicted distributions. If it is below the cross-entropy, the model is overconfident.",

@@ -30,7 +30,7 @@ def score(
     model: LanguageModel,
     windows: Iterator[Windows],
     tokenizer: Tokenizer,
-    baselines: Baselines,
+    baselines: Baselines | None,
     *,
     window: int,
     other: LanguageModel | None = None,
@@ -46,7 +46,7 @@ def score(
     lengths = torch.zeros(model.config.vocab_size, dtype=torch.int32)
     lengths[: tokenizer.vocab_size] = torch.tensor(tokenizer.token_byte_lengths)
     predictions = PredictionAccumulator(len(lengths), lengths, window)
-    baseline_scores = BaselineScores(baselines)
+    baseline_scores = BaselineScores(baselines) if baselines else None
     divergence_sums = [0.0, 0.0, 0.0]
     tokens: list[TokenScores] = []
     done = 0
@@ -74,10 +74,11 @@ def score(
                 source.update(logits, each.indices[rows[part], columns[part]])
         if len(rows):
             tokens.append(scores_of(each, rows, columns, *chunks))
-        baseline_scores.update(each.previous[rows, columns], batch.targets[rows, columns])
+        if baseline_scores:
+            baseline_scores.update(each.previous[rows, columns], batch.targets[rows, columns])
         done += len(rows)
         bar.update(done)
-    numbers = predictions.result() | baseline_scores.result()
+    numbers = predictions.result() | (baseline_scores.result() if baseline_scores else {})
     if other is not None:
         scored = max(1, numbers["tokens"])
         numbers |= {name: total / scored for name, total in zip(DIVERGENCES, divergence_sums, strict=True)}
@@ -136,9 +137,9 @@ def pseudo_perplexity(
     stream: TokenStream,
     objective: MaskedToken,
     tokenizer: Tokenizer,
-    unigram: Unigram,
+    unigram: Unigram | None,
     bar: Bar,
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Return the pseudo-perplexity of a masked model (Salazar et al., 2020), and that of the unigram.
 
     It is exp of the mean nats of `PSEUDO_POSITIONS` tokens, each masked alone in its block. They are drawn with seed 0
@@ -159,9 +160,11 @@ def pseudo_perplexity(
         targets = torch.from_numpy(batch.targets[masked]).to(device)
         total += float(torch.nn.functional.cross_entropy(logits, targets, reduction="none").double().sum())
         bar.update(min(start + rows, size))
-    unigram_nats = math.fsum(unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen])))
+    baseline = None
+    if unigram:
+        baseline = math.exp(math.fsum(unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen]))) / size)
     return {
         "pseudo_perplexity": math.exp(total / size),
-        "unigram_pseudo_perplexity": math.exp(unigram_nats / size),
+        "unigram_pseudo_perplexity": baseline,
         "pseudo_tokens": size,
     }

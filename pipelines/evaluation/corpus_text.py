@@ -1,0 +1,116 @@
+"""A corpus as the text of an evaluation: encoded in memory with the tokenizer of a run, without a dataset on disk."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from corpora import Corpus, open_corpus
+from lm.analysis.metrics import perplexity
+from pipelines.cli.display import Bar
+from pipelines.dataset.arrow import id_dtype, text_of
+from pipelines.dataset.documents import RecordedDocuments
+from pipelines.dataset.reader import TokenStream
+from pipelines.run.folder import Run
+from pipelines.run.text_ids import text_ids
+from tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class CorpusSplit:
+    """The documents of a split: their tokens, hashes and sizes, and counts of words and line ends."""
+
+    stream: TokenStream
+    recorded: RecordedDocuments
+    words: int
+    """texts between white space"""
+    line_ends: int
+
+
+class CorpusText:
+    """The splits of a corpus, encoded for a run.
+
+    `splits` has those of `wanted` if the corpus has its own splits; otherwise all documents are one split. Their names
+    begin with the name of the corpus. Every token of the text is in the stream, also those after the last whole block.
+    """
+
+    def __init__(self, specs: Sequence[str], run: Run, context_length: int, wanted: Sequence[str]) -> None:
+        """Raises ValueError for a corpus without text, and for a wanted split that it lacks."""
+        corpus = open_corpus(list(specs))
+        if own := corpus.split_rule == "own":
+            for split in wanted:
+                if split not in corpus.split_names:
+                    raise ValueError(f"{corpus.name} has no split {split!r}; it has {', '.join(corpus.split_names)}")
+        else:
+            # All documents are in train, in corpus order: so small a fraction of the hashes is none.
+            corpus = open_corpus(list(specs), split="hash:1e-20")
+        tok = run.tokenizer()
+        self.source = ", ".join(specs)
+        self.tokenizer_fingerprint = tok.fingerprint
+        self.context_length = context_length
+        self.separator = separator_of(run, tok)
+        self.synthetic: dict[str, Any] | None = corpus.synthetic
+        groups = {f"{corpus.name} {split}": (split,) for split in wanted} if own else {corpus.name: corpus.split_names}
+        self.splits = {name: self._split(corpus, tok, names) for name, names in groups.items()}
+        content = [digest for split in self.splits.values() for digest in split.recorded.hashes]
+        self.fingerprint = hashlib.sha256(b"".join(content)).hexdigest()
+
+    def _split(self, corpus: Corpus, tok: Tokenizer, names: Sequence[str]) -> CorpusSplit:
+        views: list[np.ndarray] = []
+        hashes: list[bytes] = []
+        sizes = [np.empty(0, np.int64)]
+        words = line_ends = 0
+        with Bar("encoding", corpus.text_bytes_estimate, "B") as bar:
+            for split, batch in corpus.routed_batches():
+                if split not in names:
+                    continue
+                views.append(self._encoded(batch.column(0), tok))
+                sizes.append(text_of(batch.column(0))[1])
+                for document in _documents(batch.column(0)):
+                    hashes.append(hashlib.sha256(document).digest())
+                    words += len(bytes(document).decode(errors="replace").split())
+                    line_ends += bytes(document).count(b"\n")
+                bar.update(int(sum(map(np.sum, sizes))))
+        if not views:
+            raise ValueError(f"{corpus.name} has no text in {', '.join(names)}")
+        recorded = RecordedDocuments(hashes, np.concatenate(sizes))
+        return CorpusSplit(TokenStream(views, self.context_length), recorded, words, line_ends)
+
+    def _encoded(self, column: pa.Array, tok: Tokenizer) -> np.ndarray:
+        encoded = tok.encode_arrow(column)
+        offsets = encoded.offsets.to_numpy()
+        ids = encoded.values.to_numpy()[offsets[0] : offsets[-1]].astype(id_dtype(tok.vocab_size))
+        return ids if self.separator is None else np.insert(ids, offsets[:-1] - offsets[0], self.separator)
+
+
+def _documents(column: pa.Array) -> Iterator[memoryview]:
+    text, lengths = text_of(column)
+    ends = np.cumsum(lengths).tolist()
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        yield text[start:end]
+
+
+def separator_of(run: Run, tok: Tokenizer) -> int | None:
+    """Return the id that began documents in the training of a run, None if none did.
+
+    An imported decoder reads the end of a document before the next one, as in training.
+    """
+    ids = text_ids(run, tok)
+    if ids.before:
+        return ids.before[-1]
+    return ids.stops[0] if ids.stops and run.facts.get("separated", True) else None
+
+
+def per_word(numbers: dict[str, Any], split: CorpusSplit) -> dict[str, Any]:
+    """Return the perplexities per word of a split whose other numbers are `numbers`."""
+    nats = numbers["cross_entropy"] * numbers["tokens"]
+    with_line_ends = split.words + split.line_ends
+    return {
+        "words": split.words,
+        "line_ends": split.line_ends,
+        "word_perplexity": perplexity(nats / split.words) if split.words else None,
+        "word_perplexity_with_line_ends": perplexity(nats / with_line_ends) if with_line_ends else None,
+    }
