@@ -3,6 +3,7 @@
 import lzma
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import zstandard
 
@@ -11,20 +12,31 @@ from tokenizer import Tokenizer
 
 PPM_ORDER = 16
 PPM_MEMORY = 1 << 30  # bytes; the model starts anew when it is full
-PPM_PIECE = 1 << 18  # bytes between two reports of progress
+PIECE = 1 << 18  # bytes between two reports of progress
+
+Progress = Callable[[int], None]
 
 
-def xz(text: bytes) -> int:
-    """Return the size after `xz -9` in bytes."""
-    return len(lzma.compress(text, preset=9))
+def xz(text: bytes, progress: Progress = lambda done: None) -> int:
+    """Return the size after `xz -9` in bytes. `progress` is called with the bytes done; if it raises, the work ends."""
+    return _compressed(lzma.LZMACompressor(preset=9), text, progress)
 
 
-def zstd(text: bytes) -> int:
-    """Return the size after `zstd -19` in bytes."""
-    return len(zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text))
+def zstd(text: bytes, progress: Progress = lambda done: None) -> int:
+    """Return the size after `zstd -19` in bytes. `progress` is as in `xz`."""
+    compressor = zstandard.ZstdCompressor(level=19, write_checksum=True)
+    return _compressed(compressor.compressobj(size=len(text)), text, progress)
 
 
-def ppm_sizes(text: bytes, sizes: Sequence[int], progress: Callable[[int], None] = lambda done: None) -> list[int]:
+def _compressed(compressor: Any, text: bytes, progress: Progress) -> int:
+    written = 0
+    for start in range(0, len(text), PIECE):
+        written += len(compressor.compress(text[start : start + PIECE]))
+        progress(min(len(text), start + PIECE))
+    return written + len(compressor.flush())
+
+
+def ppm_sizes(text: bytes, sizes: Sequence[int], progress: Progress = lambda done: None) -> list[int]:
     """Return the size in bytes after PPMd (variant H) of each prefix of a text: of its first `sizes` bytes, ascending.
 
     One pass serves all prefixes, since the code of a prefix is a prefix of the code. Needs `pyppmd`. `progress` is
@@ -36,7 +48,7 @@ def ppm_sizes(text: bytes, sizes: Sequence[int], progress: Callable[[int], None]
     found, written, done = [], 0, 0
     for size in sizes:
         while done < size:
-            piece = text[done : min(size, done + PPM_PIECE)]
+            piece = text[done : min(size, done + PIECE)]
             written += len(encoder.encode(piece))
             done += len(piece)
             progress(done)
@@ -44,7 +56,7 @@ def ppm_sizes(text: bytes, sizes: Sequence[int], progress: Callable[[int], None]
     return [*found[:-1], written + len(encoder.flush())] if found else []
 
 
-COMPRESSORS: dict[str, Callable[[bytes], int]] = {"xz -9": xz, "zstd -19": zstd}
+COMPRESSORS: dict[str, Callable[..., int]] = {"xz -9": xz, "zstd -19": zstd}
 
 
 def compressed_bits_per_byte(

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -111,8 +112,11 @@ def _rates(
     whole = data.tobytes()
     sizes = [*(size for size in (SMALLEST_SAMPLE * 4**power for power in range(32)) if size < len(whole)), len(whole)]
     done: dict[str, int] = {}
+    stopped = Event()
 
     def report(name: str, amount: int) -> None:
+        if stopped.is_set():
+            raise InterruptedError
         done[name] = amount
         progress("entropy rate", sum(done.values()), total, "B")
 
@@ -130,8 +134,10 @@ def _rates(
     def general(name: str) -> dict[str, list[float | None]]:
         compressed = []
         for size in sizes:
-            compressed.append(COMPRESSORS[name](whole[:size]))
-            report(name, done[name] + size)
+            before = done[name]
+            compressed.append(
+                COMPRESSORS[name](whole[:size], lambda amount, before=before: report(name, before + amount))
+            )
         return {name: per_byte(compressed)}
 
     jobs: dict[str, Callable[[], dict[str, list[float | None]]]] = {SLOPE: match_lengths, PPM: ppm}
@@ -143,8 +149,12 @@ def _rates(
     total = sum(sum(sizes) if name in COMPRESSORS else len(whole) for name in jobs)
     estimates: dict[str, list[float | None]] = {}
     with ThreadPoolExecutor(threads) as pool:
-        for found in pool.map(lambda job: job(), jobs.values()):
-            estimates |= found
+        try:
+            for found in pool.map(lambda job: job(), jobs.values()):
+                estimates |= found
+        except BaseException:  # such as Ctrl-C: the threads end at their next report
+            stopped.set()
+            raise
     true = None if source is None else source.entropy_rate_bits
     return {"sample_bytes": len(whole), "sizes": sizes, "bits_per_byte": estimates, "true": true}
 

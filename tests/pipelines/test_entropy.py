@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from html.parser import HTMLParser
 
@@ -12,6 +13,7 @@ from corpora import open_corpus
 from pipelines.entropy import WHOLE_DOCUMENTS, entropy
 from pipelines.evaluation.compressors import ppm_sizes
 from pipelines.evaluation.symbols import one_alphabet, read_symbols, sample_of
+from tests.conftest import BYTELM
 from tokenizer import Tokenizer
 
 CARD = """
@@ -254,3 +256,11 @@ def test_ppm_sizes_of_prefixes_are_those_of_each_prefix_alone():
     for size, found in zip(sizes, prefixes, strict=True):
         assert found == pytest.approx(ppm_sizes(text[:size], [size])[0], abs=8)
     assert ppm_sizes(text, []) == []
+
+
+def test_ctrl_c_ends_the_compressors_within_seconds(tmp_path, interrupt):
+    path = tmp_path / "noise.txt"
+    path.write_bytes(np.random.default_rng(0).integers(97, 113, 12_000_000, dtype=np.uint8).tobytes())
+    words = [BYTELM, "entropy", path, "--quiet", "--sample", "12M"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert b"interrupted" in interrupt(process, after=9, threads=4)
