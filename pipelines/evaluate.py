@@ -6,6 +6,7 @@ on pairs scores the targets given their sources, and also has `bleu_signature` a
 position (nats, with its standard error) and the reliability diagram. `intervals` has the 95 % interval [low, high] of
 each number in it, and says what the bootstrap drew (`pipelines.evaluation.confidence`). `difference` has the paired
 difference from the run of `--against`, with its interval and a sentence (`pipelines.evaluation.difference`).
+`breakdown` has the loss by groups of tokens and by document (`pipelines.evaluation.breakdown`).
 """
 
 import json
@@ -40,6 +41,7 @@ def evaluate(
     beams: int = 4,
     length_penalty: float = 1.0,
     compressors: bool = False,
+    breakdown: bool = False,
     checkpoint: str = "newest",
     device: Device = "auto",
     dtype: Dtype = "float32",
@@ -63,6 +65,8 @@ def evaluate(
         beams: For pairs: hypotheses that beam search for BLEU keeps; 0 leaves the search out.
         length_penalty: For pairs: power of a target's length that divides its log-probability.
         compressors: Whether to compress the same text with xz and zstd: minutes for a large corpus.
+        breakdown: Whether to print where the bits go: by position, kind, length and training frequency of the token,
+            and by document.
         checkpoint: The newest, the best (lowest validation loss), or the number of a step.
         explain: Whether to print the definition of each number.
         as_json: Whether to print evaluation.json, one line per run, instead of a table.
@@ -102,6 +106,8 @@ def evaluate(
             write(json.dumps(result))
     else:
         _show(plans, results, explain)
+        if breakdown:
+            _show_breakdowns(plans, results)
     return results[0] if isinstance(runs, Path) else results
 
 
@@ -142,6 +148,18 @@ def _show(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: b
         say(f"saved in {plan.run.folder / 'evaluation.json'} ({sources})")
     if not explain:
         say("--explain defines the numbers")
+
+
+def _show_breakdowns(plans: Sequence["Plan"], results: Sequence[dict[str, Any]]) -> None:
+    """Print the tables of the entry `breakdown` of each split."""
+    from pipelines.cli.display import answer, table
+    from pipelines.evaluation.breakdown import HEADS, cells
+
+    for plan, result in zip(plans, results, strict=True):
+        for split in plan.splits:
+            for key, rows in result["splits"][split]["breakdown"].items():
+                answer(f"\n{plan.run.name}, {split}: bits by {key}")
+                table(("", *HEADS), [cells(row) for row in rows])
 
 
 def main(arguments: list[str]) -> None:

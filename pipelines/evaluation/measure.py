@@ -14,6 +14,7 @@ from pipelines.cli.waiting import doing
 from pipelines.dataset.documents import RecordedDocuments, read_documents
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.evaluation.breakdown import breakdown
 from pipelines.evaluation.compressors import compressed_bits_per_byte
 from pipelines.evaluation.confidence import intervals, sampling_of
 from pipelines.evaluation.corpus_text import CorpusText, per_word
@@ -193,6 +194,7 @@ class SplitScorer:
         lengths = None if numbers["bits_per_byte"] is None else np.asarray(self._tokenizer.token_byte_lengths)
         if isinstance(self._plan.dataset, CorpusText) and self._plan.options.unit == "word":
             numbers |= per_word(numbers, self._plan.dataset.splits[split])
+        numbers["breakdown"] = self._breakdown(stream, tokens, text)
         numbers["intervals"] = intervals(tokens, sampling, lengths)
         if self._same_tokens:
             numbers["difference"] = self._named(difference(tokens, sampling, lengths))
@@ -203,6 +205,17 @@ class SplitScorer:
             numbers["difference"] = self._named(found) | {"divergence": NO_DIVERGENCE}
             numbers |= dict.fromkeys(DIVERGENCES)
         return numbers
+
+    def _breakdown(self, stream: Stream, tokens: TokenScores, text: StreamText | None) -> dict[str, Any]:
+        # The unigram of span corruption is fitted on a part of the training split only.
+        counted = self._baselines and not isinstance(self._objective, SpanCorruption)
+        return breakdown(
+            tokens,
+            self._tokenizer,
+            training_counts=self._baselines.unigram.counts if self._baselines and counted else None,
+            stream=stream if isinstance(stream, TokenStream) else None,
+            text=text,
+        )
 
     def scored(self, split: str, stream: Stream) -> tuple[dict[str, Any], TokenScores]:
         """Return the numbers that are sums over tokens, and the score of each token."""

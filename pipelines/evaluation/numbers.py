@@ -55,6 +55,20 @@ NUMBERS = {
         "Expected gap between confidence and accuracy of the first-ranked token, over 15 equal bins of confidence.",
         4,
     ),
+    "temperature": Number(
+        "best temperature",
+        "The temperature T from 0.05 to 20 at which softmax(logits / T) has the lowest cross-entropy, on up to 4,096 "
+        "scored positions. Above 1 the model is overconfident, below 1 underconfident.",
+        3,
+    ),
+    "temperature_gain_bits": Number(
+        "gain of the best temperature, bits per token",
+        "Cross-entropy at temperature 1 minus that at the best temperature, at the same positions.",
+        5,
+    ),
+    "temperature_tokens": Number(
+        "positions of the best temperature", "Scored positions, drawn with seed 0, in the search of the temperature.", 0
+    ),
     "kl_unigram_bits": Number(
         "divergence of the mean prediction, bits",
         "KL divergence of the mean prediction from the token frequencies of the split.",
@@ -121,7 +135,7 @@ NUMBERS = {
     "dtype": Number("dtype", "Number format of activations and matrix products."),
 }
 # Entries of a split that are not a single number.
-NOT_NUMBERS = ("curves", "compressors", "examples", "bleu_signature", "intervals", "difference")
+NOT_NUMBERS = ("curves", "compressors", "examples", "bleu_signature", "intervals", "difference", "breakdown")
 COMPRESSED = Number(
     "compressor, bits per byte",
     'Compressed size of the same text. "Given the training text" is the growth of the compressed training text after '

@@ -14,6 +14,7 @@ from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.ngrams import Baselines, BaselineScores
+from pipelines.evaluation.temperature import HiddenSample
 from pipelines.evaluation.token_scores import TokenScores, joined, scores_of
 from pipelines.evaluation.windows import Windows, windows_per_batch
 from pipelines.training.batch import hidden_states
@@ -49,12 +50,14 @@ def score(
     baseline_scores = BaselineScores(baselines) if baselines else None
     divergence_sums = [0.0, 0.0, 0.0]
     tokens: list[TokenScores] = []
+    sample = HiddenSample()
     done = 0
     for each in windows:
         batch = each.batch
         rows, columns = np.nonzero(each.scored)
         hidden = hidden_states(model, batch, device, each.scored)
         other_hidden = hidden_states(other, batch, device, each.scored) if other else None
+        sample.add(hidden, torch.from_numpy(batch.targets[rows, columns]).to(device))
         chunks: tuple[list[torch.Tensor], ...] = ([], [], [])
         for start in range(0, len(rows), LOGIT_ROWS):
             part = slice(start, start + LOGIT_ROWS)
@@ -78,7 +81,7 @@ def score(
             baseline_scores.update(each.previous[rows, columns], batch.targets[rows, columns])
         done += len(rows)
         bar.update(done)
-    numbers = predictions.result() | (baseline_scores.result() if baseline_scores else {})
+    numbers = predictions.result() | (baseline_scores.result() if baseline_scores else {}) | sample.numbers(model)
     if other is not None:
         scored = max(1, numbers["tokens"])
         numbers |= {name: total / scored for name, total in zip(DIVERGENCES, divergence_sums, strict=True)}

@@ -1,0 +1,213 @@
+"""The loss of a split by groups of tokens: where the bits go.
+
+Each breakdown is a list of rows whose shares of all bits add up to 1.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lm.analysis.metrics import bits
+from pipelines.dataset.reader import TokenStream
+from pipelines.evaluation.documents import StreamText
+from pipelines.evaluation.token_scores import TokenScores
+from tokenizer import Tokenizer
+
+Rows = list[dict[str, Any]]
+CLASSES = (
+    "word start",
+    "word inside",
+    "number",
+    "punctuation",
+    "white space",
+    "non-Latin letters",
+    "part of a character",
+    "special token",
+)
+WORD, INSIDE, NUMBER, PUNCTUATION, SPACE, NON_LATIN, PART, SPECIAL = range(len(CLASSES))
+LENGTHS = (0, 1, 2, 3, 4, 5, 7, 9, 13)
+DECILES = ("most frequent tenth", *(f"tenth {i} of 10" for i in range(2, 10)), "rarest tenth", "never in training")
+RANKED = 10
+EXCERPT_TOKENS, EXCERPT_CHARACTERS = 32, 60
+
+
+def breakdown(
+    scores: TokenScores,
+    tokenizer: Tokenizer,
+    *,
+    training_counts: np.ndarray | None = None,
+    stream: TokenStream | None = None,
+    text: StreamText | None = None,
+) -> dict[str, Rows]:
+    """Return the entry `breakdown` of a split.
+
+    The keys are `position` in the window, `class` of the token, its `length` in bytes; `frequency` if
+    `training_counts` (V,) are given; and `document` for the tokens of a stream and for pairs. A row has `name`,
+    `tokens`, `bytes`, `bits_per_token`, `bits_per_byte` (None without bytes) and `share`, the share of all bits.
+    """
+    lengths = np.asarray(tokenizer.token_byte_lengths)
+    group = _Groups(scores.nats, lengths[scores.targets])
+    powers = np.log2(scores.columns + 1).astype(np.int64)
+    found = {
+        "position": group.rows(powers, _ranges(2 ** np.arange(int(powers.max()) + 1))),
+        "class": group.rows(token_classes(scores.targets, scores.previous, tokenizer), CLASSES),
+        "length": group.rows(
+            np.searchsorted(LENGTHS, lengths[scores.targets], side="right") - 1,
+            ["0 bytes", *(f"{name} byte{'s' * (name != '1')}" for name in _ranges(LENGTHS[1:]))],
+        ),
+    }
+    if training_counts is not None:
+        found["frequency"] = group.rows(frequency_deciles(training_counts)[scores.targets], DECILES)
+    if text is None:
+        pairs = scores.windows
+        found["document"] = ranked(group.rows(pairs, [f"pair {i + 1}" for i in range(int(pairs.max()) + 1)]))
+    elif stream is not None and scores.indices[0] >= 0:
+        named = _document_rows(group, scores, text)
+        found["document"] = ranked(named)
+        for row in found["document"]:
+            if "place" in row:
+                row["text"] = _excerpt(row.pop("place"), stream, text, tokenizer)
+    return found
+
+
+class _Groups:
+    """Sums of nats, tokens and bytes by group."""
+
+    def __init__(self, nats: np.ndarray, sizes: np.ndarray) -> None:
+        self.nats, self.sizes = nats, sizes
+
+    def rows(self, groups: np.ndarray, names: Sequence[str]) -> Rows:
+        """Return a row for each group with tokens; `groups` (N,) are indices of `names`."""
+        count = len(names)
+        tokens = np.bincount(groups, minlength=count)
+        nats, sizes = (np.bincount(groups, each, minlength=count) for each in (self.nats, self.sizes))
+        return [
+            row_of(names[i], int(tokens[i]), int(sizes[i]), float(nats[i]), self.nats.sum())
+            for i in np.flatnonzero(tokens).tolist()
+        ]
+
+
+def row_of(name: str, tokens: int, size: int, nats: float, total: float) -> dict[str, Any]:
+    """Return a row of a breakdown, whose tokens have `nats` of the `total` of the split."""
+    return {
+        "name": name,
+        "tokens": tokens,
+        "bytes": size,
+        "bits_per_token": bits(nats / tokens),
+        "bits_per_byte": bits(nats / size) if size else None,
+        "share": nats / total if total else 0.0,
+    }
+
+
+def ranked(rows: Rows) -> Rows:
+    """Return the rows from the easiest to the hardest document; between the tens at both ends, one row of all others.
+
+    The measure is bits per byte, or bits per token of documents without bytes.
+    """
+
+    def cost(row: dict[str, Any]) -> float:
+        found: float = row["bits_per_token"] if row["bits_per_byte"] is None else row["bits_per_byte"]
+        return found
+
+    rows = sorted(rows, key=cost)
+    between = rows[RANKED:-RANKED]
+    if not between:
+        return rows
+    tokens, size = (sum(row[key] for row in between) for key in ("tokens", "bytes"))
+    all_bits = sum(row["bits_per_token"] * row["tokens"] for row in between)
+    others = {
+        "name": f"{len(between):,} others",
+        "tokens": tokens,
+        "bytes": size,
+        "bits_per_token": all_bits / tokens,
+        "bits_per_byte": all_bits / size if size else None,
+        "share": sum(row["share"] for row in between),
+    }
+    return [*rows[:RANKED], others, *rows[-RANKED:]]
+
+
+HEADS = ("tokens", "bytes", "bits/token", "bits/byte", "share")
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a row: its name, and the values below HEADS."""
+    name = f"{row['name']}: {row['text']}" if row.get("text") else row["name"]
+    per_byte = "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.3f}"
+    share = f"{row['share']:.1%}"
+    return name, f"{row['tokens']:,}", f"{row['bytes']:,}", f"{row['bits_per_token']:.3f}", per_byte, share
+
+
+def token_classes(targets: np.ndarray, previous: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """Return the index in CLASSES of each of `targets` (N,), which follow the tokens `previous` (N,), -1 for none.
+
+    A token with letters is inside a word if it begins with a letter, and the token before it ends with one.
+    """
+    kinds, begins, ends = _vocabulary_classes(tokenizer)
+    found = kinds[targets]
+    inside = (found == WORD) & begins[targets] & ends[previous] & (previous >= 0)
+    return np.where(inside, INSIDE, found)
+
+
+def _vocabulary_classes(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the class of each token (V,), with WORD for all words, and whether it begins and ends with a letter."""
+    size = tokenizer.vocab_size
+    kinds, begins, ends = np.full(size, SPECIAL), np.zeros(size, bool), np.zeros(size, bool)
+    for token in np.flatnonzero(np.asarray(tokenizer.token_byte_lengths)).tolist():
+        try:
+            text = tokenizer.token_bytes(token).decode()
+        except UnicodeDecodeError:
+            kinds[token] = PART
+            continue
+        kinds[token] = _class_of(text)
+        begins[token], ends[token] = text[0].isalpha(), text[-1].isalpha()
+    return kinds, begins, ends
+
+
+def _class_of(text: str) -> int:
+    letters = [character for character in text if character.isalpha()]
+    if letters:
+        latin = all(c.isascii() or unicodedata.name(c, "").startswith("LATIN") for c in letters)
+        return WORD if latin else NON_LATIN
+    if any(character.isnumeric() for character in text):
+        return NUMBER
+    return SPACE if text.isspace() else PUNCTUATION
+
+
+def frequency_deciles(counts: np.ndarray) -> np.ndarray:
+    """Return the index in DECILES of each token: counts (V,) to (V,) int64.
+
+    Tokens in the order of their counts are cut into tenths of all occurrences; the middle of a token's occurrences
+    decides.
+    """
+    order = np.argsort(-counts, kind="stable")
+    ordered = counts[order]
+    middle = np.cumsum(ordered) - ordered / 2
+    deciles = np.empty(len(counts), np.int64)
+    deciles[order] = np.minimum(middle * 10 / max(1, counts.sum()), 9).astype(np.int64)
+    return np.where(counts == 0, len(DECILES) - 1, deciles)
+
+
+def _ranges(starts: Sequence[int] | np.ndarray) -> list[str]:
+    """Return names of the ranges that begin at `starts`; the last has no end."""
+    ends = [*(int(start) - 1 for start in starts[1:]), None]
+    return [
+        f"{start} or more" if end is None else f"{start}" if end == start else f"{start} to {end}"
+        for start, end in zip(map(int, starts), ends, strict=True)
+    ]
+
+
+def _document_rows(group: _Groups, scores: TokenScores, text: StreamText) -> Rows:
+    """Return a row for each document, with its number from 0 in `place`."""
+    documents = text.document[scores.indices]
+    rows = group.rows(documents, [f"document {i + 1}" for i in range(text.documents)])
+    return [row | {"place": place} for row, place in zip(rows, np.unique(documents).tolist(), strict=True)]
+
+
+def _excerpt(place: int, stream: TokenStream, text: StreamText, tokenizer: Tokenizer) -> str:
+    """Return the beginning of a document in one line."""
+    first, last = np.searchsorted(text.document, [place, place + 1]).tolist()
+    ids = stream.read(first, min(EXCERPT_TOKENS, last - first))
+    ids = ids[np.asarray(tokenizer.token_byte_lengths)[ids] > 0]
+    return " ".join(tokenizer.decode(ids.tolist()).split())[:EXCERPT_CHARACTERS]

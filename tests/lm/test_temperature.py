@@ -1,0 +1,44 @@
+"""The best temperature agrees with scipy, and undoes a known one."""
+
+import math
+
+import pytest
+import scipy.optimize
+import torch
+
+from lm.analysis.temperature import best_temperature
+
+
+def predictions(scale, count=4000, vocab=50):
+    """Return logits that are `scale` times those of the distributions that the targets are drawn from."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(count, vocab, generator=generator) * 2
+    targets = torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+    return logits * scale, targets
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 2.5])
+def test_the_best_temperature_is_scipys_minimum(scale):
+    logits, targets = predictions(scale)
+
+    def loss(log_temperature):
+        return float(torch.nn.functional.cross_entropy(logits.double() / math.exp(log_temperature), targets))
+
+    temperature, gain = best_temperature(lambda: zip(logits.split(999), targets.split(999), strict=True))
+    found = scipy.optimize.minimize_scalar(loss, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9})
+    assert temperature == pytest.approx(math.exp(found.x), rel=1e-3)
+    assert gain == pytest.approx(loss(0) - found.fun, abs=1e-6)
+    assert temperature == pytest.approx(scale, rel=0.05)
+
+
+def test_a_uniform_model_has_the_temperature_1_and_no_gain():
+    targets = torch.arange(8)
+    assert best_temperature(lambda: [(torch.zeros(8, 20), targets)]) == (1.0, 0.0)
+
+
+def test_a_model_that_is_always_right_or_always_wrong_stays_in_the_limits():
+    logits = torch.eye(10) * 8
+    right, gain = best_temperature(lambda: [(logits, torch.arange(10))])
+    assert 0.05 <= right < 1 and gain >= 0
+    wrong, gain = best_temperature(lambda: [(logits, torch.arange(10).roll(1))])
+    assert wrong == pytest.approx(20, rel=0.01) and gain > 0
