@@ -1,7 +1,7 @@
-"""Estimate the time of a training step of GPT-2 124M on one H200, part by part: the table of docs/gpu-step.md.
+"""Write the table of docs/gpu-step.md: the estimated time of a GPT-2 124M training step on one H200, by part.
 
-`python docs/gpu_step.py` writes the table into that page. Nothing here is measured on a GPU. FLOPs and bytes follow
-from the model; the constants below are assumptions.
+`python docs/gpu_step.py` updates the page. Nothing here is measured on a GPU. FLOPs and bytes follow from the model;
+the constants below are assumptions.
 """
 
 from dataclasses import dataclass
@@ -12,30 +12,30 @@ from lm.presets import preset
 
 PAGE = Path(__file__).with_name("gpu-step.md")
 BEGIN, END = "<!-- begin: written by python docs/gpu_step.py -->", "<!-- end -->"
-TOKENS = 64 * 1024  # of a micro-batch
+TOKENS = 64 * 1024  # per micro-batch
 
 # Assumed rates of one H200 in bfloat16, in FLOP/s, for the shapes of this model. The data sheet says 989e12.
-BLOCK_RATE, NARROW_RATE, HEAD_RATE = 620e12, 500e12, 660e12  # NARROW: width x width, too few tiles for 132 cores
+# NARROW_RATE is for width x width products, which have too few tiles for 132 streaming multiprocessors.
+BLOCK_RATE, NARROW_RATE, HEAD_RATE = 620e12, 500e12, 660e12
 FLOAT8_RATE = 1_150e12
-ATTENTION_RATE = {64: 205e12, 128: 285e12}  # by the width of heads; FLOPs counted for the causal half
+ATTENTION_RATE = {64: 205e12, 128: 285e12}  # by head width; FLOPs of the causal half only
 BANDWIDTH = 4.3e12  # bytes/s of a copy
 
-# Bytes for each logit and each token and layer, and seconds for each micro-batch.
-UNFUSED_BYTES, FUSED_BYTES, FLOAT8_BYTES = 38, 12, 15  # torch's operations one by one; compiled; with 8-bit products
-ELEMENTWISE_BYTES = 80e3  # of a token in a layer: norms, activations, residuals, casts, forward and backward
-OPTIMIZER_SECONDS = 4e-3  # AdamW, clipping, casts and the embedding, shared by eight micro-batches
-GAP_SECONDS, QUEUED_GAP_SECONDS = 2.5e-3, 0.5e-3  # the GPU waits for the host
+UNFUSED_BYTES, FUSED_BYTES, FLOAT8_BYTES = 38, 12, 15  # per logit: eager, compiled, compiled with 8-bit products
+ELEMENTWISE_BYTES = 80e3  # per token and layer: norms, activations, residuals, casts; forward and backward
+OPTIMIZER_SECONDS = 4e-3  # per micro-batch, an eighth of a step: AdamW, clipping, casts and the embedding
+GAP_SECONDS, QUEUED_GAP_SECONDS = 2.5e-3, 0.5e-3  # per micro-batch: the GPU waits for the host
 
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What differs between the variants of the code that the table compares."""
+    """Options that distinguish the variants of the code in the table."""
 
     fused_loss: bool = True
     one_product: bool = True
-    """Queries, keys and values from one product."""
+    """Whether one product computes queries, keys and values."""
     queued: bool = True
-    """The host prepares the next batch and queues all work before it waits."""
+    """Whether the host prepares the next batch and queues all work before it waits."""
     float8_head: bool = False
     heads_of_128: bool = False
 
@@ -44,7 +44,7 @@ VARIANTS = {
     "before": Code(fused_loss=False, one_product=False, queued=False),
     "now": Code(),
     "now, `--train.fp8-head`": Code(float8_head=True),
-    "now, both, `--model.head-width 128`": Code(float8_head=True, heads_of_128=True),
+    "now, `--train.fp8-head`, `--model.head-width 128`": Code(float8_head=True, heads_of_128=True),
 }
 
 
@@ -72,7 +72,7 @@ def seconds(config: ModelConfig, code: Code) -> dict[str, float]:
 def table() -> str:
     """Return the table as Markdown."""
     columns = [seconds(preset("gpt2"), code) for code in VARIANTS.values()]
-    rows = [("ms of a micro-batch", *VARIANTS), ("---",) * (1 + len(columns))]
+    rows = [("ms per micro-batch", *VARIANTS), ("---",) * (1 + len(columns))]
     rows += [(part, *(f"{1e3 * column[part]:.1f}" for column in columns)) for part in columns[0]]
     totals = [sum(column.values()) for column in columns]
     rows.append(("sum", *(f"{1e3 * total:.0f}" for total in totals)))
