@@ -12,11 +12,12 @@ difference from the run of `--against`, with its interval and a sentence (`pipel
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import tyro
 
 from pipelines.cli.arguments import Device, Dtype, check_beams, check_length_penalty
+from pipelines.cli.corpus_arguments import ReadingOptions
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.files import distinct_names
@@ -47,6 +48,7 @@ def evaluate(
     dtype: Dtype = "float32",
     explain: bool = False,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    **reading: Unpack[ReadingOptions],
 ) -> Any:
     """Measure runs on held-out text, add the numbers to evaluation.json in each run folder, and return its contents.
 
@@ -73,6 +75,9 @@ def evaluate(
     """
     if not splits:
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
+    if reading and not corpus:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in reading)
+        raise ValueError(f"{named}: for reading a corpus; name one with --corpus, or leave it out")
     if corpus and data:
         raise ValueError("--data and --corpus both name a text to score: give one of them")
     check_beams(beams, "to leave the search out")
@@ -88,6 +93,7 @@ def evaluate(
     options = EvaluationOptions(
         splits=splits,
         corpus=corpus,
+        reading=reading,
         unit=unit,
         stride=stride,
         min_context=min_context,

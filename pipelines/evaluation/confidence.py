@@ -11,6 +11,7 @@ import numpy as np
 
 from lm.analysis.bootstrap import DRAWS, block_length, circular_blocks, interval, resampled_sums
 from lm.analysis.metrics import bits, perplexity
+from pipelines.cli.display import counted
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.token_scores import TokenScores
 
@@ -110,5 +111,5 @@ def described(found: dict[str, Any]) -> str:
         return f"In brackets: 95 % intervals, by a bootstrap over the {found['documents']:,} documents."
     return (
         f"In brackets: 95 % intervals, by a bootstrap over blocks of {found['contexts_per_block']} of the "
-        f"{found['contexts']:,} contexts: {found['documents']} documents are too few to draw from."
+        f"{found['contexts']:,} contexts, because the text has only {counted(found['documents'], 'document')}."
     )

@@ -1,7 +1,7 @@
 """A corpus as the text of an evaluation: encoded in memory with the tokenizer of a run, without a dataset on disk."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,16 +37,27 @@ class CorpusText:
     begin with the name of the corpus. Every token of the text is in the stream, also those after the last whole block.
     """
 
-    def __init__(self, specs: Sequence[str], run: Run, context_length: int, wanted: Sequence[str]) -> None:
-        """Raises ValueError for a corpus without text, and for a wanted split that it lacks."""
-        corpus = open_corpus(list(specs))
+    def __init__(
+        self,
+        specs: Sequence[str],
+        run: Run,
+        context_length: int,
+        wanted: Sequence[str],
+        reading: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`reading` are options of `open_corpus`.
+
+        Raises ValueError for a corpus without text, and for a wanted split that it lacks.
+        """
+        reading = reading or {}
+        corpus = open_corpus(list(specs), **reading)
         if own := corpus.split_rule == "own":
             for split in wanted:
                 if split not in corpus.split_names:
                     raise ValueError(f"{corpus.name} has no split {split!r}; it has {', '.join(corpus.split_names)}")
         else:
             # All documents are in train, in corpus order: so small a fraction of the hashes is none.
-            corpus = open_corpus(list(specs), split="hash:1e-20")
+            corpus = open_corpus(list(specs), split="hash:1e-20", **reading)
         tok = run.tokenizer()
         self.source = ", ".join(specs)
         self.tokenizer_fingerprint = tok.fingerprint

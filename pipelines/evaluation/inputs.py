@@ -1,7 +1,8 @@
 """The inputs of an evaluation: the dataset, objective and windows of a run, and the run to compare it with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
@@ -55,11 +56,11 @@ def _own_dataset(run: Run) -> Path:
     return run.data
 
 
-def corpus_of(run: Run, specs: Sequence[str], splits: Sequence[str]) -> CorpusText:
-    """Return a corpus encoded for a run; ValueError for a run on pairs."""
+def corpus_of(run: Run, specs: Sequence[str], splits: Sequence[str], reading: Mapping[str, Any]) -> CorpusText:
+    """Return a corpus encoded for a run; ValueError for a run on pairs. `reading` are options of `open_corpus`."""
     if run.recipe.objective == "sequence-pairs":
         raise ValueError(f"{run.folder} was trained on pairs, and --corpus names a text: name a dataset with --data")
-    return CorpusText(specs, run, window_of(run), splits)
+    return CorpusText(specs, run, window_of(run), splits, reading)
 
 
 def training_data_of(run: Run) -> Dataset | None:

@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class EvaluationOptions:
 
     splits: tuple[str, ...] = ("validation",)
     corpus: tuple[str, ...] = ()
+    reading: Mapping[str, Any] = field(default_factory=dict)
     unit: str = "byte"
     stride: int | None = None
     min_context: int = 1
@@ -97,7 +98,7 @@ def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, aga
     training: Dataset | None
     splits: Mapping[str, Stream]
     if options.corpus:
-        dataset, training = corpus_of(run, options.corpus, options.splits), training_data_of(run)
+        dataset, training = corpus_of(run, options.corpus, options.splits, options.reading), training_data_of(run)
         splits = {name: split.stream for name, split in dataset.splits.items()}
     else:
         dataset = training = dataset_of(run, data)

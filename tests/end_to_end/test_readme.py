@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = [
     (ROOT / "docs" / name).read_text(encoding="utf-8")
-    for name in ("corpora.md", "models.md", "scoring.md", "entropy.md", "python.md")
+    for name in ("corpora.md", "models.md", "evaluation.md", "scoring.md", "entropy.md", "python.md")
 ]
 TEXT = "\n".join([README, *DOCS])
 COMMANDS = re.findall(r"^bytelm .*$", "\n".join(re.findall(r"```sh\n(.*?)```", TEXT, re.S)), re.M)

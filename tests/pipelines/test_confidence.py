@@ -77,4 +77,4 @@ def test_the_table_shows_intervals_and_says_what_was_drawn(in_process, trained_g
     found = evaluate(trained_gpt)["splits"]["validation"]
     low, high = found["intervals"]["bits_per_byte"]
     assert f"{found['bits_per_byte']:.4f} ({low:.4f} to {high:.4f})" in done.stdout
-    assert "documents are too few to draw from" in done.stdout
+    assert f"contexts, because the text has only {found['intervals']['documents']} documents." in done.stdout

@@ -105,12 +105,19 @@ def test_the_test_split_of_wikitext_2_has_the_published_number_of_tokens(trained
         ({"unit": "word"}, "--unit word counts the words of a corpus: name one with --corpus"),
         ({"corpus": ("x",), "compressors": True}, "--compressors needs a training split"),
         ({"corpus": ("x",), "unit": "word", "min_context": 2}, "leave --min-context out"),
+        ({"suffix": (".md",)}, "--suffix: for reading a corpus; name one with --corpus"),
         ({"corpus": ("x",), "data": "y"}, "--data and --corpus both name a text"),
     ],
 )
 def test_options_that_do_not_fit_a_corpus_are_refused(trained_gpt, options, message):
     with pytest.raises(ValueError, match=message):
         evaluate(trained_gpt, **options)
+
+
+def test_other_files_are_read_by_their_suffix(run, tmp_path):
+    (tmp_path / "notes.md").write_text("some words\n" * 20)
+    numbers = evaluate(run, corpus=(str(tmp_path / "notes.md"),), suffix=(".md",))["splits"]["notes.md"]
+    assert numbers["bytes"] == 220
 
 
 def test_runs_on_pairs_take_no_corpus(trained_translator, corpus):
