@@ -101,8 +101,8 @@ class Stack(Component):
             dropout=self.config.dropout if self.training else 0.0,
         )
 
-    def bias(self, queries: slice, keys: int, dtype: torch.dtype) -> Tensor | None:
-        """Return the bias (1, H, T, S) on scores of queries at these positions and keys at 0 to S - 1, if any."""
+    def bias(self, queries: slice | Tensor, keys: int, dtype: torch.dtype) -> Tensor | None:
+        """Return the bias (1, H, T, S) on scores, if any: queries are at a slice or (T,) int64, keys at 0 to S - 1."""
         return None if self.relative is None else self.relative(queries, keys).to(dtype)
 
     def cross_keys_values(self, hidden: Tensor) -> list[KeysValues]:

@@ -144,7 +144,7 @@ class RelativeBias(Component):
         self.farthest = config.relative_distance
         self.weight = nn.Parameter(torch.empty(config.relative_buckets, config.heads))
 
-    def forward(self, queries: slice, keys: int) -> Tensor:
+    def forward(self, queries: slice | Tensor, keys: int) -> Tensor:
         """Return the bias (1, H, T, S) of queries at these positions and keys at 0 to S - 1."""
         offsets = _offsets(queries, keys, self.weight.device)
         buckets = relative_buckets(offsets, len(self.weight), self.farthest, self.causal)
@@ -186,7 +186,7 @@ class LinearBias(Component):
         super().__init__()
         self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
 
-    def forward(self, queries: slice, keys: int) -> Tensor:
+    def forward(self, queries: slice | Tensor, keys: int) -> Tensor:
         """Return the bias (1, H, T, S) of queries at these positions and keys at 0 to S - 1."""
         distances = _offsets(queries, keys, self.slopes.device).abs()
         return (-self.slopes[:, None, None] * distances).unsqueeze(0)
@@ -210,9 +210,11 @@ def score_bias(config: ModelConfig, causal: bool) -> RelativeBias | LinearBias |
     return RelativeBias(config, causal) if config.positions == "relative" else None
 
 
-def _offsets(queries: slice, keys: int, device: torch.device) -> Tensor:
-    """Return key position - query position, (T, S) int64."""
-    return torch.arange(keys, device=device) - torch.arange(queries.start, queries.stop, device=device).unsqueeze(-1)
+def _offsets(queries: slice | Tensor, keys: int, device: torch.device) -> Tensor:
+    """Return key position - query position, (T, S) int64, of queries at a slice or at (T,) int64."""
+    if isinstance(queries, slice):
+        queries = torch.arange(queries.start, queries.stop, device=device)
+    return torch.arange(keys, device=device) - queries.unsqueeze(-1)
 
 
 def _frequencies(width: int, base: float) -> Tensor:

@@ -1,6 +1,6 @@
 """Generation: continue prompts with a decoder, answer sources with an encoder-decoder, fill masks with an encoder.
 
-Beam search is in `beam`, sampling in `sampling`, windows and caches in `state` and `cache`.
+Beam search is in `beam`, sampling in `sampling`, windows and caches in `state`, `cache` and `static`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from lm.decoding import sampling
 from lm.decoding.cache import CrossAttentionCache
 from lm.decoding.packed import InferenceModel, prepare
 from lm.decoding.state import DecodeState
+from lm.decoding.static import static_cache_pays
 from lm.model import LanguageModel
 
 Sampler = Callable[[Tensor], Tensor]
@@ -35,6 +36,7 @@ def stream(
     allowed: Tensor | None = None,
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
+    static: bool | None = None,
 ) -> Iterator[Tensor]:
     """Yield the next ids (B,) int64 of prompts `ids` (B, T), step by step.
 
@@ -45,6 +47,8 @@ def stream(
     begin with the end of another text. Ids for which `allowed` (V,) bool is False are never chosen; a vocabulary may be
     larger than its tokenizer's.
 
+    `static` chooses between a compiled step with a StaticCache and a KVCache; by default `static_cache_pays` does.
+
     After a stop id a sequence repeats it. The stream ends when all sequences have stopped, or after `max_new_tokens`.
     `DecodeState` describes sequences longer than the context. Raises ValueError for an encoder, an empty prompt,
     padding on the right, and a source that is missing or not wanted.
@@ -52,7 +56,17 @@ def stream(
     check_prompts(model, ids, present)
     model = prepare(model, len(ids))
     cross_cache = encode_source(model, source, source_present)
-    state = DecodeState(model, ids, room=max_new_tokens, present=present, cross_cache=cross_cache, use_cache=use_cache)
+    if static is None:
+        static = static_cache_pays(model.config, ids.device, max_new_tokens)
+    state = DecodeState(
+        model,
+        ids,
+        room=max_new_tokens,
+        present=present,
+        cross_cache=cross_cache,
+        use_cache=use_cache,
+        static=static,
+    )
     return _stream(state, max_new_tokens, sampler, repetition_penalty, allowed, stop_ids)
 
 
@@ -103,6 +117,7 @@ def generate(
     generator: torch.Generator | None = None,
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
+    static: bool | None = None,
 ) -> Tensor:
     """Return the new ids (N,) or (B, N) that continue prompts `ids` (T,) or (B, T) int64.
 
@@ -128,6 +143,7 @@ def generate(
         allowed=allowed,
         stop_ids=stop_ids,
         use_cache=use_cache,
+        static=static,
     )
     steps = list(tokens)
     new = torch.stack(steps, dim=-1) if steps else batch.new_empty(len(batch), 0)

@@ -13,6 +13,7 @@ from torch import Tensor
 from lm.blocks import Attend
 from lm.decoding.cache import CrossAttentionCache, KVCache, column_positions, present_columns
 from lm.decoding.packed import InferenceModel
+from lm.decoding.static import StaticCache
 from lm.masks import Mask
 from lm.positions import Rows
 
@@ -34,8 +35,12 @@ class DecodeState:
         present: Tensor | None = None,
         cross_cache: CrossAttentionCache | None = None,
         use_cache: bool = True,
+        static: bool = False,
     ) -> None:
-        """ids (B, T) int64; `present` (B, T) bool is False at padding; `room`: most tokens that will be appended."""
+        """ids (B, T) int64; `present` (B, T) bool is False at padding; `room`: most tokens that will be appended.
+
+        `static`: whether the cache is a StaticCache.
+        """
         self.model = model
         self.cross_cache = cross_cache
         self.context_length = model.config.context_length
@@ -47,7 +52,8 @@ class DecodeState:
         self.cache: KVCache | None = None
         if use_cache:
             capacity = min(self.window.shape[1] + room, self.context_length)
-            self.cache = KVCache(
+            kind = StaticCache if static else KVCache
+            self.cache = kind(
                 model.stack, len(ids), capacity, dtype=model.dtype, device=ids.device, padding=self.padding
             )
 
@@ -59,6 +65,8 @@ class DecodeState:
     @torch.inference_mode()
     def logits(self) -> Tensor:
         """Return the logits (B, V) after the last token of each sequence."""
+        if isinstance(self.cache, StaticCache) and self.unread.shape[1] == 1:
+            return self.cache.next_logits(self.model, self.unread)
         return self.model.logits(self._read_all() if self.cache is None else self._read_unread(self.cache))
 
     @torch.inference_mode()
