@@ -41,29 +41,29 @@ def score(
 ) -> "TextScore | ChoiceScores":
     """Print how well a run predicts a text: surprisal, entropy and rank of each token, and the text's log-probability.
 
-    A decoder predicts each token from the tokens before it, an encoder from all others (pseudo-log-likelihood), and an
-    encoder-decoder predicts a target from the text. Special tokens spelled in the text are text.
+    A decoder predicts each token from the tokens before it, an encoder from all others (pseudo-log-likelihood). An
+    encoder-decoder predicts a target from the text. Special tokens spelled in the text are scored as ordinary text.
 
-    Returns the scores as arrays: a TextScore, or with choices a ChoiceScores.
+    Returns the scores as arrays: a TextScore, or a ChoiceScores if choices are given.
 
     Args:
         text: Text to score, or source of an encoder-decoder; - reads standard input.
-        file: File to read instead of a text, in UTF-8; - reads standard input.
+        file: UTF-8 file with the text; - reads standard input.
         choices: Continuations of the text to rank by log-probability, as lm-eval ranks multiple choice.
-        target: For an encoder-decoder: text to score given the source.
-        by: What to show: tokens, or words. The probability of a word includes that it ends (Pimentel & Meister 2024);
-            an encoder's is the sum of its tokens.
-        stride: Tokens between two windows of a text that is longer than the context; half a window by default.
-        start: For a decoder: begin with the start token of the run's texts. Without it, the first token is not scored.
+        target: For an encoder-decoder: target to score, given the text as source.
+        by: Unit to show. The probability of a word includes that the word ends (Pimentel & Meister 2024), except for an
+            encoder.
+        stride: Tokens between the starts of two windows, for a text longer than the context; half a window by default.
+        start: For a decoder: begin with the start token from training. Without it, the first token is not scored.
         masking: For an encoder: mask each token alone, or with the later tokens of its word (Kauf & Ivanova 2023).
-        top: Number of the likeliest tokens to show at each position.
+        top: Number of likeliest tokens to show at each position.
         limit: Maximum number of tokens or words to print; 0 prints all.
-        parquet: Parquet file to write the rows to, one per token, word or choice.
+        parquet: Parquet file to write, with one row per token, word or choice.
         as_json: Print all numbers as one JSON object.
     """
     _check(choices, target, by, stride, masking, top, limit)
     if parquet and parquet.is_dir():
-        raise ValueError(f"--parquet is {parquet}, a folder: name a file")
+        raise ValueError(f"--parquet {parquet} is a folder: name a file")
     content, chosen, wanted = _texts(text, file, choices, target)
     if as_json:
         say_on_stderr()
@@ -86,12 +86,12 @@ def score(
 def _check(
     choices: Sequence[str], target: str | None, by: str, stride: int | None, masking: str, top: int, limit: int
 ) -> None:
-    """Raise ValueError for options that no run takes."""
+    """Raise ValueError for options that are wrong for every run."""
     if choices:
         others = {"--target": target is not None, "--by word": by != "token", "--stride": stride is not None}
         others |= {"--masking word": masking != "token"}
         if unused := [option for option, given in others.items() if given]:
-            raise ValueError(f"--choices ranks continuations of the text, without {unused[0]}: leave one out")
+            raise ValueError(f"--choices cannot be combined with {unused[0]}: leave one of them out")
     for option, value in (("--top", top), ("--limit", limit)):
         if value < 0:
             raise ValueError(f"{option} is {value}, but must not be negative")
@@ -100,7 +100,7 @@ def _check(
 def _texts(
     text: str | None, file: Path | None, choices: Sequence[str], target: str | None
 ) -> tuple[str, list[str], str | None]:
-    """Return the text, the choices and the target; ValueError for what is missing, empty or not UTF-8."""
+    """Return the text, the choices and the target. Raises ValueError if one is missing, empty or not UTF-8."""
     if (text is None) == (file is None):
         raise ValueError("give either a text or --file")
     if file is not None:

@@ -1,4 +1,4 @@
-"""Continuations of a text, ranked by their probability, as lm-evaluation-harness scores multiple choice."""
+"""Rank continuations of a text by their probability, as lm-evaluation-harness scores multiple choice."""
 
 import math
 import warnings
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChoiceScores:
-    """The scores of N choices, in their order."""
+    """The scores of N choices, in the order given."""
 
     choices: tuple[str, ...]
     log_probabilities: Array
     """(N,) float64: ln p(choice | text), in nats"""
     tokens: Array
-    """(N,) int64: tokens of the choice; spaces at the end of the text belong to it"""
+    """(N,) int64: number of tokens of each choice, including white space from the end of the text"""
     bytes: Array
-    """(N,) int64: bytes of the choice as it was given"""
+    """(N,) int64: number of bytes of each choice as given"""
     greedy: Array
-    """(N,) bool: whether every token of the choice was the likeliest"""
+    """(N,) bool: whether every token of the choice is the likeliest"""
     ids: list[Array]
-    """The tokens of each choice, int64 (T,)"""
+    """Token ids of each choice, int64 (T,)"""
     predictions: list[Predictions]
-    """Of these tokens"""
+    """Predictions of these tokens"""
 
     @property
     def per_token(self) -> Array:
-        """(N,) float64: ln p / tokens."""
+        """Return ln p / tokens of each choice: (N,) float64."""
         quotient: Array = self.log_probabilities / self.tokens
         return quotient
 
     @property
     def per_byte(self) -> Array:
-        """(N,) float64: ln p / bytes."""
+        """Return ln p / bytes of each choice: (N,) float64."""
         quotient: Array = self.log_probabilities / self.bytes
         return quotient
 
@@ -52,11 +52,11 @@ class ChoiceScores:
 def rank_choices(
     run: "LoadedRun", text: str, choices: Sequence[str], *, start: bool = True, top: int = 0
 ) -> ChoiceScores:
-    """Return ln p(choice | text) of each choice, encoded as lm-evaluation-harness does.
+    """Return ln p(choice | text) of each choice, with text and choices encoded as in lm-evaluation-harness.
 
-    White space at the end of the text moves to the choices. A decoder reads the text's tokens, and the tokens of text
-    and choice together, without as many as the text has. A text that is too long is cut at its beginning, with a
-    warning. An encoder-decoder reads the text as its source; the end token is not scored.
+    White space at the end of the text moves to the choices. For a decoder, text and choice are encoded together; the
+    choice's tokens are those after the first n, with n the tokens of the text alone. A text that is too long is cut at
+    its beginning, with a warning. An encoder-decoder reads the text as its source; the end token is not scored.
 
     Raises ValueError for an encoder, an empty choice, and a choice that is too long.
 
@@ -64,12 +64,12 @@ def rank_choices(
         run: A run that `load_run` returned.
         text: Text before the choices.
         choices: Continuations.
-        start: Whether a decoder reads the start token that the run's texts begin with.
-        top: Number of the likeliest tokens to return of each prediction.
+        start: Whether a decoder first reads the start token from training.
+        top: Number of likeliest tokens to return for each prediction.
     """
     architecture = run.config.model.architecture
     if architecture == "encoder":
-        raise ValueError("--choices needs a model that continues a text, and this run's model is an encoder")
+        raise ValueError("--choices needs a decoder or an encoder-decoder, and this run's model is an encoder")
     check_options(architecture, target=None, stride=None, start=start, masking="token", choices=True)
     if not choices:
         raise ValueError("--choices names no choice: give at least one")
@@ -104,7 +104,7 @@ def _continuations(run: "LoadedRun", context: str, endings: Sequence[str], befor
     tok, length = run.tokenizer, run.config.model.context_length
     read = tok.encode(context, disallowed_special=())
     if not (before or read):
-        raise ValueError("the text is empty, and nothing stands before the choices: give a text")
+        raise ValueError("the text is empty, and no start token precedes the choices: give a text")
     windows: list[Window] = []
     for number, ending in enumerate(endings, 1):
         which = f"choice {number} of {len(endings)}"
@@ -113,17 +113,17 @@ def _continuations(run: "LoadedRun", context: str, endings: Sequence[str], befor
         if not added:
             raise ValueError(f"{which} adds no token to the text: end the text at a word's end")
         if len(added) > length:
-            raise ValueError(f"{which} has {len(added):,} tokens, and the model reads {length:,}")
+            raise ValueError(f"{which} has {len(added):,} tokens, and the model reads at most {length:,}: shorten it")
         if whole[: len(read)] != read:
             warnings.warn(
-                f"{which} joins the text's last token, so its first characters are not "
-                "scored, as in lm-eval: end the text at a word's end",
+                f"the first characters of {which} merge into the last token of the text and are not scored, as in "
+                "lm-eval: end the text at a word's end",
                 stacklevel=3,
             )
         ids = [*before, *read, *added]
         if len(ids) > length + 1:
             warnings.warn(
-                f"the text and {which} have {len(ids):,} tokens, and the model reads "
+                f"the text and {which} have {len(ids):,} tokens, and the model reads at most "
                 f"{length:,}: the beginning of the text was cut off",
                 stacklevel=3,
             )

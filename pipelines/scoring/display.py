@@ -1,4 +1,4 @@
-"""Scores on a terminal: the text with its surprisal in colours and bars, the most surprising tokens, the totals."""
+"""Print scores on a terminal: the text with colours and bars for surprisal, the most surprising tokens, the totals."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -15,7 +15,7 @@ from pipelines.scoring.choices import ChoiceScores
 from pipelines.scoring.texts import TextScore
 from tokenizer import Tokenizer
 
-LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits; the level of a token is the number of them that it reaches
+LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits; a token's level is the number of thresholds that its surprisal reaches
 BARS = " ▁▂▄▆█"
 STYLES = (
     "",
@@ -39,12 +39,12 @@ class Cell(NamedTuple):
 
     @property
     def level(self) -> int:
-        """The index of its colour and bar; -1 if it was not scored."""
+        """Return the index of the cell's colour and bar; -1 if the cell was not scored."""
         return -1 if np.isnan(self.bits) else sum(self.bits >= level for level in LEVELS)
 
 
 def show_text(score: TextScore, tok: Tokenizer, limit: int) -> None:
-    """Print the score of a text, of which the first `limit` tokens or words are shown (0: all)."""
+    """Print the score of a text, with its first `limit` tokens or words (0: all)."""
     cells = _cells(score)
     shown = cells[: limit or None]
     for row in _rows(shown, results.width):
@@ -93,12 +93,12 @@ def _cells(score: TextScore) -> list[Cell]:
 
 
 def _shown(piece: bytes) -> str:
-    """Return visible characters for the bytes of a token, but spaces as spaces."""
+    """Return the bytes of a token as visible characters, with spaces unchanged."""
     return " ".join(visible(part) for part in piece.split(b" "))
 
 
 def _rows(cells: Sequence[Cell], width: int) -> Iterator[list[Cell]]:
-    """Yield rows of cells that fit in `width` columns; a row also ends with a line of the text."""
+    """Yield rows of cells that fit in `width` columns; a line end in the text also ends the row."""
     row: list[Cell] = []
     used = 0
     for cell in cells:
@@ -177,7 +177,7 @@ def _most_surprising_words(score: TextScore, cells: Sequence[Cell]) -> None:
 
 
 def _highest(surprisal: np.ndarray) -> list[int]:
-    """Return the places of the highest values, the highest first, without NaN."""
+    """Return the indices of the highest values without NaN, the highest first."""
     order = (-surprisal).argsort(kind="stable")[:MOST_SURPRISING]  # NaN comes last
     return [place for place in order.tolist() if not np.isnan(surprisal[place])]
 
@@ -204,7 +204,7 @@ def _totals(score: TextScore) -> str:
 
 
 def _reading(score: TextScore, tok: Tokenizer) -> str:
-    """Return how the text was read."""
+    """Return a description of how the model read the text."""
     if score.window is None:
         return "the target and its end token, given the source"
     if score.measure == "pseudo-log-likelihood":

@@ -1,4 +1,4 @@
-"""A model's predictions at the positions of windows, as arrays."""
+"""Compute a model's predictions for the tokens of windows, as arrays."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -14,7 +14,7 @@ from pipelines.cli.display import Bar
 from pipelines.evaluation.windows import windows_per_batch
 from pipelines.scoring.windows import Array, Window
 
-LOGIT_ROWS = 512  # positions whose logits are in memory at once
+LOGIT_ROWS = 512  # maximum number of positions with logits in memory
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Predictions:
     top_log_probabilities: Array
     """(N, K) float64"""
     group_log_probabilities: Array
-    """(N,) float64: ln of the probability that the token is in `group`; NaN without one"""
+    """(N,) float64: ln of the predicted probability of all tokens in `group`; NaN without a group"""
 
     @classmethod
     def unknown(cls, count: int, top: int) -> "Predictions":
-        """Return predictions of `count` tokens with `top` candidates, none of them made yet."""
+        """Return empty predictions of `count` tokens with `top` candidates."""
         nan = np.nan
         return cls(
             np.full(count, nan),
@@ -48,7 +48,7 @@ class Predictions:
         )
 
     def part(self, start: int, end: int) -> "Predictions":
-        """Return the predictions of tokens start to end."""
+        """Return the predictions of the tokens from `start` to `end`, exclusive."""
         return Predictions(*(array[start:end] for array in vars(self).values()))
 
 
@@ -63,19 +63,19 @@ def predict(
     group: Array | None = None,
     total: int = 0,
 ) -> Predictions:
-    """Return the predictions that windows make of `count` tokens.
+    """Return the predictions of `count` tokens from the windows that contain them.
 
-    A shorter window is padded on the right, which only causal models allow. Raises ValueError for logits that are not
-    finite.
+    Shorter windows of a batch are padded on the right, which is correct only for causal models. Raises ValueError if
+    logits are not finite.
 
     Args:
         model: The model, in evaluation mode.
         windows: Windows of the text.
-        count: Tokens of the result.
-        top: Number of the likeliest tokens to return of each prediction.
-        source: Ids that an encoder-decoder reads.
-        group: (V,) bool: tokens whose total probability is wanted.
-        total: Number of windows; more than one batch of windows shows progress.
+        count: Number of tokens of the result.
+        top: Number of likeliest tokens to return for each prediction.
+        source: Ids of the source of an encoder-decoder.
+        group: (V,) bool: tokens whose total probability to return.
+        total: Number of windows, for the progress bar; one batch of windows shows none.
     """
     made = Predictions.unknown(count, min(top, model.config.vocab_size))
     chosen = None if group is None else torch.from_numpy(np.flatnonzero(group)).to(model.embedding.weight.device)
@@ -108,7 +108,7 @@ def _predict_batch(
         part = slice(start, start + LOGIT_ROWS)
         logits = model.logits(hidden[part]).float()
         found = token_scores(logits, targets[part], made.top_ids.shape[1])
-        if bool(found.log_probabilities.isnan().any()):  # so is a whole row if one of its logits is not finite
+        if bool(found.log_probabilities.isnan().any()):  # one logit that is not finite makes its whole row NaN
             raise ValueError("the model's logits are not finite: its training diverged, choose an earlier --checkpoint")
         at = places[part]
         for name, values in found._asdict().items():

@@ -1,4 +1,4 @@
-"""Scores as Arrow tables, for JSON and Parquet. Tokens that were not scored have nulls."""
+"""Convert scores to Arrow tables, for JSON and Parquet. Tokens that were not scored have nulls."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from tokenizer import Tokenizer
 
 
 def totals_of(score: TextScore) -> dict[str, Any]:
-    """Return the totals of a text, and how it was read."""
+    """Return the totals of a text, its start ids, and the window and stride in tokens."""
     return {
         "measure": score.measure,
         "tokens": score.tokens,
@@ -56,7 +56,7 @@ def word_table(score: TextScore) -> pa.Table:
 
 
 def choice_table(scores: ChoiceScores) -> pa.Table:
-    """Return one row for each choice, in nats, in the given order."""
+    """Return one row for each choice in the order given, with log-probabilities in nats."""
     return pa.table(
         {
             "choice": pa.array(scores.choices, pa.string()),
@@ -71,13 +71,13 @@ def choice_table(scores: ChoiceScores) -> pa.Table:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of a table for JSON; bytes are lists of numbers."""
+    """Return the rows of a table for JSON, with bytes as lists of numbers."""
     rows: list[dict[str, Any]] = table.to_pylist()
     return [{name: list(v) if isinstance(v, bytes) else v for name, v in row.items()} for row in rows]
 
 
 def write_parquet(path: Path, table: pa.Table, totals: dict[str, Any]) -> None:
-    """Replace `path` by a Parquet file of the table; its schema's metadata has the totals as JSON, named bytelm."""
+    """Replace `path` with a Parquet file of the table. The metadata key `bytelm` of the schema has `totals` as JSON."""
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def _texts(pieces: list[bytes]) -> pa.Array:
 
 
 def _bytes_of(tok: Tokenizer, token: int) -> bytes:
-    """Return the bytes of a candidate; none for an id that the tokenizer does not use."""
+    """Return the bytes of a candidate; empty for an id that the tokenizer does not use."""
     try:
         return tok.token_bytes(token)
     except ValueError:

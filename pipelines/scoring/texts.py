@@ -1,4 +1,4 @@
-"""The score of a text: ln p of its tokens under a run's model, with what the model predicted instead."""
+"""Score a text: ln p of each token under a run's model, with the model's likeliest tokens."""
 
 import math
 from collections.abc import Set
@@ -24,70 +24,70 @@ Masking = Literal["token", "word"]
 
 @dataclass(frozen=True)
 class TextScore:
-    """The scores of a text's T tokens."""
+    """The scores of the T tokens of a text."""
 
     measure: Literal["log-likelihood", "pseudo-log-likelihood"]
-    """A decoder or encoder-decoder predicts each token from those before it, an encoder from all others."""
+    """A decoder or encoder-decoder predicts each token from the tokens before it, an encoder from all others."""
     ids: Array
     """(T,) int64"""
     pieces: list[bytes]
-    """Bytes of each token; of a special token, its spelling"""
+    """Bytes of each token; the spelling of a special token"""
     byte_lengths: Array
     """(T,) int64; 0 for special tokens"""
     predictions: Predictions
-    """Of the T tokens"""
+    """Predictions of the T tokens"""
     words: Words | None
-    """If wanted"""
+    """Words of the text; None if the caller did not ask for them"""
     before: tuple[int, ...]
     """Start ids that a decoder reads before the text"""
     window: int | None
-    """Tokens that the model reads at once; None for an encoder-decoder"""
+    """Tokens in a window; None for an encoder-decoder"""
     stride: int | None
-    """Tokens between two windows"""
+    """Tokens between the starts of two windows; None for an encoder-decoder"""
 
     @property
     def scored(self) -> Array:
-        """(T,) bool: whether the token was predicted. The first one is not if a decoder reads nothing before it."""
+        """Return whether each token was predicted: (T,) bool. A decoder without a start token skips the first token."""
         return self.predictions.ranks > 0
 
     @property
     def tokens(self) -> int:
-        """Number of scored tokens."""
+        """Return the number of scored tokens."""
         return int(self.scored.sum())
 
     @property
     def bytes(self) -> int:
-        """Bytes of the scored tokens."""
+        """Return the number of bytes of the scored tokens."""
         return int(self.byte_lengths[self.scored].sum())
 
     @property
     def log_probability(self) -> float:
-        """ln p of the scored tokens, in nats."""
+        """Return ln p of the scored tokens, in nats."""
         return math.fsum(self.predictions.log_probabilities[self.scored])
 
     @property
     def log_probability_bits(self) -> float:
-        """log2 p of the scored tokens."""
+        """Return log2 p of the scored tokens, in bits."""
         return bits(self.log_probability)
 
     @property
     def perplexity(self) -> float | None:
-        """exp of the mean surprisal in nats; None if nothing was scored. Of an encoder, the pseudo-perplexity."""
+        """Return exp of the mean surprisal in nats; None if nothing was scored. For an encoder: pseudo-perplexity."""
         return perplexity(-self.log_probability / self.tokens) if self.tokens else None
 
     @property
     def bits_per_byte(self) -> float | None:
-        """-log2 p / bytes; None for an encoder, whose pseudo-log-likelihood is no code length."""
+        """Return -log2 p / bytes; None for an encoder, because a pseudo-log-likelihood is not a code length."""
         return None if self.measure == "pseudo-log-likelihood" else bits_per_byte(-self.log_probability, self.bytes)
 
     @property
     def surprisal_bits(self) -> Array:
-        """(T,) float64: -log2 p of each token."""
+        """Return -log2 p of each token: (T,) float64."""
         return -self.predictions.log_probabilities / NATS_PER_BIT
 
     @property
     def entropy_bits(self) -> Array:
-        """(T,) float64: entropy of each prediction."""
+        """Return the entropy of each prediction in bits: (T,) float64."""
         return self.predictions.entropies / NATS_PER_BIT
 
 
@@ -102,23 +102,22 @@ def score_text(
     top: int = 5,
     words: bool = False,
 ) -> TextScore:
-    """Return the scores of a text's tokens. Spellings of special tokens in the text are text.
+    """Return the scores of the tokens of a text. Special tokens spelled in the text are ordinary text.
 
-    A decoder scores ln p(token | tokens before), an encoder the pseudo-log-likelihood (Salazar et al. 2020): ln p of
-    each token when it alone is masked. An encoder-decoder scores the target given the text and ends with the end token;
-    sentinels in both are those of span corruption.
+    A decoder scores ln p(token | tokens before). An encoder scores the pseudo-log-likelihood (Salazar et al. 2020): ln
+    p of each token when only this token is masked. An encoder-decoder scores the target and its end token, given the
+    text as source. The sentinels of span corruption are read as special tokens in source and target.
 
     Raises ValueError for an empty text, for options that the architecture lacks, and for a target that is too long.
 
     Args:
         run: A run that `load_run` returned.
         text: Text to score; source of an encoder-decoder.
-        target: Text that an encoder-decoder writes.
-        stride: Tokens between two windows of a long text; half a window by default.
-        start: Whether a decoder reads the start token that the run's texts begin with. Without one, the first token is
-            not scored.
+        target: Target of an encoder-decoder.
+        stride: Tokens between the starts of two windows of a long text; half a window by default.
+        start: Whether a decoder first reads the start token from training. Without it, the first token is not scored.
         masking: For an encoder: "word" also masks the later tokens of the token's word (Kauf & Ivanova 2023).
-        top: Number of the likeliest tokens to return of each prediction.
+        top: Number of likeliest tokens to return for each prediction.
         words: Whether to return the probabilities of words as well.
     """
     architecture = run.config.model.architecture
@@ -140,13 +139,15 @@ def check_options(
     if architecture == "encoder-decoder" and target is None and not choices:
         raise ValueError("the run's model is an encoder-decoder: give the target to score with --target")
     if architecture != "encoder-decoder" and target is not None:
-        raise ValueError(f"--target is for an encoder-decoder, and this run's model is of architecture {architecture}")
+        raise ValueError(
+            f"--target needs an encoder-decoder, and this run's architecture is {architecture}: leave it out"
+        )
     if architecture != "decoder" and not start:
-        raise ValueError(f"--no-start is for a decoder, and this run's model is of architecture {architecture}")
+        raise ValueError(f"--no-start needs a decoder, and this run's architecture is {architecture}: leave it out")
     if architecture != "encoder" and masking != "token":
-        raise ValueError(f"--masking is for an encoder, and this run's model is of architecture {architecture}")
+        raise ValueError(f"--masking needs an encoder, and this run's architecture is {architecture}: leave it out")
     if architecture == "encoder-decoder" and stride is not None:
-        raise ValueError("--stride is for long texts, and an encoder-decoder reads source and target at once")
+        raise ValueError("--stride is for windows, and an encoder-decoder reads source and target whole: leave it out")
 
 
 def _decoder_score(run: "LoadedRun", text: str, stride: int | None, start: bool, top: int, words: bool) -> TextScore:
@@ -155,7 +156,7 @@ def _decoder_score(run: "LoadedRun", text: str, stride: int | None, start: bool,
     before = run.around.before if start else ()
     own = text_tokens(run, text)
     count = len(own)
-    # The prediction after the text says whether its last word ends there. Its target does not matter.
+    # One more prediction after the text gives the probability that the last word ends. Its target does not matter.
     ids = np.concatenate((np.array(before, np.int64), own, np.zeros(int(words), np.int64)))
     made = predict(
         run.model,
@@ -199,18 +200,20 @@ def _target_score(run: "LoadedRun", text: str, target: str, top: int, words: boo
     window = target_window(run, ids, "--target with its end token")
     group = _word_beginnings(run) if words else None
     made = predict(run.model, [window], len(ids), top=top, source=source, group=group)
-    borders = np.append(made.group_log_probabilities, np.nan) if words else None  # after the end token it is certain
+    # A word is certain to end after the end token, so the last border is never read.
+    borders = np.append(made.group_log_probabilities, np.nan) if words else None
     return _result(run, ids, made, words, borders)
 
 
 def target_window(run: "LoadedRun", ids: Array, name: str) -> Window:
     """Return the window in which an encoder-decoder predicts the target `ids` (N,).
 
-    Raises ValueError, with the target's name, if the target is longer than the context.
+    Raises ValueError if the target is longer than the context; the message calls it `name`.
     """
     config = run.config.model
     if len(ids) > config.context_length and config.positions not in ("relative", "none"):
-        raise ValueError(f"{name} has {len(ids):,} tokens, and the model writes {config.context_length:,}: shorten it")
+        most = config.context_length
+        raise ValueError(f"{name} has {len(ids):,} tokens, and the model writes at most {most:,}: shorten it")
     assert run.around.start is not None  # source_ids requires it
     columns = np.arange(len(ids))
     return Window(np.append(np.int64(run.around.start), ids[:-1]), columns, ids, columns)

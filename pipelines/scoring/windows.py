@@ -1,4 +1,4 @@
-"""The windows in which a model reads a text, and the predictions that count in each."""
+"""Cut a text into the windows that a model reads, and choose the predictions to use from each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,22 +10,23 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Window:
-    """The ids that a model reads at once, and its P predictions that count."""
+    """The ids that a model reads at once, and the P predictions to use."""
 
     inputs: Array
     """(L,) int64"""
     columns: Array
-    """(P,) positions of the predictions among the inputs"""
+    """(P,) int64: position of each prediction among the inputs"""
     targets: Array
-    """(P,) int64: the token at each of them"""
+    """(P,) int64: id of the token to predict at each position"""
     places: Array
-    """(P,) index of each prediction in the result"""
+    """(P,) int64: index of each prediction in the result"""
 
 
 def decoder_windows(ids: Array, first: int, length: int, stride: int) -> Iterator[Window]:
-    """Yield windows of `length` tokens, `stride` apart, that predict ids (N,) from index `first` on.
+    """Yield windows of `length` tokens, `stride` apart, that predict `ids` (N,) from index `first` on.
 
-    Each token is predicted in the first window that can. Places count from `first`. Nothing predicts index 0.
+    Each token is predicted in the first window that can predict it. Index 0 has no prediction. `Window.places` counts
+    from `first`.
     """
     begin, done = 0, 0  # `done`: index of the last target of earlier windows
     while True:
@@ -41,21 +42,21 @@ def decoder_windows(ids: Array, first: int, length: int, stride: int) -> Iterato
 def encoder_windows(
     ids: Array, masked_to: Array, *, first: int, mask: int, last: int, length: int, stride: int
 ) -> Iterator[Window]:
-    """Yield one window for each of the tokens `ids` (N,), in which this token is masked.
+    """Yield one window for each token of `ids` (N,), with this token masked.
 
     Args:
-        ids: The text's tokens.
-        masked_to: (N,) index of the first token after the masked ones: its own index + 1 masks the token alone.
+        ids: Token ids of the text.
+        masked_to: (N,) end of the masked tokens, exclusive: token t masks t to masked_to[t]; t + 1 masks t alone.
         first: Id before the tokens of a window, <|cls|>.
         mask: Id of <|mask|>.
         last: Id after the tokens of a window, <|sep|>.
-        length: Tokens of the text that a window holds. A longer text has several windows, `stride` apart, and the last
-            one ends with the text. A token is read in the window whose centre is nearest.
+        length: Tokens of the text in a window. A longer text has several windows, `stride` apart, and the last one ends
+            with the text. Each token uses the window with the nearest centre.
         stride: Tokens between the starts of two windows.
     """
     end = max(0, len(ids) - length)
     starts = np.append(np.arange(0, end, stride), end)
-    # Between two centres, which are (length - 1) / 2 behind the starts.
+    # The midpoints between two centres. A centre is (length - 1) / 2 tokens after the start of its window.
     borders = (starts[:-1] + starts[1:] + length - 1) // 2
     for token, window in enumerate(np.searchsorted(borders, np.arange(len(ids)))):
         begin = int(starts[window])

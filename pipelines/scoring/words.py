@@ -1,13 +1,13 @@
-"""Probabilities of words from those of their tokens.
+"""Compute the probabilities of words from the probabilities of their tokens.
 
-Tokens begin with the space before a word, so only the token after a word shows that the word has ended. A product of
-the probabilities of a word's tokens leaves that out, and counts the end of the word before. The corrected probability
-of Pimentel & Meister (2024, "How to compute the probability of a word") is
+The space before a word belongs to its first token, so only the token after a word shows that the word has ended. The
+product of the probabilities of a word's tokens leaves out this end, and includes the end of the previous word. Pimentel
+& Meister (2024, "How to compute the probability of a word") correct it:
 
     p(word | context) = p(tokens | context) * p(a word ends here | context, tokens) / p(a word ends here | context)
 
-A word ends where the next token begins with white space or is special. After white space or a special token, and at the
-start of the text, a new word is certain. Tokens of white space alone count as words of their own.
+A word ends where the next token begins with white space or is special. A new word certainly begins at the start of the
+text, after white space and after a special token. Tokens that are only white space count as words.
 """
 
 from collections.abc import Sequence
@@ -23,22 +23,22 @@ WHITE_SPACE = b" \t\n\v\f\r"
 
 @dataclass(frozen=True)
 class Words:
-    """W words of a text: stretches of tokens."""
+    """The W words of a text, each a range of tokens."""
 
     starts: Array
     """(W,) int64: index of the first token"""
     ends: Array
     """(W,) int64: index after the last token"""
     log_probabilities: Array
-    """(W,) float64: ln p, corrected for a decoder's predictions; NaN if a token was not scored"""
+    """(W,) float64: ln p, corrected except for an encoder; NaN if a token was not scored"""
     token_sums: Array
-    """(W,) float64: the sum of ln p of the tokens"""
+    """(W,) float64: sum of ln p of the tokens"""
 
 
 def certain_borders(pieces: Sequence[bytes], special: Array) -> Array:
-    """Return (T + 1,) bool: whether a word is certain to begin before token t, and after the last, whatever follows.
+    """Return whether a new word certainly begins at each token, and after the last one: (T + 1,) bool.
 
-    `pieces` are the bytes of the T tokens; `special` (T,) bool.
+    `pieces` are the bytes of the T tokens; `special` (T,) bool marks special tokens.
     """
     after = [ends_word or piece[-1:] in WHITE_SPACE for piece, ends_word in zip(pieces, special, strict=True)]
     return np.array([True, *after])
@@ -51,13 +51,13 @@ def word_starts(pieces: Sequence[bytes], special: Array) -> Array:
 
 
 def ends_of_words(pieces: Sequence[bytes], special: Array) -> Array:
-    """Return (T,) int64: the index after the last token of each token's word."""
+    """Return the end of each token's word, as the index after its last token: (T,) int64."""
     edges = np.append(word_starts(pieces, special), len(pieces))
     return edges[np.searchsorted(edges, np.arange(len(pieces)), side="right")]
 
 
 def word_beginnings(tok: Tokenizer, entries: int, stops: Sequence[int]) -> Array:
-    """Return (entries,) bool: whether a token ends the word before it; `entries` is the model's vocabulary size."""
+    """Return whether each token ends the word before it: (entries,) bool. `entries` is the model's vocabulary size."""
     found = np.zeros(entries, bool)
     for token in np.flatnonzero(tok.token_byte_lengths > 0).tolist():
         found[token] = tok.token_bytes(token)[:1] in WHITE_SPACE
@@ -68,8 +68,8 @@ def word_beginnings(tok: Tokenizer, entries: int, stops: Sequence[int]) -> Array
 def words_of(pieces: Sequence[bytes], special: Array, log_probabilities: Array, borders: Array | None) -> Words:
     """Return the words of T tokens with ln p `log_probabilities` (T,).
 
-    `borders` (T + 1,) is ln of the probability that a word ends before token t, and after the last. Without it, as for
-    an encoder, a word has the sum of its tokens.
+    `borders` (T + 1,) is ln of the probability that a word ends before each token, and after the last one. Without
+    borders, as for an encoder, the ln p of a word is the sum over its tokens.
     """
     starts = word_starts(pieces, special)
     ends = np.append(starts[1:], len(pieces))

@@ -22,7 +22,7 @@ NATS = math.log(2.0)
 
 @pytest.fixture(scope="module")
 def exported(peers, tmp_path_factory):
-    """Return get(kind), which returns a loaded run and its model and tokenizer as `transformers` opens the export."""
+    """Return get(kind): it returns a loaded run, and its export opened by `transformers` as a model and a tokenizer."""
     transformers = pytest.importorskip("transformers")
 
     def get(kind):
@@ -70,7 +70,7 @@ def test_a_decoders_scores_are_those_of_transformers(kind, start, exported):
 
 
 @pytest.mark.parametrize("stride", [None, 1, 5, 34])
-def test_a_long_text_is_read_in_windows_each_token_in_the_first_that_predicts_it(stride, exported):
+def test_each_token_of_a_long_text_is_scored_in_the_first_window_that_predicts_it(stride, exported):
     run, peer, tok = exported("gpt2")
     ids = tok(LONG)["input_ids"]
     length, step = run.config.model.context_length, stride or 17
@@ -85,7 +85,7 @@ def test_a_long_text_is_read_in_windows_each_token_in_the_first_that_predicts_it
 
 
 def masked_rows(peer, tok, run, ids, masked_to, starts):
-    """Return the logits (N, V) of each token when it and the next up to masked_to are masked."""
+    """Return the logits (N, V) of each token, with the tokens from it to `masked_to` masked."""
     special, length = run.around.special, run.config.model.context_length - 2
     rows = []
     for token, end in enumerate(masked_to):
@@ -112,7 +112,7 @@ def test_an_encoders_scores_are_pseudo_log_likelihoods_of_transformers(masking, 
 
 
 @pytest.mark.parametrize("masking", ["token", "word"])
-def test_an_encoder_reads_each_token_of_a_long_text_in_the_window_around_it(masking, exported):
+def test_an_encoder_scores_each_token_of_a_long_text_in_the_window_with_the_nearest_centre(masking, exported):
     run, peer, tok = exported("bert")
     ids = tok(LONG, add_special_tokens=False)["input_ids"]
     starts = [*range(0, len(ids) - 32, 10), len(ids) - 32]
@@ -136,7 +136,7 @@ def test_an_encoder_decoders_scores_are_those_of_transformers(exported):
 
 
 def test_a_text_of_the_validation_split_has_the_loss_of_evaluate(trained_gpt, dataset_folder):
-    """The stream of the split is <|endoftext|> and a document, again and again: the first document is one text."""
+    """The stream of the split repeats <|endoftext|> and a document. The first document is the text."""
     run = bytelm.load_run(trained_gpt, device="cpu")
     from pipelines.dataset.reader import TokenDataset
 
@@ -154,8 +154,8 @@ def test_a_text_of_the_validation_split_has_the_loss_of_evaluate(trained_gpt, da
     np.testing.assert_allclose(-score.predictions.log_probabilities, torch.cat(expected), atol=1e-4)
 
 
-def test_probabilities_of_words_multiply_to_that_of_the_text_and_its_end(trained_gpt):
-    """A word that is followed by no other is certain to end with the probability that it ends there."""
+def test_word_probabilities_multiply_to_the_probability_of_the_text_and_its_end(trained_gpt):
+    """Only the last word adds the probability that it ends: the others cancel."""
     run = bytelm.load_run(trained_gpt, device="cpu")
     for text in ("import os", "import os\n", "for path in folder:\n    print(path)", " a", "x"):
         score = bytelm.score_text(run, text, words=True)
@@ -179,7 +179,7 @@ def test_probabilities_of_words_multiply_to_that_of_the_text_and_its_end(trained
 
 
 def test_word_probabilities_sum_to_one_over_all_words_of_a_small_language():
-    """Tokens are bytes: a word of the letters a and b goes on or ends, and nothing is counted twice."""
+    """Tokens are bytes: after each letter a or b, the word continues or ends, and nothing counts twice."""
     from pipelines.scoring.words import words_of
 
     # p(a) = 0.3, p(b) = 0.2, p(space) = 0.5 at every place, whatever came before.
@@ -248,7 +248,7 @@ def test_choices_after_no_text_follow_the_start_token(trained_gpt):
     ranked = bytelm.rank_choices(run, "", ["import os", "x"])
     for choice, value in zip(ranked.choices, ranked.log_probabilities, strict=True):
         assert value == pytest.approx(bytelm.score_text(run, choice).log_probability, abs=1e-4)
-    with pytest.raises(ValueError, match="the text is empty, and nothing stands before the choices"):
+    with pytest.raises(ValueError, match="the text is empty, and no start token precedes the choices"):
         bytelm.rank_choices(run, "", ["x"], start=False)
 
 
@@ -258,7 +258,7 @@ def test_a_choice_that_joins_the_last_token_is_scored_as_lm_eval_does_with_a_war
     token = max((piece for piece in pieces if piece.isalpha()), key=len)
     with pytest.raises(ValueError, match="choice 2 of 2 adds no token to the text: end the text at a word's end"):
         bytelm.rank_choices(run, token[:-1], [" x", token[-1]])
-    with pytest.warns(UserWarning, match="choice 1 of 1 joins the text's last token"):
+    with pytest.warns(UserWarning, match="first characters of choice 1 of 1 merge into the last token"):
         bytelm.rank_choices(run, token[:-1], [token[-1] + " os, sys"])
 
 
@@ -374,19 +374,25 @@ def test_hostile_texts_are_data_and_do_not_reach_the_terminal(text, in_process, 
         ([], "give either a text or --file"),
         (["x", "--file", "empty"], "give either a text or --file"),
         (["x", "--choices", "a", ""], "choice 2 of 2 is empty: give at least one character, or leave it out"),
-        (["x", "--choices", "a", "--target", "b"], "--choices ranks continuations of the text, without --target"),
-        (["x", "--choices", "a", "--by", "word"], "without --by word"),
-        (["x", "--choices", "a", "--stride", "4"], "without --stride"),
-        (["x", "--choices", "a", "--masking", "word"], "without --masking word"),
-        (["", "--no-start", "--choices", "a"], "nothing stands before the choices"),
-        (["x", "--choices", " word" * 100], "tokens, and the model reads 32"),
-        (["x", "--target", "b"], "--target is for an encoder-decoder, and this run's model is of architecture decoder"),
-        (["x", "--masking", "word"], "--masking is for an encoder, and this run's model is of architecture decoder"),
+        (["x", "--choices", "a", "--target", "b"], "--choices cannot be combined with --target: leave one of them out"),
+        (["x", "--choices", "a", "--by", "word"], "combined with --by word"),
+        (["x", "--choices", "a", "--stride", "4"], "combined with --stride"),
+        (["x", "--choices", "a", "--masking", "word"], "combined with --masking word"),
+        (["", "--no-start", "--choices", "a"], "no start token precedes the choices"),
+        (["x", "--choices", " word" * 100], "tokens, and the model reads at most 32: shorten it"),
+        (
+            ["x", "--target", "b"],
+            "--target needs an encoder-decoder, and this run's architecture is decoder: leave it out",
+        ),
+        (
+            ["x", "--masking", "word"],
+            "--masking needs an encoder, and this run's architecture is decoder: leave it out",
+        ),
         (["x", "--stride", "0"], "--stride is 0, but must be from 1 to the window of 32 tokens"),
         (["x", "--stride", "33"], "--stride is 33, but must be from 1 to the window of 32 tokens"),
         (["x", "--top", "-1"], "--top is -1, but must not be negative"),
         (["x", "--limit", "-1"], "--limit is -1, but must not be negative"),
-        (["x", "--parquet", "."], "--parquet is ., a folder: name a file"),
+        (["x", "--parquet", "."], "--parquet . is a folder: name a file"),
     ],
 )
 def test_mistakes_are_one_clear_sentence(arguments, words, in_process, trained_gpt, tmp_path):
@@ -399,17 +405,17 @@ def test_mistakes_are_one_clear_sentence(arguments, words, in_process, trained_g
 @pytest.mark.parametrize(
     ("fixture", "arguments", "words"),
     [
-        ("trained_bert", ["x", "--no-start"], "--no-start is for a decoder"),
-        ("trained_bert", ["x", "--choices", "a"], "--choices needs a model that continues a text"),
-        ("trained_bert", ["x", "--target", "a"], "--target is for an encoder-decoder"),
+        ("trained_bert", ["x", "--no-start"], "--no-start needs a decoder"),
+        ("trained_bert", ["x", "--choices", "a"], "--choices needs a decoder or an encoder-decoder"),
+        ("trained_bert", ["x", "--target", "a"], "--target needs an encoder-decoder"),
         ("trained_bert", ["x", "--stride", "33"], "from 1 to the window of 32 tokens"),
         ("trained_t5", ["x"], "the run's model is an encoder-decoder: give the target to score with --target"),
         ("trained_t5", ["x", "--target", ""], "the target is empty"),
-        ("trained_t5", ["x", "--target", "a", "--stride", "2"], "--stride is for long texts"),
-        ("trained_t5", ["x", "--target", "a", "--no-start"], "--no-start is for a decoder"),
-        ("trained_t5", ["x", "--choices", "a", "--no-start"], "--no-start is for a decoder"),
+        ("trained_t5", ["x", "--target", "a", "--stride", "2"], "--stride is for windows"),
+        ("trained_t5", ["x", "--target", "a", "--no-start"], "--no-start needs a decoder"),
+        ("trained_t5", ["x", "--choices", "a", "--no-start"], "--no-start needs a decoder"),
         ("trained_t5", ["", "--choices", "a"], "the text is empty: give the source of the choices"),
-        ("trained_translator", ["x", "--target", "Zahl " * 90], "the model writes 32: shorten it"),
+        ("trained_translator", ["x", "--target", "Zahl " * 90], "the model writes at most 32: shorten it"),
     ],
 )
 def test_options_of_other_architectures_are_refused(fixture, arguments, words, in_process, request):
