@@ -138,8 +138,8 @@ class Stack(Component):
 
         Blocks fill the context; prompts, pairs and texts to classify have all lengths.
         """
-        if self.config.architecture == "encoder-decoder" or self.relative is not None:
-            return False
+        if self.config.architecture == "encoder-decoder" or self.relative is not None or torch.compiler.is_exporting():
+            return False  # an exporter would take the context length for the only one
         unmasked = mask.segments is None and mask.present is None and not 0 < mask.window < length
         return unmasked and length == self.config.context_length
 

@@ -52,13 +52,18 @@ def activation_bytes(config: ModelConfig, dtype: torch.dtype, length: int | None
     """Estimate the bytes that autograd saves in the forward pass of one sequence.
 
     The sequence has `length` tokens, by default the context length; an encoder-decoder also reads a source of that
-    length. The estimate runs the blocks uncompiled, with a fused attention that saves queries, keys, values, its output
-    and one number per query. A masked model predicts the share `SELECTED` of the positions. Compiled code saves less;
-    dropout and other attention backends save more.
+    length. The estimate runs the blocks uncompiled, as on a GPU: with one product for queries, keys and values, and a
+    fused attention that saves them, its output and one number per query. A masked model predicts the share `SELECTED`
+    of the positions. Compiled code saves less; dropout and other attention backends save more.
     """
     length = config.context_length if length is None else length
     model = meta_model(config).to(dtype).eval()  # weights in `dtype`: no casts that autograd would save
     model.compute_dtype = dtype
+    return _saved_bytes(model, 2, length) - _saved_bytes(model, 1, length)  # copies of weights are saved once
+
+
+def _saved_bytes(model: LanguageModel, batch: int, length: int) -> int:
+    """Return the bytes that autograd saves for `batch` sequences, parameters excluded."""
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     saved: dict[int, Tensor] = {}  # by storage: views of a tensor count once
 
@@ -69,8 +74,8 @@ def activation_bytes(config: ModelConfig, dtype: torch.dtype, length: int | None
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-        predicted = model.head(_read_on_meta(model, torch.zeros(1, length, dtype=torch.int64, device="meta")))
-    loss = predicted.numel() * dtype.itemsize  # the loss saves only the gradient of its rows
+        predicted = model.head(_read_on_meta(model, torch.zeros(batch, length, dtype=torch.int64, device="meta")))
+    loss = predicted.numel() * predicted.dtype.itemsize  # the loss saves only the gradient of its rows
     return loss + sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
