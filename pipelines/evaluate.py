@@ -1,4 +1,4 @@
-"""`bytelm evaluate`: the numbers that people quote about a trained model.
+"""`bytelm evaluate`: measure trained models on held-out text.
 
 `pipelines.evaluation.numbers` defines the numbers of a split, `pipelines.run.evaluation_file` the layout of
 evaluation.json. `bits_per_byte` is null for masked models and span corruption, whose loss is not a code length. A run
@@ -56,22 +56,21 @@ def evaluate(
 
     Args:
         data: Folder of a dataset; default: the dataset that the run was trained on.
-        corpus: Names of corpora, files, folders or globs to score without a dataset: the splits of a corpus with own
-            splits, otherwise all documents.
-        unit: Report, beside bits per byte, the perplexity per word of --corpus: word.
-        against: Folder of a run to compare with, on the same documents: the difference, its 95 % interval and, if both
-            runs have the same tokenizer and objective, the divergence. Other tokenizers are compared per byte.
+        corpus: Names of corpora, files, folders or globs to score instead of a dataset. A corpus with its own splits is
+            scored by --splits, any other as a whole.
+        unit: Unit of text: word adds the perplexity per word of --corpus.
+        against: Folder of a run to compare with on the same documents: the difference with its 95 % interval. Runs with
+            the same tokenizer also get the divergence; others are compared in bits per byte.
         splits: Splits of the dataset or corpus to score.
-        stride: Tokens between two windows; default: the window, so that every block has fresh context.
-        min_context: Least tokens of context of a scored position.
-        beams: For pairs: hypotheses that beam search for BLEU keeps; 0 leaves the search out.
-        length_penalty: For pairs: power of a target's length that divides its log-probability.
-        compressors: Whether to compress the same text with xz and zstd: minutes for a large corpus.
-        breakdown: Whether to print where the bits go: by position, kind, length and training frequency of the token,
-            and by document.
-        checkpoint: The newest, the best (lowest validation loss), or the number of a step.
-        explain: Whether to print the definition of each number.
-        as_json: Whether to print evaluation.json, one line per run, instead of a table.
+        stride: Tokens between the starts of two windows; default: the window, so that windows do not overlap.
+        min_context: Minimum number of context tokens of a scored position.
+        beams: For pairs: width of the beam search for BLEU; 0 leaves the search out.
+        length_penalty: For pairs: beam search divides log-probabilities by the length to this power.
+        compressors: Compress the same text with xz and zstd, which takes minutes for a large corpus.
+        breakdown: Print the loss by position, class, length and training frequency of the token, and by document.
+        checkpoint: Checkpoint of the run: newest, best (lowest validation loss), or the number of a step.
+        explain: Print the definition of each number.
+        as_json: Print evaluation.json, one line per run, instead of a table.
     """
     if not splits:
         raise ValueError("--splits names no split: leave it out, or name some, such as validation test")

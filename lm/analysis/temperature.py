@@ -1,4 +1,4 @@
-"""The temperature that calibrates a model best (Guo et al. 2017, section 4.2)."""
+"""Find the temperature that calibrates a model best (Guo et al. 2017, section 4.2)."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,14 +10,14 @@ LOWEST, HIGHEST = 0.05, 20.0
 STEPS = 30
 
 Chunks = Callable[[], Iterable[tuple[Tensor, Tensor]]]
-"""Returns the same pairs of logits (N, V) and targets (N,) int64 at every call"""
+"""Function that returns the same pairs of logits (N, V) and targets (N,) int64 at every call"""
 
 
 def best_temperature(chunks: Chunks) -> tuple[float, float]:
     """Return (T, gain): the T that minimises the mean of -ln softmax(logits / T)[target], and its gain.
 
-    The gain is the mean loss at T = 1 minus that at the best T, in nats per token. The loss is convex in 1 / T, so
-    Newton's method inside a bracket finds its minimum; T is from 0.05 to 20. Logits that are all equal give (1, 0).
+    The gain is the mean loss at T = 1 minus the mean loss at the best T, in nats per token. The loss is convex in
+    1 / T: Newton's method inside a bracket finds its minimum for T from 0.05 to 20. Equal logits give (1, 0).
     """
     low, high, inverse = 1 / HIGHEST, 1 / LOWEST, 1.0
     start, slope, curvature = _loss(chunks, inverse)
@@ -36,7 +36,7 @@ def best_temperature(chunks: Chunks) -> tuple[float, float]:
 
 @torch.no_grad()
 def _loss(chunks: Chunks, inverse: float) -> tuple[float, float, float]:
-    """Return the mean loss at the temperature 1 / `inverse`, and its first and second derivative by `inverse`."""
+    """Return the mean loss at temperature 1 / `inverse`, and its first two derivatives with respect to `inverse`."""
     sums, count = torch.zeros(3, dtype=torch.float64), 0
     for logits, targets in chunks():
         z = logits.float() - logits.float().amax(dim=-1, keepdim=True)

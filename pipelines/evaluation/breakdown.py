@@ -90,7 +90,7 @@ class _Groups:
 
 
 def row_of(name: str, tokens: int, size: int, nats: float, total: float) -> dict[str, Any]:
-    """Return a row of a breakdown, whose tokens have `nats` of the `total` of the split."""
+    """Return a row of a breakdown for tokens with `nats`, out of the `total` nats of the split."""
     return {
         "name": name,
         "tokens": tokens,
@@ -102,9 +102,9 @@ def row_of(name: str, tokens: int, size: int, nats: float, total: float) -> dict
 
 
 def ranked(rows: Rows) -> Rows:
-    """Return the rows from the easiest to the hardest document; between the tens at both ends, one row of all others.
+    """Return the rows of the ten easiest documents, one row for all others, and the rows of the ten hardest.
 
-    The measure is bits per byte, or bits per token of documents without bytes.
+    The measure is bits per byte, or bits per token for documents without bytes.
     """
 
     def cost(row: dict[str, Any]) -> float:
@@ -140,9 +140,9 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def token_classes(targets: np.ndarray, previous: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """Return the index in CLASSES of each of `targets` (N,), which follow the tokens `previous` (N,), -1 for none.
+    """Return the index in CLASSES of each of `targets` (N,). `previous` (N,) are the tokens before them, -1 for none.
 
-    A token with letters is inside a word if it begins with a letter, and the token before it ends with one.
+    A token with letters is inside a word if it begins with a letter and the token before it ends with a letter.
     """
     kinds, begins, ends = _vocabulary_classes(tokenizer)
     found = kinds[targets]
@@ -151,7 +151,10 @@ def token_classes(targets: np.ndarray, previous: np.ndarray, tokenizer: Tokenize
 
 
 def _vocabulary_classes(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the class of each token (V,), with WORD for all words, and whether it begins and ends with a letter."""
+    """Return the class of each token, and whether it begins and ends with a letter: (V,) each.
+
+    Tokens with Latin letters have the class WORD, because INSIDE depends on the token before.
+    """
     size = tokenizer.vocab_size
     kinds, begins, ends = np.full(size, SPECIAL), np.zeros(size, bool), np.zeros(size, bool)
     for token in np.flatnonzero(np.asarray(tokenizer.token_byte_lengths)).tolist():
@@ -178,8 +181,8 @@ def _class_of(text: str) -> int:
 def frequency_deciles(counts: np.ndarray) -> np.ndarray:
     """Return the index in DECILES of each token: counts (V,) to (V,) int64.
 
-    Tokens in the order of their counts are cut into tenths of all occurrences; the middle of a token's occurrences
-    decides.
+    Sorted by count, each tenth of the tokens has a tenth of all occurrences. A token belongs to the tenth that contains
+    the middle of its occurrences.
     """
     order = np.argsort(-counts, kind="stable")
     ordered = counts[order]

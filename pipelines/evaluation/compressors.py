@@ -37,10 +37,10 @@ def _compressed(compressor: Any, text: bytes, progress: Progress) -> int:
 
 
 def ppm_sizes(text: bytes, sizes: Sequence[int], progress: Progress = lambda done: None) -> list[int]:
-    """Return the size in bytes after PPMd (variant H) of each prefix of a text: of its first `sizes` bytes, ascending.
+    """Return the compressed size in bytes of each prefix of a text, by PPMd (variant H).
 
-    One pass serves all prefixes, since the code of a prefix is a prefix of the code. Needs `pyppmd`. `progress` is
-    called with the bytes done so far.
+    `sizes` are the lengths of the prefixes in bytes, ascending. One pass serves all prefixes, because the code of a
+    prefix is a prefix of the code. Needs `pyppmd`. `progress` is called with the bytes done so far.
     """
     import pyppmd
 

@@ -1,4 +1,4 @@
-"""95 % intervals of the numbers of a split, by a bootstrap over its documents (see `lm.analysis.bootstrap`).
+"""Compute 95 % intervals of the numbers of a split, by a bootstrap over its documents (see `lm.analysis.bootstrap`).
 
 Below 30 documents the text is cut into segments of one context, and blocks of consecutive segments are drawn.
 """
@@ -21,14 +21,14 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Sampling:
-    """The units that the bootstrap draws: documents, or segments of one context in blocks."""
+    """The units that the bootstrap draws: documents, or blocks of segments. A segment has the size of one context."""
 
     unit: np.ndarray
     """int (N,): number of the unit of each scored token"""
     units: int
     documents: int
     block: int | None
-    """segments of a block; None if units are documents"""
+    """segments per block; None if units are documents"""
 
     def drawn(self, *columns: np.ndarray) -> np.ndarray:
         """Return the sums of `columns`, each (N,), over each of DRAWS samples: (DRAWS, columns) float64."""
@@ -51,7 +51,7 @@ class Sampling:
 
 
 def drawn(sums: np.ndarray, block: int | None) -> np.ndarray:
-    """Return the sums over each sample: of units (U, K), or of blocks of `block` consecutive units, to (DRAWS, K)."""
+    """Return the sums of each sample: (U, K) to (DRAWS, K). A sample draws units, or blocks of `block` units."""
     if block is None:
         return resampled_sums(sums, draws=DRAWS, seed=SEED)
     return resampled_sums(circular_blocks(sums, block), picks=math.ceil(len(sums) / block), draws=DRAWS, seed=SEED)
@@ -85,7 +85,7 @@ def _segments(segments: np.ndarray, documents: int) -> Sampling | None:
 
 
 def intervals(scores: TokenScores, sampling: Sampling | None, byte_lengths: np.ndarray | None) -> dict[str, Any] | None:
-    """Return the entry `intervals` of a split: [low, high] of each number, and how they were found.
+    """Return the entry `intervals` of a split: [low, high] of each number, and a description of the samples.
 
     `byte_lengths` (V,) is None for models without bits per byte. None if the split has fewer than two units.
     """

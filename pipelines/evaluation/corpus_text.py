@@ -1,4 +1,4 @@
-"""A corpus as the text of an evaluation: encoded in memory with the tokenizer of a run, without a dataset on disk."""
+"""Encode a corpus in memory with the tokenizer of a run, to evaluate it without a dataset on disk."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ class CorpusSplit:
     stream: TokenStream
     recorded: RecordedDocuments
     words: int
-    """texts between white space"""
+    """number of texts between white space"""
     line_ends: int
 
 
@@ -105,9 +105,9 @@ def _documents(column: pa.Array) -> Iterator[memoryview]:
 
 
 def separator_of(run: Run, tok: Tokenizer) -> int | None:
-    """Return the id that began documents in the training of a run, None if none did.
+    """Return the token id that began each document in training, or None if there was none.
 
-    An imported decoder reads the end of a document before the next one, as in training.
+    An imported decoder reads the end token of a document before the next document, as in training.
     """
     ids = text_ids(run, tok)
     if ids.before:

@@ -1,4 +1,4 @@
-"""The paired difference of two runs on the same documents, with its 95 % interval and a sentence."""
+"""Compute the paired difference of two runs on the same documents, its 95 % interval, and a sentence about it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +30,9 @@ class ScoredText:
 
 
 def difference(scores: TokenScores, sampling: Sampling | None, byte_lengths: np.ndarray | None) -> dict[str, Any]:
-    """Return the difference of two runs with one tokenizer, from the gaps of `scores` (see `_entry`).
+    """Return the difference of two runs with the same tokenizer, from `scores.gaps`. See `_entry` for the fields.
 
-    `byte_lengths` (V,) is None for models without bits per byte, whose unit is bits per token.
+    `byte_lengths` (V,) is None for models without bits per byte: their unit is bits per token.
     """
     sizes = np.ones(len(scores.gaps)) if byte_lengths is None else byte_lengths[scores.targets]
     unit = "bits per token" if byte_lengths is None else "bits per byte"
@@ -44,17 +44,17 @@ def difference(scores: TokenScores, sampling: Sampling | None, byte_lengths: np.
 
 
 def difference_per_byte(ours: ScoredText, theirs: ScoredText, window: int) -> dict[str, Any]:
-    """Return the difference in bits per byte of two runs whose tokenizers differ (see `_entry`).
+    """Return the difference in bits per byte of two runs with different tokenizers. See `_entry` for the fields.
 
-    Documents are paired by the hash of their bytes. A document that the end of a dataset cuts counts as far as both
-    datasets have it. `window` is the context of our run in tokens. Raises ValueError if no document is in both.
+    Documents are paired by the hash of their bytes. If a dataset ends within a document, only the bytes that both
+    datasets have count. `window` is the context of our run in tokens. Raises ValueError if no document is in both.
     """
     places = {key: place for place, key in enumerate(theirs.keys)}
     pairs = np.array([(place, places[key]) for place, key in enumerate(ours.keys) if key in places], np.int64)
     if not len(pairs):
         raise ValueError(
             "no document is in both datasets, so the runs cannot be compared: build both from the same corpus with "
-            "bytelm build-dataset (datasets of earlier versions record no document that their end cuts)"
+            "bytelm build-dataset (a dataset of an earlier version has no record of its cut last document)"
         )
     sizes = np.stack([np.diff(each.text.document_starts)[pairs[:, i]] for i, each in enumerate((ours, theirs))])
     common = sizes.min(axis=0)
@@ -81,9 +81,10 @@ def difference_per_byte(ours: ScoredText, theirs: ScoredText, window: int) -> di
 def _sums_of_pairs(
     each: ScoredText, documents: np.ndarray, common: np.ndarray, segment: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nats and bytes of each unit: of the paired `documents` (P,), or of segments of their joined text.
+    """Return the nats and the bytes of each unit, each (units,) float64.
 
-    Only the first `common` (P,) bytes of a document count.
+    A unit is one of the paired `documents` (P,), or a segment of their joined text. Only the first `common` (P,) bytes
+    of a document count.
     """
     text, indices = each.text, each.scores.indices
     number = np.full(text.documents, -1)
@@ -102,7 +103,7 @@ def _sums_of_pairs(
 
 
 def _entry(unit: str, nats: float, samples: np.ndarray | None, documents: int | None) -> dict[str, Any]:
-    """Return the entry `difference` of a split: run minus other, below 0 if the run is better.
+    """Return the entry `difference` of a split: run minus other, negative if the run is better.
 
     Its fields are `unit`, `value`, `low`, `high` (both None for a text that is too short) and `documents`.
     """

@@ -1,4 +1,4 @@
-"""The documents of a stream of tokens, and its bytes."""
+"""Find the documents and bytes of a stream of tokens."""
 
 import hashlib
 from collections import Counter
@@ -11,7 +11,7 @@ from pipelines.dataset.reader import TokenStream
 from tokenizer import Tokenizer
 
 Key = tuple[bytes, int]
-"""SHA-256 of a document, and how many equal documents precede it"""
+"""SHA-256 of a document, and the number of equal documents before it"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class StreamText:
 
     @property
     def document_starts(self) -> np.ndarray:
-        """Bytes of text before each document, and at the end those of the stream: int64 (documents + 1,)."""
+        """Return the bytes of text before each document, and of the whole stream: int64 (documents + 1,)."""
         first = np.searchsorted(self.document, np.arange(self.documents))
         return np.append(self.start[first], self.size)
 
@@ -36,9 +36,9 @@ class StreamText:
 def text_of_stream(
     stream: TokenStream, tokenizer: Tokenizer, separator: int | None, recorded: RecordedDocuments | None = None
 ) -> StreamText:
-    """Return where documents and bytes of `stream` are.
+    """Return the positions of documents and bytes in `stream`.
 
-    Without separators the sizes in `recorded` tell documents apart; without both the stream is one document.
+    Separators mark the documents, or without them the sizes in `recorded`. Without both, the stream is one document.
     """
     ids = stream.read(0, stream.tokens)
     lengths = np.asarray(tokenizer.token_byte_lengths, np.int64)[ids]

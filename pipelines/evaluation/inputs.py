@@ -59,7 +59,7 @@ def _own_dataset(run: Run) -> Path:
 def corpus_of(run: Run, specs: Sequence[str], splits: Sequence[str], reading: Mapping[str, Any]) -> CorpusText:
     """Return a corpus encoded for a run; ValueError for a run on pairs. `reading` are options of `open_corpus`."""
     if run.recipe.objective == "sequence-pairs":
-        raise ValueError(f"{run.folder} was trained on pairs, and --corpus names a text: name a dataset with --data")
+        raise ValueError(f"{run.folder} was trained on pairs, and --corpus names a text: give a dataset with --data")
     return CorpusText(specs, run, window_of(run), splits, reading)
 
 
@@ -69,7 +69,7 @@ def training_data_of(run: Run) -> Dataset | None:
 
 
 def window_of(run: Run) -> int:
-    """Return the tokens of a stream in one input of a run's model."""
+    """Return the number of tokens of a stream in one input of a run's model."""
     positions = run.recipe.model.context_length
     return positions - 2 if run.recipe.objective == "masked-token" else positions
 
@@ -125,5 +125,5 @@ def check_comparable(other: Run, this: Run) -> None:
 
 
 def has_other_tokenizer(other: Run, this: Run) -> bool:
-    """Whether two runs have different tokenizers."""
+    """Return whether two runs have different tokenizers."""
     return other.tokenizer().fingerprint != this.tokenizer().fingerprint

@@ -123,9 +123,10 @@ def _check_unit(run: Run, options: EvaluationOptions) -> None:
     if not options.corpus:
         raise ValueError("--unit word counts the words of a corpus: name one with --corpus")
     if run.recipe.objective != "next-token":
-        raise ValueError(f"{run.folder} was trained on {run.recipe.objective}, which has no perplexity per word")
+        objective = run.recipe.objective
+        raise ValueError(f"{run.folder} was trained on {objective}, which has no perplexity per word: leave --unit out")
     if options.min_context != 1:
-        raise ValueError("--unit word needs a score for all of the text: leave --min-context out")
+        raise ValueError("--unit word needs a score for every token: leave --min-context out")
 
 
 def measure(plan: Plan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The best temperature of a model, on a sample of the scored positions."""
+"""Find the best temperature of a model, on a sample of the scored positions."""
 
 from collections.abc import Iterator
 
@@ -15,9 +15,9 @@ LOGIT_ROWS = 512
 
 
 class HiddenSample:
-    """A uniform sample of up to POSITIONS positions, drawn with seed 0: their hidden states and targets.
+    """The hidden states and targets of a uniform sample of at most POSITIONS positions, drawn with seed 0.
 
-    Every position draws a key; the positions with the smallest keys are the sample.
+    Each position draws a random key. The sample has the positions with the smallest keys.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class HiddenSample:
             self._prune()
 
     def numbers(self, model: LanguageModel) -> dict[str, float]:
-        """Return the numbers of evaluation.json about the best temperature; at least one position."""
+        """Return the numbers of evaluation.json about the best temperature. Needs at least one position."""
         hidden, targets = self._prune()
 
         def chunks() -> Iterator[tuple[Tensor, Tensor]]:

@@ -39,7 +39,7 @@ def scores_of(
     correct: list[torch.Tensor],
     gaps: list[torch.Tensor],
 ) -> TokenScores:
-    """Return the scores of the positions (rows, columns), each (N,), of `windows`, given in chunks."""
+    """Return the scores of the positions (rows, columns), each (N,), of `windows`. The tensors come in chunks."""
     indices = np.full(len(rows), -1) if windows.indices is None else windows.indices[rows, columns]
     return TokenScores(
         windows.batch.targets[rows, columns].astype(np.int32),
