@@ -80,10 +80,10 @@ class Optimizers:
         for part in self.shares[share]:
             part.step()
 
-    def zero_grad(self) -> None:
-        """Drop all gradients."""
+    def zero_grad(self, keep: bool = False) -> None:
+        """Drop all gradients, or `keep` their memory and fill it with zeros."""
         for part in self.parts:
-            part.zero_grad(set_to_none=True)
+            part.zero_grad(set_to_none=not keep)
 
     def state(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
         """Yield every parameter with its state, whose items may be replaced."""

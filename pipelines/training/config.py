@@ -18,7 +18,8 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 # `tokens` may only grow: the schedules then span the new total.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
-    *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile", "fp8_head"),
+    *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile", "cuda_graphs"),
+    "fp8_head",
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks"),
 )
@@ -103,6 +104,9 @@ class TrainConfig:
     """Compile the model and its loss with torch.compile, which takes up to a minute. It pays on a GPU, on a CPU with
     bfloat16 products (a GPT's step took a fifth less), and for models of many small operations (RMS norms, gated
     MLPs)."""
+    cuda_graphs: bool = False
+    """With compile, launch the model's passes as CUDA graphs, for small models. Not yet tried on a GPU. No effect on
+    other devices, on several devices, or where batches differ in shape: pairs, encoders and growing batches."""
     fp8_head: bool = False
     """Train the output layer with 8-bit products, on a GPU that has them (Hopper, Ada) and in bfloat16. Its effect on
     the loss is not measured yet. Validation is exact."""

@@ -21,6 +21,7 @@ from pipelines.training.batch import Batch
 from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
 from pipelines.training.config import TrainConfig
 from pipelines.training.data import BlockData, Prefetcher, TrainingData
+from pipelines.training.graphs import graphed, own_gradients, uses_graphs
 from pipelines.training.loss import LossFunction, even, largest_micro_batch, summed_loss
 from pipelines.training.machine import Machine, keep_freed_memory, peak_memory_bytes
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
@@ -61,7 +62,12 @@ class Trainer:
         self.run, self.model, self.data, self.config, self.machine = run, model, data, config, machine
         self.parallel = with_threads(parallel, model, config)
         self.batches = Prefetcher(data)
-        forward = self.parallel.wrap(model, config.compile)
+        # Compiled blocks have one shape, so they are compiled once; but a batch that grows has many.
+        self._one_shape = config.compile and isinstance(data, BlockData) and not config.batch_tokens_start
+        every_position = self._one_shape and model.config.architecture != "encoder"
+        device = next(model.parameters()).device
+        self._graphs = uses_graphs(config, device, self.parallel.kind, every_position)
+        forward = graphed(model) if self._graphs else self.parallel.wrap(model, config.compile)
         self.device = next(model.parameters()).device  # where FSDP has moved it
         if self.device.type == "cpu":
             keep_freed_memory()
@@ -83,9 +89,6 @@ class Trainer:
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
         self._may_skip = config.nonfinite == "skip" or self.loss_scale.enabled
-        # Compiled blocks have one shape, so they are compiled once; but a batch that grows has many.
-        self._one_shape = config.compile and isinstance(data, BlockData) and not config.batch_tokens_start
-        every_position = self._one_shape and model.config.architecture != "encoder"
         loss = partial(summed_loss, device=self.device, every_position=every_position)
         self.loss: LossFunction = partial(loss, model, forward, compiled=config.compile)
         self.training_loss = partial(self.loss, label_smoothing=config.label_smoothing, z_loss=config.z_loss)
@@ -188,7 +191,7 @@ class Trainer:
         finite = math.isfinite(loss) and math.isfinite(norm)
         if finite and self._may_skip:
             self._update()
-        self.optimizers.zero_grad()
+        self.optimizers.zero_grad(keep=self._graphs)
         self.at.step += 1
         self.at.tokens += tokens
         self.at.consumed += examples
@@ -208,6 +211,8 @@ class Trainer:
         while the host waits for the loss. If the recipe skips steps, the caller updates, after it has read both.
         `weight`: the sum of the batch's weights over all ranks.
         """
+        if self._graphs:
+            own_gradients(self._parameters)
         batch, scale = self._shaped(batch), self.loss_scale.factor()
         total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, weight, scale)
         self.loss_scale.unscale(self.optimizers)
