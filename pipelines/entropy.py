@@ -1,4 +1,4 @@
-"""`bytelm entropy`: what a text says without a model."""
+"""`bytelm entropy`: measure entropies, mutual information and word frequencies of a text, without a model."""
 
 import json
 from pathlib import Path
@@ -39,15 +39,15 @@ def entropy(
     as_json: AsJson = False,
     **reading: Unpack[ReadingOptions],
 ) -> dict[str, Any]:
-    """Print the entropies, mutual information, entropy rate and word laws of a corpus, and return them.
+    """Print n-gram entropies, mutual information, entropy rate, Zipf's and Heaps' laws of a corpus, and return them.
 
-    All splits of the corpus are read into memory. A synthetic corpus shows the true values beside the estimates.
+    The command reads all splits into memory. For a synthetic corpus it also shows the true values.
 
     Args:
         unit: Symbols to count: bytes, characters, or the tokens of --tokenizer.
-        against: Another corpus, for the divergence from it.
-        sample: Bytes of text for the entropy rate: random whole documents.
-        threads: Threads; all cores by default.
+        against: Corpus to compare with: KL and Jensen-Shannon divergence.
+        sample: Bytes of text for the entropy rate, taken from whole documents in random order.
+        threads: Number of threads; all cores by default.
         out: HTML page to write, with plots and definitions.
         explain: Print the definition of each number.
         as_json: Print all numbers as JSON, and nothing else.
@@ -55,11 +55,13 @@ def entropy(
     if (unit == "tokens") != (tokenizer is not None):
         raise ValueError("--unit tokens and --tokenizer belong together: give both or neither")
     if unit == "characters" and reading.get("invalid") == "bytes":
-        raise ValueError("--invalid bytes keeps text that has no characters: choose --invalid replace or skip")
+        raise ValueError(
+            "--unit characters cannot count bytes that --invalid bytes keeps: choose --invalid replace or skip"
+        )
     if sample < 1:
         raise ValueError(f"--sample is {sample:,}, but must be at least 1 byte")
     if out is not None and out.is_dir():
-        raise ValueError(f"{out} is a folder: name the file to write with --out")
+        raise ValueError(f"--out {out} is a folder: name the file to write")
     from corpora.synthetic import source_from_description
     from pipelines.cli.named_tokenizers import load_tokenizer
     from tokenizer.workers import thread_count
@@ -68,7 +70,7 @@ def entropy(
         say_on_stderr()
     threads = thread_count(threads)
     tok = load_tokenizer(tokenizer, pattern) if tokenizer else None
-    # This rule cuts no document, as the default may if there are few, and keeps their order.
+    # This rule keeps documents whole and in order. The default rule may cut one if there are few.
     sources = [open_corpus(names, split=WHOLE_DOCUMENTS, **reading) for names in (corpus, against) if names]
     known = sources[0].synthetic if unit != "tokens" else None
     with Bar(f"reading {sources[0].name}", None, "B") as bar:
@@ -97,7 +99,7 @@ def entropy(
     else:
         _show(numbers, explain)
     if extras := missing_extras():
-        say(f"{' and '.join(extras.values())} left out: needs {' and '.join(extras)} ({REMEDY})")
+        say(f"left out: {' and '.join(extras.values())}; needs {' and '.join(extras)} ({REMEDY})")
     if out is not None:
         say(f"{out}")
     return numbers
@@ -111,7 +113,7 @@ def _show(numbers: dict[str, Any], explain: bool) -> None:
     if not numbers["mutual_information"]["distances"]:
         answer("mutual information is left out: the documents have too few pairs of symbols")
     if not all(row["reliable"] for row in numbers["ngrams"]):
-        answer("* coverage below 95 %: unreliable, too low")
+        answer("* coverage below 95 %: entropies are unreliable and too low")
     if explain:
         for name, definition in DEFINITIONS.items():
             answer(f"\n{name}\n  {definition}")

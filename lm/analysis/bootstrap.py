@@ -1,9 +1,9 @@
-"""Confidence intervals of ratios of sums, by a bootstrap over documents. numpy only.
+"""Compute confidence intervals of ratios of sums, by a bootstrap over documents. numpy only.
 
-A quantity such as bits per byte is a ratio of two sums over documents. The bootstrap (Efron 1979) draws as many
-documents as there are, with replacement, and takes the ratio of the drawn sums; the interval is the range of the middle
-95 % of these ratios. The interval of a difference between two models draws the same documents for both. A text of few
-documents is cut into segments, and blocks of consecutive segments are drawn instead (Politis & Romano 1992).
+A quantity such as bits per byte is a ratio of two sums over documents. A sample of the bootstrap (Efron 1979) draws as
+many documents as there are, with replacement, and takes the ratio of their sums. The interval contains the middle 95 %
+of these ratios. For the difference between two models, each sample has the same documents for both. A text of few
+documents is cut into segments, and samples draw blocks of consecutive segments instead (Politis & Romano 1992).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def resampled_sums(sums: np.ndarray, *, picks: int | None = None, draws: int = D
         count = min(rows, draws - first)
         drawn = generator.integers(units, size=(count, picks or units)) + units * np.arange(count)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=count * units).reshape(count, units).astype(np.float64)
-        # One product a column: a matrix product may round equal columns differently.
+        # One product per column: a matrix product may round equal columns differently.
         parts.append(np.stack([counts @ column for column in columns], axis=1))
     return np.concatenate(parts)
 
 
 def block_length(segments: int) -> int:
-    """Return the segments of a block: the cube root of their number, at least 4, at most half of them."""
+    """Return the number of segments in a block: the cube root of `segments`, at least 4 and at most half of them."""
     return max(1, min(max(4, round(math.cbrt(segments))), segments // 2))
 
 

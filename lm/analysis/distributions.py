@@ -1,4 +1,4 @@
-"""Information measures of explicit distributions, as a textbook defines them. numpy only, float64.
+"""Compute information measures of explicit distributions by their textbook definitions. numpy only, float64.
 
 A distribution is an array of probabilities that sum to 1. A joint distribution of X and Y is a matrix (X, Y), rows x.
 Logarithms are to `base`: 2 for bits, e for nats. The convention 0 log 0 = 0 makes outcomes without probability free.
@@ -65,7 +65,7 @@ def _distribution(p: ArrayLike) -> Floats:
     """Return the probabilities as float64. Raises ValueError if they are negative or do not sum to 1."""
     values: Floats = np.asarray(p, dtype=np.float64)
     if not np.all(values >= 0):
-        raise ValueError("a distribution has a probability that is negative or not a number")
+        raise ValueError("a distribution has a probability that is negative or not a number: give values from 0 to 1")
     if not abs(values.sum() - 1) <= SUM_TOLERANCE:
         raise ValueError(f"the probabilities of a distribution sum to {values.sum():.12g}, not 1: divide by the sum")
     return values

@@ -1,4 +1,4 @@
-"""Zipf's and Heaps' laws: how often words occur by rank, and how their number grows with the text."""
+"""Fit Zipf's law (word frequency by rank) and Heaps' law (vocabulary size by text length)."""
 
 import math
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ Array = np.ndarray[Any, Any]
 class Zipf:
     """The maximum-likelihood fit p(r) = r^-s / sum of r^-s of the frequency of the word of rank r, r = 1 to `ranks`.
 
-    occurrences: of these words;
-    distance: the largest difference of the cumulative distributions of text and fit, from 0 to 1.
+    occurrences: total occurrences of these words;
+    distance: largest difference between the cumulative distributions of text and fit, from 0 to 1.
     """
 
     exponent: float
@@ -41,10 +41,10 @@ class Heaps:
 
 
 def fit_zipf(counts: Array) -> Zipf | None:
-    """Return the fit to the words that occur `LEAST_COUNT` times; None for fewer than `LEAST_RANKS` of them.
+    """Return the fit to the words that occur at least `LEAST_COUNT` times; None for fewer than `LEAST_RANKS` words.
 
-    counts (V,): occurrences of each word. The likelihood of ranks 1 to R with counts c is concave in s, and its maximum
-    has the fit's mean of ln r equal to the text's: found by bisection.
+    counts (V,): occurrences of each word. The log-likelihood is concave in s. At its maximum, fit and text have the
+    same mean of ln r, which bisection finds.
     """
     frequent = np.sort(counts[counts >= LEAST_COUNT])[::-1].astype(np.float64)
     if len(frequent) < LEAST_RANKS:

@@ -1,15 +1,15 @@
-"""The entropy rate of a text from the lengths of its matches with its own past.
+"""Estimate the entropy rate of a text from the lengths of its matches with its own past.
 
-L_i is the length of the shortest string at position i that did not begin before: one more than the longest match with
+L_i is the length of the shortest string at position i that did not begin earlier: one more than the longest match with
 earlier text. For a stationary ergodic source, L_i / log2 i tends to 1 / H, with H the entropy rate in bits per symbol.
 
-The classic estimate is 1 / mean(L_i / log2 i) (Kontoyiannis, Algoet, Suhov & Wyner 1998). Since E[L_i] is close to
-log2(i) / H + a constant, its error falls only as 1 / log i. The slope estimate removes the constant: it is 1 / slope
-of the line through the mean of L over log2 of the length of the past, in half-octave bins from 256 symbols on.
+The classic estimate is 1 / mean(L_i / log2 i) (Kontoyiannis, Algoet, Suhov & Wyner 1998). Because E[L_i] is close to
+log2(i) / H plus a constant, its error falls only as 1 / log i. The slope estimate removes the constant. It fits a line
+to the mean of L against log2 of the length of the past, in half-octave bins from 256 symbols on, and is 1 / slope.
 
 A text of many documents is not stationary: the few symbols with a short past are all in its first document. So short
-pasts are taken all over the text. It is cut into blocks, and each block begins a new past. From a million symbols of
-ten known sources the slope was within 1.2 % of H, the classic estimate within 18 %.
+pasts are taken from the whole text: it is cut into blocks, and each block begins a new past. On a million symbols of
+ten known sources, the slope was within 1.2 % of H and the classic estimate within 18 %.
 """
 
 import math
@@ -21,9 +21,9 @@ import numpy as np
 
 from lm.analysis import text_kernels
 
-FIRST = 256  # length of the shortest past of the slope
+FIRST = 256  # length of the shortest past in the fit of the slope
 LEAST_BINS = 4
-BLOCK_SYMBOLS, MOST_BLOCKS = 1 << 20, 512  # of an octave; longer pasts are those of the whole text
+BLOCK_SYMBOLS, MOST_BLOCKS = 1 << 20, 512  # limits per octave; longer pasts use the text without blocks
 LARGEST = 2**31 - 1  # positions are int32
 
 Array = np.ndarray[Any, Any]
@@ -56,7 +56,10 @@ def previous_match_lengths(text: Array) -> Array:
 
 
 def match_rates(text: Array, sizes: list[int]) -> list[MatchRate]:
-    """Return the estimates for each of `sizes`: from the first symbols of text (N,) uint8, and from pasts up to it."""
+    """Return the estimates for each of `sizes`, for text (N,) uint8.
+
+    The classic estimate reads the first `size` symbols. The slope reads pasts of at most `size` symbols.
+    """
     matches = previous_match_lengths(text)
     bins = _bins(text, matches)
     return [MatchRate(size, _classic(matches[:size]), _slope(bins[bins[:, 0] <= size])) for size in sizes]
@@ -71,7 +74,7 @@ def _classic(matches: Array) -> float | None:
 
 
 def _bins(text: Array, matches: Array) -> Array:
-    """Return the longest past, the mean log2 of the past and the mean match length of half-octave bins, (bins, 3)."""
+    """Return the half-octave bins, (bins, 3): the longest past, the mean log2 of the past, the mean match length."""
     rows = []
     past = FIRST
     while 2 * past <= len(text):
@@ -89,7 +92,7 @@ def _bins(text: Array, matches: Array) -> Array:
 
 
 def _slope(bins: Array) -> float | None:
-    """Return 1 / slope of mean L over log2 of the past; None below `LEAST_BINS` bins, or if matches do not grow."""
+    """Return 1 / slope of mean L against log2 of the past; None below `LEAST_BINS` bins, or if L does not grow."""
     if len(bins) < LEAST_BINS:
         return None
     slope = float(np.polyfit(bins[:, 1], bins[:, 2], 1)[0])

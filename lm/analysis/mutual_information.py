@@ -1,13 +1,13 @@
-"""Mutual information between the symbols of a text at a distance, and its two baselines.
+"""Estimate the mutual information between symbols at a distance, with two baselines.
 
-I(d) = sum p(a, b) log2(p(a, b) / (p(a) p(b))) over the pairs of symbols d apart, never across documents. The plug-in
-value is above 0 even for independent symbols, by about (K - 1)^2 / (2 N ln 2), and less where many cells are rare. The
-baselines measure this bias instead of a formula: the same counts after shuffling the symbols
+I(d) = sum p(a, b) log2(p(a, b) / (p(a) p(b))) over the pairs of symbols at distance d in the same document. The plug-in
+value is above 0 even for independent symbols, by about (K - 1)^2 / (2 N ln 2), and by less if many cells are rare. Two
+baselines measure this bias. They count the same pairs after shuffling the symbols
 
-- over the corpus: what is left is bias;
-- within each document: what is left beyond the bias is that documents differ, not order within them.
+- of the whole corpus: only the bias remains;
+- of each document: the bias and the differences between documents remain, but no order.
 
-Lin and Tegmark (2017) read a slow decay of I(d) as long-range order. The second baseline is what such a reading needs.
+Lin and Tegmark (2017) attribute a slow decay of I(d) to long-range order. The second baseline tests this.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ import numpy as np
 
 from lm.analysis import text_kernels
 
-SYMBOLS = 256  # the most frequent ones and "other" for the rest
+SYMBOLS = 256  # the 255 most frequent symbols, and "other" for the rest
 LARGEST_DISTANCE = 100_000
 DISTANCES = 50
-LEAST_PAIRS, PAIRS_PER_CELL = 10_000, 4  # with fewer, the bias is larger than what it hides
+LEAST_PAIRS, PAIRS_PER_CELL = 10_000, 4  # with fewer pairs, the bias hides the information
 SEED = 0
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +32,8 @@ Array = np.ndarray[Any, Any]
 class MutualInformation:
     """Plug-in mutual information in bits at each distance: of the text, and of the two shuffled texts.
 
-    symbols: number of different symbols, "other" included; `other`: share of the positions that "other" stands for.
+    symbols: number of different symbols, including "other";
+    other: share of the positions whose symbol is "other".
     """
 
     symbols: int
@@ -50,7 +51,7 @@ def log_distances(largest: int, count: int = DISTANCES) -> list[int]:
         return []
     powers = [10**power for power in range(len(str(largest)))]
     wanted = count
-    while True:  # the small distances coincide: ask for more
+    while True:  # small distances coincide after rounding: ask for more
         distances = np.union1d(np.round(np.geomspace(1, largest, wanted)).astype(np.int64), powers)
         if len(distances) >= min(count, largest):
             return [int(distance) for distance in distances]
@@ -67,8 +68,8 @@ def mutual_information(
 ) -> MutualInformation:
     """Return the mutual information at `distances`, by default the `log_distances` with enough pairs.
 
-    ids (N,) unsigned integers, the symbol numbers, the most frequent symbol first; offsets (D + 1,) int64. All symbols
-    from number 255 on count as one, "other", if there are more than 256. The shuffles have a fixed seed.
+    ids (N,) unsigned integers: symbol numbers, 0 for the most frequent symbol. offsets (D + 1,) int64: where documents
+    start. If there are more than 256 symbols, all from number 255 on count as "other". The shuffles have a fixed seed.
     """
     few = ids if ids.dtype == np.uint8 else np.minimum(ids, SYMBOLS - 1).astype(np.uint8)
     symbols = int(few.max(initial=0)) + 1

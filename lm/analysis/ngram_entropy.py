@@ -1,9 +1,9 @@
-"""Block and conditional entropies of the n-grams of a text, n = 1 to 8.
+"""Compute block and conditional entropies of the n-grams of a text, n = 1 to 8.
 
 With c(w) occurrences of the n-gram w among N windows, the plug-in block entropy is H_n = log2 N - sum c log2 c / N. The
-conditional entropy h_n is that of a symbol given the n - 1 before it, over the same N windows. Both are too low where
-most n-grams are rare. Miller and Madow (1955) add (distinct - 1) / (2 N ln 2) to H_n, which mends a part of the bias.
-The coverage 1 - singletons / N is Good's (1953) estimate of the probability of the n-grams seen.
+conditional entropy h_n of a symbol given the n - 1 symbols before it uses the same N windows. Both are too low if most
+n-grams are rare. Miller and Madow (1955) add (distinct - 1) / (2 N ln 2) to H_n, which removes part of the bias. The
+coverage 1 - singletons / N is Good's (1953) estimate of the total probability of the n-grams seen.
 """
 
 import math
@@ -18,7 +18,7 @@ from lm.analysis import text_kernels
 
 LONGEST = 8
 WORD_BITS = 64
-PARTS = 16  # of the windows, sorted one by one: bounds the memory, and gives threads something to do
+PARTS = 16  # parts of the windows, sorted separately: this bounds the memory and occupies all threads
 RELIABLE_COVERAGE = 0.95
 
 Array = np.ndarray[Any, Any]
@@ -58,8 +58,8 @@ def ngram_entropies(
 ) -> list[NgramEntropy]:
     """Return the entropies for n = 1, 2, ... up to `longest`, or up to the longest document.
 
-    ids (N,) unsigned integers, the symbol numbers; offsets (D + 1,) int64, the ends of documents. One sort of windows
-    of `longest` symbols serves every n, since n-grams are their prefixes. Takes about 2 N bytes of memory a thread.
+    ids (N,) unsigned integers: symbol numbers. offsets (D + 1,) int64: where documents start, then N. One sort of
+    windows of `longest` symbols serves every n, because n-grams are their prefixes. Each thread needs about 2 N bytes.
     """
     symbol_counts = np.bincount(ids) if len(ids) else np.zeros(0, dtype=np.int64)
     bits = len(symbol_counts).bit_length()

@@ -1,7 +1,7 @@
-"""Divergences between two texts: of their smoothed unigrams and bigrams, in bits.
+"""Compute divergences between two texts from their smoothed unigrams and bigrams, in bits.
 
-Unigrams have add-one smoothing, and bigrams Witten-Bell smoothing over them (`lm.analysis.baselines`), so that both
-divergences are finite. The divergence of bigrams is that of the joint distributions p(a, b) = p(a) p(b | a).
+Unigrams have add-one smoothing. Bigrams have Witten-Bell smoothing over the unigrams (`lm.analysis.baselines`). So all
+divergences are finite. Bigrams are compared by their joint distributions p(a, b) = p(a) p(b | a).
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ class Divergence:
 
 
 def text_divergences(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Divergence, Divergence]:
-    """Return the divergences of unigrams and of bigrams of two texts (ids, offsets), each with numbers of one alphabet.
+    """Return the divergences of the unigrams and of the bigrams of two texts (ids, offsets) over the same alphabet.
 
-    ids (N,) unsigned integers; offsets (D + 1,) int64. Bigrams are of the 255 most frequent symbols of both texts
-    together and "other", if there are more than 256.
+    ids (N,) unsigned integers; offsets (D + 1,) int64. If there are more than 256 symbols, bigrams keep the 255 most
+    frequent of both texts together and count the rest as "other".
     """
     size = 1 + max(int(ids.max(initial=0)) for ids, _ in (first, second))
     counts = [np.bincount(ids, minlength=size) for ids, _ in (first, second)]

@@ -1,4 +1,4 @@
-"""What a model predicted at each position: the target's probability and rank, the entropy, the likeliest tokens."""
+"""Score predictions: probability and rank of the target, entropy, likeliest tokens."""
 
 from __future__ import annotations
 

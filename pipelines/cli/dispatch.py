@@ -20,7 +20,7 @@ VERBS = {
     "pretrain": "train the model of a recipe on a dataset",
     "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
     "score": "show how well a run predicts a text, token by token, or rank continuations",
-    "entropy": "measure what a text says without a model: entropies, mutual information, word laws",
+    "entropy": "measure a text without a model: entropies, mutual information, Zipf's and Heaps' laws",
     "generate": "continue a prompt, write the target of a source, or fill masks",
     "params": "print the parameters, FLOPs and memory of a model",
     "finetune": "train a classifier from a trained encoder and labelled texts",

@@ -1,4 +1,4 @@
-"""The numbers of `bytelm entropy` as tables, for the terminal and the page."""
+"""Arrange the numbers of `bytelm entropy` in tables, for the terminal and the page."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ NONE = "-"
 
 
 class NumberTable(NamedTuple):
-    """A table: the head of its first column, the heads of the others, and rows of a name and cells."""
+    """A table: the heading of its first column, the other headings, and rows of a name and cells."""
 
     label: str
     heads: list[str]
@@ -45,7 +45,7 @@ def ngram_table(numbers: dict[str, Any]) -> NumberTable:
 
 
 def information_table(numbers: dict[str, Any]) -> NumberTable:
-    """Return a row for some distances, with "order" for what exceeds the text shuffled within documents."""
+    """Return a row for each of SHOWN_DISTANCES; "order" is the text minus the text shuffled within documents."""
     found = numbers["mutual_information"]
     rows = []
     for place, distance in enumerate(found["distances"]):
@@ -73,7 +73,7 @@ def rate_table(numbers: dict[str, Any]) -> NumberTable:
 
 
 def word_table(numbers: dict[str, Any]) -> NumberTable:
-    """Return the number of words and the fits of their laws."""
+    """Return the number and entropy of words, and the fits of Zipf's and Heaps' laws."""
     words = numbers["words"]
     rows = [
         (words["kind"], [f"{words['count']:,}", ""]),
@@ -85,7 +85,7 @@ def word_table(numbers: dict[str, Any]) -> NumberTable:
     rows.append(("Zipf exponent", [f"{zipf['exponent']:.3f}" if zipf else NONE, fit]))
     fit = f"K = {heaps['factor']:.3g}, deviation {100 * heaps['deviation']:.1f} %" if heaps else "too few"
     rows.append(("Heaps exponent", [f"{heaps['exponent']:.3f}" if heaps else NONE, fit]))
-    return NumberTable("words and their laws", ["", "fit"], rows)
+    return NumberTable("word frequencies", ["", "fit"], rows)
 
 
 def divergence_table(numbers: dict[str, Any]) -> NumberTable:

@@ -1,4 +1,4 @@
-"""The symbols of a corpus: its bytes, characters or tokens, numbered from the most frequent one."""
+"""Read the symbols of a corpus: its bytes, characters or tokens, numbered from the most frequent one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +20,15 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolText:
-    """All documents of a corpus, one after the other.
+    """All D documents of a corpus, one after the other.
 
     Attributes:
-        text: uint8 (B,), and text_offsets: int64 (D + 1,), the bytes of the documents and where each begins
-        ids: unsigned (N,), and offsets: int64 (D + 1,), the numbers of the symbols
-        values: (K,), the byte, code point or token id of each symbol number; 0 is the most frequent
-        counts: int64 (K,), how often each occurs
+        text: uint8 (B,), bytes of all documents
+        text_offsets: int64 (D + 1,), start of each document in `text`, then B
+        ids: unsigned (N,), symbol numbers; 0 is the most frequent symbol
+        offsets: int64 (D + 1,), start of each document in `ids`, then N
+        values: (K,), byte, code point or token id of each symbol number
+        counts: int64 (K,), occurrences of each symbol number
     """
 
     name: str
@@ -85,7 +87,7 @@ def read_symbols(
 
 
 def sample_of(text: SymbolText, size: int) -> Array:
-    """Return at most `size` bytes, uint8: whole documents in random order with a fixed seed, the last one cut."""
+    """Return at most `size` bytes of documents in random order, uint8. The seed is fixed, and the last one is cut."""
     if len(text.text) <= size and len(text.text_offsets) == 2:
         return text.text
     order = np.random.default_rng(SAMPLE_SEED).permutation(len(text.text_offsets) - 1)

@@ -1,4 +1,4 @@
-"""What a text says without a model: the numbers of `bytelm entropy`."""
+"""Compute the numbers of `bytelm entropy`: entropies, mutual information and word frequencies of a text."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ Progress = Callable[[str, float, float | None, str], None]
 
 
 def missing_extras() -> dict[str, str]:
-    """Return what is left out without the packages of the extra `entropy`, by package."""
+    """Return the missing packages of the extra `entropy`, each with the numbers that need it."""
     return {package: what for package, what in NEEDED.items() if find_spec(package) is None}
 
 
@@ -44,10 +44,10 @@ def text_entropy(
     threads: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Return all numbers of a text as JSON has them; bits are per symbol of its unit, except in `entropy_rate`.
+    """Return all numbers of a text, ready for JSON. Bits are per symbol of its unit, but per byte in `entropy_rate`.
 
-    `other` is a text to compare with. `source` is the source of a synthetic text: the numbers then have the true
-    values beside them. Match lengths and compressors read a sample of at most `sample` bytes.
+    `other` is a text to compare with. `source` is the source of a synthetic text, which adds the true values. Match
+    lengths and compressors read a sample of at most `sample` bytes.
     """
     seconds: dict[str, float] = {}
 
@@ -107,7 +107,7 @@ def _information(text: SymbolText, source: MarkovSource | None, threads: int, pr
 def _rates(
     text: SymbolText, source: MarkovSource | None, sample: int, threads: int, progress: Progress
 ) -> dict[str, Any]:
-    """Return the sizes of the prefixes of the sample, and for each estimate its bits per byte of each prefix."""
+    """Return the prefix sizes of the sample, and the bits per byte of each prefix by each estimate."""
     data = sample_of(text, sample)
     whole = data.tobytes()
     sizes = [*(size for size in (SMALLEST_SAMPLE * 4**power for power in range(32)) if size < len(whole)), len(whole)]
@@ -160,7 +160,7 @@ def _rates(
 
 
 def _words(text: SymbolText) -> dict[str, Any]:
-    """Return the laws of words, or of the symbols if they are tokens."""
+    """Return Zipf's and Heaps' laws of the words, or of the tokens if the unit is tokens."""
     if text.unit == "tokens":
         words = text.ids
     else:
@@ -193,34 +193,35 @@ def _divergences(text: SymbolText, other: SymbolText) -> dict[str, Any]:
 DEFINITIONS = {
     "coverage": "1 - n-grams that occur once / windows: the estimated probability that the next n-gram is a known one "
     "(Good 1953). Rows below 95 % are unreliable: the sample is too small, and the entropies are too low.",
-    "H_n": "Block entropy in bits: -sum p log2 p of the relative frequencies p of n-grams (plug-in). No n-gram spans "
+    "H_n": "Block entropy in bits: -sum p log2 p over the relative frequencies p of n-grams (plug-in). No n-gram spans "
     "two documents. Too low for small samples.",
-    "h_n": "Conditional entropy in bits: of a symbol given the n - 1 before it. Plug-in, over the same windows.",
-    "MM": "The plug-in value and its first-order bias (Miller and Madow 1955), which mends a part of it. The bias "
-    "is (distinct n-grams - 1) / (2 windows ln 2) for H_n. For h_n it is (distinct n-grams - distinct contexts) / "
+    "h_n": "Conditional entropy in bits of a symbol given the n - 1 symbols before it. Plug-in, over the same windows.",
+    "MM": "The plug-in value plus a first-order correction that removes part of the bias (Miller and Madow 1955). For "
+    "H_n it is (distinct n-grams - 1) / (2 windows ln 2). For h_n it is (distinct n-grams - distinct contexts) / "
     "(2 windows ln 2).",
-    "mutual information": "Information in bits of a symbol about the symbol d later, within documents, plug-in. Of a "
-    "large alphabet only the 255 most frequent symbols are told apart.",
-    "shuffled": "The same after shuffling all symbols of the corpus: the bias of the estimate.",
-    "within documents": "The same after shuffling the symbols of each document. What exceeds the bias comes from "
-    "differences between documents, such as topic and language, not from order within them.",
-    "order": "Mutual information of the text less that of the text shuffled within documents.",
-    "entropy rate": "Bits per byte of an endless text, estimated on the bytes of a sample, whatever the unit. The "
-    "curve over sample size shows how far an estimate still falls.",
-    SLOPE: "1 / slope of the mean match length over log2 of the length of the past, from 256 bytes up to the size. A "
-    "match length is the length of the shortest string that did not begin in the past. Within 2 % for known sources "
-    "from a million symbols on. Natural text is no such source: its line bends.",
-    CLASSIC: "1 / mean of match length / log2 of the length of the past (Kontoyiannis et al. 1998). For known sources "
-    "of a million symbols it is off by 4 to 18 %.",
+    "mutual information": "Plug-in mutual information in bits of two symbols at distance d in one document. If there "
+    "are more than 256 symbols, all but the 255 most frequent count as one.",
+    "shuffled": "Mutual information after shuffling all symbols of the corpus: the bias of the estimate.",
+    "within documents": "Mutual information after shuffling the symbols of each document. The part above the bias "
+    "comes from differences between documents, such as topic and language, not from order.",
+    "order": "Mutual information of the text minus that of the text shuffled within documents.",
+    "entropy rate": "Bits per byte of an endless text, estimated on the bytes of a sample for every unit. The curve "
+    "over sample size shows whether an estimate still falls.",
+    SLOPE: "1 / slope of the mean match length against log2 of the length of the past, for pasts from 256 bytes up to "
+    "the size. A match length is the length of the shortest string that did not begin in the past. The estimate "
+    "is within 2 % for known sources from a million symbols on. In natural text the mean match length is not linear in "
+    "log2 of the past.",
+    CLASSIC: "1 / mean of (match length / log2 of the length of the past) (Kontoyiannis et al. 1998). It is off by 4 "
+    "to 18 % for known sources of a million symbols.",
     PPM: "8 x compressed bytes / bytes by PPMd (variant H). An upper bound.",
-    **dict.fromkeys(COMPRESSORS, "8 x compressed bytes / bytes. An upper bound, with the header of the format."),
-    "words": "Longest runs without ASCII white space; tokens if the unit is tokens.",
+    **dict.fromkeys(COMPRESSORS, "8 x compressed bytes / bytes. An upper bound, including the header of the format."),
+    "words": "Longest runs without ASCII white space, or tokens if the unit is tokens.",
     "Zipf": "Exponent s of p(rank) ~ rank^-s, by maximum likelihood over the words that occur at least 10 times. The "
-    "distance is the largest difference of the cumulative distributions of text and fit.",
-    "Heaps": "Exponent beta of V(n) = K n^beta, the distinct words among the first n. It is fitted by least squares of "
-    "the logarithms from 1,000 words on. The deviation is the root mean square of the relative error.",
+    "distance is the largest difference between the cumulative distributions of text and fit.",
+    "Heaps": "Exponent beta of V(n) = K n^beta, with V(n) the distinct words among the first n. It is fitted by least "
+    "squares of the logarithms from 1,000 words on. The deviation is the root mean square of the relative error.",
     "KL, JS": "D(text || other) = sum p log2(p / q), the reverse, and the Jensen-Shannon divergence (0 to 1), in bits. "
-    "Unigrams have add-one smoothing, bigrams Witten-Bell smoothing. Bigrams of a large alphabet tell the 255 most "
-    "frequent symbols apart.",
+    "Unigrams have add-one smoothing, bigrams Witten-Bell smoothing. In bigrams, all but the 255 most frequent symbols "
+    "of a large alphabet count as one.",
     "true": "The value of the synthetic source in closed form.",
 }

@@ -1,4 +1,4 @@
-"""The page of `bytelm entropy`: its numbers, plots and definitions, rendered by entropy.html.j2."""
+"""Write the page of `bytelm entropy`: numbers, plots and definitions, rendered by entropy.html.j2."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ MARKERS = ("o", "s", "^", "D", "v")
 
 
 def write_entropy_page(numbers: dict[str, Any], path: Path) -> None:
-    """Write the page about the numbers of `text_entropy`; `path` never holds half a page."""
+    """Write the page about the numbers of `text_entropy` to `path`, whole or not at all."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -176,16 +176,16 @@ def _logarithmic(figure: Figure | None) -> Figure | None:
 
 
 _NGRAMS = (
-    "Bits of a symbol given the n - 1 before it. Hollow points are unreliable: the sample holds too few n-grams, and "
-    "the true values are higher."
+    "Bits of a symbol given the n - 1 symbols before it. Hollow points are unreliable: the text has too few n-grams, "
+    "and the true values are higher."
 )
 _INFORMATION = (
-    "What a symbol says about the symbol at a distance, within documents. The grey line is the bias of the estimate. "
-    "Where the text meets the text shuffled within documents, only differences between documents are left."
+    "Mutual information of two symbols at a distance in one document. The grey line is the bias of the estimate. Where "
+    "the text meets the text shuffled within documents, order adds no information."
 )
 _RATES = (
-    "Estimates of the bits per byte of an endless text. Compressors are upper bounds. A curve that still falls has not "
-    "arrived."
+    "Estimates of the bits per byte of an endless text. Compressors give upper bounds. A curve that still "
+    "falls has not converged."
 )
-_ZIPF = "How often the word of each rank occurs, and Zipf's law fitted to the words that occur at least 10 times."
-_HEAPS = "The number of different words among the first ones of the text, and Heaps' law."
+_ZIPF = "Occurrences of words by rank, and Zipf's law fitted to the words that occur at least 10 times."
+_HEAPS = "The number of distinct words among the first n words of the text, and Heaps' law."
