@@ -33,13 +33,13 @@ TO_GPT2, TO_BERT, TO_GENERATION = 1.1, 1.5, 2.0  # times the speed of compiled t
 MFU = 0.5  # of a measured matrix product
 NATS, TRAINING_SECONDS = 1.42, 60
 TOKENS, SOONER, SOONEST = 20_000_000, 10_000_000, 6_700_000  # of GPT-2, and of `modern` for the same loss
-PROCESSES = 8  # trainings of small models at once: none of them fills a GPU
-CPU_PATIENCE = 5  # times the limits
+PROCESSES = 8  # small models trained at once: a single one does not fill a GPU
+CPU_PATIENCE = 5  # factor of the time limits on a CPU
 MODERN = ("modern", "modern, batches of 4,096")
 
 
 def memory_and_products(session: Session) -> list[Finding]:
-    """Measure the two speeds that bound all others."""
+    """Measure memory bandwidth and matrix products, which bound all other speeds."""
     found = session.module("benchmarks.limits", session.device)
     return [
         Finding("memory bandwidth", f"{found['bytes_per_s'] / 1e9:,.0f} GB/s"),
@@ -83,7 +83,7 @@ def bert(session: Session) -> list[Finding]:
 
 
 def larger(model: str) -> Callable[[Session], list[Finding]]:
-    """Return the part that measures a model by the share of the peak that it reaches."""
+    """Return the function that measures a model's training speed as a share of the speed of a matrix product."""
 
     def measure(session: Session) -> list[Finding]:
         row = trained(session, model, "--peers", steps=30)["bytelm"]
@@ -102,7 +102,7 @@ def _speed(session: Session, rows: Rows, target: float) -> list[Finding]:
 
 
 def beside_transformers(model: str, target: float) -> Callable[[Session], list[Finding]]:
-    """Return the part that compares the training of a model with compiled transformers."""
+    """Return the function that compares the training speed of a model with compiled transformers."""
 
     def measure(session: Session) -> list[Finding]:
         session.require("transformers")
@@ -147,7 +147,7 @@ def shakespeare(session: Session) -> list[Finding]:
 
 
 def modern(session: Session) -> list[Finding]:
-    """Train GPT-2 at all settings of the sweep, some at a time, and `modern` on fewer tokens."""
+    """Train GPT-2 with all settings of the sweep, and `modern` on fewer tokens, several runs at a time."""
     whole, sooner, soonest = (4096, 2048, 1024) if session.tiny else (TOKENS, SOONER, SOONEST)
     corpora = [session.texts / f"{name}.jsonl.xz" for name in ("books", "enwiki")]
     texts = [path for path in corpora if path.is_file() and not session.tiny] or [session.text(8_000_000)]
@@ -206,7 +206,7 @@ STAGES: dict[str, tuple[Part, ...]] = {
 
 
 def run_part(session: Session, stage: str, part: Part) -> dict:
-    """Return the findings of a part, or why there are none."""
+    """Return the findings of a part, or the reason why it was skipped or failed."""
     limit = part.limit if session.device == "cuda" else CPU_PATIENCE * part.limit
     say(f"== {stage}: {part.name} (at most {limit:.0f} s)")
     started = time.monotonic()
@@ -271,7 +271,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=default, help="results folder; default: $BYTELM_RESULTS")
     options = parser.parse_args(arguments)
     if unknown := [stage for stage in options.stages if stage not in STAGES]:
-        parser.error(f"there is no stage {unknown[0]!r}: {', '.join(STAGES)}")
+        parser.error(f"unknown stage {unknown[0]!r}: choose from {', '.join(STAGES)}")
     result = {
         "command": command_line("benchmarks.gpu", arguments),
         "device": device_name(options.device),

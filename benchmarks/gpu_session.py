@@ -1,4 +1,4 @@
-"""What the parts of benchmarks.gpu share: their settings, the processes that they start, and their texts."""
+"""Settings, processes and texts that the parts of benchmarks.gpu share."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ class Skipped(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Finding:
-    """A target, the measured result in words, and whether the target is met; None: nothing to judge."""
+    """A target, the measured result in words, and whether the target is met; None if there is no judgement."""
 
     target: str
     found: str
@@ -80,7 +80,7 @@ class Session:
     def given(self, name: str) -> Path:
         """Return a file of the folder of texts."""
         if not (self.texts / name).is_file():
-            raise Skipped(f"{self.texts / name} is not there: give its folder with --texts")
+            raise Skipped(f"{self.texts / name} does not exist: give its folder with --texts")
         return self.texts / name
 
     def text(self, size: int = 0) -> Path:

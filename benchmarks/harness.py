@@ -25,7 +25,7 @@ Contestant = TypeVar("Contestant")
 
 
 class Worker:
-    """A module in a fresh Python process. It gets a job as JSON and prints answers with the function of `answers`."""
+    """A module in a fresh Python process. It takes a job as JSON and prints its answers with `answers()`."""
 
     def __init__(self, module: str, job: dict, python: str = sys.executable, environment: dict | None = None) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
@@ -82,7 +82,7 @@ def answers() -> Callable[[dict], None]:
 def run_command(
     words: Sequence[object], environment: dict | None = None, cwd: Path | None = None, timeout: float | None = None
 ) -> dict:
-    """Run a program and return what it printed and needed.
+    """Run a program and return its output, time and memory.
 
     Keys: `output` and `messages` (standard output and error), `first_line` (seconds until its first line of output),
     `silence` (the longest time in seconds without output), `seconds`, `cpu_seconds`, `peak` (bytes of resident memory),
@@ -152,9 +152,9 @@ def last_error(messages: str, status: int) -> str:
 
 
 def turns(contestants: Sequence[Contestant], rounds: int, warm_up: int = 0) -> Iterator[tuple[int, Contestant]]:
-    """Yield (round, contestant): each round gives every contestant a turn, and starts with the next one.
+    """Yield (round, contestant) for every contestant in each round; the first contestant rotates.
 
-    Rounds of warm-up have negative numbers.
+    Warm-up rounds have negative numbers.
     """
     for number in range(-warm_up, rounds):
         first = number % max(1, len(contestants))
@@ -188,7 +188,7 @@ class Clock:
 
 
 def resident_bytes(field: str = "VmRSS") -> int | None:
-    """Return the resident memory of this process; VmHWM: its peak. None if the system does not tell."""
+    """Return the resident memory of this process in bytes, or its peak for "VmHWM"; None without /proc."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(field):
@@ -197,7 +197,7 @@ def resident_bytes(field: str = "VmRSS") -> int | None:
 
 
 def reset_peak(device: str = "cpu") -> None:
-    """Reset the peak of memory if the system can."""
+    """Reset the peak memory, if the system supports it."""
     if device == "cuda":
         import torch
 
@@ -296,7 +296,7 @@ def duration(seconds: float) -> str:
 
 
 def met(target: bool) -> str:
-    """Return the cell that tells whether a target is met."""
+    """Return the table cell for a target: met or missed."""
     return "met" if target else "**missed**"
 
 

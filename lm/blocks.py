@@ -34,7 +34,7 @@ class Attention(Component):
     component = "attention"
 
     def __init__(self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False) -> None:
-        """`residual_writes`: as in `Initializer.matrix`; `value_embedding`: whether values have one added."""
+        """Make the projections. `residual_writes`: see `Initializer.matrix`; `value_embedding`: whether to add one."""
         super().__init__()
         self.heads, self.kv_heads = config.heads, config.key_value_heads
         query_width, kv_width = self.heads * config.head_features, self.kv_heads * config.head_features
@@ -72,16 +72,17 @@ class Attention(Component):
         return self.output(only(_merge_heads(cross_attend(self.queries(x))), rows))
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, width) to queries (B, H, T, D), keys and values (B, G, T, D), before the rotation."""
+        """Return queries (B, H, T, D), keys and values (B, G, T, D) of x (B, T, width), before the rotation."""
         if x.device.type == "cpu":
             q, k = _split_heads(self.query(x), self.heads), _split_heads(self.key(x), self.kv_heads)
             return self.query_norm(q), self.key_norm(k), _split_heads(self.value(x), self.kv_heads)
         return self.joint_queries_keys_values(x)
 
     def joint_queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `queries_keys_values` from one product, which fills a GPU better than three.
+        """Return the same as `queries_keys_values` from one matrix product, which uses a GPU better than three.
 
-        Each step casts the weights, so joining the copies costs little. Parameters and checkpoints stay separate.
+        Each step casts the weights anyway, so concatenating the copies costs little. Parameters and checkpoints stay
+        separate.
         """
         layers = (self.query, self.key, self.value)
         weight = torch.cat([layer.weight.to(x.dtype) for layer in layers])
@@ -89,7 +90,10 @@ class Attention(Component):
         return self.split(F.linear(x, weight, torch.cat(biases) if biases else None))
 
     def split(self, joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, (H + 2 G) D) to queries (B, H, T, D), keys and values (B, G, T, D), normalised if configured."""
+        """Return queries (B, H, T, D), keys and values (B, G, T, D), normalised if configured.
+
+        `joint` is (B, T, (H + 2 G) D).
+        """
         parts = (self.heads, self.kv_heads, self.kv_heads)
         q, k, v = _split_heads(joint, sum(parts)).split(parts, dim=1)
         return self.query_norm(q), self.key_norm(k), v

@@ -19,8 +19,8 @@ from lm.products import Float8Products, Products
 from lm.scores import FusedScore, Scorer, Variant
 
 CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}  # logits of a chunk, at most
-FUSED_CHUNK = 4  # times as many for a fused score on a GPU, which needs no float32 copies
-ALIGNMENT = 64  # entries: rows of logits start at multiples of it, because products are slower with other strides
+FUSED_CHUNK = 4  # factor of the chunk size for a fused score on a GPU, which needs no float32 copies
+ALIGNMENT = 64  # rows of logits start at multiples of this many entries: products are slower with other strides
 # Rows of a chunk on a CPU, at most; for 16-bit logits, per core. Smaller chunks re-read the output matrix and its
 # gradient too often; the logits of larger ones leave the cache.
 CPU_ROWS, CPU_NARROW_ROWS = 512, 1024
@@ -49,8 +49,8 @@ def linear_cross_entropy(
     1 - s + s / V and every other entry s / V (Szegedy et al. 2016). `z_loss` k adds k times the squared log-sum-exp of
     z (Chowdhery et al. 2023). The last two are for training: the result is no cross-entropy of the data.
 
-    `fused`: `fused_score`, compiled. It takes fewer passes over the logits than torch's operations one by one.
-    With `float8`, products of bfloat16 rows have 8-bit factors while gradients are enabled; see `Float8Products`.
+    `fused` is a compiled `fused_score`, which takes fewer passes over the logits than eager operations. With `float8`,
+    products of bfloat16 rows have 8-bit factors while gradients are enabled; see `Float8Products`.
     """
     wide = torch.promote_types(rows.dtype, torch.float32)
     variant = Variant(soft_cap, label_smoothing, z_loss)
@@ -117,7 +117,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_dtype, bias_dtype = ctx.dtypes
         if bias_gradient is not None:
             bias_gradient = (bias_gradient * upstream).to(bias_dtype)
-        # As a vector, `upstream` keeps its dtype in the product, which is rounded once.
+        # `upstream` as a vector keeps its dtype in the product, so the gradient is rounded once.
         rows_gradient = (rows_gradient * upstream.unsqueeze(0)).to(rows_gradient.dtype)
         return rows_gradient, (weight_gradient * upstream).to(weight_dtype), bias_gradient, None, None, None, None, None
 
@@ -134,8 +134,8 @@ def _scored_chunks(
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield (rows of the chunk, their losses (n,) in nats, the gradient with respect to their logits (n, P)).
 
-    The gradient has the dtype of `buffer` (rows of a chunk, P), is valid only if `graded`, and the next chunk
-    overwrites it. Its columns from V = `entries` on are 0.
+    The gradient has the dtype of `buffer` (rows of a chunk, P) and is valid only if `graded`. The next chunk overwrites
+    it. Its columns from V = `entries` on are 0.
     """
     offset = None if bias is None else bias.to(buffer.dtype)
     scorer = Scorer(buffer, entries, variant) if fused is None else None
@@ -155,8 +155,8 @@ def _scored_chunks(
 def _buffer(rows: Tensor, entries: int, fused: bool, multiple: int = 1) -> Tensor:
     """Return an uninitialized buffer (n, P) for the logits of a chunk, with P >= V = `entries` a multiple of ALIGNMENT.
 
-    If the caller is being compiled, P is V: the compiler does not trace products into a part of the columns.
-    A chunk of a GPU has a multiple of ALIGNMENT rows, so that the next one is aligned too; `multiple` does so on a CPU.
+    If the caller is being compiled, P is V: the compiler does not trace products into a part of the columns. On a GPU,
+    the rows of a chunk are a multiple of ALIGNMENT, so that the next chunk is aligned too; on a CPU, of `multiple`.
     """
     if rows.device.type == "cpu":
         narrow = rows.dtype.itemsize < torch.float32.itemsize

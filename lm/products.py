@@ -1,4 +1,4 @@
-"""The three matrix products of the output layer: logits, and the gradients of hidden states and output matrix."""
+"""Compute the matrix products of the output layer: logits, and gradients of hidden states and output matrix."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Products:
     row_multiple: ClassVar[int] = 1
     """The number of rows of a chunk is a multiple of this."""
     gradient_scale: ClassVar[float] = 1.0
-    """Factor of the logits' gradient, which the products take out again."""
+    """Factor by which the gradient of the logits is scaled; the products remove it."""
 
     def __init__(self, rows: Tensor, matrix: Tensor, columns: int) -> None:
-        """rows (N, width), matrix (V, width) in the dtype of rows; `columns`: P."""
+        """Take rows (N, width), matrix (V, width) in the dtype of the rows, and `columns`, the P of the buffers."""
         self._rows, self._matrix, self._entries = rows, matrix, len(matrix)
 
     def logits(self, chunk: slice, out: Tensor, bias: Tensor | None) -> None:
@@ -32,10 +32,10 @@ class Products:
             torch.addmm(bias, self._rows[chunk], self._matrix.T, out=logits)
 
     def backward(self, gradient: Tensor, weighted: Tensor, total: Tensor, first: bool) -> Tensor:
-        """Return the gradient of the rows (n, width) from that of the logits (n, P).
+        """Return the gradient of the rows (n, width), and add the gradient of the matrix to `total` (V, width).
 
-        Add the gradient of the matrix to `total` (V, width), float32 or float64. weighted (n, width) are the rows times
-        their weights; `first`: `total` is 0.
+        `gradient` (n, P) is the gradient of the logits. `weighted` (n, width) are the rows times their weights. `total`
+        is float32 or float64; with `first` it is still 0.
         """
         gradient = gradient[:, : self._entries]
         if weighted.dtype == total.dtype:
@@ -50,8 +50,9 @@ class Products:
 class Float8Products(Products):
     """Products of 8-bit floats: e4m3 for rows and matrix, e5m2 for gradients (Micikevicius et al. 2022).
 
-    Each tensor has one scale. The largest magnitude of rows and matrix becomes the largest number of e4m3, and the GPU
-    keeps it: nothing waits. The gradient of a logit is at most 1 and has a constant scale, which saves a pass.
+    Each tensor has one scale. For rows and matrix, it maps the largest magnitude to the largest number of e4m3; the
+    scale stays on the GPU, so the host does not wait. The gradient of a logit is at most 1, so its scale is constant,
+    which saves a pass.
     """
 
     row_multiple = 16
@@ -94,7 +95,7 @@ class Float8Products(Products):
 
 
 def quantized(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x over its scale in e4m3, and the scale: a float32 scalar on the device of x."""
+    """Return x / scale in e4m3, and the scale, a float32 scalar on the device of x."""
     scale = (x.abs().amax().float() / torch.finfo(FORWARD).max).clamp(min=torch.finfo(torch.float32).tiny)
     return (x / scale.unsqueeze(0)).to(FORWARD), scale
 

@@ -1,7 +1,7 @@
-"""The loss of logits, and its gradient in their place.
+"""Compute the loss of logits, and overwrite the logits with its gradient.
 
-`Scorer` takes torch's operations one by one; its buffers and tiles suit a CPU's cache. `fused_score` is the same
-formula for torch.compile, which on a GPU reads the logits once for the loss and once for the gradient.
+`Scorer` runs eagerly; its buffers and tiles fit in the cache of a CPU. `fused_score` is the same formula for
+torch.compile. On a GPU its kernels read the logits once for the loss and once for the gradient.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Variant(NamedTuple):
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     gradient_scale: float = 1.0
-    """Factor of the gradient, which 8-bit products need."""
+    """Factor that scales the gradient into the range of 8-bit floats."""
 
 
 FusedScore = Callable[[Tensor, Tensor | None, Tensor, int, Variant, bool], Tensor]
-"""`fused_score`, compiled."""
+"""The type of a compiled `fused_score`."""
 
 
 def fused_score(
@@ -35,8 +35,8 @@ def fused_score(
 ) -> Tensor:
     """Return the losses (n,) of logits (n, P) plus bias (V,) in nats; if `graded`, the gradient replaces the logits.
 
-    Only the first V = `entries` columns count; the gradient of the others is 0. For torch.compile: uncompiled, every
-    line makes a float32 tensor as large as the logits.
+    Only the first V = `entries` columns count; the gradient of the others is 0. Compile this function: in eager mode,
+    each line allocates a float32 tensor as large as the logits.
     """
     target, columns = targets.unsqueeze(-1), torch.arange(logits.shape[-1], device=logits.device)
     padding = columns >= entries if entries < len(columns) else None
@@ -47,7 +47,7 @@ def fused_score(
         z = variant.soft_cap * torch.tanh(z / variant.soft_cap)
     mean = _filled(z, padding, 0.0).sum(dim=-1) / entries if variant.label_smoothing else None
     z = _filled(z, padding, -torch.inf)
-    # The compiler knows the next two lines as a softmax and computes both reductions in one pass.
+    # The compiler recognises the next two lines as a softmax and computes both reductions in one pass.
     largest = z.amax(dim=-1, keepdim=True)
     total = (z - largest).exp().sum(dim=-1, keepdim=True)
     log_sum_exp = largest + total.log()
@@ -69,13 +69,13 @@ def _filled(z: Tensor, padding: Tensor | None, value: float) -> Tensor:
 
 
 class Scorer:
-    """Scores chunks of logits in buffers that all chunks share.
+    """Computes losses and gradients of chunks of logits, in buffers that all chunks share.
 
-    On the CPU, fresh pages from the operating system would take longer than the softmax.
+    On a CPU, new memory pages from the operating system would take longer than the softmax.
     """
 
     def __init__(self, logits: Tensor, entries: int, variant: Variant) -> None:
-        """`logits` (n, P): those of the largest chunk, of which the first V = `entries` columns count."""
+        """Allocate buffers for chunks of at most the size of `logits` (n, P); the first V = `entries` columns count."""
         wide = torch.promote_types(logits.dtype, torch.float32)
         on_cpu, narrow = logits.device.type == "cpu", logits.dtype.itemsize < wide.itemsize
         self._entries, self._variant, self._on_cpu = entries, variant, on_cpu
@@ -112,7 +112,7 @@ class Scorer:
         The largest probability is exp(largest logit - log-sum-exp) and at least 1 / V. Its logarithm gives the
         log-sum-exp without underflow and without a second pass of exponentials.
         """
-        if self._on_cpu:  # whose maximum without a place is far faster
+        if self._on_cpu:  # amax is far faster there than max with indices
             return logits.amax(dim=-1).to(probabilities.dtype) - probabilities.amax(dim=-1).log()
         largest, place = logits.max(dim=-1, keepdim=True)
         return (largest.to(probabilities.dtype) - probabilities.gather(-1, place).log()).squeeze(-1)

@@ -1,7 +1,7 @@
-"""Random generators seeded for a whole batch at once.
+"""Seed the random generators of a whole batch at once.
 
-`np.random.default_rng` takes 20 microseconds for one seed, which is longer than masking a row. Most of that time goes
-into numpy's SeedSequence, here computed for all rows together.
+`np.random.default_rng` takes 20 microseconds per seed, which is longer than masking a row. Most of this time goes into
+numpy's SeedSequence, which this module computes for all rows together.
 """
 
 from functools import cache
@@ -33,7 +33,7 @@ def generators(seeds: Array) -> list[np.random.Generator]:
 
 
 class _Words(ISeedSequence):
-    """The 4 words uint64 that seed a PCG64 generator."""
+    """The four uint64 words that seed a PCG64 generator."""
 
     def __init__(self, words: Array) -> None:
         self._words = words
@@ -46,8 +46,8 @@ class _Words(ISeedSequence):
 def _seed_words(seeds: Array) -> Array:
     """Return `SeedSequence(row).generate_state(4, np.uint64)` for each row of `seeds` (B, K): (B, 4) uint64.
 
-    Numbers must be below 2^32. A pool of four words is made of the first four numbers, and of 0 for missing ones. Each
-    word is then mixed into the three others, and each further number into all four.
+    Numbers must be below 2^32. The first four numbers fill a pool of four words, with 0 for missing numbers. Each word
+    is then mixed into the three others, and each further number into all four words.
     """
     entropy = seeds.T.astype(np.uint32)
     extra = entropy[POOL:]

@@ -1,4 +1,4 @@
-"""The loss of a batch, and the largest micro-batch that a GPU needs."""
+"""Compute the loss of a batch, and find the largest micro-batch that fits in memory."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def summed_loss(
 ) -> Tensor:
     """Return the sum of the loss over the targets of a batch: nats, a float32 scalar.
 
-    `forward` computes the hidden states of `model`, perhaps wrapped for several processes or `compiled`.
+    `forward` computes the hidden states of `model`; it may be wrapped for several processes, or `compiled`.
     `every_position`: see `loss_inputs`.
     """
     # One copy for the model and the loss: a later copy would wait for the model.
@@ -61,8 +61,8 @@ def largest_micro_batch(
 ) -> int:
     """Return the rows of the largest micro-batch that fits the memory of the model's device.
 
-    `batch` is cut into as few even parts as fit, forward and backward, with room for the optimizer and as much more as
-    `leave_room` asks for, which raises torch.OutOfMemoryError. A part has at most MOST_POSITIONS positions. A single
+    `batch` is cut into the fewest even parts that fit, forward and backward, together with the optimizer. `leave_room`
+    raises torch.OutOfMemoryError if too little memory is left. A part has at most MOST_POSITIONS positions. A single
     row is not tried: if it does not fit, training fails with a clear error.
     """
     rows = len(batch.inputs)
