@@ -17,7 +17,7 @@ from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 
 DEMO_SECONDS = 120
 TEST_PROCESSES = 6
-SAME_LOSS = 0.005  # nats: ranks add gradients up in another order
+SAME_LOSS = 0.005  # nats; torchrun may add gradients in another order
 STEPS, CHECKPOINT_STEPS = 400, 50
 
 
@@ -36,7 +36,7 @@ def cuda_tests(session: Session) -> list[Finding]:
 
 
 def parallel(kind: str) -> Part:
-    """Return the part that trains under torchrun with one process on the GPU, beside the same run without."""
+    """Return the part that compares training under torchrun, with one process on the GPU, with a plain run."""
 
     def measure(session: Session) -> list[Finding]:
         alone, shared = _whole_run(session), session.work / kind
@@ -50,7 +50,7 @@ def parallel(kind: str) -> Part:
 
 
 def resume(session: Session) -> list[Finding]:
-    """Kill a deterministic run after a checkpoint, resume it, and compare its weights with those of a whole run."""
+    """Kill a deterministic run after a checkpoint, resume it, and compare its weights with an uninterrupted run."""
     whole, killed = _whole_run(session), session.work / "killed"
     words = [sys.executable, "-m", "pipelines", *map(str, _training(session, killed))]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -67,7 +67,7 @@ def resume(session: Session) -> list[Finding]:
 
 
 def queued_steps(session: Session) -> list[Finding]:
-    """Queue two steps while any wait for the GPU is an error, then profile two."""
+    """Queue two steps, with an error for any wait for the GPU; then profile two steps."""
     model = "tiny-gpt2" if session.tiny else "gpt2-124m"
     dtype = "bfloat16" if session.device == "cuda" else "float32"
     tokens = encoded(session.text(), min(8192, CASES[model].config.vocab_size), session.work)
@@ -107,7 +107,7 @@ def _steps(session: Session) -> int:
 
 
 def _whole_run(session: Session) -> Path:
-    """Return the run of one process that is not interrupted; it is made once."""
+    """Return the folder of the uninterrupted run of one process, which is trained at the first call."""
     out = session.work / "whole"
     if not out.exists():
         session.run("pipelines", *_training(session, out))

@@ -53,8 +53,8 @@ def generate(
 ) -> "str | list[str] | list[Guesses] | Generated | list[Generated]":
     """Continue prompts with a decoder, write targets of sources with an encoder-decoder, or fill masks with an encoder.
 
-    Returns the new text, a list of texts for several prompts, or the guesses for each mask. With probabilities, a dict
-    replaces each text: prompt, text and steps.
+    Returns the new text, a list of texts for several prompts, or the guesses for each mask. With probabilities, each
+    text becomes a dict with prompt, text and steps.
 
     Args:
         prompt: Text to continue, source of an encoder-decoder, or text with a <|mask|> (or the mask token of an
@@ -141,7 +141,7 @@ def _print_texts(
     after_prompt: bool,
     steps: "Sequence[list[Step]] | None" = None,
 ) -> "str | list[str] | Generated | list[Generated]":
-    """Print texts, a single one as it grows, and the candidates of their `steps`; return them."""
+    """Print texts and the candidates of their `steps`, and return them. A single text is printed as it grows."""
     streamed = len(prompts) == 1 and not as_json
     if streamed:
         write(prompts[0] if after_prompt else "", end="")

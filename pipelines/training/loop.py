@@ -205,11 +205,11 @@ class Trainer:
         return Step(loss, lr, weight_decay, tokens)
 
     def queue_step(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        """Queue the work of one step on a batch; return this rank's part of the loss, and the gradient's norm.
+        """Queue the work of one step on a batch; return this rank's part of the loss and the norm of the gradient.
 
-        Both are scalars that the device may still compute: nothing here waits for it, so a GPU works on the update
-        while the host waits for the loss. If the recipe skips steps, the caller updates, after it has read both.
-        `weight`: the sum of the batch's weights over all ranks.
+        The device may still be computing these two scalars: this method never waits. So a GPU works on the update while
+        the host waits for the loss. If the recipe skips steps, the caller reads both scalars and then updates.
+        `weight` is the sum of the batch's weights over all ranks.
         """
         if self._graphs:
             own_gradients(self._parameters)
