@@ -11,9 +11,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from lm.config import ModelConfig
-from pipelines.run.recipe import Recipe, load_recipe
-
 T = TypeVar("T")
 
 
@@ -56,27 +53,40 @@ def _items(annotation: Any) -> Any:
     return arguments[0] if several else None
 
 
-def _model(name: str) -> ModelConfig:
+def _recipe(name: str) -> Any:
+    from pipelines.run.recipe import load_recipe
+
+    return load_recipe(name)
+
+
+def _model(name: str) -> Any:
     from pipelines.run.named_models import named_model
 
     return named_model(name)[0]
 
 
-_FROM_TEXT: dict[Any, Callable[[str], Any]] = {Path: Path, Recipe: load_recipe, ModelConfig: _model, str: str}
+# Types that strings are converted to, by name: most verbs import neither recipes nor models for their --help.
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {"Path": Path, "Recipe": _recipe, "ModelConfig": _model, "str": str}
+
+
+def _from_text(kind: Any) -> Callable[[str], Any] | None:
+    """Return the conversion of a string to a type, if there is one."""
+    return _FROM_TEXT.get(getattr(kind, "__name__", ""))
 
 
 def _converted(annotation: Any, value: Any) -> Any:
     """Return strings and paths converted to the type that the verb takes, and other values unchanged."""
     is_text = isinstance(value, (str, os.PathLike))
     for kind in _kinds(annotation):
-        if (item := _items(kind)) in _FROM_TEXT and (is_text or isinstance(value, (list, tuple))):
+        item = _items(kind)
+        if _from_text(item) and (is_text or isinstance(value, (list, tuple))):
             return tuple(_converted(item, each) for each in ([value] if is_text else value))
-        if is_text and kind in _FROM_TEXT:
-            return _FROM_TEXT[kind](os.fspath(value))
+        if is_text and (convert := _from_text(kind)):
+            return convert(os.fspath(value))
     return value
 
 
 def _accepted(annotation: Any) -> Any:
     """Return the annotation with str added if the verb converts strings."""
-    converts = any(kind in (Path, Recipe, ModelConfig) or _items(kind) in (Path, str) for kind in _kinds(annotation))
+    converts = any((_from_text(kind) and kind is not str) or _from_text(_items(kind)) for kind in _kinds(annotation))
     return annotation | str if converts else annotation

@@ -39,7 +39,8 @@ def read_documents(folder: Path, split: dict[str, Any]) -> RecordedDocuments | N
     try:
         with pa.OSFile(str(path), "rb") as file:
             table = pa.ipc.open_stream(file).read_all()
-        found = RecordedDocuments(table["sha256"].to_pylist(), table["bytes"].to_numpy())
+        sizes = np.array(table["bytes"].to_pylist(), np.int64)  # pyarrow's to_numpy imports pandas
+        found = RecordedDocuments(table["sha256"].to_pylist(), sizes)
         sound = len(found.sizes) == split["documents"] and int(found.sizes.sum()) == split["bytes"]
     except (pa.ArrowInvalid, KeyError, OSError):
         sound = False
