@@ -64,7 +64,7 @@ class Options:
     threads: int = 2
     device: str = "cpu"
     cache: Literal["dynamic", "static"] = "dynamic"
-    """KV cache of transformers; a static one is compiled on a GPU."""
+    """KV cache; on a GPU, both compile their steps with a static one. On a CPU, only transformers has a static one."""
     out: Path = RESULTS / "generate"
     """Results folder."""
 
@@ -146,10 +146,11 @@ def ours(model: LanguageModel, ids: Tensor, options: Options, dtype: torch.dtype
     model = model.to(options.device)
     model.compute_dtype = dtype
     ready = prepare(model, len(ids))
+    static = options.cache == "static" and options.device != "cpu"
 
     def turn() -> tuple[list[float], Tensor]:
         chosen, times = [], [time.perf_counter()]
-        for step in stream(ready, ids, options.tokens):
+        for step in stream(ready, ids, options.tokens, static=static):
             chosen.append(step.cpu())
             times.append(time.perf_counter())
         return between(times), torch.stack(chosen, dim=-1)
