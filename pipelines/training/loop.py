@@ -21,15 +21,14 @@ from pipelines.training.batch import Batch
 from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
 from pipelines.training.config import TrainConfig
 from pipelines.training.data import BlockData, Prefetcher, TrainingData
+from pipelines.training.fitting import micro_batch_rows
 from pipelines.training.graphs import graphed, own_gradients, uses_graphs
-from pipelines.training.loss import LossFunction, even, largest_micro_batch, summed_loss
+from pipelines.training.loss import LossFunction, summed_loss
 from pipelines.training.machine import Machine, keep_freed_memory, peak_memory_bytes
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from pipelines.training.progress import Progress, TrainingLog, stop_on_signals
 from pipelines.training.stability import LossScale, NotFiniteError, check_weights, skip_or_raise
 from pipelines.training.threads import with_threads
-
-DEFAULT_MICRO_BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,8 @@ class Trainer:
         loss = partial(summed_loss, device=self.device, every_position=every_position)
         self.loss: LossFunction = partial(loss, model, forward, compiled=config.compile)
         self.training_loss = partial(self.loss, label_smoothing=config.label_smoothing, z_loss=config.z_loss)
-        self.micro_batch = self._micro_batch_rows(partial(loss, model, model))
+        unwrapped = partial(loss, model, model)
+        self.micro_batch = micro_batch_rows(unwrapped, model, data, config, self.parallel, self._one_shape)
         self.at = Progress()
         self._folder = run.folder if run else None
         self._settings = run.settings if run else {}
@@ -306,19 +306,3 @@ class Trainer:
         )
         self.at.consumed, self.at.rollbacks = consumed, rollbacks
         self.log.open(self.at.step, log_state)
-
-    def _micro_batch_rows(self, loss: LossFunction) -> int:
-        """Return the recipe's micro-batch, or the largest that fits a GPU; `loss` calls the unwrapped model.
-
-        Micro-batches of one shape are made as even as their number allows.
-        """
-        rows = self.config.micro_batch or DEFAULT_MICRO_BATCH
-        if not self.config.micro_batch and self.device.type == "cuda" and isinstance(self.data, BlockData):
-            batch = self.data.step(0, self.config.batch_warmup_tokens)  # as large as batches become
-            # The smallest over all ranks, because ranks share out validation by it.
-            rows = -self.parallel.max(-largest_micro_batch(loss, batch, self.model))
-            say(f"micro-batches of {rows:,} {self.data.unit}, as large as is faster and fits the memory")
-        if not self._one_shape:
-            return rows
-        rank_rows = even(self.data.size(0, 0)[0], self.parallel.world_size)
-        return even(rank_rows, -(-rank_rows // rows))

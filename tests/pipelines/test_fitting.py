@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipelines.pretrain import pretrain
 from pipelines.training.batch import Batch
-from pipelines.training.loss import OPTIMIZER_NUMBERS, even, largest_micro_batch, leave_a_tenth
+from pipelines.training.fitting import OPTIMIZER_NUMBERS, even, largest_micro_batch, leave_a_tenth
 from tests.pipelines.training_cases import with_train
 
 
