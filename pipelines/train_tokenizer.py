@@ -237,7 +237,7 @@ def _counted(
     min_count: int | None,
     phases: Phases,
 ) -> "PretokenCounts":
-    """Return the pretoken counts of texts. Stop early if those of at least `min_count` cannot be merged in `memory`."""
+    """Return the pretoken counts of texts. Stop early if merging the frequent ones would exceed `memory`."""
     from tokenizer import count_pretokens
     from tokenizer.training.forecast import MergeForecast
 

@@ -33,8 +33,8 @@ class CorpusSplit:
 class CorpusText:
     """The splits of a corpus, encoded for a run.
 
-    `splits` has those of `wanted` if the corpus has its own splits; otherwise all documents are one split. Their names
-    begin with the name of the corpus. Every token of the text is in the stream, also those after the last whole block.
+    `splits` holds the splits named in `wanted` if the corpus has its own; otherwise all documents are one split. Names
+    of splits begin with the name of the corpus. The stream includes the tokens after the last whole block.
     """
 
     def __init__(

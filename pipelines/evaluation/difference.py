@@ -20,7 +20,7 @@ SEEDS = "training seeds not counted"
 
 @dataclass(frozen=True)
 class ScoredText:
-    """The scores of one run on a split of its own dataset."""
+    """The scores of one run on a split, in the tokens of its own tokenizer."""
 
     scores: TokenScores
     text: StreamText

@@ -54,8 +54,8 @@ def rank_choices(
 ) -> ChoiceScores:
     """Return ln p(choice | text) of each choice, with text and choices encoded as in lm-evaluation-harness.
 
-    White space at the end of the text moves to the choices. For a decoder, text and choice are encoded together; the
-    choice's tokens are those after the first n, with n the tokens of the text alone. A text that is too long is cut at
+    White space at the end of the text moves to the choices. For a decoder, text and choice are encoded together. If
+    the text alone has n tokens, the choice is every token after the first n. A text that is too long is cut at
     its beginning, with a warning. An encoder-decoder reads the text as its source; the end token is not scored.
 
     Raises ValueError for an encoder, an empty choice, and a choice that is too long.

@@ -18,8 +18,8 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 # `tokens` may only grow: the schedules then span the new total.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
-    *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile", "cuda_graphs"),
-    "fp8_head",
+    *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
+    *("cuda_graphs", "fp8_head"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks"),
 )

@@ -45,7 +45,7 @@ def micro_batch_rows(
 def leave_a_tenth(device: torch.device) -> None:
     """Raise torch.OutOfMemoryError if the peak of a GPU since the last reset leaves less than a tenth of its memory.
 
-    Libraries allocate workspaces of their own, and blocks of other sizes cannot always be reused.
+    Libraries need room for workspaces, and fragmented memory cannot all be used.
     """
     if device.type == "cuda":
         peak, now = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)

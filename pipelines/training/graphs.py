@@ -1,7 +1,7 @@
 """CUDA graphs of a compiled model: one launch for all kernels of a pass. Kernels of small models end within a launch.
 
-Nobody has run this on a GPU yet, so it is an option. A graph overwrites its outputs at its next call. The loss and the
-backward pass read them before; gradients, which outlive the call, are kept in memory of their own.
+Off by default, because it has not run on a GPU. A graph overwrites its outputs at its next call. The loss and the
+backward pass read them before that. Gradients outlive the call, so they have memory that no graph writes to.
 """
 
 from collections.abc import Callable, Iterable

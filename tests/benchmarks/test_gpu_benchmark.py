@@ -1,4 +1,4 @@
-"""The GPU benchmark measures every part with tiny shapes on a CPU, and goes on when one fails."""
+"""The GPU benchmark measures every part with tiny shapes on a CPU, and continues when a part fails."""
 
 import json
 import os

@@ -10,7 +10,7 @@ from lm.analysis.temperature import best_temperature
 
 
 def predictions(scale, count=4000, vocab=50):
-    """Return logits that are `scale` times those of the distributions that the targets are drawn from."""
+    """Return random logits times `scale`, and targets drawn from the unscaled logits."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(count, vocab, generator=generator) * 2
     targets = torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)

@@ -1,4 +1,4 @@
-"""The breakdowns of an evaluation: every bit is in one row, and the rows are those of a plain loop."""
+"""The breakdowns of an evaluation: every bit is in one row, and the rows equal a plain loop's."""
 
 import numpy as np
 import pytest
