@@ -1,0 +1,1 @@
+"""What `bytelm serve` runs: inference of several requests at once."""

@@ -1,0 +1,301 @@
+"""The inference engine of `bytelm serve`: one thread runs the models, coroutines ask it.
+
+The thread works in turns. In each turn, every model generates a token of each of its texts and scores the sequences
+that wait, and one other function runs. So a long request delays the others by a turn, not by its length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+
+from lm.analysis.token_scores import token_scores
+from lm.decoding.packed import prepare
+from lm.decoding.requests import GeneratedToken as GeneratedToken
+from lm.decoding.requests import GenerationRequest as GenerationRequest
+from lm.decoding.requests import check_ids
+from lm.decoding.sampling import keep_allowed, sample
+from lm.decoding.state import DecodeState
+from pipelines.evaluation.windows import windows_per_batch
+from pipelines.run.loaded_run import LoadedRun
+from pipelines.run.text_ids import known_ids
+from pipelines.scoring.predictions import Predictions, predict
+from pipelines.scoring.windows import Window
+
+T = TypeVar("T")
+
+SLOTS = 16  # texts that a model generates at once
+CLOSING_S = 0.5  # how long `close` waits for the end of a turn
+CLOSED = "the server is shutting down"
+
+
+class EngineClosedError(RuntimeError):
+    """The engine was closed before the request was answered."""
+
+
+class Engine:
+    """Generates, scores and computes with several models on one thread. Other requests wait in a queue.
+
+    Use it as a context manager, or call `start` and `close`. Errors of a request, such as a ValueError, are raised
+    where it was made, and do not affect others.
+    """
+
+    def __init__(self, runs: Mapping[str, LoadedRun], *, slots: int = SLOTS) -> None:
+        """`runs` by the model's name. Each model generates at most `slots` texts at once."""
+        self._served = {name: _Served(run, slots) for name, run in runs.items()}
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="inference", daemon=True)
+
+    def start(self) -> None:
+        """Start the inference thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the inference thread. Requests that are not answered raise EngineClosedError."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join(CLOSING_S)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
+        """Return an iterator over the tokens that continue a prompt, up to a stop id or `max_tokens`.
+
+        Closing the iterator ends the work. Raises ValueError for an unknown model, for an encoder, for a prompt that
+        does not leave `max_tokens` in the context, and for ids outside the vocabulary.
+        """
+        served = self._find(model)
+        request.check(served.run.model.config)
+        return self._generate(served, request)
+
+    async def _generate(self, served: _Served, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
+        if request.max_tokens == 0:
+            return
+        text = _Text(request, asyncio.get_running_loop())
+        self._put(served.waiting, text)
+        try:
+            while isinstance(item := await text.tokens.get(), GeneratedToken):
+                yield item
+            if item is not None:
+                raise item
+        finally:
+            text.left = True
+
+    async def score(self, model: str, ids: Sequence[int], top: int = 0) -> Predictions:
+        """Return the predictions of N `ids`, each from the ids before it. The first has none.
+
+        `top`: number of likeliest tokens to return for each id. Raises ValueError for an unknown model, for one that is
+        not a decoder, for more ids than fit in the context, and for ids outside the vocabulary.
+        """
+        served = self._find(model)
+        config = served.run.model.config
+        if config.architecture != "decoder":
+            raise ValueError(f"the model is an {config.architecture}: only a decoder predicts the next token")
+        if len(ids) > config.context_length:
+            raise ValueError(
+                f"there are {len(ids):,} tokens to score, more than the context of {config.context_length:,}: "
+                "score parts of the text"
+            )
+        check_ids(ids, config)
+        if top < 0:
+            raise ValueError(f"top is {top}, but must not be negative")
+        if len(ids) < 2:
+            return Predictions.unknown(len(ids), min(top, config.vocab_size))
+        sequence = _Sequence(np.array(ids, np.int64), top)
+        self._put(served.unscored, sequence)
+        return await asyncio.wrap_future(sequence.future)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Return function(), run on the inference thread."""
+        future: Future[T] = Future()
+        self._put(self._calls, (function, future))
+        return await asyncio.wrap_future(future)
+
+    def _find(self, model: str) -> _Served:
+        if model not in self._served:
+            raise ValueError(f"there is no model {model!r}: the models are {', '.join(self._served)}")
+        return self._served[model]
+
+    def _put(self, queue: deque[Any], item: Any) -> None:
+        with self._wake:
+            if self._closed:
+                raise EngineClosedError(CLOSED)
+            queue.append(item)
+            self._wake.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(
+                    lambda: self._closed or self._calls or any(map(_Served.busy, self._served.values()))
+                )
+                if self._closed:
+                    break
+            if self._calls:
+                _call(*self._calls.popleft())
+            for served in self._served.values():
+                served.take_turn()
+        closed = EngineClosedError(CLOSED)
+        for served in self._served.values():
+            served.fail(closed)
+        for _, future in self._calls:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(closed)
+
+
+@dataclass(eq=False)
+class _Text:
+    """A text that is generated or waits for it. The inference thread sends its tokens to the loop."""
+
+    request: GenerationRequest
+    loop: asyncio.AbstractEventLoop
+    tokens: asyncio.Queue[GeneratedToken | Exception | None] = field(default_factory=asyncio.Queue)
+    """The tokens, then None or an error"""
+    left: bool = False
+    """Whether nobody reads the tokens any more"""
+    made: int = 0
+
+    def send(self, item: GeneratedToken | Exception | None) -> None:
+        with suppress(RuntimeError):  # the loop was closed
+            self.loop.call_soon_threadsafe(self.tokens.put_nowait, item)
+
+
+@dataclass(eq=False)
+class _Sequence:
+    """Ids that wait for their predictions."""
+
+    ids: np.ndarray
+    top: int
+    future: Future[Predictions] = field(default_factory=Future)
+
+
+class _Served:
+    """One model, the requests that wait for it, and the texts that it generates."""
+
+    def __init__(self, run: LoadedRun, slots: int) -> None:
+        self.run = run
+        self.slots = slots
+        self.waiting: deque[_Text] = deque()
+        self.unscored: deque[_Sequence] = deque()
+        self.texts: dict[_Text, tuple[DecodeState, torch.Generator]] = {}
+        self.allowed = known_ids(run.tokenizer, run.model)
+        if run.config.model.architecture == "decoder":
+            self.model = prepare(run.model, slots)
+
+    def busy(self) -> bool:
+        return bool(self.waiting or self.unscored or self.texts)
+
+    def take_turn(self) -> None:
+        """Score the sequences that fit in a batch, and generate a token of every text."""
+        size = windows_per_batch(self.run.model.config.context_length)
+        sequences = [self.unscored.popleft() for _ in range(min(size, len(self.unscored)))]
+        self._score([each for each in sequences if each.future.set_running_or_notify_cancel()])
+        while self.waiting and len(self.texts) < self.slots:
+            self._join(self.waiting.popleft())
+        for text in [*self.texts]:
+            try:
+                over = text.left or self._generate(text)
+                end = None
+            except Exception as error:
+                over, end = True, error
+            if over:
+                del self.texts[text]
+                text.send(end)
+
+    def fail(self, error: Exception) -> None:
+        """Answer all requests with this error."""
+        for text in (*self.texts, *self.waiting):
+            text.send(error)
+        for sequence in self.unscored:
+            if sequence.future.set_running_or_notify_cancel():
+                sequence.future.set_exception(error)
+
+    def _join(self, text: _Text) -> None:
+        ids = torch.tensor([[*text.request.prompt_ids]], device=self.model.device)
+        state = DecodeState(self.model, ids, room=text.request.max_tokens)
+        self.texts[text] = state, torch.Generator(ids.device).manual_seed(text.request.seed)
+
+    def _generate(self, text: _Text) -> bool:
+        """Generate a token. Return whether it is the last one."""
+        state, generator = self.texts[text]
+        request = text.request
+        logits = state.logits()
+        chosen = sample(
+            keep_allowed(logits, self.allowed),
+            temperature=request.temperature,
+            top_k=request.top_k,
+            top_p=request.top_p,
+            min_p=request.min_p,
+            generator=generator,
+        )
+        scores = token_scores(logits, chosen, request.top)
+        token = int(chosen)
+        best, values = scores.top_ids[0].tolist(), scores.top_log_probabilities[0].tolist()
+        text.send(GeneratedToken(token, float(scores.log_probabilities), best, values))
+        text.made += 1
+        if token in request.stop_ids or text.made == request.max_tokens:
+            return True
+        state.append(chosen)
+        return False
+
+    def _score(self, sequences: list[_Sequence]) -> None:
+        """Predict the sequences in one batch; if it fails, each alone, so that only those at fault fail."""
+        if not sequences:
+            return
+        try:
+            found = self._predict(sequences)
+        except Exception as error:
+            if len(sequences) == 1:
+                sequences[0].future.set_exception(error)
+                return
+            for sequence in sequences:
+                self._score([sequence])
+            return
+        for sequence, predictions in zip(sequences, found, strict=True):
+            sequence.future.set_result(predictions)
+
+    def _predict(self, sequences: list[_Sequence]) -> list[Predictions]:
+        windows, starts = [], [0]
+        for sequence in sequences:
+            ids, start = sequence.ids, starts[-1]
+            columns = np.arange(len(ids) - 1)
+            windows.append(Window(ids[:-1], columns, ids[1:], start + 1 + columns))
+            starts.append(start + len(ids))
+        found = predict(self.run.model, windows, starts[-1], top=max(sequence.top for sequence in sequences))
+        return [
+            replace(
+                part := found.part(start, start + len(sequence.ids)),
+                top_ids=part.top_ids[:, : sequence.top],
+                top_log_probabilities=part.top_log_probabilities[:, : sequence.top],
+            )
+            for sequence, start in zip(sequences, starts[:-1], strict=True)
+        ]
+
+
+def _call(function: Callable[[], Any], future: Future[Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
