@@ -57,6 +57,10 @@ class KVCache:
         """Count `tokens` more positions as read, after every block has written its keys and values."""
         self.length += tokens
 
+    def crop(self, length: int) -> None:
+        """Forget every position from `length` on. If a window has overwritten earlier positions, forget all of them."""
+        self.length = min(self.length, length) if self.length <= self.columns else 0
+
     def positions(self, tokens: int) -> Rows:
         """Return the positions of the next `tokens` in their sequences; padding has position 0."""
         if self.padding is None:

@@ -104,7 +104,22 @@ def _predict_batch(
     places = np.concatenate([window.places for window in batch])
     read = None if source is None else torch.tensor([source], device=device).expand(len(batch), -1)
     hidden = model(torch.from_numpy(ids).to(device), read, rows=torch.from_numpy(rows).to(device))
-    for start in range(0, len(rows), LOGIT_ROWS):
+    write_scores(model, hidden, targets, places, made, group)
+
+
+def write_scores(
+    model: LanguageModel,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    places: Array,
+    made: Predictions,
+    group: torch.Tensor | None = None,
+) -> None:
+    """Write the predictions of `targets` (P,) from hidden states (P, width) to `places` (P,) of `made`.
+
+    `group` (G,) int64 are the ids whose total probability to write. Raises ValueError if logits are not finite.
+    """
+    for start in range(0, len(hidden), LOGIT_ROWS):
         part = slice(start, start + LOGIT_ROWS)
         logits = model.logits(hidden[part]).float()
         found = token_scores(logits, targets[part], made.top_ids.shape[1])

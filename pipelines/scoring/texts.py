@@ -167,7 +167,7 @@ def _decoder_score(run: "LoadedRun", text: str, stride: int | None, start: bool,
         total=1 + max(0, -(-(len(ids) - 1 - length) // stride)),
     )
     borders = made.group_log_probabilities if words else None
-    return _result(run, own, made.part(0, count), words, borders, before=before, window=length, stride=stride)
+    return text_result(run, own, made.part(0, count), words, borders, before=before, window=length, stride=stride)
 
 
 def _encoder_score(
@@ -191,7 +191,7 @@ def _encoder_score(
         stride=stride,
     )
     made = predict(run.model, windows, len(ids), top=top, total=len(ids))
-    return _result(run, ids, made, words, None, window=length, stride=stride)
+    return text_result(run, ids, made, words, None, window=length, stride=stride)
 
 
 def _target_score(run: "LoadedRun", text: str, target: str, top: int, words: bool) -> TextScore:
@@ -202,7 +202,7 @@ def _target_score(run: "LoadedRun", text: str, target: str, top: int, words: boo
     made = predict(run.model, [window], len(ids), top=top, source=source, group=group)
     # A word is certain to end after the end token, so the last border is never read.
     borders = np.append(made.group_log_probabilities, np.nan) if words else None
-    return _result(run, ids, made, words, borders)
+    return text_result(run, ids, made, words, borders)
 
 
 def target_window(run: "LoadedRun", ids: Array, name: str) -> Window:
@@ -243,7 +243,7 @@ def _word_beginnings(run: "LoadedRun") -> Array:
     return word_beginnings(run.tokenizer, run.config.model.vocab_size, run.around.stops)
 
 
-def _result(
+def text_result(
     run: "LoadedRun",
     ids: Array,
     predictions: Predictions,
@@ -254,6 +254,11 @@ def _result(
     window: int | None = None,
     stride: int | None = None,
 ) -> TextScore:
+    """Return the scores of a text with these `ids` and predictions.
+
+    `words`: whether to return the probabilities of words; `borders` are as `words_of` takes them. See TextScore for the
+    rest.
+    """
     tok = run.tokenizer
     pieces = [tok.token_bytes(i) for i in ids.tolist()]
     lengths = tok.token_byte_lengths[ids].astype(np.int64)

@@ -1,0 +1,118 @@
+"""Score a text while it is edited: only the tokens after the first changed one are read again."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import fields
+
+import numpy as np
+import torch
+
+from lm.decoding.cache import KVCache
+from lm.masks import Mask
+from pipelines.run.loaded_run import LoadedRun
+from pipelines.scoring.predictions import Predictions, write_scores
+from pipelines.scoring.texts import TextScore, text_result, text_tokens
+from pipelines.scoring.windows import Array, Window, decoder_windows
+
+
+class IncrementalScorer:
+    """Scores versions of one text with a decoder, as `score_text` does with its default stride.
+
+    It keeps the predictions of the last version, and the keys and values of its last window. Versions are compared by
+    ids: an edit can change tokens before it. Not safe for several threads.
+    """
+
+    def __init__(self, run: LoadedRun, top: int = 5) -> None:
+        """`top`: number of likeliest tokens to return for each prediction."""
+        config = run.config.model
+        self.run = run
+        self.before = np.array(run.around.before, np.int64)
+        self.window = config.context_length
+        self.stride = max(1, self.window // 2)
+        self.read = 0
+        """Number of tokens that the model has read, for all versions together"""
+        self._ids = self.before
+        """The ids of the last version, up to the last one that was predicted"""
+        self._made = Predictions.unknown(0, min(top, config.vocab_size))
+        self._begin = 0  # of the window in the cache
+        self._cache = KVCache(
+            run.model.stack,
+            1,
+            self.window,
+            dtype=run.model.compute_dtype,
+            device=run.model.embedding.weight.device,
+        )
+
+    def score(self, text: str) -> TextScore:
+        """Return the scores of a text. Raises ValueError if logits are not finite."""
+        *_, score = self.steps(text)
+        assert score is not None
+        return score
+
+    def steps(self, text: str) -> Iterator[TextScore | None]:
+        """Score a text window by window: yield None after each window, and at last the scores.
+
+        The caller may stop early; the next version reuses the windows that were read.
+        """
+        own, before = text_tokens(self.run, text), len(self.before)
+        ids = np.concatenate((self.before, own))
+        same = max(before, common_prefix(ids, self._ids))
+        made = Predictions.unknown(len(own), self._made.top_ids.shape[1])
+        for field in fields(Predictions):
+            getattr(made, field.name)[: same - before] = getattr(self._made, field.name)[: same - before]
+        self._ids, self._made = ids[:same], made
+        for window in decoder_windows(ids, same, self.window, self.stride):
+            places = window.places + (same - before)
+            self._predict(window, places, made)
+            self._ids = ids[: before + int(places[-1]) + 1]
+            yield None
+        yield text_result(
+            self.run, own, made, False, None, before=self.run.around.before, window=self.window, stride=self.stride
+        )
+
+    @torch.inference_mode()
+    def _predict(self, window: Window, places: Array, made: Predictions) -> None:
+        """Write the predictions of a window to `made` at `places`, and its keys and values to the cache."""
+        model, cache = self.run.model, self._cache
+        begin = int(places[0]) + len(self.before) - 1 - int(window.columns[0])
+        # The first prediction needs the logits of the position before it, which the cache does not hold.
+        cache.crop(int(window.columns[0]) if begin == self._begin else 0)
+        self._begin, past = begin, cache.length
+        ids = torch.from_numpy(window.inputs[past:]).to(model.embedding.weight.device)[None]
+        tokens = ids.shape[1]
+        hidden = model.stack(
+            model.embed(ids),
+            ids,
+            dtype=model.compute_dtype,
+            mask=Mask(),  # the cache masks
+            positions=cache.positions(tokens),
+            attends=cache.attends(tokens),
+            rows=torch.from_numpy(window.columns - past).to(ids.device),
+        )
+        cache.advance(tokens)
+        self.read += tokens
+        write_scores(model, hidden, torch.from_numpy(window.targets).to(ids.device), places, made)
+
+
+class RecentTexts:
+    """The scorers of the texts that were scored last. The least recently used one is dropped."""
+
+    def __init__(self, texts: int = 8, top: int = 10) -> None:
+        """`texts`: number of scorers to keep; `top` as in IncrementalScorer."""
+        self.texts, self.top = texts, top
+        self._scorers: OrderedDict[tuple[str, str], IncrementalScorer] = OrderedDict()
+
+    def scorer(self, model: str, key: str, run: LoadedRun) -> IncrementalScorer:
+        """Return the scorer of the text that a client calls `key`, for the model of this name."""
+        scorer = self._scorers.pop((model, key), None) or IncrementalScorer(run, self.top)
+        self._scorers[model, key] = scorer
+        if len(self._scorers) > self.texts:
+            self._scorers.popitem(last=False)
+        return scorer
+
+
+def common_prefix(one: Array, other: Array) -> int:
+    """Return the number of leading ids that two arrays share."""
+    length = min(len(one), len(other))
+    different = np.flatnonzero(one[:length] != other[:length])
+    return int(different[0]) if len(different) else length
