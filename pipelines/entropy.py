@@ -112,6 +112,10 @@ def _show(numbers: dict[str, Any], explain: bool) -> None:
         table((each.label, *each.heads), [(name, *cells) for name, cells in each.rows])
     if not numbers["mutual_information"]["distances"]:
         answer("mutual information is left out: the documents have too few pairs of symbols")
+    elif other := numbers["mutual_information"]["other"]:
+        answer(
+            f"mutual information: all but the 255 most frequent {numbers['unit']} count as one, {other:.1%} of the text"
+        )
     if not all(row["reliable"] for row in numbers["ngrams"]):
         answer("* coverage below 95 %: entropies are unreliable and too low")
     if explain:

@@ -114,6 +114,13 @@ def test_tokens_and_characters_are_measured_from_end_to_end(text_folder, tokeniz
     assert texts["entropy_rate"] == tokens["entropy_rate"]
 
 
+def test_the_table_says_how_much_of_a_large_alphabet_counts_as_one_symbol(printed, text_folder, tokenizer_folder):
+    numbers = entropy(str(text_folder), unit="tokens", tokenizer=tokenizer_folder, sample=1000)
+    other = numbers["mutual_information"]["other"]
+    assert other > 0.01
+    assert f"all but the 255 most frequent tokens count as one, {other:.1%} of the text" in printed.readouterr().out
+
+
 def test_another_corpus_is_compared_in_one_alphabet(corpus, text_folder):
     first, second = corpus("abcabc", name="a.jsonl"), corpus("cdcd", name="b.jsonl")
     (ids, _), (other_ids, _) = one_alphabet(symbols_of(first), symbols_of(second))
