@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from corpora import Corpus, open_corpus
-from lm.analysis.metrics import perplexity
 from pipelines.cli.display import Bar
 from pipelines.dataset.arrow import id_dtype, text_of
 from pipelines.dataset.documents import RecordedDocuments
@@ -21,13 +20,10 @@ from tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class CorpusSplit:
-    """The documents of a split: their tokens, hashes and sizes, and counts of words and line ends."""
+    """The documents of a split: their tokens, hashes and sizes."""
 
     stream: TokenStream
     recorded: RecordedDocuments
-    words: int
-    """number of texts between white space"""
-    line_ends: int
 
 
 class CorpusText:
@@ -73,22 +69,17 @@ class CorpusText:
         views: list[np.ndarray] = []
         hashes: list[bytes] = []
         sizes = [np.empty(0, np.int64)]
-        words = line_ends = 0
         with Bar("encoding", corpus.text_bytes_estimate, "B") as bar:
             for split, batch in corpus.routed_batches():
                 if split not in names:
                     continue
                 views.append(self._encoded(batch.column(0), tok))
                 sizes.append(text_of(batch.column(0))[1])
-                for document in _documents(batch.column(0)):
-                    hashes.append(hashlib.sha256(document).digest())
-                    words += len(bytes(document).decode(errors="replace").split())
-                    line_ends += bytes(document).count(b"\n")
+                hashes += [hashlib.sha256(document).digest() for document in _documents(batch.column(0))]
                 bar.update(int(sum(map(np.sum, sizes))))
         if not views:
             raise ValueError(f"{corpus.name} has no text in {', '.join(names)}")
-        recorded = RecordedDocuments(hashes, np.concatenate(sizes))
-        return CorpusSplit(TokenStream(views, self.context_length), recorded, words, line_ends)
+        return CorpusSplit(TokenStream(views, self.context_length), RecordedDocuments(hashes, np.concatenate(sizes)))
 
     def _encoded(self, column: pa.Array, tok: Tokenizer) -> np.ndarray:
         encoded = tok.encode_arrow(column)
@@ -113,15 +104,3 @@ def separator_of(run: Run, tok: Tokenizer) -> int | None:
     if ids.before:
         return ids.before[-1]
     return ids.stops[0] if ids.stops and run.facts.get("separated", True) else None
-
-
-def per_word(numbers: dict[str, Any], split: CorpusSplit) -> dict[str, Any]:
-    """Return the perplexities per word of a split whose other numbers are `numbers`."""
-    nats = numbers["cross_entropy"] * numbers["tokens"]
-    with_line_ends = split.words + split.line_ends
-    return {
-        "words": split.words,
-        "line_ends": split.line_ends,
-        "word_perplexity": perplexity(nats / split.words) if split.words else None,
-        "word_perplexity_with_line_ends": perplexity(nats / with_line_ends) if with_line_ends else None,
-    }

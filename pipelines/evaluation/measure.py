@@ -17,7 +17,7 @@ from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.breakdown import breakdown
 from pipelines.evaluation.compressors import compressed_bits_per_byte
 from pipelines.evaluation.confidence import intervals, sampling_of
-from pipelines.evaluation.corpus_text import CorpusText, per_word
+from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.difference import (
     NO_DIVERGENCE,
     ScoredText,
@@ -40,6 +40,7 @@ from pipelines.evaluation.scoring import DIVERGENCES, PSEUDO_POSITIONS, SourceDi
 from pipelines.evaluation.token_scores import TokenScores
 from pipelines.evaluation.translation import translation_numbers
 from pipelines.evaluation.windows import Stream, WindowSettings, windows_over
+from pipelines.evaluation.words import per_word
 from pipelines.files import distinct_names, write_json
 from pipelines.run.evaluation_file import Evaluation, with_evaluations
 from pipelines.run.folder import Run
@@ -194,10 +195,12 @@ class SplitScorer:
         text = self._text(split, stream)
         sampling = sampling_of(tokens, text, self._plan.windows.window)
         lengths = None if numbers["bits_per_byte"] is None else np.asarray(self._tokenizer.token_byte_lengths)
-        if isinstance(self._plan.dataset, CorpusText) and self._plan.options.unit == "word":
-            numbers |= per_word(numbers, self._plan.dataset.splits[split])
         numbers["breakdown"] = self._breakdown(stream, tokens, text)
         numbers["intervals"] = intervals(tokens, sampling, lengths)
+        if self._plan.options.unit == "word":
+            assert isinstance(stream, TokenStream) and text, "only a decoder has a perplexity per word"
+            words, of_words = per_word(tokens, stream, text, self._tokenizer, sampling)
+            numbers |= words | {"intervals": numbers["intervals"] and numbers["intervals"] | of_words}
         if self._same_tokens:
             numbers["difference"] = self._named(difference(tokens, sampling, lengths))
         if self._other_tokens:
