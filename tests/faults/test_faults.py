@@ -7,6 +7,7 @@ succeeds, or prints one sentence and exits with status 1. Repeated without the f
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -20,6 +21,7 @@ from tests.conftest import BYTELM
 LEVELS = 10
 STRACE = shutil.which("strace")
 LIBC_OUT_OF_MEMORY = "cannot allocate memory for thread-local data: ABORT"
+CPP_OUT_OF_MEMORY = "terminate called after throwing an instance of 'St9bad_alloc'"
 MODEL = (
     "--model.layers", "1", "--model.width", "32", "--model.heads", "2", "--model.context-length", "32",
     "--train.tokens", "5120", "--train.batch-tokens", "256", "--train.validation-tokens", "640",
@@ -179,13 +181,14 @@ def survive(work, folder, prefix=(), limits=None, prepare=True, free=lambda: Non
         assert state == "new", done.stdout + done.stderr
     else:
         # On a slow machine, a line such as "loading PyTorch ..." comes first.
-        said = [line for line in done.stderr.splitlines() if line and not line.endswith(" ...")]
+        said = [line for line in done.stderr.splitlines() if line and not line.endswith((" ...", "std::bad_alloc"))]
         assert len(said) == 1, done.stderr
-        # The C library and OpenBLAS end the process themselves if a library that is being loaded, or a new thread,
-        # gets no memory. No Python code runs after that, so the files must be right without it.
+        # The C library, the C++ runtime and OpenBLAS end the process themselves if a library that is being loaded, or a
+        # new thread, gets no memory. No Python code runs after that, so the files must be right without it.
         messages = {
             1: (f"bytelm {work.arguments[0]}: ", "OpenBLAS error: Memory allocation"),
             127: (LIBC_OUT_OF_MEMORY,),
+            -signal.SIGABRT: (CPP_OUT_OF_MEMORY,),
         }
         assert said[0].startswith(messages.get(done.returncode, ())), (done.returncode, done.stderr)
     free()
