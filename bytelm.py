@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pipelines.score import score
     from pipelines.scoring.choices import rank_choices
     from pipelines.scoring.texts import score_text
+    from pipelines.serve import serve
     from pipelines.tokenize import tokenize
     from pipelines.train_tokenizer import train_tokenizer
     from tokenizer import Tokenizer
@@ -71,6 +72,7 @@ __all__ = [
     "runs",
     "score",
     "score_text",
+    "serve",
     "show",
     "tokenize",
     "train_tokenizer",

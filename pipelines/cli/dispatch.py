@@ -22,6 +22,7 @@ VERBS = {
     "score": "show how well a run predicts a text, token by token, or rank continuations",
     "entropy": "measure a text without a model: entropies, mutual information, Zipf's and Heaps' laws",
     "generate": "continue a prompt, write the target of a source, or fill masks",
+    "serve": "serve runs in the browser and through OpenAI's completions API",
     "params": "print the parameters, FLOPs and memory of a model",
     "finetune": "train a classifier from a trained encoder and labelled texts",
     "classify": "label texts with a classifier",
@@ -33,7 +34,7 @@ VERBS = {
 }
 # Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other
 # processes share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
-COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "score", "entropy", "report")
+COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "score", "entropy", "report", "serve")
 
 
 def usage() -> str:

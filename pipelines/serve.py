@@ -1,0 +1,87 @@
+"""`bytelm serve`: a page and an API for trained runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from pipelines.cli.arguments import Checkpoint, Device, Dtype
+from pipelines.cli.display import answer
+from pipelines.cli.parsing import parse
+from pipelines.cli.verbs import verb
+
+
+@verb
+def serve(
+    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    *,
+    port: int = 8000,
+    host: str = "127.0.0.1",
+    allow_host: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME")] = (),
+    checkpoint: Checkpoint = "newest",
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+) -> None:
+    """Serve runs to programs and browsers until Ctrl-C: OpenAI's completions API, and a page.
+
+    A model's name is the name of its run's folder. Only this machine can reach the server, unless --host or
+    --allow-host says otherwise. Then requests need the token in the printed address.
+
+    Args:
+        runs: Folders of runs.
+        port: Port to listen on; 0 takes a free one.
+        host: Address to listen on; 0.0.0.0 for all addresses of this machine.
+        allow_host: Name under which other machines reach this one, without the port. Repeat the option for several.
+    """
+    if not runs:
+        raise ValueError("name at least one run folder")
+    if not 0 <= port < 65536:
+        raise ValueError(f"--port is {port}, but must be from 0 to 65535")
+    folders = _folders(runs)
+    try:
+        import starlette as starlette
+        import uvicorn as uvicorn
+    except ImportError:
+        raise ValueError("bytelm serve needs starlette and uvicorn: pip install 'bytelm[serve]'") from None
+    import asyncio
+    import time
+
+    from pipelines.run.loaded_run import load_run
+    from pipelines.serving.app import create_app
+    from pipelines.serving.engine import Engine
+    from pipelines.serving.models import ServedModel, Service
+    from pipelines.serving.security import access_to, is_any
+    from pipelines.serving.server import bound_socket, serve_until_interrupted
+
+    with bound_socket(host, port) as bound:
+        port = bound.getsockname()[1]
+        access = access_to(host, port, allow_host)
+        loaded = {
+            name: load_run(folder, checkpoint=checkpoint, device=device, dtype=dtype)
+            for name, folder in folders.items()
+        }
+        with Engine(loaded) as engine:
+            models = {name: ServedModel(name, run) for name, run in loaded.items()}
+            stopping = asyncio.Event()
+            app = create_app(Service(models, engine, created=int(time.time())), access, stopping)
+            shown = next(iter(allow_host), "127.0.0.1" if is_any(host) else f"[{host}]" if ":" in host else host)
+            answer(f"serving {', '.join(models)}")
+            answer(f"http://{shown}:{port}/" + ("" if access.token is None else f"#token={access.token}"))
+            serve_until_interrupted(app, bound, stopping)
+
+
+def _folders(runs: Sequence[Path]) -> dict[str, Path]:
+    """Return the folders by name. Raises ValueError for two of the same name."""
+    folders: dict[str, Path] = {}
+    for folder in runs:
+        name = folder.resolve().name
+        if name in folders:
+            raise ValueError(f"{folders[name]} and {folder} are both named {name}: rename one of the folders")
+        folders[name] = folder
+    return folders
+
+
+def main(arguments: list[str]) -> None:
+    """Run `bytelm serve` with command-line arguments."""
+    parse(serve, arguments, "serve")

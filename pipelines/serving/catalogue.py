@@ -1,0 +1,91 @@
+"""`/v1/models`, and the tokenizer endpoints that vLLM introduced and lm-evaluation-harness asks."""
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from pipelines.serving.errors import RequestError, blamed_on
+from pipelines.serving.fields import Fields, json_object
+from pipelines.serving.models import ServedModel, Service
+from tokenizer import PAD
+
+
+def catalogue_routes(service: Service) -> list[Route]:
+    """Return the routes of this module."""
+
+    async def models(request: Request) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [_entry(service, each) for each in service.models.values()]})
+
+    async def model(request: Request) -> JSONResponse:
+        return JSONResponse(_entry(service, service.model(request.path_params["name"])))
+
+    async def tokenize(request: Request) -> JSONResponse:
+        fields = Fields(await json_object(request), ("model", "prompt", "add_special_tokens"))
+        served = _tokenizing(service, fields.get("model"))
+        ids = await prompt_ids(served, fields.text("prompt"))
+        if fields.flag("add_special_tokens"):
+            around = served.run.around
+            ids = [*around.before, *ids, *(around.after if served.architecture == "encoder-decoder" else ())]
+        return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": served.context_length})
+
+    async def detokenize(request: Request) -> JSONResponse:
+        fields = Fields(await json_object(request), ("model", "tokens"))
+        served = _tokenizing(service, fields.get("model"))
+        ids = fields.ids("tokens")
+        with blamed_on("tokens"):
+            return JSONResponse({"prompt": served.run.tokenizer.decode(ids)})
+
+    async def tokenizer_info(request: Request) -> JSONResponse:
+        return JSONResponse(_tokenizer_info(_tokenizing(service, request.query_params.get("model"))))
+
+    return [
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{name}", model, methods=["GET"]),
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/tokenizer_info", tokenizer_info, methods=["GET"]),
+    ]
+
+
+async def prompt_ids(served: ServedModel, text: str) -> list[int]:
+    """Return the ids of a prompt. A prompt that is exactly a special token is this token; all other text is data."""
+    special = served.run.tokenizer.special_tokens.get(text)
+    return await served.encode(text, "prompt") if special is None else [special]
+
+
+def _entry(service: Service, served: ServedModel) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "bytelm",
+        "max_model_len": served.context_length,
+        "architecture": served.architecture,
+    }
+
+
+def _tokenizing(service: Service, name: object) -> ServedModel:
+    """Return the model whose tokenizer is meant. The name may be left out if all models have the same tokenizer."""
+    every = list(service.models.values())
+    if name is None and len({each.run.tokenizer.fingerprint for each in every}) == 1:
+        return every[0]
+    if name is None:
+        message = f"the models have several tokenizers: name one of {', '.join(service.models)} as model"
+        raise RequestError(400, message, param="model")
+    return service.model(name)
+
+
+def _tokenizer_info(served: ServedModel) -> dict[str, Any]:
+    tok, around = served.run.tokenizer, served.run.around
+    spelled: Callable[[int | None], str | None] = lambda i: None if i is None else tok.decode([i])  # noqa: E731
+    return {
+        "eos_token": spelled(around.stops[0] if around.stops else None),
+        "bos_token": spelled(around.start),
+        "pad_token": spelled(around.special.get(PAD)),
+        "chat_template": None,
+        "vocab_size": tok.vocab_size,
+        "model_max_length": served.context_length,
+    }

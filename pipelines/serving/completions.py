@@ -1,0 +1,214 @@
+"""`POST /v1/completions`: texts that continue prompts, and the log-probabilities of prompts."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pipelines.scoring.predictions import Predictions
+from pipelines.serving.choices import Choice, Piece, Writer, whole
+from pipelines.serving.completion_request import DEFAULT_TOKENS, CompletionRequest, Prompt, completion_request
+from pipelines.serving.engine import GeneratedToken, GenerationRequest
+from pipelines.serving.errors import RequestError
+from pipelines.serving.fields import json_object
+from pipelines.serving.models import ServedModel, Service
+
+
+def completion_routes(service: Service) -> list[Route]:
+    """Return the routes of this module."""
+
+    async def completions(request: Request) -> Response:
+        asked = completion_request(await json_object(request))
+        served = service.model(asked.model)
+        if served.architecture != "decoder":
+            message = f"{served.name} is an {served.architecture}: only a decoder completes a prompt"
+            raise RequestError(400, message, param="model")
+        prompts = [await _prompt_ids(served, prompt) for prompt in asked.prompts]
+        job = _Job(service, served, asked, prompts)
+        if asked.stream:
+            return StreamingResponse(job.events(), media_type="text/event-stream")
+        return JSONResponse(await job.answer())
+
+    return [Route("/v1/completions", completions, methods=["POST"])]
+
+
+async def _prompt_ids(served: ServedModel, prompt: Prompt | None) -> list[int]:
+    """Return the ids of a prompt, None for the start token. Raises RequestError for a prompt without tokens.
+
+    Special tokens that a text begins with are read as such, since a text has no other way to begin with the end of
+    another one. Later ones are ordinary text.
+    """
+    if isinstance(prompt, list):
+        served.check_ids(prompt, "prompt")
+        return prompt
+    around, special = served.run.around, served.run.tokenizer.special_tokens
+    if prompt is None:
+        if around.start is None:
+            raise RequestError(400, "prompt is missing, and the model has no start token", param="prompt")
+        return [*around.before] or [around.start]
+    ids = []
+    spellings = sorted(special, key=len, reverse=True)
+    while (first := next((each for each in spellings if prompt.startswith(each)), None)) is not None:
+        ids.append(special[first])
+        prompt = prompt.removeprefix(first)
+    ids += await served.encode(prompt, "prompt")
+    if not ids:
+        raise RequestError(400, "the prompt is empty: leave it out to begin with the start token", param="prompt")
+    return ids
+
+
+class _Job:
+    """A completion request at work. Raises RequestError for a prompt that does not fit."""
+
+    def __init__(
+        self, service: Service, served: ServedModel, asked: CompletionRequest, prompts: Sequence[list[int]]
+    ) -> None:
+        self.service, self.served, self.asked = service, served, asked
+        self.prompt_tokens = sum(map(len, prompts))
+        self.choices = [
+            Choice(at * asked.n + number, prompt, self._max_tokens(prompt), (asked.seed + number) % 2**63)
+            for at, prompt in enumerate(prompts)
+            for number in range(asked.n)
+        ]
+        self._head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": served.name,
+        }
+
+    def _max_tokens(self, prompt: list[int]) -> int:
+        room = self.served.context_length - len(prompt)
+        wanted = min(DEFAULT_TOKENS, max(1, room)) if self.asked.max_tokens is None else self.asked.max_tokens
+        if wanted > room:
+            raise RequestError(
+                400,
+                f"the prompt has {len(prompt):,} tokens and max_tokens is {wanted:,}, together more than the model's "
+                f"context of {self.served.context_length:,}: shorten the prompt or lower max_tokens",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        return wanted
+
+    async def answer(self) -> dict[str, Any]:
+        """Return the JSON object of the whole answer."""
+        made: list[list[Piece]] = [[] for _ in self.choices]
+        async with aclosing(self._pieces()) as pieces:
+            async for index, piece in pieces:
+                made[index].append(piece)
+        texts = [whole(each) for each in made]
+        return self._object(enumerate(texts)) | {"usage": self._usage(sum(text.tokens for text in texts))}
+
+    async def events(self) -> AsyncGenerator[str, None]:
+        """Yield the server-sent events of a stream."""
+        tokens = 0
+        async with aclosing(self._pieces()) as pieces:
+            async for index, piece in pieces:
+                tokens += piece.tokens
+                if piece.text or piece.logprobs or piece.finish_reason:
+                    yield _event(self._object([(index, piece)]))
+        if self.asked.include_usage:
+            yield _event(self._object([]) | {"usage": self._usage(tokens)})
+        yield "data: [DONE]\n\n"
+
+    def _object(self, pieces: Iterable[tuple[int, Piece]]) -> dict[str, Any]:
+        choices = [
+            {"index": index, "text": piece.text, "logprobs": piece.logprobs, "finish_reason": piece.finish_reason}
+            for index, piece in pieces
+        ]
+        return self._head | {"choices": choices}
+
+    def _usage(self, completion_tokens: int) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": self.prompt_tokens + completion_tokens,
+        }
+
+    async def _pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
+        """Yield the pieces of all choices as they come, with the index of their choice."""
+        queue: asyncio.Queue[tuple[int, Piece] | Exception | None] = asyncio.Queue()
+
+        async def work(choice: Choice) -> None:
+            try:
+                async with aclosing(self._pieces_of(choice)) as pieces:
+                    async for piece in pieces:
+                        queue.put_nowait((choice.index, piece))
+                queue.put_nowait(None)
+            except Exception as error:
+                queue.put_nowait(error)
+
+        tasks = [asyncio.create_task(work(choice)) for choice in self.choices]
+        try:
+            working = len(tasks)
+            while working:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    working -= 1
+                else:
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pieces_of(self, choice: Choice) -> AsyncGenerator[Piece, None]:
+        asked = self.asked
+        writer = Writer(self.served, asked.stop, asked.logprobs)
+        first = None
+        if asked.echo:
+            predictions, first = await self._scored(choice) if asked.exact else (None, None)
+            yield writer.prompt(choice.prompt, predictions)
+        if first is not None:
+            yield writer.token(first)
+        else:
+            async with aclosing(self._generated(choice)) as tokens:
+                async for token in tokens:
+                    yield writer.token(token)
+                    if writer.over and not asked.exact:
+                        break
+        yield writer.end()
+
+    async def _scored(self, choice: Choice) -> tuple[Predictions, GeneratedToken | None]:
+        """Return the predictions of a prompt, and the next token if it is the likeliest and the only one.
+
+        This is what lm-evaluation-harness asks for: a single pass of the model.
+        """
+        engine, name, prompt = self.service.engine, self.served.name, choice.prompt
+        likeliest = choice.max_tokens == 1 and self.asked.temperature == 0
+        # The prediction after the prompt does not depend on the id that is scored there.
+        ids, top = [*prompt, *prompt[: int(likeliest)]], max(self.asked.logprobs or 0, int(likeliest))
+        found = await engine.score(name, ids, top)
+        first = None
+        if likeliest and self.served.known[found.top_ids[-1, 0]]:
+            best, values = found.top_ids[-1].tolist(), found.top_log_probabilities[-1].tolist()
+            first = GeneratedToken(best[0], values[0], best, values)
+        return found.part(0, len(prompt)), first
+
+    def _generated(self, choice: Choice) -> AsyncGenerator[GeneratedToken, None]:
+        asked = self.asked
+        request = GenerationRequest(
+            prompt_ids=choice.prompt,
+            max_tokens=choice.max_tokens,
+            temperature=asked.temperature,
+            top_k=asked.top_k,
+            top_p=asked.top_p,
+            min_p=asked.min_p,
+            seed=choice.seed,
+            stop_ids=() if asked.exact else self.served.run.around.stops,
+            top=asked.logprobs or 0,
+        )
+        return self.service.engine.generate(self.served.name, request)
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(',', ':'))}\n\n"

@@ -1,0 +1,56 @@
+"""Errors of requests, in the form of OpenAI's API: {"error": {"message", "type", "param", "code"}}."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+CHAT = "the models served here continue text and are not chat models: use POST /v1/completions"
+
+
+class RequestError(Exception):
+    """A request that cannot be answered: its HTTP status, and what is wrong with which field."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+
+@contextmanager
+def blamed_on(param: str) -> Iterator[None]:
+    """Turn a ValueError into a RequestError with status 400 about the field `param`."""
+    try:
+        yield
+    except ValueError as error:
+        raise RequestError(400, str(error), param=param) from None
+
+
+def error_body(
+    status: int, message: str, param: str | None = None, code: str | None = None
+) -> dict[str, dict[str, str | None]]:
+    """Return the JSON object of an error."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return the response of an error."""
+    return JSONResponse(error_body(status, message), status, headers)
+
+
+def answer_request_error(request: Request, error: Exception) -> JSONResponse:
+    """Return the response of a RequestError that an endpoint raised."""
+    assert isinstance(error, RequestError)
+    return JSONResponse(error_body(error.status, error.message, error.param, error.code), error.status)
+
+
+def answer_wrong_route(request: Request, error: Exception) -> JSONResponse:
+    """Return the response for a path or a method that does not exist."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    message = f"{request.method} {path} is not allowed" if error.status_code == 405 else f"there is no {path} here"
+    if "/chat" in path:
+        message = CHAT
+    return error_response(error.status_code, message, error.headers)

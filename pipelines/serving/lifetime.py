@@ -1,0 +1,163 @@
+"""How long a request lives: its body is limited, and its work ends with its client, its time or the server."""
+
+import asyncio
+import os
+import traceback
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pipelines.cli.errors import complain, one_sentence
+from pipelines.serving.errors import error_response
+
+CLOSING_S = 0.2  # how long a client may take to read the end of an answer that is cut short
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a request."""
+
+    body: int = 4 << 20
+    """bytes"""
+    body_s: float = 30.0
+    """seconds for the body to arrive"""
+    seconds: float = 600.0
+    """seconds for the answer, including the wait in the queue"""
+
+
+class Lifetime:
+    """Middleware that reads the body, runs the work, and cancels it when the client leaves, its time is up or the
+    server stops.
+
+    Errors that no endpoint expects become status 500 and a line on standard error.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, stopping: asyncio.Event) -> None:
+        self.app, self.limits, self.stopping = app, limits, stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        answer = _Answer(scope, send)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                whole = await self._read(receive, body)
+        except TimeoutError:
+            await answer.fail(HTTPStatus.REQUEST_TIMEOUT, f"the body took longer than {self.limits.body_s:g} s")
+            return
+        if len(body) > self.limits.body:
+            await answer.fail(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {self.limits.body:,} bytes"
+            )
+        elif whole:
+            await self._work(scope, bytes(body), receive, answer)
+
+    async def _read(self, receive: Receive, body: bytearray) -> bool:
+        """Append the body to `body`, and return whether it is whole. Stops beyond the limit or if the client leaves."""
+        while len(body) <= self.limits.body:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return False
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                return True
+        return False
+
+    async def _work(self, scope: Scope, body: bytes, receive: Receive, answer: "_Answer") -> None:
+        left = asyncio.create_task(_client_leaves(receive))
+        stopped = asyncio.create_task(self.stopping.wait())
+        work = asyncio.create_task(self._answer(scope, body, left, answer))
+        try:
+            await asyncio.wait({work, left, stopped}, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            in_time, stops, absent = work.done(), stopped.done(), left.done()
+        finally:
+            await _cancel((work, left, stopped))
+        if in_time:
+            error = work.exception()
+            if error is None:
+                return
+            _report(error)
+            with suppress(OSError):
+                await answer.fail(HTTPStatus.INTERNAL_SERVER_ERROR, f"the server failed: {one_sentence(error)}")
+        elif stops:
+            await answer.fail(HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down")
+        elif not absent:
+            await answer.fail(
+                HTTPStatus.GATEWAY_TIMEOUT, f"the request took longer than {self.limits.seconds:g} s: ask for less"
+            )
+
+    async def _answer(self, scope: Scope, body: bytes, left: "asyncio.Task[None]", answer: "_Answer") -> None:
+        await self.app(scope, _Replay(body, left), answer.send)
+
+
+class _Replay:
+    """The `receive` of the work: the body, and later that the client left."""
+
+    def __init__(self, body: bytes, left: "asyncio.Task[None]") -> None:
+        self.body: bytes | None = body
+        self.left = left
+
+    async def __call__(self) -> Message:
+        body, self.body = self.body, None
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        await asyncio.wait({self.left})
+        return {"type": "http.disconnect"}
+
+
+class _Answer:
+    """What was sent of an answer."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope, self._send = scope, send
+        self._started = self._ended = self._events = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._started = True
+            self._events = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
+        else:
+            self._ended = not message.get("more_body")
+        await self._send(message)
+
+    async def fail(self, status: int, message: str) -> None:
+        """Answer with an error; after the start of an answer, as the last event of its stream, if it is one."""
+        if self._ended:
+            return
+        response: Response = error_response(status, message)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                if not self._started:
+                    await response(self._scope, _nothing, self._send)
+                    return
+                event = b"data: " + bytes(response.body) + b"\n\n" if self._events else b""
+                await self._send({"type": "http.response.body", "body": event, "more_body": False})
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _client_leaves(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(tasks: "Iterable[asyncio.Task[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _report(error: BaseException) -> None:
+    if os.environ.get("BYTELM_DEBUG"):
+        traceback.print_exception(error)
+    else:
+        complain("serve", f"a request failed: {type(error).__name__}: {one_sentence(error)}")

@@ -1,0 +1,112 @@
+"""The served models: their names, the spelling of their tokens, and who asked for which."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from pipelines.run.loaded_run import LoadedRun
+from pipelines.run.text_ids import known_ids
+from pipelines.scoring.texts import text_tokens
+from pipelines.serving.engine import Engine
+from pipelines.serving.errors import RequestError, blamed_on
+from tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A run that is served under a name."""
+
+    name: str
+    run: LoadedRun
+
+    @property
+    def architecture(self) -> str:
+        """Return decoder, encoder or encoder-decoder."""
+        return self.run.config.model.architecture
+
+    @property
+    def context_length(self) -> int:
+        """Return the tokens that the model reads at once."""
+        return self.run.config.model.context_length
+
+    @cached_property
+    def token_names(self) -> list[str]:
+        """Return a unique name of each id: see `token_names`."""
+        return token_names(self.run.tokenizer, self.run.config.model.vocab_size)
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        """Return whether each id is in use: (V,) bool. A vocabulary may be padded beyond its tokenizer."""
+        known = known_ids(self.run.tokenizer, self.run.model)
+        return np.ones(self.run.config.model.vocab_size, bool) if known is None else known.cpu().numpy()
+
+    def check_ids(self, ids: Sequence[int], param: str) -> None:
+        """Raise RequestError for an id that is not in use."""
+        for i in ids:
+            if not (0 <= i < len(self.known) and self.known[i]):
+                raise RequestError(400, f"{i} is not an id of the model's tokenizer", param=param)
+
+    async def encode(self, text: str, param: str) -> list[int]:
+        """Return the ids of a text in which special tokens are ordinary text.
+
+        Raises RequestError for text that UTF-8 cannot represent. A thread encodes, because the kernels for long texts
+        load in seconds.
+        """
+        with blamed_on(param):
+            ids: list[int] = (await asyncio.to_thread(text_tokens, self.run, text)).tolist()
+        return ids
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the endpoints work with: the models by name, and the engine that runs them."""
+
+    models: Mapping[str, ServedModel]
+    engine: Engine
+    created: int = field(kw_only=True)
+    """When the server started, in seconds since 1970"""
+
+    def model(self, name: object) -> ServedModel:
+        """Return the model of a request's field `model`, which may be None if there is only one.
+
+        Raises RequestError with status 404 for an unknown name.
+        """
+        names = ", ".join(self.models)
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        if name is None:
+            raise RequestError(400, f"model is missing: name one of {names}", param="model")
+        if not isinstance(name, str) or name not in self.models:
+            message = f"there is no model {name!r}: the models are {names}"
+            raise RequestError(404, message, param="model", code="model_not_found")
+        return self.models[name]
+
+
+def token_names(tok: Tokenizer, count: int) -> list[str]:
+    """Return a name of each id from 0 to `count` - 1. No two ids have the same name.
+
+    The name is the token's text. A token that is not UTF-8 is `bytes:` and its bytes, such as `bytes:\\xe2\\x80`. Of
+    tokens that spell alike, all have their id added, such as ` the (id 17)`. An id without a token is `id:50300`.
+    """
+    special = set(tok.special_tokens.values())
+    lengths = tok.token_byte_lengths
+    names = []
+    for i in range(count):
+        if i < tok.vocab_size and (lengths[i] or i in special):
+            names.append(_name(tok.token_bytes(i)))
+        else:
+            names.append(f"id:{i}")
+    while repeated := {name for name, times in Counter(names).items() if times > 1}:
+        names = [f"{name} (id {i})" if name in repeated else name for i, name in enumerate(names)]
+    return names
+
+
+def _name(piece: bytes) -> str:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

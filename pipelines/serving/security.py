@@ -1,0 +1,117 @@
+"""Who may ask the server: an allow-list of hosts, no other sites, JSON bodies only, and a token beyond this machine.
+
+A web page of another site can send requests to a server on this machine from its reader's browser. It cannot read the
+answers without CORS headers, which are never sent. A page whose name was made to point to this machine (DNS rebinding)
+could, so the Host header must be one of ours.
+"""
+
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pipelines.serving.errors import error_response
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+PAGE = "/page/"
+"""Path of the page's files, which hold no data: they need no token."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Headers of every response."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """The values of the Host header that are answered, and the token that requests must carry."""
+
+    hosts: frozenset[str]
+    token: str | None = None
+    """None: the server can be reached from this machine only, and needs none."""
+
+
+def access_to(address: str, port: int, names: Iterable[str] = ()) -> Access:
+    """Return who may reach a server on `address` and `port`: this machine, and others under one of `names`.
+
+    A new token is needed as soon as another machine could reach the server. Raises ValueError for a name with a scheme,
+    a port or a path.
+    """
+    for name in names:
+        if not name or set(name) & set("/@?# ") or (":" in name and not name.startswith("[")):
+            raise ValueError(f"--allow-host {name!r} is not a host name: give it without scheme, port and path")
+    hosts = {*LOCAL_NAMES, *(name.lower() for name in names)}
+    if not is_any(address):
+        hosts.add(f"[{address}]" if ":" in address else address.lower())
+    named = {f"{host}:{port}" for host in hosts} | (hosts if port == 80 else set())  # browsers leave port 80 out
+    elsewhere = bool([*names]) or not is_local(address)
+    return Access(frozenset(named), secrets.token_urlsafe(32) if elsewhere else None)
+
+
+def is_local(address: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    return address == "localhost" or _is(address, "is_loopback")
+
+
+def is_any(address: str) -> bool:
+    """Return whether an address stands for all of this machine's addresses, as 0.0.0.0 does."""
+    return _is(address, "is_unspecified")
+
+
+def _is(address: str, what: str) -> bool:
+    try:
+        return bool(getattr(ip_address(address), what))
+    except ValueError:  # a name
+        return False
+
+
+class Security:
+    """Middleware that refuses requests that `Access` does not allow, and adds HEADERS to every response."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        refusal = refused(self.access, scope["method"], scope["path"], Headers(scope=scope))
+        if refusal is None:
+            await self.app(scope, receive, send_with_headers)
+            return
+        status, message = refusal
+        challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+        await error_response(status, message, challenge)(scope, receive, send_with_headers)
+
+
+def refused(access: Access, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
+    """Return the HTTP status and the sentence that refuse a request; None for a request that is allowed."""
+    named = [host.lower() for host in headers.getlist("host")]
+    if len(named) != 1 or named[0] not in access.hosts:
+        return 403, f"the Host header {', '.join(named)!r} is not allowed: name it with --allow-host, without the port"
+    if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        return 403, "requests of pages of other sites are not allowed"
+    reads = method in ("GET", "HEAD")
+    is_page = reads and (path == "/" or path.startswith(PAGE))
+    if access.token is not None and not is_page:
+        given = headers.get("authorization", "").encode()
+        if not hmac.compare_digest(given, f"Bearer {access.token}".encode()):
+            return 401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN"
+    if not reads and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return 415, "the body must be JSON: send the header Content-Type: application/json"
+    return None

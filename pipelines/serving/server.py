@@ -1,0 +1,62 @@
+"""The server process: its socket, uvicorn, and an end within a second after Ctrl-C."""
+
+import asyncio
+import socket
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+LEAVING_S = 1  # how long connections may take to close after their answers were cut short
+BACKLOG = 2048  # connections that wait to be accepted
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 takes a free one. Raises ValueError for an address that cannot be used."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"--host {host} is not an address of this machine: {error}") from None
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise ValueError(
+            f"cannot listen on {host}, port {port} ({error.strerror}): choose another --port or --host"
+        ) from None
+    return bound
+
+
+def serve_until_interrupted(app: ASGIApp, bound: socket.socket, stopping: asyncio.Event) -> None:
+    """Serve `app` until Ctrl-C, which sets `stopping` and then raises KeyboardInterrupt."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="critical",  # errors are reported by the application
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=LEAVING_S,
+    )
+    _Server(config, stopping).run(sockets=[bound])
+
+
+class _Server(uvicorn.Server):
+    """A server that ends open streams when it is interrupted. uvicorn would wait for them, and then print errors."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._loop.call_soon_threadsafe(self._stopping.set)

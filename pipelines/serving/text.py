@@ -1,0 +1,57 @@
+"""Text from tokens as they come: whole characters only, and nothing that may belong to a stop string."""
+
+import codecs
+from collections.abc import Sequence
+
+
+class GrowingText:
+    """A text to which tokens are added. It gives out only what later tokens cannot change.
+
+    The bytes of a character may be spread over several tokens, and so may a stop string. The text ends before the stop
+    string that is complete first; of several that end at the same place, the longest counts.
+    """
+
+    def __init__(self, stops: Sequence[str] = ()) -> None:
+        self.stops = stops
+        self.stopped = False
+        """Whether a stop string ended the text"""
+        self.characters = 0
+        """Characters decoded so far, including those held back"""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def prompt(self, piece: bytes) -> str:
+        """Add bytes in which stop strings do not count, and return their whole characters."""
+        return self._decoded(piece)
+
+    def add(self, piece: bytes) -> str:
+        """Add bytes, and return the text that is certain now."""
+        return self._released(self._decoded(piece))
+
+    def end(self) -> str:
+        """Return the rest of the text. A character that is not whole becomes U+FFFD."""
+        text = self._released(self._decoded(b"", final=True)) + self._held
+        self._held = ""
+        return text
+
+    def _decoded(self, piece: bytes, final: bool = False) -> str:
+        text = self._decoder.decode(piece, final)
+        self.characters += len(text)
+        return text
+
+    def _released(self, new: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + new
+        found = [(start + len(stop), start) for stop in self.stops if (start := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)[1]]
+        keep = max((_overlap(text, stop) for stop in self.stops), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest end of `text` that begins `stop`."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,163 @@
+"""Only requests that should be answered are answered."""
+
+import pytest
+
+from pipelines.serving.security import HEADERS, access_to
+from tests.serving.conftest import client_of
+
+MODELS = "/v1/models"
+
+
+@pytest.fixture(scope="module")
+def elsewhere(gpt):
+    """Return a client of a server that other machines can reach as `box.lan`, and its token."""
+    access = access_to("0.0.0.0", 8000, ["box.lan"])
+    with client_of({"gpt": gpt}, access=access, host="box.lan:8000") as client:
+        yield client, access.token
+
+
+@pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1:8000", "[::1]:8000", "LocalHost:8000"])
+def test_names_of_this_machine_with_the_port_are_answered(client, host):
+    assert client.get(MODELS, headers={"host": host}).status_code == 200
+
+
+EVIL_HOSTS = ["evil.example:8000", "evil.example", "localhost.evil.example:8000", "localhost:8000,evil.example"]
+OTHER_HOSTS = [
+    "localhost",
+    "localhost:8001",
+    "localhost.:8000",
+    "127.0.0.1",
+    "127.0.0.2:8000",
+    "::1:8000",
+    "",
+    "0.0.0.0",
+]
+
+
+@pytest.mark.parametrize("host", [*EVIL_HOSTS, *OTHER_HOSTS])
+def test_every_other_host_is_refused(client, host):
+    """A page whose name was made to point to this machine sends its own name."""
+    response = client.get(MODELS, headers={"host": host})
+    assert response.status_code == 403
+    assert "--allow-host" in response.json()["error"]["message"]
+
+
+def test_two_host_headers_are_refused(client):
+    assert client.get(MODELS, headers=[("host", "localhost:8000"), ("host", "localhost:8000")]).status_code == 403
+
+
+def test_port_80_may_be_left_out(gpt):
+    with client_of({"gpt": gpt}, access=access_to("127.0.0.1", 80), host="localhost") as client:
+        assert client.get(MODELS).status_code == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_fetches_of_other_sites_are_refused(client, site, method):
+    response = client.request(method, MODELS, json={}, headers={"sec-fetch-site": site})
+    assert response.status_code == 403
+    assert "other sites" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_fetches_of_the_page_and_of_the_address_bar_are_answered(client, site):
+    assert client.get(MODELS, headers={"sec-fetch-site": site}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "text/json"]
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/detokenize"])
+def test_bodies_that_are_not_json_are_refused(client, kind, path):
+    """Pages of other sites can send these types without asking."""
+    headers = {} if kind is None else {"content-type": kind}
+    assert client.post(path, content=b'{"prompt": "a"}', headers=headers).status_code == 415
+
+
+def test_json_with_a_charset_is_answered(client):
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    assert client.post("/tokenize", content=b'{"prompt": "a"}', headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 200), ("GET", "/nowhere", 404), ("PUT", "/tokenize", 405), ("POST", "/v1/completions", 400)],
+)
+def test_every_response_has_the_headers_and_none_of_cors(client, method, path, status):
+    response = client.request(method, path, json={"prompt": ""}, headers={"origin": "http://localhost:8000"})
+    assert response.status_code == status
+    assert {name: response.headers[name] for name in HEADERS} == HEADERS
+    assert not [name for name in response.headers if name.startswith("access-control-")]
+
+
+def test_a_refusal_has_the_headers_too(client):
+    response = client.get(MODELS, headers={"host": "evil.example"})
+    assert {name: response.headers[name] for name in HEADERS} == HEADERS
+
+
+def test_the_policy_lets_a_page_load_and_ask_nothing_but_this_server():
+    policy = dict(each.strip().split(" ", 1) for each in HEADERS["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert {policy[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
+    assert {policy[name] for name in ("base-uri", "form-action", "frame-ancestors", "trusted-types")} == {"'none'"}
+    assert "unsafe" not in HEADERS["Content-Security-Policy"]
+
+
+def test_a_preflight_of_another_origin_is_not_allowed(client):
+    headers = {"origin": "http://evil.example", "access-control-request-method": "POST"}
+    response = client.options("/v1/completions", headers=headers)
+    assert response.status_code in (405, 415)
+    assert not [name for name in response.headers if name.startswith("access-control-")]
+
+
+def test_a_server_for_this_machine_needs_no_token():
+    for address in ("127.0.0.1", "127.8.9.1", "::1", "localhost"):
+        assert access_to(address, 8000).token is None
+
+
+def test_a_server_for_others_makes_a_new_token():
+    every = [access_to(*each).token for each in (("0.0.0.0", 1), ("0.0.0.0", 1), ("::", 1), ("192.168.1.5", 1))]
+    every += [access_to("127.0.0.1", 1, ["box.lan"]).token]
+    assert len(set(every)) == 5 and all(len(token) >= 40 for token in every)
+
+
+@pytest.mark.parametrize("value", [None, "", "Bearer ", "Bearer wrong", "Bearer {}x", "bearer {}", "{}", "Basic {}"])
+@pytest.mark.parametrize("path", [MODELS, "/tokenizer_info", "/nowhere", "/pages", "/page"])
+def test_without_its_token_only_the_page_is_given(elsewhere, value, path):
+    client, token = elsewhere
+    headers = {} if value is None else {"authorization": value.format(token)}
+    response = client.get(path, headers=headers)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert token not in response.text
+
+
+def test_the_token_opens_everything(elsewhere):
+    client, token = elsewhere
+    assert client.get("/").status_code == client.get("/page/index.html").status_code == 200
+    assert client.post("/", json={}).status_code == 401
+    headers = {"authorization": f"Bearer {token}"}
+    assert client.get(MODELS, headers=headers).status_code == 200
+    assert client.post("/tokenize", json={"prompt": "a"}, headers=headers).status_code == 200
+
+
+def test_the_token_does_not_open_other_hosts(elsewhere):
+    client, token = elsewhere
+    assert client.get(MODELS, headers={"authorization": f"Bearer {token}", "host": "evil.example"}).status_code == 403
+
+
+def test_an_address_to_listen_on_is_a_name_of_the_server():
+    assert "192.168.1.5:8000" in access_to("192.168.1.5", 8000).hosts
+    assert "[fe80::1]:8000" in access_to("fe80::1", 8000).hosts
+    assert not [host for host in access_to("0.0.0.0", 8000).hosts if "0.0.0.0" in host]
+
+
+@pytest.mark.parametrize("name", ["http://box.lan", "box.lan:8000", "box.lan/x", "", "a b", "user@box"])
+def test_a_name_with_more_than_a_host_is_refused(name):
+    with pytest.raises(ValueError, match="--allow-host"):
+        access_to("127.0.0.1", 8000, [name])
+
+
+@pytest.mark.parametrize("path", ["/page/../app.py", "/page/%2e%2e/app.py", "/page//etc/passwd", "/page/..%2fapp.py"])
+def test_only_files_of_the_page_are_given(client, path):
+    assert client.get(path).status_code == 404
