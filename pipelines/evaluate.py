@@ -158,13 +158,14 @@ def _show(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: b
 def _show_breakdowns(plans: Sequence["Plan"], results: Sequence[dict[str, Any]]) -> None:
     """Print the tables of the entry `breakdown` of each split."""
     from pipelines.cli.display import answer, table
-    from pipelines.evaluation.breakdown import HEADS, cells
+    from pipelines.evaluation.breakdown import table_of
 
     for plan, result in zip(plans, results, strict=True):
         for split in plan.splits:
             for key, rows in result["splits"][split]["breakdown"].items():
                 answer(f"\n{plan.run.name}, {split}: bits by {key}")
-                table(("", *HEADS), [cells(row) for row in rows])
+                heads, cells = table_of(rows)
+                table(("", *heads), cells)
 
 
 def main(arguments: list[str]) -> None:

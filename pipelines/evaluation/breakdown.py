@@ -4,7 +4,7 @@ Each breakdown is a list of rows whose shares of all bits add up to 1.
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,15 +40,17 @@ def breakdown(
     training_counts: np.ndarray | None = None,
     stream: TokenStream | None = None,
     text: StreamText | None = None,
+    per_byte: bool = True,
 ) -> dict[str, Rows]:
     """Return the entry `breakdown` of a split.
 
     The keys are `position` in the window, `class` of the token, its `length` in bytes; `frequency` if
     `training_counts` (V,) are given; and `document` for the tokens of a stream and for pairs. A row has `name`,
-    `tokens`, `bytes`, `bits_per_token`, `bits_per_byte` (None without bytes) and `share`, the share of all bits.
+    `tokens`, `bytes`, `bits_per_token`, `bits_per_byte` (None without bytes, and for models without `per_byte`, whose
+    loss is no code length) and `share`, the share of all bits.
     """
     lengths = np.asarray(tokenizer.token_byte_lengths)
-    group = _Groups(scores.nats, lengths[scores.targets])
+    group = _Groups(scores.nats, lengths[scores.targets], per_byte)
     powers = np.log2(scores.columns + 1).astype(np.int64)
     found = {
         "position": group.rows(powers, _ranges(2 ** np.arange(int(powers.max()) + 1))),
@@ -75,8 +77,8 @@ def breakdown(
 class _Groups:
     """Sums of nats, tokens and bytes by group."""
 
-    def __init__(self, nats: np.ndarray, sizes: np.ndarray) -> None:
-        self.nats, self.sizes = nats, sizes
+    def __init__(self, nats: np.ndarray, sizes: np.ndarray, per_byte: bool) -> None:
+        self.nats, self.sizes, self.per_byte = nats, sizes, per_byte
 
     def rows(self, groups: np.ndarray, names: Sequence[str]) -> Rows:
         """Return a row for each group with tokens; `groups` (N,) are indices of `names`."""
@@ -84,19 +86,19 @@ class _Groups:
         tokens = np.bincount(groups, minlength=count)
         nats, sizes = (np.bincount(groups, each, minlength=count) for each in (self.nats, self.sizes))
         return [
-            row_of(names[i], int(tokens[i]), int(sizes[i]), float(nats[i]), self.nats.sum())
+            row_of(names[i], int(tokens[i]), int(sizes[i]), float(nats[i]), self.nats.sum(), self.per_byte)
             for i in np.flatnonzero(tokens).tolist()
         ]
 
 
-def row_of(name: str, tokens: int, size: int, nats: float, total: float) -> dict[str, Any]:
+def row_of(name: str, tokens: int, size: int, nats: float, total: float, per_byte: bool = True) -> dict[str, Any]:
     """Return a row of a breakdown for tokens with `nats`, out of the `total` nats of the split."""
     return {
         "name": name,
         "tokens": tokens,
         "bytes": size,
         "bits_per_token": bits(nats / tokens),
-        "bits_per_byte": bits(nats / size) if size else None,
+        "bits_per_byte": bits(nats / size) if size and per_byte else None,
         "share": nats / total if total else 0.0,
     }
 
@@ -122,21 +124,30 @@ def ranked(rows: Rows) -> Rows:
         "tokens": tokens,
         "bytes": size,
         "bits_per_token": all_bits / tokens,
-        "bits_per_byte": all_bits / size if size else None,
+        "bits_per_byte": None if all(row["bits_per_byte"] is None for row in between) else all_bits / size,
         "share": sum(row["share"] for row in between),
     }
     return [*rows[:RANKED], others, *rows[-RANKED:]]
 
 
-HEADS = ("tokens", "bytes", "bits/token", "bits/byte", "share")
+def table_of(rows: Rows) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the heads of a breakdown's table, and for each row its name and the cells below the heads.
+
+    A table without bits per byte has no such column.
+    """
+    per_byte = any(row["bits_per_byte"] is not None for row in rows)
+    heads = ["tokens", "bytes", "bits/token", *(["bits/byte"] if per_byte else []), "share"]
+    return heads, [tuple(_cells(row, per_byte)) for row in rows]
 
 
-def cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a row: its name, and the values below HEADS."""
-    name = f"{row['name']}: {row['text']}" if row.get("text") else row["name"]
-    per_byte = "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.3f}"
-    share = f"{row['share']:.1%}"
-    return name, f"{row['tokens']:,}", f"{row['bytes']:,}", f"{row['bits_per_token']:.3f}", per_byte, share
+def _cells(row: dict[str, Any], per_byte: bool) -> Iterator[str]:
+    yield f"{row['name']}: {row['text']}" if row.get("text") else row["name"]
+    yield f"{row['tokens']:,}"
+    yield f"{row['bytes']:,}"
+    yield f"{row['bits_per_token']:.3f}"
+    if per_byte:
+        yield "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.3f}"
+    yield f"{row['share']:.1%}"
 
 
 def token_classes(targets: np.ndarray, previous: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:

@@ -195,7 +195,7 @@ class SplitScorer:
         text = self._text(split, stream)
         sampling = sampling_of(tokens, text, self._plan.windows.window)
         lengths = None if numbers["bits_per_byte"] is None else np.asarray(self._tokenizer.token_byte_lengths)
-        numbers["breakdown"] = self._breakdown(stream, tokens, text)
+        numbers["breakdown"] = self._breakdown(stream, tokens, text, per_byte=lengths is not None)
         numbers["intervals"] = intervals(tokens, sampling, lengths)
         if self._plan.options.unit == "word":
             assert isinstance(stream, TokenStream) and text, "only a decoder has a perplexity per word"
@@ -211,7 +211,9 @@ class SplitScorer:
             numbers |= dict.fromkeys(DIVERGENCES)
         return numbers
 
-    def _breakdown(self, stream: Stream, tokens: TokenScores, text: StreamText | None) -> dict[str, Any]:
+    def _breakdown(
+        self, stream: Stream, tokens: TokenScores, text: StreamText | None, per_byte: bool
+    ) -> dict[str, Any]:
         # The unigram of span corruption is fitted on a part of the training split only.
         counted = self._baselines and not isinstance(self._objective, SpanCorruption)
         return breakdown(
@@ -220,6 +222,7 @@ class SplitScorer:
             training_counts=self._baselines.unigram.counts if self._baselines and counted else None,
             stream=stream if isinstance(stream, TokenStream) else None,
             text=text,
+            per_byte=per_byte,
         )
 
     def scored(self, split: str, stream: Stream) -> tuple[dict[str, Any], TokenScores]:

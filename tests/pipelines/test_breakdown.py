@@ -5,7 +5,16 @@ import pytest
 
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluate import evaluate
-from pipelines.evaluation.breakdown import CLASSES, DECILES, breakdown, frequency_deciles, ranked, row_of, token_classes
+from pipelines.evaluation.breakdown import (
+    CLASSES,
+    DECILES,
+    breakdown,
+    frequency_deciles,
+    ranked,
+    row_of,
+    table_of,
+    token_classes,
+)
 from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.token_scores import TokenScores
 from tokenizer import Tokenizer
@@ -99,6 +108,15 @@ def test_few_documents_are_all_listed():
     assert [row["name"] for row in ranked(rows)] == [f"document {i}" for i in reversed(range(20))]
 
 
+def test_a_breakdown_without_bits_per_byte_ranks_documents_by_bits_per_token():
+    rows = [row_of(f"document {i}", 10, 20 + i, float(i), 300.0, per_byte=False) for i in range(30)]
+    found = ranked(rows)
+    assert [row["name"] for row in (found[0], found[10], found[-1])] == ["document 0", "10 others", "document 29"]
+    assert {row["bits_per_byte"] for row in found} == {None}
+    heads, cells = table_of(found)
+    assert heads == ["tokens", "bytes", "bits/token", "share"] and {len(row) for row in cells} == {5}
+
+
 def test_every_objective_has_breakdowns(trained_gpt, trained_bert, trained_t5, trained_translator):
     expected = {
         trained_gpt: {"position", "class", "length", "frequency", "document"},
@@ -112,6 +130,8 @@ def test_every_objective_has_breakdowns(trained_gpt, trained_bert, trained_t5, t
         for rows in numbers["breakdown"].values():
             assert sum(row["share"] for row in rows) == pytest.approx(1)
             assert sum(row["tokens"] for row in rows) == numbers["tokens"]
+            if numbers["bits_per_byte"] is None:
+                assert {row["bits_per_byte"] for row in rows} == {None}
         assert 0.05 <= numbers["temperature"] <= 20 and numbers["temperature_gain_bits"] >= -1e-9
         assert numbers["temperature_tokens"] == min(4096, numbers["tokens"])
 
