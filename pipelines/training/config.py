@@ -167,6 +167,11 @@ class TrainConfig:
                 f"{self.batch_warmup_tokens}: a batch that grows needs both, one that does not needs neither"
             )
 
+    @property
+    def loss_is_cross_entropy(self) -> bool:
+        """Whether the training loss is a plain cross-entropy, whose exponential is a perplexity."""
+        return not (self.label_smoothing or self.z_loss)
+
     def lr_multiplier(self, done: int, batch_tokens: int, total: int | None = None) -> float:
         """Return the share of the peak learning rate at a step of `batch_tokens` tokens, after `done` tokens.
 

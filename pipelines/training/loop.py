@@ -159,7 +159,7 @@ class Trainer:
         self.writer.check()
         if self.at.skipped == 0:
             self.log.watch(step.loss)
-        note = f"loss {self.at.watch.smoothed():.3f}, lr {step.lr:.2g}"
+        note = self.at.training_line(step.lr, self.config.loss_is_cross_entropy)
         bar.update(min(self.at.tokens, self.config.tokens), note=note)
         last = self.at.tokens >= self.config.tokens
         if self.at.unlogged and (last or self.at.step % self.config.log_every_steps == 0):

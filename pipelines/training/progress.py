@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lm.analysis.metrics import perplexity
 from pipelines.cli.display import quantity, say
 from pipelines.cli.process import raise_if_interrupted
 from pipelines.run.metrics_log import MetricsLog
@@ -122,8 +123,14 @@ class Progress:
         """Return the last validation loss as text; empty before the first validation."""
         if self.validation_loss is None:
             return ""
-        perplexity = math.exp(min(self.validation_loss, 700.0))
-        return f"validation loss {self.validation_loss:.4f} nats, perplexity {perplexity:,.4g}"
+        return f"validation loss {self.validation_loss:.4f} nats, perplexity {perplexity(self.validation_loss):,.4g}"
+
+    def training_line(self, lr: float, cross_entropy: bool) -> str:
+        """Return the smoothed training loss and the learning rate `lr` as text; with perplexity if the loss is a plain
+        `cross_entropy`."""
+        loss = self.watch.smoothed()
+        shown = f", perplexity {perplexity(loss):,.4g}" if cross_entropy else ""
+        return f"loss {loss:.3f}{shown}, lr {lr:.2g}"
 
     def summary(self) -> str:
         """Return one line with the steps, tokens, speed and losses so far."""

@@ -87,6 +87,18 @@ def test_time_left_follows_from_the_speed_of_this_process(monkeypatch, printed):
     assert "gpt: 60% 60 tok, 0.667 tok/s, 1:00 left, loss 3.210" in " ".join(printed.readouterr().out.split())
 
 
+@pytest.mark.parametrize(("more", "plain"), [({}, True), ({"label_smoothing": 0.1}, False), ({"z_loss": 1e-4}, False)])
+def test_the_progress_of_training_shows_the_perplexity_of_a_plain_cross_entropy(
+    tmp_path, small_recipe, dataset_folder, printed, more, plain
+):
+    recipe = with_train(small_recipe, tokens=512, warmup_tokens=256, log_every_steps=1, **more)
+    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    smoothed = [line["smoothed_loss"] for line in metrics_of(tmp_path / "gpt") if line["split"] == "train"][-1]
+    perplexity = f" perplexity {math.exp(smoothed):,.4g}," if plain else ""
+    said = " ".join(printed.readouterr().out.split())
+    assert f"512 tok in 0:00, loss {smoothed:.3f},{perplexity} lr " in re.sub(r"in \d:\d\d", "in 0:00", said)
+
+
 def test_the_validation_loss_is_printed_when_it_is_measured_and_at_the_end(
     tmp_path, small_recipe, dataset_folder, bytelm
 ):
