@@ -11,7 +11,16 @@ from pipelines.files import write_whole
 from pipelines.reporting.inside_plots import inside_plots
 from pipelines.reporting.plots import plots
 from pipelines.reporting.subject import Subject
-from pipelines.reporting.tables import definitions_of, measured_tables, number_tables, training_table, validation_losses
+from pipelines.reporting.tables import (
+    breakdown_tables,
+    confidences,
+    definitions_of,
+    differences,
+    measured_tables,
+    number_tables,
+    training_table,
+    validation_losses,
+)
 from pipelines.reporting.tokenizer_facts import TokenizerFacts
 from pipelines.reporting.verdict import verdict
 
@@ -37,9 +46,12 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
         "several": len(subjects) > 1,
         "verdicts": [verdict(each) for each in subjects],
         "results": measured_tables(subjects),
+        "differences": differences(subjects),
+        "confidences": confidences(subjects),
         "training": training_table(subjects),
         "losses": validation_losses(subjects),
         "plots": plots(subjects),
+        "breakdowns": breakdown_tables(subjects),
         "passages": [(each.name, each.passage) for each in subjects if each.passage],
         "samples": [(each.name, each.samples) for each in subjects if each.samples],
         "translations": [

@@ -5,14 +5,18 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lm.analysis.metrics import NATS_PER_BIT, perplexity
+from pipelines.cli.display import quantity
 from pipelines.reporting.subject import Subject, Text, scored_texts
-from pipelines.reporting.svg import HEIGHT, PALE, PALER, SERIES, Plot, draw_svg, labelled, new_axes, style
+from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw_svg, labelled, new_axes, style
 
 LINE_STYLES = ("-", "--", "-.", ":")  # distinguish runs without colour
 WARM_UP = 0.05  # share of the training that the loss axis ignores
 BINS = 24  # of the loss by position
+LARGE = 1e15  # perplexities from here on are shown as powers of ten
 BAND = 2.0  # half-width of the error band in standard errors
 
 
@@ -20,7 +24,7 @@ def plots(subjects: Sequence[Subject]) -> list[Plot]:
     """Return the plots that have data."""
     with style():
         drawn = [
-            _plot("loss", "Loss", _LOSS, _draw_loss(subjects)),
+            _plot("loss", "Loss", _explained_loss(subjects), _draw_loss(subjects)),
             _plot("learning-rate", "Learning rate", _LR, _draw_series(subjects, "lr", "learning rate")),
             _plot("speed", "Speed", _SPEED, _draw_series(subjects, "tokens_per_s", "tokens per second")),
             _plot("position", "Loss by position", _POSITION, _draw_positions(subjects)),
@@ -35,7 +39,8 @@ def _plot(name: str, title: str, text: str, figure: Figure | None) -> Plot | Non
 
 
 def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
-    explanation = _BYTES + (_HATCHED if text.compressors else "")
+    intervals = _INTERVALS if any(score.numbers.get("intervals") for score in text.scores) else ""
+    explanation = _BYTES + (_HATCHED if text.compressors else "") + intervals
     return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
 
 
@@ -64,7 +69,21 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
         return None
     room = 0.06 * (max(shown) - min(shown)) or 0.5
     axes.set_ylim(min(shown) - room, max(shown) + room)
+    axes.locator_params(axis="x", nbins=5)
+    _add_perplexities(axes)
     return labelled(figure, axes, "training tokens", "bits per target")
+
+
+def _add_perplexities(axes: Axes) -> None:
+    """Add an axis at the right with the perplexity of each tick in bits."""
+    right = axes.secondary_yaxis("right")
+    right.yaxis.set_major_formatter(lambda bits, _: _short(perplexity(bits * NATS_PER_BIT)))
+    right.set_ylabel("perplexity")
+    right.spines["right"].set_visible(False)
+
+
+def _short(value: float) -> str:
+    return quantity(value, "").strip() if value < LARGE else f"{value:.0e}"
 
 
 def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Figure | None:
@@ -92,6 +111,7 @@ def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
         first, last = min(first, x[0]), max(last, x[-1])
     if last > 8 * first:
         axes.set_xscale("log", base=2)
+    _add_perplexities(axes)
     return labelled(figure, axes, "position in the window, tokens", "bits per target")
 
 
@@ -142,7 +162,11 @@ def _draw_bits_per_byte(text: Text) -> Figure:
         bars.append((_label(score.label), score.numbers["bits_per_byte"], colour, ""))
     figure, axes = new_axes(max(HEIGHT, 0.9 + 0.36 * len(bars)))
     names, values, colours, hatches = zip(*bars, strict=True)
-    drawn = axes.barh(range(len(bars)), values, color=colours, hatch=hatches)
+    errors = [(0.0, 0.0)] * (len(bars) - len(text.scores)) + [_interval_around(score.numbers) for score in text.scores]
+    looks = {"ecolor": INK, "elinewidth": 2.5}
+    drawn = axes.barh(
+        range(len(bars)), values, xerr=list(zip(*errors, strict=True)), color=colours, hatch=hatches, error_kw=looks
+    )
     axes.set_yticks(range(len(bars)), names)
     axes.bar_label(drawn, fmt="%.3f", padding=3)
     axes.margins(x=0.16)
@@ -150,6 +174,12 @@ def _draw_bits_per_byte(text: Text) -> Figure:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("bits per byte")
     return figure
+
+
+def _interval_around(numbers: dict[str, Any]) -> tuple[float, float]:
+    """Return how far the 95 % interval of the bits per byte reaches below and above the value; zeros without one."""
+    low, high = (numbers.get("intervals") or {}).get("bits_per_byte") or (numbers["bits_per_byte"],) * 2
+    return max(0.0, numbers["bits_per_byte"] - low), max(0.0, high - numbers["bits_per_byte"])
 
 
 def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
@@ -176,9 +206,18 @@ def _label(name: str) -> str:
     return f" {name}" if name.startswith("_") else name
 
 
+def _explained_loss(subjects: Sequence[Subject]) -> str:
+    """Return the explanation of the loss curves; it names the runs whose training loss is no cross-entropy."""
+    others = [each.name for each in subjects if not each.run.recipe.train.loss_is_cross_entropy]
+    return _LOSS + (_NOT_CROSS_ENTROPY.format(" and ".join(others)) if others else "")
+
+
 _LOSS = (
-    "Cross-entropy in bits per target during training. The axis ignores the first 5 % of the training, "
-    "where the loss falls from the logarithm of the vocabulary size."
+    "Cross-entropy in bits per target during training, and at the right its perplexity, 2 to the power of the bits. "
+    "The axis ignores the first 5 % of the training, where the loss falls from the logarithm of the vocabulary size."
+)
+_NOT_CROSS_ENTROPY = (
+    " The training loss of {} has label smoothing or z-loss: only its validation loss has a perplexity."
 )
 _LR = "Learning rate of each logged step."
 _SPEED = "Training tokens per second, without validation and checkpoints."
@@ -187,6 +226,7 @@ _POSITION = (
     "two standard errors, where these were recorded. Positions that only the first window scores are left out."
 )
 _BYTES = "All bars are of the same text; shorter is better."
+_INTERVALS = " A line at the end of a bar is its 95 % interval."
 _HATCHED = " Hatched: a compressor that has seen the training text."
 _RELIABILITY = (
     "Accuracy of the first-ranked token against its probability. A calibrated model is on the dashed diagonal. "

@@ -4,8 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from lm.analysis.metrics import perplexity
 from pipelines.cli.display import duration
-from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, rows_of
+from pipelines.evaluation.breakdown import table_of
+from pipelines.evaluation.confidence import described
+from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, rows_of, with_interval
 from pipelines.reporting.subject import Subject, label_of
 from pipelines.run.evaluation_file import Evaluation
 
@@ -31,7 +34,19 @@ HEADLINES = (
     "kl_bits",
     "kl_true_bits",
     "entropy_rate_bits",
+    "calibration_error",
+    "temperature",
+    "temperature_gain_bits",
 )
+
+# Groupings of the entry `breakdown`, in this order, with their titles.
+GROUPINGS = {
+    "class": "By class of token",
+    "position": "By position in the window",
+    "frequency": "By training frequency of the token",
+    "length": "By length of the token",
+    "document": "By document",
+}
 
 
 class Table(NamedTuple):
@@ -98,6 +113,41 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
     ]
 
 
+def breakdown_tables(subjects: Sequence[Subject]) -> list[tuple[str, list[Table]]]:
+    """Return, for each run and text, a title and a table for each grouping of the newest breakdown."""
+    found: dict[tuple[str, Any], tuple[str, list[Table]]] = {}
+    for each in subjects:
+        for evaluation in each.evaluations:
+            groupings = evaluation.numbers.get("breakdown") or {}
+            tables = [_breakdown_table(title, groupings[key]) for key, title in GROUPINGS.items() if key in groupings]
+            if tables:
+                found.setdefault((each.name, evaluation.text), (f"{each.name}, {evaluation.split} split", tables))
+    return list(found.values())
+
+
+def _breakdown_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    heads, cells = table_of(rows)
+    return Table(title, heads, [(name, values) for name, *values in cells])
+
+
+def confidences(subjects: Sequence[Subject]) -> list[str]:
+    """Return the sentences about the samples of the bootstrap, with the evaluations if the sentences differ."""
+    evaluations = [(each, evaluation) for each in subjects for evaluation in each.evaluations]
+    samples: dict[str, list[str]] = {}
+    for column in evaluations:
+        if found := column[1].numbers.get("intervals"):
+            samples.setdefault(described(found), []).append(f"{label_of(*column)}, {column[1].split}")
+    return [
+        sentence if len(samples) == 1 else f"{' and '.join(labels)}: {sentence}" for sentence, labels in samples.items()
+    ]
+
+
+def differences(subjects: Sequence[Subject]) -> list[str]:
+    """Return the sentences about the differences between two runs."""
+    found = [evaluation.numbers.get("difference") for each in subjects for evaluation in each.evaluations]
+    return [" ".join(each[key] for key in ("sentence", "divergence") if key in each) for each in found if each]
+
+
 def definitions_of(subjects: Sequence[Subject]) -> list[Number]:
     """Return the numbers that the page shows, with their definitions."""
     entries = [evaluation.numbers for each in subjects for evaluation in each.evaluations]
@@ -112,11 +162,12 @@ def validation_losses(subjects: Sequence[Subject]) -> list[str]:
         last = [line for line in each.metrics if line["split"] == "validation"][-1:]
         if not last or each.main is None or each.main.split != "validation":
             continue
-        train, numbers = each.run.recipe.train, each.numbers
+        train, numbers, loss = each.run.recipe.train, each.numbers, last[0]["loss"]
         lines.append(
-            f"{each.name}: the curve ends at {last[0]['loss'] / math.log(2):.3f} bits (step {last[0]['step']:,}; up to "
-            f"{train.validation_tokens:,} tokens of the validation split, {train.dtype}), and the evaluation has "
-            f"{numbers['cross_entropy_bits']:.3f} bits ({each.main.measured.get('checkpoint') or 'newest checkpoint'}; "
+            f"{each.name}: the curve ends at {loss / math.log(2):.3f} bits, a perplexity of {perplexity(loss):,.2f} "
+            f"(step {last[0]['step']:,}; up to {train.validation_tokens:,} tokens of the validation split, "
+            f"{train.dtype}), and the evaluation has {numbers['cross_entropy_bits']:.3f} bits "
+            f"({each.main.measured.get('checkpoint') or 'newest checkpoint'}; "
             f"{numbers['tokens']:,} tokens, {numbers['dtype']}"
             + (f", stride {numbers['stride']:,}" if numbers.get("stride") != numbers.get("window") else "")
             + ")."
@@ -137,7 +188,7 @@ def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
 
 
 def _headlines(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
-    rows = dict(rows_of([each.numbers for _, each in columns]))
+    rows = dict(rows_of([each.numbers for _, each in columns], with_interval))
     shown = [(key, rows[key]) for key in HEADLINES if key in rows]
     return shown + [(key, cells) for key, cells in rows.items() if key not in NUMBERS]
 

@@ -102,6 +102,46 @@ def _are_numbers(numbers: dict[str, Any]) -> bool:
         and all(isinstance(value, list) for value in curves.values())
         and all(value is None or _is_number(value) for value in curves.get("loss_by_position", []))
         and all(isinstance(each, dict) and _is_number(each.get("count")) for each in curves.get("reliability", []))
+        and _are_intervals(numbers.get("intervals"))
+        and _is_difference(numbers.get("difference"))
+        and _is_breakdown(numbers.get("breakdown", {}))
+    )
+
+
+def _are_intervals(value: Any) -> bool:
+    """Whether `value` is None, or has [low, high] or None for each number and describes the samples."""
+    if value is None:
+        return True
+    if not isinstance(value, dict) or value.get("resampled") not in ("documents", "blocks"):
+        return False
+    counts = ("documents",) if value["resampled"] == "documents" else ("documents", "contexts", "contexts_per_block")
+    pairs = [value[key] for key in value.keys() & NUMBERS.keys() if value[key] is not None]
+    return all(isinstance(value.get(key), int) for key in counts) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair)) for pair in pairs
+    )
+
+
+def _is_difference(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, dict)
+        and isinstance(value.get("sentence"), str)
+        and isinstance(value.get("divergence", ""), str)
+    )
+
+
+def _is_breakdown(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(rows, list) and all(map(_is_row, rows)) for rows in value.values()
+    )
+
+
+def _is_row(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and all(_is_number(value.get(key)) for key in ("tokens", "bytes", "bits_per_token", "share"))
+        and (value.get("bits_per_byte") is None or _is_number(value["bits_per_byte"]))
+        and isinstance(value.get("text", ""), str)
     )
 
 

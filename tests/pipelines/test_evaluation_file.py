@@ -89,6 +89,42 @@ def test_an_evaluation_of_another_shape_is_refused_as_damaged(run, contents):
         Run(run).evaluation()
 
 
+ROW = {"name": "number", "tokens": 1, "bytes": 1, "bits_per_token": 1.0, "bits_per_byte": None, "share": 1.0}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"intervals": 5},
+        {"intervals": {"perplexity": [1.0, 2.0]}},
+        {"intervals": {"perplexity": [1.0], "resampled": "documents", "documents": 9}},
+        {"intervals": {"perplexity": [1.0, "2"], "resampled": "documents", "documents": 9}},
+        {"intervals": {"perplexity": [1.0, 2.0], "resampled": "blocks", "documents": 9}},
+        {"difference": "better"},
+        {"difference": {"value": 0.5}},
+        {"difference": {"sentence": "a is better", "divergence": None}},
+        {"breakdown": []},
+        {"breakdown": {"class": 5}},
+        {"breakdown": {"class": [ROW, 5]}},
+        *(
+            {"breakdown": {"class": [ROW, ROW | {key: value}]}}
+            for key, value in [("name", 1), ("text", 1), ("share", "")]
+        ),
+        *(
+            {"breakdown": {"class": [{key: ROW[key] for key in ROW if key != missing}]}}
+            for missing in ("tokens", "name")
+        ),
+    ],
+)
+def test_entries_of_a_split_of_another_shape_are_refused_as_damaged(run, damage):
+    contents = evaluated = evaluate(run) | {}
+    assert Run(run).evaluation() == evaluated
+    contents["splits"] = {"validation": evaluated["splits"]["validation"] | damage}
+    (run / "evaluation.json").write_text(json.dumps(contents))
+    with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
+        Run(run).evaluation()
+
+
 def test_no_run_is_evaluated_if_one_of_them_cannot_be(tmp_path, run, trained_bert):
     bert = shutil.copytree(trained_bert, tmp_path / "bert")
     (bert / "evaluation.json").unlink(missing_ok=True)

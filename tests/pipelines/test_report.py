@@ -205,7 +205,10 @@ def test_the_two_validation_losses_are_explained(tmp_path, gpt):
     numbers = evaluate(gpt)["splits"]["validation"]
     last = [line for line in Run(gpt).metrics() if line["split"] == "validation"][-1]
     text = plain([gpt], tmp_path / "page.html").sections["training"]
-    assert f"the curve ends at {last['loss'] / math.log(2):.3f} bits" in text
+    assert (
+        f"the curve ends at {last['loss'] / math.log(2):.3f} bits, a perplexity of {math.exp(last['loss']):,.2f}"
+        in text
+    )
     assert f"the evaluation has {numbers['cross_entropy_bits']:.3f} bits" in text
     assert "640 tokens of the validation split" in text
 
@@ -224,6 +227,70 @@ def test_an_imported_run_shows_no_training(tmp_path, peers):
     (rows,) = plain([run], tmp_path / "page.html").rows("training")
     assert "tokens seen" not in rows and "tokens per second" not in rows
     assert rows["imported from"] != ["–"]
+
+
+def test_results_have_their_intervals_and_say_what_was_drawn(tmp_path, gpt):
+    numbers = evaluate(gpt)["splits"]["validation"]
+    page = plain([gpt], tmp_path / "page.html")
+    (results,) = page.rows("results")
+    for name, key, digits in (("perplexity", "perplexity", 2), ("bits per byte", "bits_per_byte", 4)):
+        low, high = numbers["intervals"][key]
+        assert results[name] == [f"{numbers[key]:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"]
+    assert "In brackets: 95 % intervals, by a bootstrap over" in page.sections["results"]
+    assert results["best temperature"] == [f"{numbers['temperature']:.3f}"]
+    assert "A line at the end of a bar is its 95 % interval." in page.sections["plots"]
+
+
+def test_the_page_says_which_of_two_runs_is_better(tmp_path, gpt):
+    other = shutil.copytree(gpt, tmp_path / "other")
+    sentence = evaluate(gpt, against=other)["splits"]["validation"]["difference"]["sentence"]
+    assert sentence in plain([gpt, other], tmp_path / "page.html").sections["results"]
+
+
+def test_breakdowns_are_folded_tables_whose_bars_are_the_shares(whole_page):
+    tables = whole_page.rows("breakdown")
+    assert len(tables) == 2 * 5
+    assert tables[0]["Group"] == ["tokens", "bytes", "bits/token", "bits/byte", "share"]
+    assert tables[5]["Group"] == ["tokens", "bytes", "bits/token", "share"]  # a masked model has no bits per byte
+    for rows in tables:
+        assert sum(float(cells[-1].rstrip("%")) for name, cells in rows.items() if name != "Group") == pytest.approx(
+            100, abs=0.05 * len(rows)
+        )
+    assert f'style="--share: {tables[0]["word start"][-1]}"' in whole_page.html
+    folded = whole_page.html.partition('id="breakdown"')[2].partition("<h2")[0]
+    assert folded.count("<details open>") == 2 and folded.count("<details>") == 8
+
+
+def test_a_run_evaluated_by_an_earlier_version_has_no_intervals_and_breakdowns(tmp_path, gpt):
+    contents = evaluate(gpt)
+    for key in ("intervals", "breakdown", "temperature", "temperature_gain_bits", "temperature_tokens"):
+        del contents["splits"]["validation"][key]
+    (gpt / "evaluation.json").write_text(json.dumps(contents))
+    page = plain([gpt], tmp_path / "page.html")
+    assert "breakdown" not in page.sections and "In brackets" not in page.sections["results"]
+    assert "95 % interval" not in page.sections["plots"]
+
+
+def ticks(html, axis):
+    """Return the numbers at an axis of the loss curves; 2: perplexity, 3: tokens, 4: bits."""
+    drawing = html.partition('id="plot-loss"')[2].partition("</svg>")[0]
+    texts = drawing.partition(f'id="loss-matplotlib.axis_{axis}"')[2].partition('id="loss-patch')[0]
+    texts = texts.partition('id="loss-matplotlib.axis')[0]
+    return [float(text) for text in re.findall(r"<text[^>]*>([\d.]+)</text>", texts)]
+
+
+def test_losses_have_an_axis_of_perplexities(tmp_path, gpt):
+    html = plain([gpt], tmp_path / "page.html").html
+    bits, perplexities = ticks(html, 4), ticks(html, 2)
+    assert len(bits) > 2
+    assert perplexities == pytest.approx([2.0**each for each in bits], rel=0.01)
+
+
+def test_a_training_loss_with_label_smoothing_is_named_as_no_cross_entropy(tmp_path, small_recipe, dataset_folder, gpt):
+    train = replace(small_recipe.train, tokens=256, warmup_tokens=256, label_smoothing=0.1)
+    pretrain(replace(small_recipe, train=train), data=dataset_folder, out=tmp_path / "smooth")
+    text = plain([gpt, tmp_path / "smooth"], tmp_path / "page.html").sections["plots"]
+    assert "The training loss of smooth has label smoothing or z-loss" in text
 
 
 def test_rows_without_a_value_are_left_out(whole_page):
@@ -316,9 +383,8 @@ def test_the_loss_axis_leaves_out_the_start_of_the_training(tmp_path, gpt):
     ]
     (gpt / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     html = plain([gpt], tmp_path / "page.html").html
-    ticks = re.findall(r"<text[^>]*>([\d.]+)</text>", html.partition('id="plot-loss"')[2].partition("</svg>")[0])
-    assert ticks
-    assert max(map(float, ticks)) < 6
+    bits = ticks(html, 4)
+    assert bits and max(bits) < 6
 
 
 def test_all_evaluations_of_a_run_are_on_the_page(tmp_path, gpt):
