@@ -8,29 +8,14 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.windows import Objective, WindowSettings
 from pipelines.run.folder import Run
-from pipelines.run.text_ids import special_ids, text_ids
 from pipelines.training.data import Dataset, open_dataset
-from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption, make_objective
-from tokenizer import PAD, Tokenizer
+from pipelines.training.objectives import make_objective
+from tokenizer import Tokenizer
 
 
 def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> Objective:
-    """Return the objective of a run. An imported run keeps the start, end and mask ids of its files."""
-    ids, objective = text_ids(run, tokenizer), run.recipe.objective
-    if objective == "next-token" or "imported_from" not in run.facts:
-        return make_objective(objective, length, tokenizer, run.recipe.model.document_mask)
-    if objective == "masked-token":
-        return MaskedToken(length, ids.special, tokenizer.vocab_size)
-    if ids.start is None or not ids.stops:
-        missing = "decoder_start_token_id" if ids.start is None else "eos_token_id"
-        raise ValueError(f"{run.folder} was imported, and its config.json has no {missing}: add it and import again")
-    start, end = ids.start, ids.stops[0]
-    if objective == "span-corruption":
-        return SpanCorruption(length, ids.special, start_id=start, end_id=end)
-    pad = special_ids(run, tokenizer)["pad_token_id"]
-    if not isinstance(pad, int):
-        pad = ids.special.get(PAD, end)  # any id: padding is masked
-    return PairObjective(length, start_id=start, end_id=end, pad_id=pad, before=ids.before, after=ids.after)
+    """Return the objective of a run."""
+    return make_objective(run.recipe.objective, length, tokenizer, run.recipe.model.document_mask, run.facts)
 
 
 def dataset_of(run: Run, data: Path | None) -> Dataset:

@@ -47,7 +47,7 @@ def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replacea
     if config.architecture == "decoder":
         settings[BEFORE_TEXT] = list(text_ids(run, tok).before)
     # None is written too: otherwise transformers would use its defaults.
-    ids = {name: i for name, i in special_ids(run, tok).items() if name in SPECIAL_IDS[config.architecture]}
+    ids = {name: i for name, i in special_ids(run.facts, tok).items() if name in SPECIAL_IDS[config.architecture]}
     with whole_folder(out, replaceable) as partial:
         write_json(partial / "config.json", settings | ids)
         if config.architecture != "encoder":

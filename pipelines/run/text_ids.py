@@ -32,29 +32,39 @@ class TextIds:
     """Start id when there is no prompt, as in the target of an encoder-decoder"""
     stops: tuple[int, ...]
     """Ids that end generated text; targets of an encoder-decoder end with the first."""
+    pad: int | None
+    """Padding id"""
     special: dict[str, int]
     """Ids of the tokenizer's special tokens; special tokens in other spellings are also listed under ours."""
 
 
 def text_ids(run: Run, tok: Tokenizer) -> TextIds:
-    """Return the ids around the texts of a run.
+    """Return the ids around the texts of a run; see `ids_of`."""
+    return ids_of(run.recipe.model.architecture, run.facts, tok)
+
+
+def ids_of(architecture: str, facts: Mapping[str, Any], tok: Tokenizer) -> TextIds:
+    """Return the ids around the texts of a run; `facts` is the table [run] of its config.toml.
 
     An imported run has those of its files, as in transformers. Otherwise, and for ids that the files lack, a text ends
     with <|endoftext|> if the tokenizer has it. It also begins with it for a decoder whose dataset had it before
     documents.
     """
-    named, end = special_ids(run, tok), tok.special_tokens.get(END_OF_TEXT)
+    named, end = special_ids(facts, tok), tok.special_tokens.get(END_OF_TEXT)
+    special = tok.special_tokens | facts.get("roles", {})
     stops = _as_tuple(named["eos_token_id"]) or _as_tuple(end)
     starts = _as_tuple(named["decoder_start_token_id"]) or _as_tuple(named["bos_token_id"]) or _as_tuple(end)
     # In our training a decoder reads one document after another; the source of an encoder-decoder has only an end.
-    begins = run.recipe.model.architecture == "decoder" and end is not None and run.facts.get("separated", True)
-    around = run.facts.get("around_text", {"before": [end] if begins else [], "after": []})
+    begins = architecture == "decoder" and end is not None and facts.get("separated", True)
+    around = facts.get("around_text", {"before": [end] if begins else [], "after": []})
+    pad = named["pad_token_id"]
     return TextIds(
         before=tuple(around["before"]),
         after=tuple(around["after"]) or stops[:1],
         start=starts[0] if starts else None,
         stops=stops,
-        special=tok.special_tokens | run.facts.get("roles", {}),
+        pad=pad if isinstance(pad, int) else special.get(PAD),
+        special=special,
     )
 
 
@@ -62,11 +72,11 @@ def _as_tuple(ids: int | list[int] | None) -> tuple[int, ...]:
     return () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
 
 
-def special_ids(run: Run, tok: Tokenizer) -> dict[str, int | list[int] | None]:
-    """Return the SPECIAL_IDS of the run's model, named as in config.json; None for ids that it lacks."""
+def special_ids(facts: Mapping[str, Any], tok: Tokenizer) -> dict[str, int | list[int] | None]:
+    """Return the SPECIAL_IDS of a run, named as in config.json; None for ids that it lacks. `facts`: see `ids_of`."""
     end, pad = tok.special_tokens.get(END_OF_TEXT), tok.special_tokens.get(PAD)
     # A document begins after the end of another one, so generation begins with the end too.
-    given = run.facts.get("special_ids", dict(zip(SPECIAL_IDS, (end, end, pad, end), strict=True)))
+    given = facts.get("special_ids", dict(zip(SPECIAL_IDS, (end, end, pad, end), strict=True)))
     return {name: given.get(name) for name in SPECIAL_IDS}
 
 

@@ -6,13 +6,14 @@ are seeded by its row of `draws` (B, 3) int64: seed, epoch, block number.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from lm.objectives import lengths_of_span_corruption, masked_token, next_token, sequence_pairs, span_corruption
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenStream
+from pipelines.run.text_ids import ids_of
 from pipelines.training.batch import Array, Batch
 from pipelines.training.draws import generators
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
@@ -179,16 +180,16 @@ class PairObjective:
 
 
 def make_objective(
-    name: str, length: int, tokenizer: Tokenizer, document_mask: bool = False
+    name: str, length: int, tokenizer: Tokenizer, document_mask: bool = False, facts: Mapping[str, Any] | None = None
 ) -> StreamObjective | PairObjective:
     """Return the objective `name` for blocks of `length` tokens, or for pairs of at most `length` positions a side.
 
-    With `document_mask` batches number the documents of each row. Raises ValueError if the tokenizer lacks a special
-    token.
+    With `document_mask` batches number the documents of each row. `facts` is the table [run] of a run's config.toml:
+    an imported model keeps the start, end, padding and mask ids of its files. Raises ValueError if a special token is
+    missing.
     """
-    if name == "sequence-pairs":
-        return PairObjective.of(tokenizer, length)
-    special, separator = tokenizer.special_tokens, None
+    facts = facts or {}
+    special, separator = tokenizer.special_tokens | facts.get("roles", {}), None
     if document_mask:
         require_special_tokens("document_mask", (END_OF_TEXT,), special)
         separator = special[END_OF_TEXT]
@@ -196,7 +197,17 @@ def make_objective(
         return NextToken(length, separator)
     if name == "masked-token":
         return MaskedToken(length, special, tokenizer.vocab_size, separator)
-    return SpanCorruption(length, special)
+    if "special_ids" not in facts:
+        return PairObjective.of(tokenizer, length) if name == "sequence-pairs" else SpanCorruption(length, special)
+    ids = ids_of("encoder-decoder", facts, tokenizer)
+    if ids.start is None or not ids.stops:
+        missing = "decoder_start_token_id" if ids.start is None else "eos_token_id"
+        raise ValueError(f"the imported model's config.json has no {missing}: add it and import again")
+    start, end = ids.start, ids.stops[0]
+    if name == "span-corruption":
+        return SpanCorruption(length, special, start_id=start, end_id=end)
+    pad = end if ids.pad is None else ids.pad  # any id: padding is masked
+    return PairObjective(length, start_id=start, end_id=end, pad_id=pad, before=ids.before, after=ids.after)
 
 
 def require_special_tokens(
