@@ -7,6 +7,7 @@ A kind is a value of `config.positions`. Each way has one class or function here
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -60,6 +61,21 @@ def sinusoidal_table(length: int, width: int) -> Tensor:
     """
     angles = torch.outer(torch.arange(length, dtype=torch.float64), _frequencies(width, base=10000.0))
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
+
+
+def with_resized_positions(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return `weights` (tensors by name) with as many learned positions as `model` has.
+
+    A shorter context cuts the table (old length, width). A longer one repeats it (Beltagy et al. 2020, section 5), so
+    positions keep their neighbours, except where copies meet.
+    """
+    resized = dict(weights)
+    for name, module in model.named_modules():
+        if isinstance(module, PositionalEmbedding) and module.kind == "learned":
+            key, length = f"{name}.learned.weight", len(module.learned.weight)
+            copies = -(-length // len(weights[key]))
+            resized[key] = weights[key].repeat(copies, 1)[:length]
+    return resized
 
 
 class RotaryTables(nn.Module):

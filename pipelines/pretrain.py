@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -24,10 +25,14 @@ def pretrain(
     *,
     data: Path,
     out: Path,
+    init_from: Path | None = None,
     parallel: Literal["none", "ddp", "fsdp"] = "none",
     dry_run: bool = False,
 ) -> int:
     """Train the model of `recipe` on the dataset `data`, in the run folder `out`; resume a run that is there already.
+
+    A new run starts from the weights of the run folder `init_from`, if given: at step 0, with a new optimizer. Its
+    averaged weights are taken if it has some.
 
     `parallel` shares the work among the processes that torchrun started, each of which calls this function. The batch,
     the order of the data and the losses are those of one process, and a run may resume in another number of processes.
@@ -41,22 +46,27 @@ def pretrain(
     from pipelines.training.pretraining import print_plan, train
 
     if dry_run:
-        print_plan(recipe, data, out)
+        print_plan(recipe, data, out, init_from)
         return 0
-    return train(recipe, data, out, parallel)
+    return train(recipe, data, out, parallel, init_from)
 
 
 def main(arguments: list[str]) -> int:
     """Run `bytelm pretrain` with command-line arguments."""
-    recipe, data, rest, words = Recipe(), tyro.MISSING, arguments, "pretrain RECIPE"
+    recipe, data, source, rest, words = Recipe(), tyro.MISSING, None, arguments, "pretrain RECIPE"
     if arguments and not arguments[0].startswith("-"):
         recipe, rest, words = load_recipe(arguments[0]), arguments[1:], f"pretrain {arguments[0]}"
-    elif run := _named_run(arguments):
+    elif run := _named_run("--out", arguments):
         recipe, data, words = run.recipe, run.data, f"pretrain --out {run.folder}"
+        source = Path(run.facts["init_from"]) if "init_from" in run.facts else None
+    elif run := _named_run("--init-from", arguments):
+        # The device and dtype that the other run has chosen are no part of its recipe.
+        recipe = replace(run.recipe, train=replace(run.recipe.train, device="auto", dtype="auto"))
+        words = f"pretrain --init-from {run.folder}"
     elif not {"-h", "--help"} & set(arguments):
         raise UsageError(
             f"name a recipe first: {', '.join(recipe_names())}, or a .toml file; or resume a run: bytelm pretrain "
-            "--out RUN"
+            "--out RUN; or start from another run: bytelm pretrain --init-from OTHER --data DATA --out RUN"
         )
 
     def command(
@@ -64,22 +74,26 @@ def main(arguments: list[str]) -> int:
         *,
         data: Path = data,
         out: Path,
+        init_from: Path | None = source,
         parallel: Literal["none", "ddp", "fsdp"] = "none",
         dry_run: DryRun = False,
     ) -> int:
         """Train the model of a recipe on a dataset; options override fields of the recipe.
 
         Without a recipe, `bytelm pretrain --out RUN` resumes a run with its own settings and dataset. A finished run
-        is extended with more tokens: `bytelm pretrain --out RUN --train.tokens 4M`.
+        is extended with more tokens: `bytelm pretrain --out RUN --train.tokens 4M`. A new run takes recipe and weights
+        of another run with `bytelm pretrain --init-from OTHER --data DATA --out RUN`.
 
         Args:
             data: Folder of the dataset. With --out alone, the run's own dataset.
             out: Folder of the run. An existing run is resumed.
+            init_from: Folder of a run, own or imported, from whose weights the new run starts, with a new optimizer and
+                schedule. Without a recipe, also with the settings of that run.
             parallel: How processes that torchrun starts share the work. ddp: a whole model in each. fsdp: weights and
                 optimizer state sharded among them (on a GPU with a --train.micro-batch). Command: torchrun
                 --nproc-per-node 2 --no-python bytelm pretrain ... --parallel ddp.
         """
-        status = pretrain(recipe, data=data, out=out, parallel=parallel, dry_run=dry_run)
+        status = pretrain(recipe, data=data, out=out, init_from=init_from, parallel=parallel, dry_run=dry_run)
         if status == 0 and not dry_run and int(os.environ.get("RANK", "0")) == 0:
             from pipelines.cli.display import say
 
@@ -91,10 +105,10 @@ def main(arguments: list[str]) -> int:
     return parse(command, rest, words, more=more)
 
 
-def _named_run(arguments: list[str]) -> "Run | None":
-    """Return the run in the folder that --out names, to resume without a recipe; None if there is no run."""
-    names = [value for word, value in pairwise(arguments) if word == "--out"]
-    names += [word.removeprefix("--out=") for word in arguments if word.startswith("--out=")]
+def _named_run(option: str, arguments: list[str]) -> "Run | None":
+    """Return the run in the folder that `option` names, whose recipe stands in for one; None if there is no run."""
+    names = [value for word, value in pairwise(arguments) if word == option]
+    names += [word.removeprefix(f"{option}=") for word in arguments if word.startswith(f"{option}=")]
     if not names or not (Path(names[-1]) / "config.toml").exists():
         return None
     from pipelines.run.folder import Run

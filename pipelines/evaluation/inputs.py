@@ -8,7 +8,7 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.windows import Objective, WindowSettings
 from pipelines.run.folder import Run
-from pipelines.training.data import Dataset, open_dataset
+from pipelines.training.data import Dataset, check_tokenizer, open_dataset
 from pipelines.training.objectives import make_objective
 from tokenizer import Tokenizer
 
@@ -24,12 +24,7 @@ def dataset_of(run: Run, data: Path | None) -> Dataset:
     Raises ValueError if the run has no dataset any more, or if the dataset was built with another tokenizer.
     """
     dataset = open_dataset(data or _own_dataset(run), run.recipe.objective)
-    fingerprint = run.tokenizer().fingerprint
-    if dataset.tokenizer_fingerprint != fingerprint:
-        raise ValueError(
-            f"{dataset.folder} was built with another tokenizer than {run.folder} "
-            f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with the run's tokenizer"
-        )
+    check_tokenizer(dataset, run)
     return dataset
 
 

@@ -23,6 +23,7 @@ MANIFEST, OLD_MANIFEST = "manifest.json", "checksums.json"
 FIXED_FACTS = (
     *("dataset_fingerprint", "tokenizer_fingerprint", "separated"),
     *("special_ids", "roles", "around_text", "edges"),
+    "init_from_sha256",
 )
 
 

@@ -217,10 +217,13 @@ def load_weights(run: Path, settings: Mapping[str, Any], which: str = "newest") 
     return folder, weights | (load(contents[AVERAGE]) if AVERAGE in contents else {})
 
 
-def set_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load the `weights` of the checkpoint `folder` into `model`; ValueError if their names or shapes do not fit."""
-    _check_weights(folder, model, weights)
-    model.load_state_dict(weights)
+def set_weights(
+    folder: Path, model: torch.nn.Module, weights: Mapping[str, Tensor], parallel: OneProcess = ONE_PROCESS
+) -> None:
+    """Load rank 0's `weights` of the checkpoint `folder` into `model`; ValueError if names or shapes do not fit."""
+    if parallel.is_main:
+        _check_weights(folder, model, weights)
+    _fill(model.state_dict(), parallel.broadcast_shapes({MODEL: weights})[MODEL], parallel)
 
 
 def resume(

@@ -4,11 +4,11 @@ The n-th block or pair of a run is a function of (seed, n) alone. So one integer
 order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from pipelines.cli.display import say
 from pipelines.cli.waiting import doing
 from pipelines.dataset.pairs import PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.run.folder import Run
 from pipelines.run.recipe import Recipe
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard
 from pipelines.training.config import TrainConfig
@@ -257,10 +258,30 @@ def open_dataset(folder: Path, objective: str) -> Dataset:
     return PairDataset(folder) if objective == "sequence-pairs" else TokenDataset(folder)
 
 
-def open_training_data(recipe: Recipe, dataset: Dataset, tokenizer: Tokenizer, shard: Shard = ALL_ROWS) -> TrainingData:
-    """Return a rank's batches for `recipe`; `dataset` is what `open_dataset` opens for its objective."""
+def check_tokenizer(dataset: Dataset, run: Run) -> None:
+    """Raise ValueError if the dataset was built with another tokenizer than the run's."""
+    fingerprint = run.tokenizer().fingerprint
+    if dataset.tokenizer_fingerprint != fingerprint:
+        raise ValueError(
+            f"{dataset.folder} was built with another tokenizer than {run.folder} "
+            f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with the run's tokenizer "
+            f"(bytelm build-dataset ... --tokenizer {run.folder})"
+        )
+
+
+def open_training_data(
+    recipe: Recipe,
+    dataset: Dataset,
+    tokenizer: Tokenizer,
+    shard: Shard = ALL_ROWS,
+    facts: Mapping[str, Any] | None = None,
+) -> TrainingData:
+    """Return a rank's batches for `recipe`; `dataset` is what `open_dataset` opens for its objective.
+
+    `facts`: see `make_objective`.
+    """
     length = recipe.model.context_length if isinstance(dataset, PairDataset) else dataset.context_length
-    objective = make_objective(recipe.objective, length, tokenizer, recipe.model.document_mask)
+    objective = make_objective(recipe.objective, length, tokenizer, recipe.model.document_mask, facts)
     if isinstance(dataset, PairDataset):
         assert isinstance(objective, PairObjective)
         return PairData(dataset, objective, recipe.train, shard)

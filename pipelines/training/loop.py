@@ -96,6 +96,7 @@ class Trainer:
         self.at = Progress()
         self._folder = run.folder if run else None
         self._settings = run.settings if run else {}
+        self._starts_from_run = run is not None and "init_from" in run.facts
         self.writer = CheckpointWriter(self._folder, config, self._settings)
         self.log = TrainingLog(self._folder, self.at, config.tensorboard)
         self._saved_step: int | None = None
@@ -117,8 +118,9 @@ class Trainer:
                 bar.begin_at(self.at.tokens)
                 if not resumed:
                     self.validate()
-                    if self.config.nonfinite == "rollback":
-                        self._checkpoint()  # to roll back to
+                    # To roll back to, or to resume without the run that the weights are from.
+                    if self.parallel.broadcast(self._starts_from_run) or self.config.nonfinite == "rollback":
+                        self._checkpoint()
                 self._loop(bar)
                 if self.at.signal and self._saved_step != self.at.step:
                     self._checkpoint()

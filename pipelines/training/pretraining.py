@@ -32,17 +32,18 @@ from pipelines.training.machine import (
     without_subnormals,
 )
 from pipelines.training.parallel import Kind, OneProcess
+from pipelines.training.starting import find_start, shared_start
 from tokenizer import Tokenizer
 
 
-def train(recipe: Recipe, data: Path, out: Path, parallel: Kind) -> int:
+def train(recipe: Recipe, data: Path, out: Path, parallel: Kind, init_from: Path | None = None) -> int:
     """Train the model of `recipe` in this process, or in the processes that torchrun started; see `pretrain`."""
     group, threads = processes(parallel, recipe.train.device), recipe.train.threads
     with freed_memory_returned(), without_subnormals(), cores_per_operation(threads), group as strategy:
-        return _train(recipe, data, out, strategy)
+        return _train(recipe, data, out, strategy, init_from)
 
 
-def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess) -> int:
+def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess, init_from: Path | None) -> int:
     dataset = open_dataset(data, recipe.objective)
     tok = Tokenizer.load(data)
     if tok.fingerprint != dataset.tokenizer_fingerprint:
@@ -52,10 +53,11 @@ def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess) -> int:
         )
     if parallel.broadcast(dataset.fingerprint) != dataset.fingerprint:
         raise ValueError(f"{data} is another dataset on rank {parallel.rank} than on rank 0: give all ranks the same")
-    recipe = _fitted(recipe, dataset, out)
+    start = shared_start(recipe, dataset, out, init_from, parallel)
+    recipe = _fitted(recipe, dataset, out, start.vocab_size)
     if recipe.train.tensorboard:
         require_tensorboard()
-    training_data = open_training_data(recipe, dataset, tok, parallel.shard)
+    training_data = open_training_data(recipe, dataset, tok, parallel.shard, start.facts)
     # A run that cannot be built is refused before anything is written.
     machine = _machine(recipe, out, parallel)
     if recipe.train.fp8_head:
@@ -64,6 +66,7 @@ def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess) -> int:
         _check_fsdp(recipe, out, parallel, machine)
     recipe = replace(recipe, train=replace(recipe.train, device=machine.device_name, dtype=machine.dtype_name))
     model = build_model(recipe.model, recipe.train.seed)
+    start.load(model, parallel)
     model.compute_dtype = machine.dtype
     if parallel.kind != "fsdp":  # FSDP moves one block at a time, because all of them may not fit the GPU
         model = model.to(machine.device)
@@ -73,6 +76,7 @@ def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess) -> int:
         "tokenizer_fingerprint": tok.fingerprint,
         **provenance(machine.device),
         "separated": dataset.info.get("separator") is not None,
+        **start.facts,
     }
     with locked(out) if parallel.is_main else nullcontext(), precision(recipe.train):
         tokens_before = _token_budget(out) if parallel.is_main else 0
@@ -81,6 +85,8 @@ def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess) -> int:
         machine = with_peaks(machine) if parallel.is_main else machine
         trainer = Trainer(run, model, training_data, recipe.train, machine, parallel)
         _announce(out, trainer, machine, recipe, tokens_before)
+        for line in start.lines(recipe):
+            say(line)
         with _compiling():
             at = trainer.train()
     if at.signal and at.tokens < recipe.train.tokens:
@@ -91,12 +97,15 @@ def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess) -> int:
     return 0
 
 
-def fit_to_data(recipe: Recipe, dataset: Dataset) -> Recipe:
-    """Return `recipe` with the dataset's vocabulary; ValueError if its vocabulary or context does not fit."""
-    model = recipe.model
-    if model.vocab_size not in (0, dataset.vocab_size):
+def fit_to_data(recipe: Recipe, dataset: Dataset, vocab_size: int = 0) -> Recipe:
+    """Return `recipe` with the model's vocabulary, `vocab_size` or the dataset's.
+
+    Raises ValueError if the recipe's vocabulary or context does not fit.
+    """
+    model, vocab_size = recipe.model, vocab_size or dataset.vocab_size
+    if model.vocab_size not in (0, vocab_size):
         raise ValueError(
-            f"model.vocab_size is {model.vocab_size}, but the dataset's tokenizer has {dataset.vocab_size} entries: "
+            f"model.vocab_size is {model.vocab_size}, but the dataset's tokenizer has {vocab_size} entries: "
             "leave it out, or build the dataset with another tokenizer"
         )
     around = 2 if recipe.objective == "masked-token" else 0
@@ -108,13 +117,14 @@ def fit_to_data(recipe: Recipe, dataset: Dataset) -> Recipe:
             f"tokens{' (and the encoder reads two more)' if around else ''}: build the dataset with --context-length "
             f"{fitting}, or give --model.context-length {dataset.context_length + around}"
         )
-    return replace(recipe, model=replace(model, vocab_size=dataset.vocab_size))
+    return replace(recipe, model=replace(model, vocab_size=vocab_size))
 
 
-def print_plan(recipe: Recipe, data: Path, out: Path) -> None:
+def print_plan(recipe: Recipe, data: Path, out: Path, init_from: Path | None = None) -> None:
     """Print the work that `recipe` takes on the dataset `data`, its size and its output path."""
     dataset = open_dataset(data, recipe.objective)
-    recipe = fit_to_data(recipe, dataset)
+    start = find_start(recipe, dataset, out, init_from)
+    recipe = fit_to_data(recipe, dataset, start.vocab_size)
     train = recipe.train
     costs = model_costs(recipe.model, "float32", train.optimizer)
     available = dataset.split("train").tokens
@@ -131,6 +141,8 @@ def print_plan(recipe: Recipe, data: Path, out: Path) -> None:
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "
         f"gradients and optimizer, and about {quantity(memory['activations'], 'B')} of activations per sequence"
     )
+    for line in start.lines(recipe):
+        answer(line)
     state = "resume the run" if checkpoint_folders(out) else "make a run"
     answer(f"would {state} in {out}, with {retained} checkpoints of about {quantity(checkpoint, 'B')} each")
 
@@ -144,10 +156,10 @@ def batches(recipe: Recipe) -> str:
     return f"{'at most ' if recipe.objective == 'sequence-pairs' else ''}{train.batch_tokens:,} tokens"
 
 
-def _fitted(recipe: Recipe, dataset: Dataset, out: Path) -> Recipe:
+def _fitted(recipe: Recipe, dataset: Dataset, out: Path, vocab_size: int) -> Recipe:
     """Return `fit_to_data` of the recipe; if `out` has a run, the error also says how to resume it."""
     try:
-        return fit_to_data(recipe, dataset)
+        return fit_to_data(recipe, dataset, vocab_size)
     except ValueError as error:
         if not (out / "config.toml").exists():
             raise

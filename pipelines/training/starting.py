@@ -1,0 +1,209 @@
+"""The start of a run: random weights, or the weights of another run (--init-from)."""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lm.config import ModelConfig
+from lm.model import LanguageModel
+from lm.positions import with_resized_positions
+from pipelines.cli.waiting import doing
+from pipelines.run.folder import Run
+from pipelines.run.manifest import manifest_sha256
+from pipelines.run.recipe import Recipe
+from pipelines.run.retention import checkpoint_folders
+from pipelines.training.checkpoints import load_weights, set_weights
+from pipelines.training.data import Dataset, check_tokenizer
+from pipelines.training.parallel import OneProcess
+
+# Fields of a model that may differ from the source's: the weights mean the same.
+FREE = (
+    *("context_length", "document_mask", "dropout", "stochastic_depth", "attention"),
+    *("initialization", "zero_projections"),
+)
+# These may differ too if the context grows.
+ROTARY_FREQUENCIES = ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length")
+# Entries of the table [run] that a run takes over from its source: the ids of an imported model.
+GIVEN_IDS = ("special_ids", "roles", "around_text")
+ORIGIN = ("init_from", "init_from_checkpoint", "init_from_sha256")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run whose weights another run starts from, and one of its checkpoints."""
+
+    run: Run
+    checkpoint: Path
+    weights: dict[str, Tensor]
+    """Averaged weights if the run averages them"""
+
+    @classmethod
+    def open(cls, folder: Path) -> "Source":
+        """Return the run in `folder` with the weights of its newest whole checkpoint."""
+        doing("loading the weights to start from")
+        run = Run(folder)
+        return cls(run, *load_weights(run.folder, run.settings))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The entries of the table [run] about the source, and the ids that its model reads around texts."""
+        origin = str(self.run.folder.resolve()), self.checkpoint.name, manifest_sha256(self.checkpoint)
+        given = {name: self.run.facts[name] for name in GIVEN_IDS if name in self.run.facts}
+        return dict(zip(ORIGIN, origin, strict=True)) | given
+
+    def summary(self) -> str:
+        """Return a line about what is loaded and what is not."""
+        average = self.run.recipe.train.average > 0
+        left_out = [] if "imported_from" in self.run.facts else ["optimizer state", "progress"]
+        left_out += ["weights before averaging"] if average else []
+        kind = "averaged weights" if average else "weights"
+        rest = f"; not loaded: {', '.join(left_out)}" if left_out else ""
+        return f"starts from the {kind} of {self.run.folder}, {self.checkpoint.name}{rest}"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from."""
+
+    vocab_size: int
+    """Entries of the model's vocabulary; that of an imported model may be larger than its tokenizer."""
+    facts: dict[str, Any]
+    """Entries of the table [run] that come from the source"""
+    loads: bool
+    """Whether to load the weights of `source`; False for random weights, and if the run has a checkpoint."""
+    source: Source | None
+    """None on ranks other than 0"""
+
+    def lines(self, recipe: Recipe) -> list[str]:
+        """Return what is loaded and what is not, and how the recipe's model differs, as lines of text."""
+        if self.source is None:
+            return []
+        changed = differences(recipe, self.source.run)
+        return [self.source.summary()] + (
+            [f"differs from {self.source.run.folder}: {', '.join(changed)}"] if changed else []
+        )
+
+    def load(self, model: LanguageModel, parallel: OneProcess) -> None:
+        """Give `model` on all ranks the weights of the source, if any. Call it before FSDP shards the model."""
+        if self.loads:
+            checkpoint = self.source.checkpoint if self.source else Path()
+            weights = with_resized_positions(self.source.weights, model) if self.source else {}
+            set_weights(checkpoint, model, weights, parallel)
+            if self.source:
+                self.source.weights.clear()  # training may need the memory
+
+
+def shared_start(recipe: Recipe, dataset: Dataset, out: Path, init_from: Path | None, parallel: OneProcess) -> Start:
+    """Return `find_start` of rank 0, which alone reads the runs."""
+    start = find_start(recipe, dataset, out, init_from) if parallel.is_main else None
+    vocab_size, facts, loads = parallel.broadcast(
+        (start.vocab_size, start.facts, start.loads) if start else (0, {}, False)
+    )
+    return start or Start(vocab_size, facts, loads, None)
+
+
+def find_start(recipe: Recipe, dataset: Dataset, out: Path, init_from: Path | None) -> Start:
+    """Return the start of the run in `out`; a new run starts from the weights of the run `init_from`, if given.
+
+    Raises ValueError if `out` holds a run with another start, and if recipe or dataset do not fit the source.
+    """
+    if (out / "config.toml").exists():
+        run = Run(out)
+        facts = {name: run.facts[name] for name in (*ORIGIN, *GIVEN_IDS) if name in run.facts}
+        _check_origin(run, init_from)
+        loads = "init_from" in facts and not checkpoint_folders(out)
+        vocab_size = run.recipe.model.vocab_size if "init_from" in facts else dataset.vocab_size
+        return Start(vocab_size, facts, loads, _reopened(run) if loads else None)
+    if init_from is None:
+        return Start(dataset.vocab_size, {}, False, None)
+    source = Source.open(init_from)
+    check_tokenizer(dataset, source.run)
+    check_same_model(recipe, source.run)
+    facts = source.facts
+    if recipe.model.architecture == "decoder" and dataset.info.get("separator") is not None:
+        facts.pop("around_text", None)  # documents now begin as in the dataset
+    return Start(source.run.recipe.model.vocab_size, facts, True, source)
+
+
+def check_same_model(recipe: Recipe, source: Run) -> None:
+    """Raise ValueError, listing every field, if the recipe's model cannot take the weights of the run `source`."""
+    ours, theirs = recipe.model, source.recipe.model
+    free = FREE + ROTARY_FREQUENCIES if ours.context_length > theirs.context_length else FREE
+    wrong = [name for name in _differing(ours, theirs) if name not in free]
+    if not wrong:
+        return
+    fields = ", ".join(f"model.{name} {getattr(theirs, name)!r} (recipe: {getattr(ours, name)!r})" for name in wrong)
+    options = [_option(f"model.{name}", getattr(theirs, name)) for name in wrong]
+    if "architecture" in wrong:
+        options.insert(0, _option("objective", source.recipe.objective))
+    raise ValueError(
+        f"{source.folder} has another model than the recipe: {fields}; give {' '.join(options)}, or leave the recipe "
+        f"out to take that of {source.folder}"
+    )
+
+
+def differences(recipe: Recipe, source: Run) -> list[str]:
+    """Return each field of the recipe's model, and the objective, that differs from the run `source`, as text."""
+    ours, theirs = recipe.model, source.recipe.model
+    found = [
+        f"model.{name} {getattr(ours, name)!r} (was {getattr(theirs, name)!r})" for name in _differing(ours, theirs)
+    ]
+    if recipe.objective != source.recipe.objective:
+        found.insert(0, f"objective {recipe.objective!r} (was {source.recipe.objective!r})")
+    return found
+
+
+def _differing(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
+    """Return the names of all fields that differ. A default and the number that it stands for are the same."""
+    ours = replace(ours, vocab_size=ours.vocab_size or theirs.vocab_size)
+    pairs = {field.name: (getattr(ours, field.name), getattr(theirs, field.name)) for field in fields(ModelConfig)}
+    meant = [
+        {
+            "decoder_layers": config.decoder_layers or config.layers,
+            "head_width": config.head_features,
+            "kv_heads": config.key_value_heads,
+            "mlp_width": config.hidden_width,
+        }
+        for config in (ours, theirs)
+    ]
+    same = {name for name in meant[0] if meant[0][name] == meant[1][name]}
+    return [name for name, (one, other) in pairs.items() if one != other and name not in same]
+
+
+def _option(name: str, value: Any) -> str:
+    """Return the command-line option that sets a field of the recipe."""
+    table, _, field = name.rpartition(".")
+    spelled = f"--{table}{'.' if table else ''}{'no-' if value is False else ''}{field.replace('_', '-')}"
+    return spelled if isinstance(value, bool) else f"{spelled} {value}"
+
+
+def _check_origin(run: Run, init_from: Path | None) -> None:
+    """Raise ValueError if the existing `run` did not start from the weights of the run `init_from`.
+
+    A source that is gone does not matter under the same path: the run resumes from its own checkpoints.
+    """
+    origin = run.facts.get("init_from")
+    if (None if init_from is None else str(init_from.resolve())) == origin:
+        return
+    if init_from and origin and Source.open(init_from).facts["init_from_sha256"] == run.facts["init_from_sha256"]:
+        return  # the source has moved
+    given, had = (f"the weights of {folder}" if folder else "random weights" for folder in (init_from, origin))
+    raise ValueError(
+        f"{run.folder} holds another run: it started from {had}, not from {given}; choose another --out, or resume "
+        f"this run with its own settings: bytelm pretrain --out {run.folder}"
+    )
+
+
+def _reopened(run: Run) -> Source:
+    """Return the source of a run that was stopped before its first checkpoint; ValueError if it has changed."""
+    try:
+        source = Source.open(Path(run.facts["init_from"]))
+        changed = source.facts["init_from_sha256"] != run.facts["init_from_sha256"]
+        why = f"{source.run.folder} has another checkpoint now" if changed else ""
+    except ValueError as error:
+        why = str(error)
+    if why:
+        raise ValueError(f"{run.folder} has no checkpoint yet, and its start cannot be repeated ({why}): remove it")
+    return source
