@@ -73,9 +73,8 @@ class _Job:
         self.service, self.served, self.asked = service, served, asked
         self.prompt_tokens = sum(map(len, prompts))
         self.choices = [
-            Choice(at * asked.n + number, prompt, self._max_tokens(prompt), (asked.seed + number) % 2**63)
-            for at, prompt in enumerate(prompts)
-            for number in range(asked.n)
+            Choice(index, prompt, self._max_tokens(prompt), (asked.seed + index) % 2**63)
+            for index, prompt in enumerate(prompt for prompt in prompts for _ in range(asked.n))
         ]
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
@@ -91,7 +90,7 @@ class _Job:
             raise RequestError(
                 400,
                 f"the prompt has {len(prompt):,} tokens and max_tokens is {wanted:,}, together more than the model's "
-                f"context of {self.served.context_length:,}: shorten the prompt or lower max_tokens",
+                f"context of {self.served.context_length:,} tokens: shorten the prompt or lower max_tokens",
                 param="prompt",
                 code="context_length_exceeded",
             )

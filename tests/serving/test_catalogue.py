@@ -1,0 +1,74 @@
+"""The list of models, and tokenizers as lm-evaluation-harness asks for them."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.run.loaded_run import load_run
+from tests.serving.conftest import client_of
+
+OLD_RUN = Path(__file__).parents[1] / "compatibility" / "0.1" / "decoder"
+
+
+def test_models_are_listed_with_their_context(client):
+    (entry,) = client.get("/v1/models").json()["data"]
+    assert entry["id"] == "gpt" and entry["object"] == "model" and entry["max_model_len"] == 32
+    assert client.get("/v1/models/gpt").json() == entry
+    missing = client.get("/v1/models/other")
+    assert missing.status_code == 404 and missing.json()["error"]["code"] == "model_not_found"
+
+
+def test_tokens_are_those_of_the_tokenizer(gpt, client):
+    for text in ("import os", "", "é😀\n\0", " <|endoftext|>", "<|endoftext|>import", "x" * 5000):
+        answer = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()
+        assert answer["tokens"] == gpt.tokenizer.encode(text, disallowed_special=())
+        assert answer["count"] == len(answer["tokens"]) and answer["max_model_len"] == 32
+        assert client.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {"prompt": text}
+
+
+def test_a_prompt_that_is_a_special_token_is_its_id(gpt, client):
+    """The harness takes the first id of the spelled end token as the context of texts without one."""
+    info = client.get("/tokenizer_info").json()
+    assert (info["eos_token"], info["bos_token"], info["pad_token"]) == ("<|endoftext|>", "<|endoftext|>", "<|pad|>")
+    assert info["chat_template"] is None
+    for spelling, i in gpt.tokenizer.special_tokens.items():
+        assert client.post("/tokenize", json={"prompt": spelling}).json()["tokens"] == [i]
+
+
+def test_special_tokens_are_added_only_if_asked_for(gpt, client):
+    tokens = client.post("/tokenize", json={"prompt": "a", "add_special_tokens": True}).json()["tokens"]
+    assert tokens == gpt.ids("a") and len(tokens) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/tokenize", {}, "prompt is null, but must be a string"),
+        ("/tokenize", {"prompt": ["a"]}, "must be a string"),
+        ("/tokenize", {"prompt": "a", "special": 1}, "special is not a field"),
+        ("/detokenize", {"tokens": "a"}, "must be a list of token ids"),
+        ("/detokenize", {"tokens": [512]}, "512 is not an id"),
+        ("/detokenize", {"tokens": [-1]}, "-1 is not an id"),
+    ],
+)
+def test_bad_requests_are_refused(client, path, body, words):
+    response = client.post(path, json=body)
+    assert response.status_code == 400 and words in response.json()["error"]["message"]
+
+
+def test_with_several_tokenizers_the_model_is_named(gpt, trained_bert):
+    runs = {"gpt": gpt, "bert": load_run(trained_bert, device="cpu"), "old": load_run(OLD_RUN, device="cpu")}
+    with client_of(runs) as client:
+        response = client.post("/tokenize", json={"prompt": "a"})
+        assert response.status_code == 400 and "gpt, bert, old" in response.json()["error"]["message"]
+        for name, run in runs.items():
+            text = "import os as the system"
+            tokens = client.post("/tokenize", json={"prompt": text, "model": name}).json()["tokens"]
+            assert tokens == run.tokenizer.encode(text)
+            info = client.get("/tokenizer_info", params={"model": name}).json()
+            assert info["vocab_size"] == run.tokenizer.vocab_size
+        missing = client.post("/v1/completions", json={"prompt": "a"})
+        assert missing.status_code == 400 and missing.json()["error"]["param"] == "model"
+    del runs["old"]
+    with client_of(runs) as client:  # these two have the same tokenizer
+        assert client.post("/tokenize", json={"prompt": "a"}).status_code == 200
