@@ -25,7 +25,7 @@ from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.reporting.training_phases import Phases
 from pipelines.run.process_memory import resident_bytes
-from tokenizer import DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, Tokenizer, resolve_pattern
+from tokenizer import DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, Tokenizer
 from tokenizer import sentinels as sentinel_tokens
 
 if TYPE_CHECKING:
@@ -258,10 +258,11 @@ def _combined(
 ) -> "PretokenCounts":
     """Return the sum of saved counts; ValueError if their pattern is not `pattern`."""
     from tokenizer import PretokenCounts
+    from tokenizer.splitting.bert import resolve_splitter
 
     phases.begin("combine")
     combined = PretokenCounts.merge(counts, memory=memory, spill_folder=spill_folder, progress=phases)
-    if pattern and resolve_pattern(pattern).regex != combined.pattern.regex:
+    if pattern and resolve_splitter(pattern) != combined.pattern:
         raise ValueError(f"--pattern is {pattern}, but the counts were made with {combined.pattern}")
     return combined
 

@@ -32,6 +32,13 @@ def _count() -> None:
     table.export()
 
 
+def _split_words() -> None:
+    from tokenizer.splitting.bert import NAMED_WORDS
+    from tokenizer.splitting.pretokenize import split
+
+    split(b"a", NAMED_WORDS["bert-cased"])
+
+
 def _merge() -> None:
     from tokenizer.kernels import merge_loop as merge_kernel
     from tokenizer.training.counting import PretokenCounts
@@ -70,6 +77,7 @@ def _encode() -> None:
 
 _RUN_PART = {
     "counting": _count,
+    "words": _split_words,
     "merging": _merge,
     "spilling": _spill,
     "tables": _fill_tables,

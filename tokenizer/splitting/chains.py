@@ -54,11 +54,12 @@ class Chain:
 
     name: None = None
     automaton: None = None
+    splits_at_spaces = False
 
     def __init__(self, steps: Sequence[dict[str, Any]]):
         self.steps = tuple(steps)
         # ByteLevel can put a space before a piece, so that pretokens have more bytes than the text.
-        self.adds_spaces = any(step.get("add_prefix_space") for step in steps)
+        self.rewrites = any(step.get("add_prefix_space") for step in steps)
 
     def __reduce__(self) -> tuple[type[Chain], tuple[tuple[dict[str, Any], ...]]]:
         return Chain, (self.steps,)

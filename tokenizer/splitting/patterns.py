@@ -25,6 +25,16 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
     name: the name of its automaton, or None for a custom pattern.
     """
 
+    @property
+    def splits_at_spaces(self) -> bool:
+        """Return whether a pretoken always ends before a space or line feed that follows an ASCII letter or digit."""
+        return self.name is not None
+
+    @property
+    def spelling(self) -> str:
+        """Return the regex, from which `resolve_pattern` makes this pattern again."""
+        return str(self.regex)
+
     @cached_property
     def automaton(self) -> Automaton | None:
         """Return the scanner's tables, or None for a custom pattern."""

@@ -1,4 +1,5 @@
-"""Find the ends of pretokens in blocks of documents: by the scanner for named patterns, by `regex` for others."""
+"""Find the ends of pretokens in blocks of documents: by the scanner for named patterns, by `regex` for other patterns,
+and for BERT's words by a kernel that rewrites the text."""
 
 from __future__ import annotations
 
@@ -9,13 +10,19 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from tokenizer.documents import Block, block_of, single_block
+from tokenizer.documents import Block, as_readonly, block_of, single_block
 from tokenizer.splitting.automata import Automaton
+from tokenizer.splitting.bert import BertWords
+from tokenizer.splitting.bert_characters import CODE_POINTS, REPLACED, WORD
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.splitting.scanner import pretokens_of
 from tokenizer.text import text_bytes
 
+Splitter = Pattern | Chain | BertWords
+
+# Bytes per call of the kernel of BERT's words.
+WORD_BYTES_PER_CALL = 4 << 20
 # Pretokens per kernel call. Their ends stay in the L2 cache, and Python handles Ctrl-C between calls.
 CHUNK = 16384
 
@@ -44,9 +51,11 @@ def pretoken_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray
             yield ends[:n]
 
 
-def pretokenized(block: Block, pattern: Pattern | Chain) -> tuple[Block, Iterator[np.ndarray]]:
-    """Return a block and its `pretoken_ends`. The block is a new one if the pattern adds spaces to the text."""
-    if isinstance(pattern, Pattern) or not pattern.adds_spaces:
+def pretokenized(block: Block, pattern: Splitter) -> tuple[Block, Iterator[np.ndarray]]:
+    """Return a block and its `pretoken_ends`. The block is a new one if the pattern rewrites the text."""
+    if isinstance(pattern, BertWords):
+        return _words(block, pattern)
+    if isinstance(pattern, Pattern) or not pattern.rewrites:
         return block, pretoken_ends(block, pattern)
     documents: list[bytes] = []
     lengths: list[int] = []
@@ -90,12 +99,54 @@ def _regex_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray]:
             yield start + np.cumsum(lengths, dtype=np.int64)
 
 
-def split(text: str | bytes, pattern: Pattern) -> list[bytes]:
-    """Return the pretokens of one text. Joined, they give the text."""
-    data = text_bytes(text)
+def _words(block: Block, words: BertWords) -> tuple[Block, Iterator[np.ndarray]]:
+    from tokenizer.kernels import words as kernel
+
+    table = _word_arrays(words)
+    out = np.empty(3 * block.size + kernel.WINDOW, dtype=np.uint8)  # untouched pages take no memory
+    ends = np.empty(block.size + kernel.WINDOW, dtype=np.int64)
+    offsets = np.zeros(len(block.offsets), dtype=np.int64)
+    copy = np.empty(kernel.WINDOW + 8, dtype=np.uint8)
+    state = np.zeros(8, dtype=np.int64)
+    state[kernel.POSITION] = block.offsets[0]
+    data, fixed = as_readonly(block.data), (*table, copy, out, offsets, ends, state)
+    while (outcome := kernel.split_words(data, block.offsets, WORD_BYTES_PER_CALL, *fixed)) != kernel.DONE:
+        if outcome == kernel.SORT:
+            marks = out[state[kernel.RUN_START] : state[kernel.AT]]
+            ordered = words.in_order(marks.tobytes().decode())
+            marks[:] = np.frombuffer(ordered.encode(), dtype=np.uint8)
+            state[kernel.LAST_CLASS] = words.characters.combining_classes[ord(ordered[-1])]
+            state[kernel.UNSORTED] = 0
+    split = Block(as_readonly(out[: state[kernel.AT]]), offsets)
+    ends = ends[: state[kernel.WORDS]]
+    return split, (ends[first : first + CHUNK] for first in range(0, len(ends), CHUNK))
+
+
+@cache
+def _word_arrays(words: BertWords) -> tuple[npt.NDArray[np.generic] | bool, ...]:
+    """Return the `kernels.words.Table` of these options, array by array."""
+    found = words.characters
+    replacements, packed = [-1], np.zeros(CODE_POINTS, dtype=np.uint64)
+    places = np.zeros(CODE_POINTS, dtype=np.int32)
+    for code_point, text in found.replacements.items():
+        places[code_point] = len(replacements)
+        replacements += [*map(ord, text), -1]
+        encoded = text.encode()
+        if 0 < len(encoded) < 8 and all(found.classes[ord(part)] == WORD for part in text):
+            packed[code_point] = int.from_bytes(encoded, "little") | len(encoded) << 56
+    combining_classes = np.zeros(CODE_POINTS, dtype=np.uint8)
+    combining_classes[list(found.combining_classes)] = list(found.combining_classes.values())
+    classes = np.frombuffer(found.classes, dtype=np.uint8)
+    lowercase = classes[ord("A")] == REPLACED
+    return classes, places, np.array(replacements, dtype=np.int32), packed, combining_classes, bool(lowercase)
+
+
+def split(text: str | bytes, pattern: Splitter) -> list[bytes]:
+    """Return the pretokens of one text. Joined, those of a pattern give the text."""
+    block, chunks = pretokenized(single_block(text_bytes(text)), pattern)
     pretokens, start = [], 0
-    for ends in pretoken_ends(single_block(data), pattern):
+    for ends in chunks:
         for end in ends.tolist():
-            pretokens.append(data[start:end])
+            pretokens.append(block.data[start:end].tobytes())
             start = end
     return pretokens

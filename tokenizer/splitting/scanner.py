@@ -22,6 +22,7 @@ from tokenizer.splitting.patterns import Pattern, compile_regex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from tokenizer.splitting.bert import BertWords
     from tokenizer.splitting.chains import Chain
 
 
@@ -75,7 +76,7 @@ def _contraction(following: str, fold: bool) -> int:
     return 3 if following in ("ll", "ve", "re") else 0
 
 
-def pretokens_of(text: bytes, pattern: Pattern | Chain) -> Iterator[bytes]:
+def pretokens_of(text: bytes, pattern: Pattern | Chain | BertWords) -> Iterator[bytes]:
     """Yield the pretokens of one text for any kind of pattern."""
     if pattern.automaton is not None:
         return pretokens(text, pattern.automaton)

@@ -14,7 +14,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,11 +68,7 @@ def find_property(name: str, in_class: bool = False) -> Ranges | None:
 
 @cache
 def _ranges(number: int) -> Ranges:
-    ends, place = [], 0
-    for gap in _table().sets[number]:
-        place += gap
-        ends.append(place)
-    return tuple(zip(ends[::2], ends[1::2], strict=True))
+    return ranges_of(_table().sets[number])
 
 
 @cache
@@ -94,6 +90,18 @@ def as_ranges(code_points: Iterable[int]) -> Ranges:
         else:
             ranges.append([code_point, code_point])
     return tuple((first, last) for first, last in ranges)
+
+
+def gaps_of(ranges: Ranges) -> list[int]:
+    """Return the gaps between the ends of ranges, which are small numbers, for storage."""
+    ends = [end for pair in ranges for end in pair]
+    return [end - before for before, end in zip([0, *ends], ends, strict=False)]
+
+
+def ranges_of(gaps: list[int]) -> Ranges:
+    """Return the ranges with these gaps between their ends."""
+    ends = list(accumulate(gaps))
+    return tuple(zip(ends[::2], ends[1::2], strict=True))
 
 
 # The rest of this module writes the table.
@@ -183,13 +191,8 @@ def probe_engines() -> _Table:
         probe((escape,), escape, (_oniguruma,))
     for name in _POSIX:
         record([f"[:{name}:]"], _oniguruma(f"[[:{name}:]]+", text))
-    gaps = [_gaps(ranges) for ranges in numbers]
+    gaps = [gaps_of(ranges) for ranges in numbers]
     return _Table(names, gaps, _probe_case_variants(names, list(numbers)))
-
-
-def _gaps(ranges: Ranges) -> list[int]:
-    ends = [end for pair in ranges for end in pair]
-    return [end - before for before, end in zip([0, *ends], ends, strict=False)]
 
 
 def _probe_case_variants(names: dict[str, int], sets: list[Ranges]) -> list[str]:

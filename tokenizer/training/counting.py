@@ -16,8 +16,9 @@ from tokenizer.documents import Block, arrow_block, corpus_blocks, cut, cut_with
 from tokenizer.encoding.short import FIRST_BYTES
 from tokenizer.first_use import begin, compiled
 from tokenizer.kernels import counts as count_kernel
-from tokenizer.splitting.patterns import Pattern, resolve_pattern
-from tokenizer.splitting.pretokenize import pretoken_ends
+from tokenizer.splitting.bert import BertWords, resolve_splitter
+from tokenizer.splitting.patterns import Pattern
+from tokenizer.splitting.pretokenize import pretokenized
 from tokenizer.splitting.scanner import pretokens_of
 from tokenizer.training.count_table import Counted, CountTable
 from tokenizer.training.forecast import MergeForecast
@@ -53,7 +54,7 @@ class PretokenCounts:
     `save` writes Parquet. `Tokenizer.train_from_counts` trains any number of vocabularies from the same counts.
     """
 
-    def __init__(self, pattern: Pattern, data: np.ndarray, offsets: np.ndarray, counts: np.ndarray):
+    def __init__(self, pattern: Pattern | BertWords, data: np.ndarray, offsets: np.ndarray, counts: np.ndarray):
         self.pattern = pattern
         self.data = data  # uint8: the concatenated pretokens
         self.offsets = offsets  # int64 (n + 1,)
@@ -70,7 +71,7 @@ class PretokenCounts:
 
     @property
     def total_bytes(self) -> int:
-        """Size of the counted corpus in bytes."""
+        """Size of the counted corpus in bytes; for BERT's words, of the normalized words."""
         return sum(int(np.dot(np.diff(piece.offsets), piece.counts)) for piece in pieces(self._counted))
 
     def items(self) -> Iterator[tuple[bytes, int]]:
@@ -108,7 +109,7 @@ class PretokenCounts:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PretokenCounts):
             return NotImplemented
-        if self.pattern.regex != other.pattern.regex or len(self) != len(other):
+        if self.pattern != other.pattern or len(self) != len(other):
             return False
         return bool(self.to_table().equals(other.to_table()))
 
@@ -126,7 +127,7 @@ class PretokenCounts:
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         pretokens = pa.Array.from_buffers(pa.large_binary(), len(counts), buffers)
         table = pa.table({"pretoken": pretokens, "count": pa.array(counts)})
-        return table.replace_schema_metadata({"pattern": self.pattern.regex})
+        return table.replace_schema_metadata({"pattern": self.pattern.spelling})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a Parquet file atomically; equal counts give equal files."""
@@ -180,8 +181,8 @@ class PretokenCounts:
         return cls(pattern, *merge_on_disk(runs, spill_folder, memory, _combining(progress, total)))
 
 
-def _common_pattern(first: Pattern | None, second: Pattern) -> Pattern:
-    if first is not None and first.regex != second.regex:
+def _common_pattern(first: Pattern | BertWords | None, second: Pattern | BertWords) -> Pattern | BertWords:
+    if first is not None and first != second:
         raise ValueError(
             f"counts made with the patterns {first} and {second} do not add up; count all with the same pattern"
         )
@@ -200,7 +201,7 @@ class _Saved:
         try:
             with pq.ParquetFile(path) as file:
                 self.rows = file.metadata.num_rows
-                self.pattern = resolve_pattern((file.schema_arrow.metadata or {})[b"pattern"].decode())
+                self.pattern = resolve_splitter((file.schema_arrow.metadata or {})[b"pattern"].decode())
         except FileNotFoundError:
             raise
         except self._errors as error:
@@ -242,7 +243,7 @@ class _Saved:
 
 def count_pretokens(
     corpus: object,
-    pattern: str | Pattern = "cl100k",
+    pattern: str | Pattern | BertWords = "cl100k",
     threads: int | None = None,
     progress: Progress | None = None,
     memory: int | None = None,
@@ -251,6 +252,7 @@ def count_pretokens(
 ) -> PretokenCounts:
     """Split a corpus by a pattern and count its distinct pretokens.
 
+    pattern: as in `Tokenizer.train`, or "bert-uncased" and "bert-cased" for normalized words without white space.
     corpus: the path of a text file, or an iterable of str and bytes (texts), `Path` objects (files), pyarrow
     string/binary arrays, or record batches with one such column. A list of str that all name existing files is a
     ValueError: pass `Path` objects. A file is one document. No pretoken spans two documents. The corpus is read as a
@@ -263,15 +265,15 @@ def count_pretokens(
     progress ("combine", pretokens done, total). The result is then memory-mapped from such files, which disappear with
     the process. forecast: raises ValueError as soon as the spilled pretokens show that merging cannot fit in memory.
 
-    Each byte that is not UTF-8 is a pretoken. Raises ValueError for a lone surrogate in a str (with its position in
-    the document), nulls and unknown columns, FileNotFoundError for a missing path, and OSError, which names the folder,
-    if a run cannot be written.
+    Each byte that is not UTF-8 is a pretoken; BERT's words leave it out. Raises ValueError for a lone surrogate in a
+    str (with its position in the document), nulls and unknown columns, FileNotFoundError for a missing path, and
+    OSError, which names the folder, if a run cannot be written.
     """
-    pattern = resolve_pattern(pattern)
+    pattern = resolve_splitter(pattern)
     blocks, total = corpus_blocks(corpus)
     check_budget(memory)
     threads = thread_count(threads) if memory is None else min(thread_count(threads), memory // LEAST_THREAD_MEMORY)
-    divide = cut_within if pattern.automaton is not None else cut
+    divide = cut_within if pattern.splits_at_spaces else cut
     pieces: Iterator[Block] = (piece for block in blocks for piece in divide(block))
     done_bytes = 0
 
@@ -284,8 +286,9 @@ def count_pretokens(
 
     def count_with(counter: _Counter) -> Callable[[Block, Callable[[], None]], None]:
         def count_block(block: Block, check: Callable[[], None]) -> None:
+            block, chunks = pretokenized(block, pattern)
             start = int(block.offsets[0])
-            for ends in pretoken_ends(block, pattern):
+            for ends in chunks:
                 check()
                 counter.add(block.data, start, ends, None, check)
                 start = int(ends[-1])
@@ -318,7 +321,7 @@ def count_pretokens(
 
 
 def _count_first(
-    pieces: Iterator[Block], pattern: Pattern, done: Callable[[Block], None]
+    pieces: Iterator[Block], pattern: Pattern | BertWords, done: Callable[[Block], None]
 ) -> tuple[Counted, Iterator[Block] | None]:
     """Count up to FIRST_BYTES in plain Python, which takes less time than compiling the kernels.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tokenizer.byte_level import BYTE_ORDERS
 from tokenizer.special import check_special_tokens
+from tokenizer.splitting.bert import BertWords
 from tokenizer.splitting.patterns import refuse_misread_by_tokenizers
 from tokenizer.training.counting import PretokenCounts
 from tokenizer.training.merging import check_memory, learn_merges
@@ -64,6 +65,10 @@ def train_vocabulary(
 
     Warns at the caller of the caller when pairs run out.
     """
+    if isinstance(counts.pattern, BertWords):
+        raise ValueError(
+            f"the counts are of {counts.pattern} words, which do not give back the text: count with another pattern"
+        )
     refuse_misread_by_tokenizers(counts.pattern)  # tokenizer.json could not express it
     check_memory(counts, memory)
     wanted = vocab_size - 256 - len(special_tokens)

@@ -1,0 +1,127 @@
+"""BERT's words: text as BertNormalizer and BertPreTokenizer of `tokenizers` turn it into words, white space removed.
+
+This module holds the choice of options and the plain Python, which splits short texts and is the reference for the
+kernel in `kernels/words.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from collections.abc import Iterator
+from functools import cache, cached_property
+
+from tokenizer.splitting.bert_characters import (
+    ALONE,
+    DELETED,
+    DIVIDER,
+    REPLACED,
+    SPACE,
+    Characters,
+    characters,
+    table_digest,
+)
+from tokenizer.splitting.patterns import Pattern, resolve_pattern
+
+# A code point that no text has: `text_bytes` refuses lone surrogates.
+_DIVIDER = "\ud800"
+
+
+class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_text", "chinese"])):
+    """A splitter into words that do not give back the text. It replaces a `Pattern`.
+
+    The fields are the options of BertNormalizer: lower case, accents deleted, control characters deleted, and a space
+    on both sides of every ideograph. Each byte of invalid UTF-8 is read as U+FFFD, which clean_text deletes.
+    """
+
+    automaton: None = None
+    rewrites = True  # words have other bytes than the text
+    splits_at_spaces = True
+
+    @property
+    def name(self) -> str | None:
+        """The name in `NAMED_WORDS`, None for other options."""
+        return next((name for name, words in NAMED_WORDS.items() if words == self), None)
+
+    @property
+    def spelling(self) -> str:
+        """The text from which `words_of` makes these words again: a name, or "bert:" and the options."""
+        return self.name or "bert:" + ",".join(option for option in self._fields if getattr(self, option))
+
+    def __str__(self) -> str:
+        return self.spelling
+
+    @property
+    def identity(self) -> str:
+        """Return the text that fingerprints hash: the options and the digest of the Unicode table."""
+        return f"bert words {' '.join(str(int(option)) for option in self)}\n{table_digest()}"
+
+    @cached_property
+    def characters(self) -> Characters:
+        """Return what happens to each code point."""
+        return characters(self.clean_text, self.chinese, self.strip_accents, self.lowercase)
+
+    def pretokens(self, text: bytes) -> Iterator[bytes]:
+        """Yield the words of one text in order."""
+        decoded = text.decode(errors="surrogateescape").translate(self._translation)
+        if self.strip_accents:
+            decoded = self._unordered_marks.sub(lambda marks: self.in_order(marks[0]), decoded).replace(_DIVIDER, "")
+        for word in decoded.split(" "):
+            if word:
+                yield word.encode()
+
+    @cached_property
+    def _translation(self) -> _Translation:
+        return _Translation(self.characters)
+
+    @cached_property
+    def _unordered_marks(self) -> re.Pattern[str]:
+        """The regex of two or more combining marks that stay."""
+        return re.compile(f"[{''.join(map(chr, self.characters.combining_classes))}]{{2,}}")
+
+    def in_order(self, marks: str) -> str:
+        """Return combining marks in canonical order."""
+        classes = self.characters.combining_classes
+        return "".join(sorted(marks, key=lambda mark: classes[ord(mark)]))
+
+
+class _Translation(dict[int, str]):
+    """The text that replaces each code point, as `str.translate` reads it. Words are separated by spaces."""
+
+    def __init__(self, characters: Characters):
+        self._characters = characters
+
+    def __missing__(self, code_point: int) -> str:
+        kind = self._characters.classes[code_point]
+        character = "\ufffd" if 0xD800 <= code_point < 0xE000 else chr(code_point)
+        if kind == REPLACED:
+            text = "".join(self[ord(part)] for part in self._characters.replacements[code_point])
+        else:
+            text = {DELETED: "", SPACE: " ", ALONE: f" {character} ", DIVIDER: _DIVIDER}.get(kind, character)
+        self[code_point] = text
+        return text
+
+
+NAMED_WORDS = {
+    "bert-uncased": BertWords(lowercase=True, strip_accents=True, clean_text=True, chinese=True),
+    "bert-cased": BertWords(lowercase=False, strip_accents=False, clean_text=True, chinese=True),
+}
+
+
+@cache
+def words_of(spelling: str) -> BertWords | None:
+    """Return the words for a `BertWords.spelling`, None for any other text."""
+    if spelling in NAMED_WORDS:
+        return NAMED_WORDS[spelling]
+    if not spelling.startswith("bert:"):
+        return None
+    options = set(spelling.removeprefix("bert:").split(",")) - {""}
+    if not options <= set(BertWords._fields):
+        return None
+    return BertWords(*(option in options for option in BertWords._fields))
+
+
+def resolve_splitter(spelling: str | Pattern | BertWords) -> Pattern | BertWords:
+    """Return the words for a `BertWords.spelling`, otherwise the pattern for a name or regex, as `resolve_pattern`."""
+    words = spelling if isinstance(spelling, BertWords) else isinstance(spelling, str) and words_of(spelling)
+    return words or resolve_pattern(spelling)  # type: ignore[arg-type]  # words are returned before
