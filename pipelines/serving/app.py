@@ -16,6 +16,7 @@ from pipelines.serving.completions import completion_routes
 from pipelines.serving.errors import RequestError, answer_request_error, answer_wrong_route
 from pipelines.serving.lifetime import Lifetime, Limits
 from pipelines.serving.models import Service
+from pipelines.serving.page_api import page_routes
 from pipelines.serving.security import PAGE, Access, Security
 
 PAGE_FOLDER = Path(__file__).with_name("page")
@@ -32,6 +33,7 @@ def create_app(service: Service, access: Access, stopping: asyncio.Event, limits
         Mount(PAGE.rstrip("/"), StaticFiles(directory=PAGE_FOLDER)),
         *catalogue_routes(service),
         *completion_routes(service),
+        *page_routes(service),
     ]
     handlers = {RequestError: answer_request_error, HTTPException: answer_wrong_route}
     app = Starlette(routes=routes, exception_handlers=handlers)

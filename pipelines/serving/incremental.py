@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from lm.decoding.cache import KVCache
 from lm.masks import Mask
@@ -45,27 +46,30 @@ class IncrementalScorer:
 
     def score(self, text: str) -> TextScore:
         """Return the scores of a text. Raises ValueError if logits are not finite."""
-        *_, score = self.steps(text)
+        *_, score = self.steps(text_tokens(self.run, text))
         assert score is not None
         return score
 
-    def steps(self, text: str) -> Iterator[TextScore | None]:
-        """Score a text window by window: yield None after each window, and at last the scores.
+    def steps(self, ids: ArrayLike) -> Iterator[TextScore | None]:
+        """Score the `ids` of a text window by window: yield None after each window, and at last the scores.
 
-        The caller may stop early; the next version reuses the windows that were read.
+        The caller may stop early; the next version reuses the windows that were read. If a newer version was scored in
+        the meantime, the iterator ends without scores.
         """
-        own, before = text_tokens(self.run, text), len(self.before)
-        ids = np.concatenate((self.before, own))
-        same = max(before, common_prefix(ids, self._ids))
+        own, before = np.array(ids, np.int64), len(self.before)
+        whole = np.concatenate((self.before, own))
+        same = max(before, common_prefix(whole, self._ids))
         made = Predictions.unknown(len(own), self._made.top_ids.shape[1])
         for field in fields(Predictions):
             getattr(made, field.name)[: same - before] = getattr(self._made, field.name)[: same - before]
-        self._ids, self._made = ids[:same], made
-        for window in decoder_windows(ids, same, self.window, self.stride):
+        self._ids, self._made = whole[:same], made
+        for window in decoder_windows(whole, same, self.window, self.stride):
             places = window.places + (same - before)
             self._predict(window, places, made)
-            self._ids = ids[: before + int(places[-1]) + 1]
+            self._ids = whole[: before + int(places[-1]) + 1]
             yield None
+            if self._made is not made:
+                return
         yield text_result(
             self.run, own, made, False, None, before=self.run.around.before, window=self.window, stride=self.stride
         )

@@ -25,32 +25,6 @@ def peers(tmp_path_factory, tokenizer_folder):
 
 
 @pytest.fixture(scope="session")
-def sentinel_dataset(tmp_path_factory, text_folder):
-    """Return a dataset of `text_folder` in blocks of 32 tokens, with a tokenizer that has sentinels."""
-    from pipelines.build_dataset import build_dataset
-    from pipelines.train_tokenizer import train_tokenizer
-
-    folder = tmp_path_factory.mktemp("t5")
-    train_tokenizer([str(text_folder)], vocab_size=512, sentinels=20, out=folder / "tok")
-    build_dataset([str(text_folder)], tokenizer=folder / "tok", context_length=32, out=folder / "data")
-    return folder / "data"
-
-
-@pytest.fixture(scope="session")
-def trained_t5(sentinel_dataset, small_recipe):
-    """Return the run folder of a small encoder-decoder for span corruption."""
-    from pipelines.pretrain import pretrain
-
-    model = replace(
-        small_recipe.model, architecture="encoder-decoder", positions="relative", norm="rmsnorm", bias=False
-    )
-    recipe = replace(small_recipe, objective="span-corruption", model=model)
-    out = sentinel_dataset.with_name("run")
-    assert pretrain(recipe, data=sentinel_dataset, out=out) == 0
-    return out
-
-
-@pytest.fixture(scope="session")
 def pair_dataset(tmp_path_factory):
     """Return a dataset of 380 pairs for training and 20 for validation."""
     from pipelines.build_dataset import build_dataset

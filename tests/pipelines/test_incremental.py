@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import bytelm
 from lm.model import build_model
+from pipelines.scoring.texts import text_tokens
 from pipelines.serving.incremental import IncrementalScorer, RecentTexts
 
 WORDS = ("import os\n", "def ", "return", " x", "\n    ", "ï", "漢", "🙂", "<|endoftext|>", "a", " ", "\0")
@@ -91,7 +92,7 @@ def test_a_token_before_the_edit_may_change_with_it(runs):
 
 def test_scoring_that_stops_after_a_window_continues_there(runs):
     run, text = runs[0], "def f(x):\n    return x\n" * 20
-    steps = iter((scorer := IncrementalScorer(run)).steps(text))
+    steps = iter((scorer := IncrementalScorer(run)).steps(text_tokens(run, text)))
     assert [next(steps) for _ in range(3)] == [None] * 3
     steps.close()
     assert_same(scorer.score(text), bytelm.score_text(run, text))
@@ -99,6 +100,16 @@ def test_scoring_that_stops_after_a_window_continues_there(runs):
     assert scorer.read == whole.read
     edited = text + "!"
     assert_same(scorer.score(edited), bytelm.score_text(run, edited))
+
+
+def test_a_newer_version_ends_the_scoring_of_an_older_one(runs):
+    run, text = runs[0], "def f(x):\n    return x\n" * 20
+    older = (scorer := IncrementalScorer(run)).steps(text_tokens(run, text))
+    assert next(older) is None
+    newer = scorer.score(text + "!")
+    assert list(older) == []
+    assert_same(newer, bytelm.score_text(run, text + "!"))
+    assert_same(scorer.score(text), bytelm.score_text(run, text))
 
 
 def test_the_least_recently_used_text_is_dropped(runs):

@@ -1,0 +1,177 @@
+"""What the browser page shows of a run, as objects for JSON. Surprisal and entropy are in bits.
+
+Tokens travel as `hex`, the hexadecimal digits of their bytes: a token need not be whole characters. Numbers are rounded
+to what the page shows.
+"""
+
+import math
+from collections.abc import Sized
+from typing import Any
+
+import numpy as np
+import torch
+
+from lm.analysis.attention_maps import attention_maps
+from lm.analysis.metrics import NATS_PER_BIT
+from pipelines.run.loaded_run import LoadedRun
+from pipelines.run.prompts import source_ids
+from pipelines.scoring.display import LEVELS
+from pipelines.scoring.predictions import Predictions, predict
+from pipelines.scoring.texts import TextScore, score_text, sentinel_ids, target_window, text_tokens
+from pipelines.scoring.windows import Array, Window
+from pipelines.training.objectives import require_special_tokens
+from tokenizer import CLS, MASK, SEP
+
+TOP = 10  # candidates at each position
+MOST_TOKENS = 4_000  # of a text: more would make the page slow
+MOST_MASKED_ALONE = 1_000  # tokens of a text for an encoder, which reads a window for each of them
+MOST_ATTENTION = 256  # tokens with attention weights
+
+Json = dict[str, Any]
+
+
+class PageModel:
+    """A run as the page shows it."""
+
+    def __init__(self, name: str, run: LoadedRun) -> None:
+        tok = run.tokenizer
+        self.name, self.run = name, run
+        self.architecture = run.config.model.architecture
+        self._special = {i: spelling for spelling, i in tok.special_tokens.items()}
+        used = tok.token_byte_lengths > 0
+        self._hex = [tok.token_bytes(i).hex() if used[i] or i in self._special else None for i in range(tok.vocab_size)]
+
+    def description(self) -> Json:
+        """Return the facts of the model that the page needs."""
+        config = self.run.config.model
+        maps = ["own"] if self.architecture != "encoder-decoder" else ["own", "cross", "encoder"]
+        layers = {"own": config.layers, "encoder": config.layers}
+        if self.architecture == "encoder-decoder":
+            layers["own"] = layers["cross"] = config.decoder_layers or config.layers
+        return {
+            "name": self.name,
+            "architecture": self.architecture,
+            "parameters": sum(parameter.numel() for parameter in self.run.model.parameters()),
+            "layers": {each: layers[each] for each in maps},
+            "heads": config.heads,
+            "context": config.context_length,
+            "vocabulary": self.run.tokenizer.vocab_size,
+            "tokenizer": self.run.tokenizer.fingerprint,
+            "levels": LEVELS,
+        }
+
+    def spelled(self, ids: Any) -> list[Json]:
+        """Return ids with their bytes, and `special` for special tokens; `hex` is null for an id without a token."""
+        special: Json = {"special": True}
+        return [{"id": i, "hex": self._piece(i)} | (special if i in self._special else {}) for i in map(int, ids)]
+
+    def check_length(self, ids: Sized) -> None:
+        """Raise ValueError for a text with more tokens than the page shows."""
+        most = MOST_MASKED_ALONE if self.architecture == "encoder" else MOST_TOKENS
+        if len(ids) > most:
+            raise ValueError(f"the text has {len(ids):,} tokens, and the page shows at most {most:,}: shorten it")
+
+    def scored(self, score: TextScore) -> Json:
+        """Return the tokens of a text with their scores, and its totals."""
+        return {
+            "tokens": self.predicted(score.ids, score.predictions),
+            "totals": {
+                "pseudo": score.measure == "pseudo-log-likelihood",
+                "tokens": score.tokens,
+                "bytes": score.bytes,
+                "bits": score.log_probability_bits and -score.log_probability_bits,
+                "perplexity": score.perplexity,
+                "bits_per_byte": score.bits_per_byte,
+            },
+        }
+
+    def score(self, text: str, target: str | None) -> Json:
+        """Return `scored` of an encoder's text, or of a target of an encoder-decoder and its source."""
+        self.check_length(text_tokens(self.run, text))
+        answer = self.scored(score_text(self.run, text, target=target, top=TOP))
+        if target is not None:
+            (read,) = source_ids(self.run.tokenizer, [text], self.run.config.model, self.run.around)
+            answer["source"] = self.spelled(read)
+        return answer
+
+    def masked(self, text: str, places: list[int]) -> Json:
+        """Return the tokens of a text for an encoder, those at `places` with their scores if all of them are masked.
+
+        Raises ValueError for a place outside the text, and a text longer than the context.
+        """
+        special, length = self.run.around.special, self.run.config.model.context_length
+        require_special_tokens("an encoder", (CLS, SEP, MASK), special)
+        ids = text_tokens(self.run, text)
+        if len(ids) > length - 2:
+            raise ValueError(f"the text has {len(ids):,} tokens, and the encoder reads {length - 2:,}: shorten it")
+        if any(not 0 <= place < len(ids) for place in places):
+            raise ValueError(f"masked places must be from 0 to {len(ids) - 1}")
+        at = np.unique(np.array(places, np.int64))
+        inputs = np.concatenate(([special[CLS]], ids, [special[SEP]]))
+        inputs[at + 1] = special[MASK]
+        window = [Window(inputs, at + 1, ids[at], at)] if len(at) else []
+        return {"tokens": self.predicted(ids, predict(self.run.model, window, len(ids), top=TOP))}
+
+    def predicted(self, ids: Array, made: Predictions) -> list[Json]:
+        """Return tokens with their predictions; those without one have only `id` and `hex`."""
+        tokens = self.spelled(ids)
+        columns = (made.log_probabilities, made.entropies, made.ranks, made.top_ids, made.top_log_probabilities)
+        for token, log_p, entropy, rank, top, top_log_p in zip(tokens, *(c.tolist() for c in columns), strict=True):
+            if rank:
+                token |= {"bits": in_bits(log_p), "rank": rank, "entropy": in_bits(-entropy)}
+                token["top"] = self.candidates(top, top_log_p)
+        return tokens
+
+    def candidates(self, ids: list[int], log_probabilities: list[float]) -> list[Json]:
+        """Return candidates with their probabilities, without those that cannot be chosen."""
+        return [
+            token | {"p": float(f"{math.exp(log_p):.4g}")}
+            for token, log_p in zip(self.spelled(ids), log_probabilities, strict=True)
+            if log_p > -math.inf
+        ]
+
+    @torch.no_grad()
+    def attention(self, text: str, target: str | None, kind: str, layer: int, head: int) -> Json:
+        """Return the attention weights of a head: rows are queries, and trailing zeros of a row are left out.
+
+        `queries` and `keys` are tokens as the model reads them; of a long text the last MOST_ATTENTION, of a source the
+        first. `kind` is own, cross or encoder. Raises ValueError for a head that the model does not have.
+        """
+        shape = self.description()["layers"]
+        if kind not in shape or not (0 <= layer < shape[kind] and 0 <= head < self.run.config.model.heads):
+            raise ValueError(f"the model has no head {head} in layer {layer} of its {kind} attention")
+        source, ids = self._read(text, target)
+        device = self.run.model.embedding.weight.device
+        read = [torch.tensor([each], device=device) for each in (ids, source) if each is not None]
+        maps = attention_maps(self.run.model, *read)
+        weights = getattr(maps, kind)[layer, 0, head].float().cpu().numpy().round(3)
+        queries, keys = (source if kind == "encoder" else ids), (ids if kind == "own" else source)
+        return {
+            "queries": self.spelled(queries),
+            "keys": self.spelled(keys),
+            "weights": [row[: 1 + int(np.flatnonzero(row)[-1])].tolist() if row.any() else [] for row in weights],
+        }
+
+    def _read(self, text: str, target: str | None) -> tuple[list[int] | None, list[int]]:
+        """Return the source, if any, and the ids of the stack before the head, as the model reads them."""
+        run, config = self.run, self.run.config.model
+        most = min(MOST_ATTENTION, config.context_length)
+        own = text_tokens(run, text).tolist()
+        if self.architecture == "encoder-decoder":
+            (source,) = source_ids(run.tokenizer, [text], config, run.around)
+            window = target_window(run, np.append(text_tokens(run, target or "", sentinel_ids(run)), 0), "the target")
+            return source[:most], window.inputs[:most].tolist()
+        if self.architecture == "encoder":
+            special = run.around.special
+            require_special_tokens("an encoder", (CLS, SEP, MASK), special)
+            return None, [special[CLS], *own[: most - 2], special[SEP]]
+        return None, [*run.around.before, *own][-most:]
+
+    def _piece(self, i: int) -> str | None:
+        """Return the bytes of a token in hexadecimal. A vocabulary may be padded beyond its tokenizer."""
+        return self._hex[i] if i < len(self._hex) else None
+
+
+def in_bits(log_p: float) -> float:
+    """Return -log2 p of ln p, to 4 decimals."""
+    return round(-log_p / NATS_PER_BIT, 4) + 0.0  # + 0.0: no negative zero

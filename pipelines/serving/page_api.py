@@ -1,0 +1,238 @@
+"""`/api/...`: what the browser page asks. The answers are described in `page_answers`."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from starlette.requests import Request
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+from lm.analysis.token_scores import token_scores
+from lm.decoding.generation import stream
+from lm.decoding.packed import InferenceModel, prepare
+from lm.decoding.sampling import sample
+from pipelines.run.loaded_run import LoadedRun
+from pipelines.run.prompts import source_ids
+from pipelines.run.text_ids import known_ids
+from pipelines.serving.engine import Engine, GeneratedToken, GenerationRequest
+from pipelines.serving.errors import RequestError, blamed_on, error_body
+from pipelines.serving.fields import Fields, json_object
+from pipelines.serving.incremental import RecentTexts
+from pipelines.serving.models import Service
+from pipelines.serving.page_answers import TOP, Json, PageModel, in_bits
+from pipelines.serving.text import GrowingText
+
+DEFAULT_TOKENS = 60
+SUPERSEDED = object()
+
+
+def page_routes(service: Service) -> list[Route]:
+    """Return the routes of this module."""
+    api = PageApi(service)
+    endpoints = {"score": api.score, "fill": api.fill, "attention": api.attention, "generate": api.generate}
+    posts = [Route(f"/api/{name}", endpoint, methods=["POST"]) for name, endpoint in endpoints.items()]
+    return [Route("/api/models", api.models, methods=["GET"]), *posts]
+
+
+class PageApi:
+    """The endpoints, and the texts that are being edited."""
+
+    def __init__(self, service: Service) -> None:
+        self.engine = service.engine
+        self._service = service
+        self._pages = {name: PageModel(name, served.run) for name, served in service.models.items()}
+        self._texts = RecentTexts(top=TOP)
+        self._writers: dict[str, InferenceModel] = {}
+
+    async def models(self, request: Request) -> JSONResponse:
+        """List the models."""
+        return JSONResponse({"models": [page.description() for page in self._pages.values()]})
+
+    async def score(self, request: Request) -> JSONResponse:
+        """Score a text: of a decoder only the tokens after the first change since the last text of this `key`."""
+        fields = Fields(await json_object(request), ("model", "text", "target", "key"))
+        page, text, target = self._page(fields), _nonempty(fields, "text"), _target(fields)
+        key = fields.text("key")[:64]
+        with blamed_on("text"):
+            if page.architecture == "decoder" and target is None:
+                return JSONResponse(await self._score_edited(page, key, text))
+            return JSONResponse(await self.engine.call(partial(page.score, text, target)))
+
+    async def fill(self, request: Request) -> JSONResponse:
+        """Predict the masked tokens of a text."""
+        fields = Fields(await json_object(request), ("model", "text", "masked"))
+        page, text, places = self._page(fields), _nonempty(fields, "text"), fields.ids("masked")
+        if page.architecture != "encoder":
+            raise RequestError(400, f"{page.name} is no encoder: only an encoder fills masks", param="model")
+        with blamed_on("masked"):
+            return JSONResponse(await self.engine.call(partial(page.masked, text, places)))
+
+    async def attention(self, request: Request) -> JSONResponse:
+        """Return the attention weights of a head."""
+        fields = Fields(await json_object(request), ("model", "text", "target", "kind", "layer", "head"))
+        page, text, target = self._page(fields), _nonempty(fields, "text"), _target(fields)
+        layer, head = fields.whole("layer", 0, 2**31) or 0, fields.whole("head", 0, 2**31) or 0
+        with blamed_on("text"):
+            return JSONResponse(
+                await self.engine.call(partial(page.attention, text, target, fields.text("kind"), layer, head))
+            )
+
+    async def generate(self, request: Request) -> StreamingResponse:
+        """Continue a text and the ids after it, token by token, as server-sent events.
+
+        Events have a `token`, or at last `end`: length, end (the model ended the text) or stop.
+        """
+        fields = Fields(
+            await json_object(request),
+            ("model", "text", "ids", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"),
+        )
+        page, stop = self._page(fields), fields.get("stop")
+        if not (stop is None or isinstance(stop, str)):
+            raise RequestError(400, "stop must be a string", param="stop")
+        writing = await self._writing(page, fields)
+        return StreamingResponse(_events(page, writing, stop), media_type="text/event-stream")
+
+    def _page(self, fields: Fields) -> PageModel:
+        return self._pages[self._service.model(fields.get("model")).name]
+
+    async def _score_edited(self, page: PageModel, key: str, text: str) -> Json:
+        """Score window by window, so that a long text holds up nobody. Raises RequestError if a newer text came."""
+        ids = await self._service.models[page.name].encode(text, "text")
+        page.check_length(ids)
+        steps = self._texts.scorer(page.name, key, page.run).steps(ids)
+        while (score := await self.engine.call(partial(next, steps, SUPERSEDED))) is None:
+            pass
+        if score is SUPERSEDED:
+            raise RequestError(409, "a newer version of this text was sent")
+        return page.scored(score)
+
+    async def _writing(self, page: PageModel, fields: Fields) -> "_Writing":
+        """Return the generation that a request asks for. A prompt that leaves no room is cut at its beginning."""
+        run = page.run
+        served, context = self._service.models[page.name], run.config.model.context_length
+        ids, text = fields.ids("ids"), fields.text("text")
+        served.check_ids(ids, "ids")
+        max_tokens = fields.whole("max_tokens", 1, context - 1) or min(DEFAULT_TOKENS, context // 2)
+        source = None
+        if page.architecture == "encoder-decoder":
+            with blamed_on("text"):
+                (source,) = await asyncio.to_thread(source_ids, run.tokenizer, [text], run.config.model, run.around)
+            prompt = [run.around.start or 0, *ids]
+        else:
+            prompt = [*run.around.before, *await served.encode(text, "text"), *ids]
+            prompt = prompt or [] if run.around.start is None else prompt or [run.around.start]
+        temperature = fields.number("temperature", 0.0, 100.0)
+        with blamed_on("text"):
+            asked = GenerationRequest(
+                prompt_ids=prompt if source else prompt[-(context - max_tokens) :],
+                max_tokens=max_tokens,
+                temperature=1.0 if temperature is None else temperature,
+                top_k=fields.whole("top_k", 1, 2**31 - 1),
+                top_p=fields.number("top_p", 0.0, 1.0) or None,
+                min_p=fields.number("min_p", 0.0, 1.0) or None,
+                seed=fields.whole("seed", 0, 2**63 - 1) or 0,
+                stop_ids=run.around.stops,
+                top=TOP,
+            )
+            if source is None:
+                tokens: AsyncGenerator[GeneratedToken, None] = self.engine.generate(page.name, asked)
+            else:
+                writer = self._writers.setdefault(page.name, prepare(run.model, 1))
+                tokens = _in_steps(self.engine, answered(run, writer, asked, source))
+        return _Writing(tokens, cut=len(prompt) > len(asked.prompt_ids), stops=run.around.stops)
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """The tokens of a generation as they come."""
+
+    tokens: AsyncGenerator[GeneratedToken, None]
+    stops: tuple[int, ...]
+    cut: bool
+    """Whether the beginning of the prompt was cut off"""
+
+
+async def _events(page: PageModel, writing: _Writing, stop: str | None) -> AsyncIterator[str]:
+    """Yield the server-sent events of a generation."""
+    text, end = GrowingText([stop] if stop else []), "length"
+    try:
+        async with aclosing(writing.tokens) as tokens:
+            async for made in tokens:
+                token = page.spelled([made.id])[0] | {"bits": in_bits(made.log_probability)}
+                token["top"] = page.candidates(made.top_ids, made.top_log_probabilities)
+                if made.id in made.top_ids:
+                    token["rank"] = 1 + made.top_ids.index(made.id)
+                yield _event({"token": token})
+                text.add(page.run.tokenizer.token_bytes(made.id))
+                if made.id in writing.stops or text.stopped:
+                    end = "stop" if text.stopped else "end"
+                    break
+    except ValueError as error:
+        yield _event(error_body(400, str(error)))
+        return
+    yield _event({"end": end, "cut": writing.cut})
+
+
+def _event(content: Json) -> str:
+    return f"data: {json.dumps(content)}\n\n"
+
+
+def answered(
+    run: LoadedRun, model: InferenceModel, asked: GenerationRequest, source: list[int]
+) -> Iterator[GeneratedToken]:
+    """Yield the tokens that an encoder-decoder answers to a source, after the ids of `asked`."""
+    device = model.device
+    generator = torch.Generator(device).manual_seed(asked.seed)
+    found = []
+
+    def choose(logits: torch.Tensor) -> torch.Tensor:
+        ids = sample(
+            logits,
+            temperature=asked.temperature,
+            top_k=asked.top_k,
+            top_p=asked.top_p,
+            min_p=asked.min_p,
+            generator=generator,
+        )
+        found.append(token_scores(logits, ids, asked.top))
+        return ids
+
+    steps = stream(
+        model,
+        torch.tensor([asked.prompt_ids], device=device),
+        asked.max_tokens,
+        source=torch.tensor([source], device=device),
+        sampler=choose,
+        allowed=known_ids(run.tokenizer, run.model),
+        stop_ids=asked.stop_ids,
+    )
+    for ids in steps:
+        scores = found.pop()
+        yield GeneratedToken(
+            int(ids[0]),
+            float(scores.log_probabilities[0]),
+            scores.top_ids[0].tolist(),
+            scores.top_log_probabilities[0].tolist(),
+        )
+
+
+async def _in_steps(engine: Engine, tokens: Iterator[GeneratedToken]) -> AsyncGenerator[GeneratedToken, None]:
+    """Yield tokens, each computed on the inference thread."""
+    while (token := await engine.call(partial(next, tokens, None))) is not None:
+        yield token
+
+
+def _nonempty(fields: Fields, name: str) -> str:
+    text = fields.text(name)
+    if not text:
+        raise RequestError(400, f"{name} is empty: give at least one character", param=name)
+    return text
+
+
+def _target(fields: Fields) -> str | None:
+    return None if fields.get("target") is None else _nonempty(fields, "target")

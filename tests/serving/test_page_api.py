@@ -1,0 +1,201 @@
+"""`/api/...`: what the browser page asks is what the functions of bytelm answer."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import bytelm
+from lm.analysis.attention_maps import attention_maps
+from lm.decoding.generation import generate
+from pipelines.run.text_generation import filled_masks
+from tests.serving.conftest import client_of
+
+TEXT = "import os\n\ndef main(naïve):\n    return 0  # 漢 🙂\n"
+
+
+@pytest.fixture(scope="module")
+def runs(trained_gpt, trained_bert, trained_t5):
+    folders = {"gpt": trained_gpt, "bert": trained_bert, "t5": trained_t5}
+    return {name: bytelm.load_run(folder, device="cpu") for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def ask(runs):
+    """Return ask(endpoint, **fields), which returns the JSON object or, for an error, its status and message."""
+    with client_of(runs) as client:
+
+        def ask(endpoint, **fields):
+            # Unlike the client's own JSON, this one can hold half a surrogate pair.
+            body, kind = json.dumps(fields), {"Content-Type": "application/json"}
+            response = client.post(f"/api/{endpoint}", content=body, headers=kind)
+            if response.status_code != 200:
+                return response.status_code, response.json()["error"]["message"]
+            return response.json()
+
+        ask.client = client
+        yield ask
+
+
+def assert_tokens(tokens, score):
+    assert [token["id"] for token in tokens] == score.ids.tolist()
+    assert [bytes.fromhex(token["hex"]) for token in tokens] == score.pieces
+    scored = [token for token in tokens if "bits" in token]
+    np.testing.assert_allclose([token["bits"] for token in scored], score.surprisal_bits[score.scored], atol=1e-3)
+    np.testing.assert_allclose([token["entropy"] for token in scored], score.entropy_bits[score.scored], atol=1e-3)
+    assert [token["rank"] for token in scored] == score.predictions.ranks[score.scored].tolist()
+    best = [[candidate["p"] for candidate in token["top"]] for token in scored]
+    np.testing.assert_allclose(best, np.exp(score.predictions.top_log_probabilities[score.scored]), rtol=1e-3)
+
+
+def test_a_scored_text_has_the_numbers_of_score_text(ask, runs):
+    for text in ("import", TEXT, TEXT + "!", TEXT[5:]):
+        answer = ask("score", model="gpt", text=text, key="a")
+        expected = bytelm.score_text(runs["gpt"], text, top=10)
+        assert_tokens(answer["tokens"], expected)
+        assert answer["totals"]["bits_per_byte"] == pytest.approx(expected.bits_per_byte, rel=1e-5)
+        assert answer["totals"]["bits"] == pytest.approx(-expected.log_probability_bits, rel=1e-5)
+
+
+def test_special_tokens_spelled_in_a_text_are_ordinary_text(ask):
+    tokens = ask("score", model="gpt", text="a<|endoftext|>b", key="a")["tokens"]
+    assert not any("special" in token for token in tokens)
+    assert b"".join(bytes.fromhex(token["hex"]) for token in tokens) == b"a<|endoftext|>b"
+
+
+def test_an_encoders_text_has_the_numbers_of_score_text(ask, runs):
+    answer = ask("score", model="bert", text="import os\n", key="a")
+    assert_tokens(answer["tokens"], bytelm.score_text(runs["bert"], "import os\n", top=10))
+    assert answer["totals"]["pseudo"] is True
+    assert answer["totals"]["bits_per_byte"] is None
+
+
+def test_a_target_has_the_numbers_of_score_text(ask, runs):
+    source, target = "import <|sentinel_0|>\n", "<|sentinel_0|>os"
+    answer = ask("score", model="t5", text=source, target=target, key="a")
+    assert_tokens(answer["tokens"], bytelm.score_text(runs["t5"], source, target=target, top=10))
+    assert answer["tokens"][0]["special"] is True
+
+
+def test_masked_tokens_have_the_guesses_of_generate(ask, runs):
+    text = "import os\n"
+    run = runs["bert"]
+    ids = run.tokenizer.encode(text)
+    answer = ask("fill", model="bert", text=text, masked=[1])["tokens"]
+    assert [token["id"] for token in answer] == ids
+    assert ["bits" in token for token in answer] == [place == 1 for place in range(len(ids))]
+    before, after = run.tokenizer.decode(ids[:1]), run.tokenizer.decode(ids[2:])
+    (expected,) = filled_masks(run, f"{before}<|mask|>{after}")
+    got = [candidate["p"] for candidate in answer[1]["top"]][: len(expected["probabilities"])]
+    np.testing.assert_allclose(got, expected["probabilities"], rtol=2e-3)
+    none = ask("fill", model="bert", text=text, masked=[])["tokens"]
+    assert [set(token) for token in none] == [{"id", "hex"}] * len(ids)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "fields"),
+    [
+        ("gpt", "own", {}),
+        ("bert", "own", {}),
+        ("t5", "own", {"target": "os"}),
+        ("t5", "encoder", {"target": "os"}),
+        ("t5", "cross", {"target": "os"}),
+    ],
+)
+def test_attention_weights_are_those_of_the_model(model, kind, fields, ask, runs):
+    text, run = "import os\n", runs[model]
+    answer = ask("attention", model=model, text=text, kind=kind, layer=0, head=1, **fields)
+    inputs = [run.target_ids("os"), run.ids(text)] if model == "t5" else [run.ids(text)]
+    maps = getattr(attention_maps(run.model, *(torch.tensor([ids]) for ids in inputs)), kind)[0, 0, 1]
+    queries, keys = {"own": (0, 0), "encoder": (-1, -1), "cross": (0, -1)}[kind]
+    assert [token["id"] for token in answer["queries"]] == inputs[queries]
+    assert [token["id"] for token in answer["keys"]] == inputs[keys]
+    for got, expected in zip(answer["weights"], maps.tolist(), strict=True):
+        np.testing.assert_allclose(got + [0.0] * (len(expected) - len(got)), expected, atol=6e-4)
+
+
+def events_of(ask, **fields):
+    response = ask.client.post("/api/generate", json={"text": "import", "ids": [], "seed": 3, **fields})
+    assert response.status_code == 200, response.text
+    return [json.loads(event.removeprefix("data: ")) for event in response.text.split("\n\n")[:-1]]
+
+
+def test_generated_tokens_are_those_of_generate(ask, runs):
+    run = runs["gpt"]
+    prompt = [*run.around.before, *run.tokenizer.encode("import")]
+    for options in ({"temperature": 0}, {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01}):
+        *tokens, end = events_of(ask, model="gpt", max_tokens=6, **options)
+        generator = torch.Generator().manual_seed(3)
+        stops = run.around.stops
+        expected = generate(run.model, torch.tensor(prompt), 6, generator=generator, stop_ids=stops, **options)
+        assert [event["token"]["id"] for event in tokens] == expected.tolist()
+        assert end == {"end": "end" if tokens[-1]["token"]["id"] in stops else "length", "cut": False}
+        for event in tokens:
+            token = event["token"]
+            assert len(token["top"]) == 10
+            if "rank" in token:
+                own = token["top"][token["rank"] - 1]
+                assert own["id"] == token["id"]
+                assert math.log2(own["p"]) == pytest.approx(-token["bits"], abs=1e-2)
+
+
+def test_generation_continues_from_a_chosen_candidate(ask, runs):
+    first, *_ = events_of(ask, model="gpt", max_tokens=2, temperature=0)
+    chosen = first["token"]["top"][4]["id"]
+    *tokens, _ = events_of(ask, model="gpt", ids=[chosen], max_tokens=3, temperature=0)
+    run = runs["gpt"]
+    prompt = [*run.around.before, *run.tokenizer.encode("import"), chosen]
+    expected = generate(run.model, torch.tensor(prompt), 3, temperature=0, stop_ids=run.around.stops)
+    assert [event["token"]["id"] for event in tokens] == expected.tolist()
+
+
+def test_an_encoder_decoder_answers_its_source(ask, runs):
+    run = runs["t5"]
+    *tokens, _ = events_of(ask, model="t5", max_tokens=4, temperature=0)
+    start, source = torch.tensor([run.around.start]), torch.tensor(run.ids("import"))
+    expected = generate(run.model, start, 4, source=source, temperature=0, stop_ids=run.around.stops)
+    assert [event["token"]["id"] for event in tokens] == expected.tolist()
+
+
+def test_generation_ends_where_the_stop_text_is_complete(ask):
+    *tokens, _ = events_of(ask, model="gpt", max_tokens=12, temperature=0)
+    text = b"".join(bytes.fromhex(event["token"]["hex"]) for event in tokens).decode(errors="replace")
+    *fewer, end = events_of(ask, model="gpt", max_tokens=12, temperature=0, stop=text[2:4])
+    assert end["end"] == "stop"
+    assert len(fewer) <= len(tokens)
+
+
+def test_a_prompt_that_leaves_no_room_is_cut_at_its_beginning(ask):
+    *tokens, end = events_of(ask, model="gpt", text="import os\n" * 30, max_tokens=5, temperature=0)
+    assert len(tokens) <= 5
+    assert end["cut"] is True
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "status", "message"),
+    [
+        ("score", {"text": "a", "key": "k", "model": "none"}, 404, "there is no model 'none'"),
+        ("score", {"text": "", "key": "k"}, 400, "text is empty"),
+        ("score", {"text": "a"}, 400, "key is null"),
+        ("score", {"text": "a", "key": "k", "target": "b"}, 400, "--target needs an encoder-decoder"),
+        ("score", {"text": "\ud800", "key": "k"}, 400, "UTF-8"),
+        ("score", {"text": "a " * 9_000, "key": "k"}, 400, "the page shows at most 4,000"),
+        ("score", {"text": "a", "key": "k", "other": 1}, 400, "other is not a field"),
+        ("score", {"text": "a", "key": "k", "model": "t5"}, 400, "encoder-decoder"),
+        ("fill", {"text": "a", "masked": []}, 400, "gpt is no encoder"),
+        ("fill", {"text": "a", "masked": [7], "model": "bert"}, 400, "masked places must be from 0 to 0"),
+        ("fill", {"text": "a " * 200, "masked": [], "model": "bert"}, 400, "the encoder reads 32"),
+        ("attention", {"text": "a", "kind": "own", "layer": 9, "head": 0}, 400, "no head 0 in layer 9"),
+        ("attention", {"text": "a", "kind": "cross", "layer": 0, "head": 0}, 400, "cross attention"),
+        ("generate", {"text": "a", "ids": [99_999]}, 400, "99999 is not an id"),
+        ("generate", {"text": "a", "ids": [], "max_tokens": 32}, 400, "max_tokens is 32"),
+        ("generate", {"text": "a", "ids": [], "model": "bert"}, 400, "only a decoder continues"),
+        ("generate", {"text": "a", "ids": [], "stop": 3}, 400, "stop must be a string"),
+    ],
+)
+def test_wrong_requests_are_refused_in_a_sentence(endpoint, fields, status, message, ask):
+    got = ask(endpoint, **{"model": "gpt", **fields})
+    assert got[0] == status
+    assert message in got[1]
