@@ -28,6 +28,7 @@ def test_the_wheel_holds_only_the_four_packages_and_bytelm(wheel):
         "pipelines/recipes/gpt-tiny.toml",
         "pipelines/reporting/report.css.j2",
         "pipelines/reporting/report.html.j2",
+        *(f"pipelines/serving/page/{path.name}" for path in (ROOT / "pipelines" / "serving" / "page").iterdir()),
         "tokenizer/splitting/unicode_classes.bin",
         "tokenizer/splitting/unicode_properties.bin",
     ):

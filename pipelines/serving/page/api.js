@@ -1,0 +1,60 @@
+// Requests to the server that sent this page.
+
+const KEY = "bytelm-token";
+
+// Move the access token from the page's address (#token=...) to the session's storage.
+export function takeToken() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (token) {
+    sessionStorage.setItem(KEY, token);
+    history.replaceState(null, "", location.pathname);
+  }
+}
+
+function headers() {
+  const token = sessionStorage.getItem(KEY);
+  return { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) };
+}
+
+async function send(path, body, signal) {
+  const options = body ? { method: "POST", body: JSON.stringify(body) } : {};
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: headers(), signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer. Is bytelm serve still running?");
+  }
+  if (response.status === 401) {
+    throw new Error("The access token is missing. Open the page with the whole address that bytelm serve printed.");
+  }
+  if (!response.ok) throw new Error(await reason(response));
+  return response;
+}
+
+async function reason(response) {
+  try {
+    const { message } = (await response.json()).error;
+    return message.charAt(0).toUpperCase() + message.slice(1);
+  } catch {
+    return `The server answered with status ${response.status}.`;
+  }
+}
+
+// Return the answer to a GET request or, with a body, a POST request, as an object.
+export async function ask(path, body, signal) {
+  return (await send(path, body, signal)).json();
+}
+
+// Yield the objects of an answer that is a stream of server-sent events.
+export async function* events(path, body, signal) {
+  const reader = (await send(path, body, signal)).body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const whole = (rest + value).split("\n\n");
+    rest = whole.pop();
+    for (const event of whole) yield JSON.parse(event.replace(/^data: /, ""));
+  }
+}

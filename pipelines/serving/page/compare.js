@@ -1,0 +1,51 @@
+// Compare the scores of two runs on one text.
+
+const length = (token) => (token.special ? 0 : token.hex.length / 2);
+
+// Return the shortest stretches of the text that begin and end at tokens of both runs: [{first, second, hex, bits}].
+// `first` and `second` are the runs' tokens there. The tokens' surprisals add up, so `bits`, those of the second less
+// those of the first, is exact even if the tokenizers differ. It is undefined where a run did not score a token.
+export function aligned(first, second) {
+  const stretches = [];
+  let [i, j, a, b] = [0, 0, 0, 0];
+  while (i < first.length || j < second.length) {
+    const stretch = { first: [], second: [] };
+    do {
+      if (j >= second.length || (i < first.length && a <= b)) {
+        a += length(first[i]);
+        stretch.first.push(first[i++]);
+      } else {
+        b += length(second[j]);
+        stretch.second.push(second[j++]);
+      }
+    } while (a !== b || (i < first.length && !length(first[i])) || (j < second.length && !length(second[j])));
+    stretches.push(stretch);
+  }
+  return stretches.map(({ first, second }) => {
+    const bits = sum(second) - sum(first);
+    const shown = first.length ? first : second;
+    return {
+      first,
+      second,
+      hex: shown.map((token) => token.hex).join(""),
+      special: shown.every((token) => token.special),
+      bits: Number.isNaN(bits) ? undefined : bits,
+    };
+  });
+}
+
+// Return the bits of tokens; NaN if one was not scored.
+export function sum(tokens) {
+  return tokens.reduce((total, token) => total + (token.bits ?? NaN), 0);
+}
+
+// Return the index of the token that holds the byte at `offset`; -1 if there is none.
+export function tokenAt(tokens, offset) {
+  let end = 0;
+  return tokens.findIndex((token) => (end += length(token)) > offset);
+}
+
+// Return the byte at which the token of this index begins.
+export function offsetOf(tokens, index) {
+  return tokens.slice(0, index).reduce((total, token) => total + length(token), 0);
+}

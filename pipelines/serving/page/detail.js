@@ -1,0 +1,85 @@
+// The panel beside the tokens: the numbers of one token, and candidates as bars.
+
+import { make } from "./dom.js";
+import { alone, spoken } from "./pieces.js";
+
+const number = (value, digits = 2) => value.toLocaleString("en", { maximumFractionDigits: digits });
+export const bits = (value) => (value === undefined ? "not scored" : `${number(value)} bits`);
+
+// Return a probability as a percentage with as many digits as it deserves.
+export function percent(p) {
+  if (p < 0.0001) return "<0.01 %";
+  return `${(100 * p).toFixed(p < 0.001 ? 2 : p < 0.9995 ? 1 : 0)} %`;
+}
+
+// Return what a screen reader says of a token.
+export function described(token) {
+  const facts = token.bits === undefined ? [] : [bits(token.bits), token.rank && `rank ${number(token.rank)}`];
+  return [spoken(token), ...facts.filter(Boolean)].join(", ");
+}
+
+// Return a heading: the token itself.
+export function heading(token) {
+  return make("h3", { className: "shown" }, make("span", { className: "piece" }, ...alone(token)));
+}
+
+// Return the numbers of a token.
+export function facts(token) {
+  const rows = [
+    ["surprisal", token.bits === undefined ? "not scored" : bits(token.bits)],
+    ["probability", token.bits === undefined ? "" : percent(2 ** -token.bits)],
+    ["rank", token.rank && number(token.rank)],
+    ["entropy", token.entropy !== undefined && bits(token.entropy)],
+    ["id", String(token.id)],
+    ["bytes", token.special ? "special token" : (token.hex.match(/../g) ?? []).join(" ")],
+  ];
+  const shown = rows.filter(([, value]) => value);
+  return make("dl", { className: "facts" }, ...shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+}
+
+// Return bars for candidates [{hex, id, p}]. `chosen` is the id of the token that is in the text; with `onChoose`, a
+// click on a candidate calls onChoose(candidate).
+export function bars(candidates, { chosen, onChoose } = {}) {
+  const largest = Math.max(...candidates.map(({ p }) => p));
+  return make("ol", { className: "bars" }, ...candidates.map((each) => bar(each, each.p / largest, chosen, onChoose)));
+}
+
+function bar(candidate, share, chosen, onChoose) {
+  const fill = make("span", { className: "fill" });
+  fill.style.setProperty("--share", share);
+  const content = [
+    make("span", { className: "piece" }, ...alone(candidate)),
+    make("span", { className: "track", "aria-hidden": "true" }, fill),
+    make("span", { className: "share" }, percent(candidate.p)),
+  ];
+  const own = candidate.id === chosen ? "own" : "";
+  if (!onChoose) return make("li", { className: own }, ...content);
+  const label = `Continue with ${spoken(candidate)}, ${percent(candidate.p)}`;
+  const button = make("button", { type: "button", "aria-label": label }, ...content);
+  button.addEventListener("click", () => onChoose(candidate));
+  return make("li", { className: own }, button);
+}
+
+// Fill the panel with nodes; without any, with a hint. On a narrow screen it covers a part of the text, and can be closed.
+export function showIn(panel, hint, ...content) {
+  panel.classList.toggle("empty", content.length === 0);
+  if (content.length === 0) {
+    panel.replaceChildren(make("p", { className: "hint" }, hint));
+    return;
+  }
+  const close = make("button", { className: "close", type: "button" }, "Close");
+  close.addEventListener("click", () => showIn(panel, hint));
+  panel.replaceChildren(close, ...content);
+}
+
+// Return a paragraph with the totals of a text.
+export function totals({ pseudo, tokens, bytes, bits: all, perplexity, bits_per_byte: perByte }) {
+  const facts = [
+    `${number(tokens)} token${tokens === 1 ? "" : "s"}`,
+    `${number(bytes)} byte${bytes === 1 ? "" : "s"}`,
+    perByte !== null && `${number(perByte, 3)} bits per byte`,
+    perplexity !== null && `${pseudo ? "pseudo-" : ""}perplexity ${number(perplexity)}`,
+    `${number(all)} bits in all`,
+  ];
+  return make("p", { className: "totals" }, ...facts.filter(Boolean).map((fact) => make("span", {}, fact)));
+}

@@ -1,0 +1,47 @@
+// Small helpers for the document. Text is only ever inserted as text.
+
+// Return the element with this id.
+export const byId = (id) => document.getElementById(id);
+
+// Return a new element. `options` are properties (className, textContent, ...) and attributes (role, aria-...).
+export function make(tag, options = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(options)) {
+    if (name in element) element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+// Fill a select with [value, text] pairs. The chosen value stays, if there still is such an option.
+export function fillSelect(select, pairs) {
+  const { value } = select;
+  select.replaceChildren(...pairs.map(([value, textContent]) => make("option", { value: String(value), textContent })));
+  if (pairs.some(([each]) => String(each) === value)) select.value = value;
+}
+
+// Return a function that calls `action` once, `milliseconds` after its last call.
+export function debounced(milliseconds, action) {
+  let timer;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(action, milliseconds);
+  };
+}
+
+// Return run(task), which calls task(signal) and aborts the task before. A stale task's answer is dropped: it gives null.
+export function latestOnly() {
+  let current;
+  return async (task) => {
+    current?.abort();
+    const mine = (current = new AbortController());
+    try {
+      const answer = await task(mine.signal);
+      return mine === current ? answer : null;
+    } catch (error) {
+      if (mine !== current || error.name === "AbortError") return null;
+      throw error;
+    }
+  };
+}

@@ -1,0 +1,88 @@
+// The view in which an encoder guesses the words that one masks.
+
+import { ask } from "./api.js";
+import { bars, described, facts, heading, showIn } from "./detail.js";
+import { byId, debounced, latestOnly, make } from "./dom.js";
+import { drawLegend, levelsOf } from "./levels.js";
+import { textOf } from "./pieces.js";
+import { Strip } from "./strip.js";
+
+const EXAMPLE = "The old man sat by the window of the house and looked at the sea.";
+const HINT = "Click a word, or move to it and press Enter, to mask it. The bars show what the model would put there.";
+const WAIT_MS = 120;
+
+export class FillView {
+  constructor(report) {
+    this.report = report;
+    this.latest = latestOnly();
+    this.masked = new Set(); // indices of tokens
+    this.tokens = [];
+    this.strip = new Strip(
+      "Words to mask",
+      (index) => this.showToken(index),
+      (index) => this.toggle(index),
+    );
+    byId("filled").append(make("div", { className: "panel" }, this.strip.element));
+    byId("fill-text").value = EXAMPLE;
+    const typed = debounced(WAIT_MS, () => this.update());
+    byId("fill-text").addEventListener("input", () => {
+      this.masked.clear();
+      typed();
+    });
+    showIn(byId("fill-detail"), HINT);
+  }
+
+  open(model) {
+    if (this.model !== model) this.masked.clear();
+    this.model = model;
+    this.update();
+  }
+
+  async update() {
+    const body = { model: this.model.name, text: byId("fill-text").value, masked: [...this.masked] };
+    try {
+      const answer = await this.latest((signal) => (body.text ? ask("/api/fill", body, signal) : { tokens: [] }));
+      if (!answer) return;
+      this.report();
+      this.draw(answer.tokens);
+    } catch (error) {
+      this.report(error.message);
+    }
+  }
+
+  draw(tokens) {
+    this.tokens = tokens;
+    const levels = levelsOf("surprisal", this.model.levels);
+    const name = (token, i) => (this.masked.has(i) ? `masked ${levels.name(token)}` : "plain");
+    const label = (token, i) => `${described(token)}${this.masked.has(i) ? ", masked" : ""}`;
+    this.strip.set(tokens.map((token, i) => ({ ...token, level: name(token, i), label: label(token, i) })));
+    drawLegend(byId("fill-legend"), this.masked.size ? `${levels.title} of the masked word` : "", levels.legend);
+    if (this.strip.shown >= 0) this.showToken(this.strip.shown);
+  }
+
+  // Mask the word that holds this token, or show it again.
+  toggle(index) {
+    const masked = this.masked.has(index);
+    for (const each of this.wordAt(index)) {
+      if (masked) this.masked.delete(each);
+      else this.masked.add(each);
+    }
+    this.update();
+  }
+
+  // Return the indices of the tokens of a word: those up to the next that begins with white space.
+  wordAt(index) {
+    const begins = (i) => i === 0 || /^\s/u.test(textOf([this.tokens[i]])) || /\s$/u.test(textOf([this.tokens[i - 1]]));
+    let [from, to] = [index, index + 1];
+    while (!begins(from)) from--;
+    while (to < this.tokens.length && !begins(to)) to++;
+    return Array.from({ length: to - from }, (_, i) => from + i);
+  }
+
+  showToken(index) {
+    const token = this.tokens[index];
+    if (!token) return;
+    const guesses = token.top ? [facts(token), bars(token.top, { chosen: token.id })] : [make("p", { className: "hint" }, HINT)];
+    showIn(byId("fill-detail"), HINT, make("div", { className: "card" }, heading(token), ...guesses));
+  }
+}

@@ -1,0 +1,56 @@
+// The page of `bytelm serve`: chooses the run and the view.
+
+import { ask, takeToken } from "./api.js";
+import { byId, fillSelect } from "./dom.js";
+import { FillView } from "./fill.js";
+import { ReadView } from "./read.js";
+import { WriteView } from "./write.js";
+
+const problem = byId("problem");
+
+// Show what went wrong; nothing hides the message.
+function report(message) {
+  problem.textContent = message ?? "";
+  problem.hidden = !message;
+}
+
+function chosenView() {
+  return document.querySelector("input[name=view]:checked").value;
+}
+
+// Show what suits the architecture of the run, and the chosen view.
+function arrange(views, models) {
+  const model = models.find((each) => each.name === byId("run").value);
+  for (const element of document.querySelectorAll("[data-for]")) {
+    element.hidden = !element.dataset.for.split(" ").includes(model.architecture);
+  }
+  if (document.querySelector(`input[value=${chosenView()}]`).closest("label").hidden) {
+    document.querySelector("input[value=read]").checked = true;
+  }
+  for (const name of Object.keys(views)) byId(name).hidden = name !== chosenView();
+  const count = (value) => value.toLocaleString("en");
+  byId("facts").textContent = [
+    model.architecture,
+    `${count(model.parameters)} parameters`,
+    `context of ${count(model.context)} tokens`,
+    `vocabulary of ${count(model.vocabulary)}`,
+  ].join(" · ");
+  report();
+  views[chosenView()].open(model);
+}
+
+async function start() {
+  takeToken();
+  const { models } = await ask("/api/models");
+  fillSelect(byId("run"), models.map(({ name }) => [name, name]));
+  const views = {
+    read: new ReadView(models, report),
+    write: new WriteView(report),
+    fill: new FillView(report),
+  };
+  byId("run").addEventListener("change", () => arrange(views, models));
+  document.querySelector(".views").addEventListener("change", () => arrange(views, models));
+  arrange(views, models);
+}
+
+start().catch((error) => report(error.message));

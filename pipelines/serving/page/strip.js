@@ -1,0 +1,163 @@
+// A row of tokens to look into: point at one, or move with the arrow keys. Choosing one (click, Enter) holds it, or
+// calls `onChoose(index)`.
+
+import { make } from "./dom.js";
+import { grouped, nodes } from "./pieces.js";
+
+let strips = 0;
+const WORD = /^ \S{0,30}$/u;
+
+// `onShow(index)` is called when another token is pointed at or focused.
+export class Strip {
+  constructor(label, onShow, onChoose) {
+    this.id = `strip-${++strips}`;
+    this.element = make("div", { className: "strip", role: "listbox", dir: "auto", "aria-label": label, hidden: true });
+    this.onShow = onShow;
+    this.onChoose = onChoose;
+    this.tokens = []; // as last set
+    this.spans = [];
+    this.drawn = []; // {key, node} of each group
+    this.current = 0; // the only token that Tab reaches
+    this.held = this.shown = -1;
+    for (const [type, action] of [
+      ["pointerover", (event) => this.held < 0 && this.show(this.indexOf(event))],
+      ["click", (event) => this.toggle(this.indexOf(event))],
+      ["focusin", (event) => this.focused(this.indexOf(event))],
+      ["keydown", (event) => this.move(event)],
+    ]) {
+      this.element.addEventListener(type, action);
+    }
+  }
+
+  // Show tokens [{hex, special, level, label}]. Those that did not change keep their elements, and so their focus.
+  set(tokens) {
+    const focused = this.element.contains(document.activeElement);
+    const groups = grouped(tokens);
+    const keys = groups.map((group) => JSON.stringify([group, tokens.slice(group.from, group.to).map(drawnAs)]));
+    let same = 0;
+    while (same < this.drawn.length && this.drawn[same].key === keys[same]) same++;
+    for (const { node } of this.drawn.splice(same)) {
+      if (node.previousSibling?.nodeName === "WBR") node.previousSibling.remove();
+      node.remove();
+    }
+    this.spans.length = groups[same]?.from ?? tokens.length;
+    for (const [i, group] of groups.entries()) {
+      if (i < same) continue;
+      const spans = group.parts.map((parts, offset) => this.span(tokens[group.from + offset], group.from + offset, parts));
+      this.spans.push(...spans);
+      const node = spans.length > 1 ? make("span", { className: "shared" }, ...spans) : spans[0];
+      this.drawn.push({ key: keys[i], node });
+      this.element.append(node);
+      if (WORD.test(group.parts[0][0]?.text)) {
+        spans[0].classList.add("word");
+        node.before(make("wbr"));
+      }
+    }
+    this.tokens = tokens;
+    this.element.hidden = tokens.length === 0;
+    if (this.held >= tokens.length) this.hold(-1);
+    this.reach(Math.min(this.current, tokens.length - 1));
+    if (focused) this.spans[this.current]?.focus();
+  }
+
+  span(token, index, parts) {
+    return make(
+      "span",
+      {
+        className: `token ${token.level} ${token.special ? "special" : ""}`,
+        id: `${this.id}-${index}`,
+        role: "option",
+        tabIndex: -1,
+        "aria-selected": "false",
+        "aria-label": token.label,
+      },
+      ...nodes(parts),
+    );
+  }
+
+  indexOf(event) {
+    const span = event.target.closest(".token");
+    return span ? Number(span.id.slice(this.id.length + 1)) : -1;
+  }
+
+  show(index) {
+    if (index < 0) return;
+    this.shown = index;
+    this.onShow(index);
+  }
+
+  // Show the shown token again, after its numbers may have changed.
+  refresh() {
+    if (this.shown < this.tokens.length) this.show(this.shown);
+  }
+
+  // Make one token the stop of the Tab key.
+  reach(index) {
+    this.spans[this.current]?.setAttribute("tabindex", "-1");
+    this.current = Math.max(index, 0);
+    this.spans[this.current]?.setAttribute("tabindex", "0");
+  }
+
+  focused(index) {
+    if (index < 0) return;
+    this.reach(index);
+    if (this.held >= 0 && this.held !== index) this.hold(-1);
+    this.show(index);
+  }
+
+  toggle(index) {
+    if (index < 0) return;
+    this.spans[index].focus();
+    if (this.onChoose) this.onChoose(index);
+    else this.hold(this.held === index ? -1 : index);
+    this.show(index);
+  }
+
+  // Hold a token: pointing at others does not show them. -1 holds none.
+  hold(index) {
+    this.spans[this.held]?.setAttribute("aria-selected", "false");
+    this.held = index;
+    this.spans[index]?.setAttribute("aria-selected", "true");
+  }
+
+  // Mark tokens that belong to what is shown elsewhere.
+  mark(indices) {
+    for (const span of this.element.querySelectorAll(".marked")) span.classList.remove("marked");
+    for (const index of indices) this.spans[index]?.classList.add("marked");
+  }
+
+  move(event) {
+    const last = this.tokens.length - 1;
+    const to = {
+      ArrowRight: Math.min(this.current + 1, last),
+      ArrowLeft: Math.max(this.current - 1, 0),
+      ArrowDown: this.below(1),
+      ArrowUp: this.below(-1),
+      Home: 0,
+      End: last,
+    }[event.key];
+    if (to !== undefined) {
+      this.spans[to].focus();
+    } else if (event.key === "Enter" || event.key === " ") {
+      this.toggle(this.current);
+    } else if (event.key === "Escape") {
+      this.hold(-1);
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+
+  // Return the index of the nearest token in the line below (1) or above (-1).
+  below(direction) {
+    const boxes = this.spans.map((span) => span.getClientRects()[0]);
+    const from = boxes[this.current];
+    const beyond = boxes.flatMap((box, i) => (box && (box.top - from.top) * direction > from.height / 2 ? [i] : []));
+    const line = direction > 0 ? boxes[beyond[0]]?.top : boxes[beyond.at(-1)]?.top;
+    const near = beyond.filter((i) => Math.abs(boxes[i].top - line) < from.height / 2);
+    const distance = (i) => Math.abs(boxes[i].left - from.left);
+    return near.length ? near.reduce((a, b) => (distance(b) < distance(a) ? b : a)) : this.current;
+  }
+}
+
+const drawnAs = (token) => [token.level, token.label, token.special];

@@ -1,0 +1,132 @@
+// The view that generates token by token, and continues from any candidate.
+
+import { events } from "./api.js";
+import { bars, described, facts, heading, showIn } from "./detail.js";
+import { byId, make } from "./dom.js";
+import { drawLegend, levelsOf } from "./levels.js";
+import { textOf } from "./pieces.js";
+import { Strip } from "./strip.js";
+
+const HINT = "Each token comes with its ten likeliest candidates. Click a token to hold it, then a candidate to continue from there.";
+const EXAMPLE = "It was a dark and";
+const ENDS = {
+  length: "Stopped after the chosen number of tokens.",
+  end: "The model ended the text.",
+  stop: "Stopped at the chosen text.",
+};
+
+export class WriteView {
+  constructor(report) {
+    this.report = report;
+    this.tokens = []; // generated so far
+    this.strip = new Strip("Generated tokens", (index) => this.showToken(index));
+    this.start = make("span", { className: "start" });
+    byId("written").append(make("div", { className: "panel" }, this.start, this.strip.element));
+    byId("prompt").value = EXAMPLE;
+    byId("prompt").addEventListener("input", () => this.reset());
+    byId("go").addEventListener("click", () => (this.running ? this.running.abort() : this.write(this.options())));
+    byId("one").addEventListener("click", () => this.write({ ...this.options(), max_tokens: 1 }));
+    byId("clear").addEventListener("click", () => this.reset());
+  }
+
+  open(model) {
+    if (this.model !== model) {
+      this.model = model;
+      this.reset();
+    }
+  }
+
+  // Return the sampling options; empty fields are left out.
+  options() {
+    const values = {};
+    for (const name of ["temperature", "top_k", "top_p", "min_p", "seed", "max_tokens"]) {
+      const field = byId(name);
+      if (field.value !== "") values[name] = Number(field.value);
+    }
+    return { ...values, stop: byId("stop").value || undefined };
+  }
+
+  reset() {
+    this.running?.abort();
+    this.tokens = [];
+    this.draw();
+    this.say("");
+    showIn(byId("write-detail"), HINT);
+  }
+
+  say(text) {
+    byId("write-status").textContent = text;
+  }
+
+  // Continue the text by what the options say.
+  async write(options) {
+    this.running?.abort();
+    const mine = (this.running = new AbortController());
+    this.busy(true);
+    this.report();
+    this.strip.hold(-1);
+    const body = { model: this.model.name, text: byId("prompt").value, ids: this.tokens.map(({ id }) => id), ...options };
+    try {
+      for await (const event of events("/api/generate", body, mine.signal)) {
+        if (mine !== this.running) return;
+        if (event.error) throw new Error(event.error.message);
+        if (event.token) this.add(event.token);
+        if (event.end) this.say([ENDS[event.end], event.cut && "The model no longer sees the beginning."].filter(Boolean).join(" "));
+      }
+    } catch (error) {
+      if (mine !== this.running) return;
+      if (error.name === "AbortError") this.say("Stopped.");
+      else this.report(error.message);
+    } finally {
+      if (mine === this.running) this.busy(false);
+    }
+  }
+
+  busy(running) {
+    if (!running) this.running = undefined;
+    byId("go").textContent = running ? "Stop" : "Write";
+    byId("one").disabled = running;
+    if (running) this.say("Writing …");
+  }
+
+  add(token) {
+    this.tokens.push(token);
+    this.draw();
+    if (this.strip.held < 0) this.showToken(this.tokens.length - 1);
+  }
+
+  draw() {
+    const levels = levelsOf("surprisal", this.model.levels);
+    this.strip.set(this.tokens.map((token) => ({ ...token, level: levels.name(token), label: described(token) })));
+    this.start.textContent = this.tokens.length && this.model.architecture === "decoder" ? byId("prompt").value : "";
+    byId("clear").disabled = this.tokens.length === 0;
+    drawLegend(byId("write-legend"), this.tokens.length ? levels.title : "", levels.legend);
+  }
+
+  showToken(index) {
+    const token = this.tokens[index];
+    if (!token) return;
+    const onChoose = (candidate) => this.continueFrom(index, candidate);
+    const list = bars(token.top, { chosen: token.id, onChoose });
+    const lead = make("p", { className: "of" }, "continue from here with");
+    showIn(byId("write-detail"), HINT, make("div", { className: "card" }, heading(token), facts(token), lead, list));
+  }
+
+  // Replace the token at `index` by a candidate, drop what follows, and write on.
+  continueFrom(index, candidate) {
+    const old = this.tokens[index];
+    const chosen = { ...old, ...candidate, special: candidate.special };
+    chosen.bits = -Math.log2(candidate.p);
+    chosen.rank = 1 + old.top.findIndex(({ id }) => id === candidate.id);
+    this.running?.abort();
+    this.tokens = [...this.tokens.slice(0, index), chosen];
+    this.strip.hold(-1);
+    this.draw();
+    this.write(this.options());
+  }
+
+  // Return the prompt and what was generated, as one text.
+  get text() {
+    return byId("prompt").value + textOf(this.tokens);
+  }
+}
