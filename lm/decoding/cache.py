@@ -22,9 +22,9 @@ from lm.positions import Rows
 class KVCache:
     """Keys and values of the positions that a stack has read, for each block a pair of (B, G, columns, D).
 
-    Position t is in column t % columns. With attention windows there are as many columns as a window has positions, so
-    a new position overwrites one that is out of sight; otherwise there are `capacity`. Sequences of different lengths
-    end together: the first `padding` (B,) int64 positions of each are padding.
+    Position t is in column t % columns. With attention windows and `ring` there are as many columns as a window has
+    positions, so a new position overwrites one that is out of sight; otherwise there are `capacity`. Sequences of
+    different lengths end together: the first `padding` (B,) int64 positions of each are padding.
     """
 
     def __init__(
@@ -36,11 +36,12 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         padding: Tensor | None = None,
+        ring: bool = True,
     ) -> None:
         config = stack.config
         self.stack = stack
         self.capacity = capacity
-        self.columns = min(capacity, config.window or capacity)
+        self.columns = min(capacity, config.window or capacity) if ring else capacity
         shape = (batch, config.key_value_heads, self.columns, config.head_features)
         stored = storage_dtype(dtype, device)
         self.keys = [torch.empty(shape, dtype=stored, device=device) for _ in stack.blocks]
@@ -72,7 +73,7 @@ class KVCache:
         blocks, config, dtype = range(len(self.keys)), self.stack.config, self.keys[0].dtype
         stop = self.length + tokens
         # A single token overwrites the oldest column before it attends; several attend to all columns, then overwrite.
-        first = max(0, (stop if tokens == 1 else self.length) - self.columns)
+        first = max(0, stop - (config.window or stop) if tokens == 1 else self.length - self.columns)
         present = None if self.present is None else self.present[:, first:stop]
         bias = self.stack.bias(slice(self.length, stop), stop, dtype)
         bias = None if bias is None else bias[..., first:]
@@ -83,11 +84,12 @@ class KVCache:
         added = None if present is None else padding_bias(present, dtype)
         if bias is not None:
             added = bias if added is None else bias + added
-        if added is not None and first:
+        visible = slice(first, stop) if stop <= self.columns else slice(0, self.columns)
+        if added is not None and stop > self.columns:
             added = added.roll(first % self.columns, dims=-1)  # positions to the order of the columns
         scale = None if config.scaled_attention else 1.0
         new = self._columns(self.length, stop)
-        return [partial(self._attend_last, block, stop - first, new, added, scale) for block in blocks]
+        return [partial(self._attend_last, block, visible, new, added, scale) for block in blocks]
 
     def select(self, rows: Tensor) -> None:
         """Keep the sequences `rows` (N,) int64, N at most B, in that order. A sequence may occur several times."""
@@ -113,7 +115,7 @@ class KVCache:
     def _attend_last(
         self,
         block: int,
-        columns: int,
+        visible: slice,
         new: slice | Tensor,
         added: Tensor | None,
         scale: float | None,
@@ -123,7 +125,7 @@ class KVCache:
     ) -> Tensor:
         """A single query needs no causal mask, so one mask serves all blocks."""
         self._write(block, new, k, v)
-        return attend_all(q, self.keys[block][:, :, :columns], self.values[block][:, :, :columns], added, scale)
+        return attend_all(q, self.keys[block][:, :, visible], self.values[block][:, :, visible], added, scale)
 
     def _write(self, block: int, columns: slice | Tensor, k: Tensor, v: Tensor) -> None:
         self.keys[block][:, :, columns] = k.to(self.keys[block].dtype)

@@ -67,7 +67,9 @@ class DecodeState:
         """Return the logits (B, V) after the last token of each sequence."""
         if isinstance(self.cache, StaticCache) and self.unread.shape[1] == 1:
             return self.cache.next_logits(self.model, self.unread)
-        return self.model.logits(self._read_all() if self.cache is None else self._read_unread(self.cache))
+        if self.cache is None:
+            return self.model.logits(self._read_all())
+        return self.model.logits(read(self.model, self.cache, self.unread, self.cross_cache))
 
     @torch.inference_mode()
     def append(self, ids: Tensor) -> None:
@@ -90,29 +92,7 @@ class DecodeState:
         config = self.model.config
         positions = slice(0, length) if self.padding is None else column_positions(self.padding, 0, length)
         mask = Mask(causal=True, window=config.window, present=self.present)
-        return self._hidden(self.window, mask, positions)
-
-    def _read_unread(self, cache: KVCache) -> Tensor:
-        tokens = self.unread.shape[1]
-        # The cache's attention masks by itself.
-        hidden = self._hidden(self.unread, Mask(), cache.positions(tokens), cache.attends(tokens))
-        cache.advance(tokens)
-        return hidden
-
-    def _hidden(self, ids: Tensor, mask: Mask, positions: Rows, attends: Sequence[Attend] | None = None) -> Tensor:
-        """Return the hidden states (B, width) at the last of ids (B, T)."""
-        batch, length = ids.shape
-        hidden = self.model.stack(
-            self.model.model.embed(ids),
-            ids,
-            dtype=self.model.dtype,
-            mask=mask,
-            positions=positions,
-            attends=attends,
-            cross_attends=None if self.cross_cache is None else self.cross_cache.cross_attends(),
-            rows=torch.arange(length - 1, batch * length, length, device=ids.device) if length > 1 else None,
-        )
-        return hidden.flatten(0, -2)
+        return _last_hidden(self.model, self.window, mask, positions, cross_cache=self.cross_cache)
 
     def _drop_oldest(self) -> None:
         length = self.window.shape[1]
@@ -124,6 +104,43 @@ class DecodeState:
         self.padding = padding - unused if bool((padding > unused).any()) else None
         if self.cache is not None:
             self.cache.clear(self.padding)
+
+
+def read(
+    model: InferenceModel, cache: KVCache, ids: Tensor, cross_cache: CrossAttentionCache | None = None
+) -> Tensor:
+    """Read ids (B, T), the next tokens of the cache's sequences, and return the hidden states (B, width) at the last.
+
+    Writes keys and values of all tokens to the cache.
+    """
+    tokens = ids.shape[1]
+    # The cache's attention masks by itself.
+    hidden = _last_hidden(model, ids, Mask(), cache.positions(tokens), cache.attends(tokens), cross_cache)
+    cache.advance(tokens)
+    return hidden
+
+
+def _last_hidden(
+    model: InferenceModel,
+    ids: Tensor,
+    mask: Mask,
+    positions: Rows,
+    attends: Sequence[Attend] | None = None,
+    cross_cache: CrossAttentionCache | None = None,
+) -> Tensor:
+    """Return the hidden states (B, width) at the last of ids (B, T)."""
+    batch, length = ids.shape
+    hidden = model.stack(
+        model.model.embed(ids),
+        ids,
+        dtype=model.dtype,
+        mask=mask,
+        positions=positions,
+        attends=attends,
+        cross_attends=None if cross_cache is None else cross_cache.cross_attends(),
+        rows=torch.arange(length - 1, batch * length, length, device=ids.device) if length > 1 else None,
+    )
+    return hidden.flatten(0, -2)
 
 
 def pad_left(prompts: Sequence[Sequence[int]], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
