@@ -106,9 +106,7 @@ class DecodeState:
             self.cache.clear(self.padding)
 
 
-def read(
-    model: InferenceModel, cache: KVCache, ids: Tensor, cross_cache: CrossAttentionCache | None = None
-) -> Tensor:
+def read(model: InferenceModel, cache: KVCache, ids: Tensor, cross_cache: CrossAttentionCache | None = None) -> Tensor:
     """Read ids (B, T), the next tokens of the cache's sequences, and return the hidden states (B, width) at the last.
 
     Writes keys and values of all tokens to the cache.

@@ -16,15 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
-import torch
 
-from lm.analysis.token_scores import token_scores
 from lm.decoding.packed import prepare
 from lm.decoding.requests import GeneratedToken as GeneratedToken
 from lm.decoding.requests import GenerationRequest as GenerationRequest
 from lm.decoding.requests import check_ids
-from lm.decoding.sampling import keep_allowed, sample
-from lm.decoding.state import DecodeState
+from lm.decoding.slots import Slots, Text
 from pipelines.evaluation.windows import windows_per_batch
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
@@ -84,20 +81,28 @@ class Engine:
         """
         served = self._find(model)
         request.check(served.run.model.config)
-        return self._generate(served, request)
+        assert served.slots is not None
+        return self._generate(served.slots, served.streams, request)
 
-    async def _generate(self, served: _Served, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
+    async def _generate(
+        self, slots: Slots, streams: dict[Text, _Stream], request: GenerationRequest
+    ) -> AsyncGenerator[GeneratedToken, None]:
         if request.max_tokens == 0:
             return
-        text = _Text(request, asyncio.get_running_loop())
-        self._put(served.waiting, text)
+        stream = _Stream(asyncio.get_running_loop())
+        with self._wake:
+            self._refuse_if_closed()
+            text = slots.add(request)
+            streams[text] = stream
+            self._wake.notify()
         try:
-            while isinstance(item := await text.tokens.get(), GeneratedToken):
+            while isinstance(item := await stream.tokens.get(), GeneratedToken):
                 yield item
             if item is not None:
                 raise item
         finally:
             text.left = True
+            streams.pop(text, None)
 
     async def score(self, model: str, ids: Sequence[int], top: int = 0) -> Predictions:
         """Return the predictions of N `ids`, each from the ids before it. The first has none.
@@ -136,10 +141,13 @@ class Engine:
 
     def _put(self, queue: deque[Any], item: Any) -> None:
         with self._wake:
-            if self._closed:
-                raise EngineClosedError(CLOSED)
+            self._refuse_if_closed()
             queue.append(item)
             self._wake.notify()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise EngineClosedError(CLOSED)
 
     def _work(self) -> None:
         while True:
@@ -152,7 +160,10 @@ class Engine:
             if self._calls:
                 _call(*self._calls.popleft())
             for served in self._served.values():
-                served.take_turn()
+                try:
+                    served.take_turn()
+                except Exception as error:  # such as a lack of memory; the other models go on
+                    served.fail(error)
         closed = EngineClosedError(CLOSED)
         for served in self._served.values():
             served.fail(closed)
@@ -161,21 +172,21 @@ class Engine:
                 future.set_exception(closed)
 
 
-@dataclass(eq=False)
-class _Text:
-    """A text that is generated or waits for it. The inference thread sends its tokens to the loop."""
+class _Stream:
+    """The tokens of a text, on their way from the inference thread to a coroutine."""
 
-    request: GenerationRequest
-    loop: asyncio.AbstractEventLoop
-    tokens: asyncio.Queue[GeneratedToken | Exception | None] = field(default_factory=asyncio.Queue)
-    """The tokens, then None or an error"""
-    left: bool = False
-    """Whether nobody reads the tokens any more"""
-    made: int = 0
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.tokens: asyncio.Queue[GeneratedToken | Exception | None] = asyncio.Queue()
+        """The tokens, then None or an error"""
+        self._loop = loop
 
-    def send(self, item: GeneratedToken | Exception | None) -> None:
+    def send(self, *items: GeneratedToken | Exception | None) -> None:
         with suppress(RuntimeError):  # the loop was closed
-            self.loop.call_soon_threadsafe(self.tokens.put_nowait, item)
+            self._loop.call_soon_threadsafe(self._put, items)
+
+    def _put(self, items: Sequence[GeneratedToken | Exception | None]) -> None:
+        for item in items:
+            self.tokens.put_nowait(item)
 
 
 @dataclass(eq=False)
@@ -188,73 +199,41 @@ class _Sequence:
 
 
 class _Served:
-    """One model, the requests that wait for it, and the texts that it generates."""
+    """One model and its requests."""
 
     def __init__(self, run: LoadedRun, slots: int) -> None:
         self.run = run
-        self.slots = slots
-        self.waiting: deque[_Text] = deque()
         self.unscored: deque[_Sequence] = deque()
-        self.texts: dict[_Text, tuple[DecodeState, torch.Generator]] = {}
-        self.allowed = known_ids(run.tokenizer, run.model)
-        if run.config.model.architecture == "decoder":
-            self.model = prepare(run.model, slots)
+        self.streams: dict[Text, _Stream] = {}
+        self.slots: Slots | None = None
+        if run.model.config.architecture == "decoder":
+            self.slots = Slots(prepare(run.model, slots), slots, allowed=known_ids(run.tokenizer, run.model))
 
     def busy(self) -> bool:
-        return bool(self.waiting or self.unscored or self.texts)
+        return bool(self.unscored or self.streams)
 
     def take_turn(self) -> None:
         """Score the sequences that fit in a batch, and generate a token of every text."""
         size = windows_per_batch(self.run.model.config.context_length)
         sequences = [self.unscored.popleft() for _ in range(min(size, len(self.unscored)))]
         self._score([each for each in sequences if each.future.set_running_or_notify_cancel()])
-        while self.waiting and len(self.texts) < self.slots:
-            self._join(self.waiting.popleft())
-        for text in [*self.texts]:
-            try:
-                over = text.left or self._generate(text)
-                end = None
-            except Exception as error:
-                over, end = True, error
-            if over:
-                del self.texts[text]
-                text.send(end)
+        if self.slots is None or not self.streams:
+            return
+        for text, item in self.slots.step():
+            stream = self.streams.pop(text, None) if text.ended else self.streams.get(text)
+            if stream is not None:  # else the client left
+                stream.send(item, *((None,) if text.ended else ()))
 
     def fail(self, error: Exception) -> None:
         """Answer all requests with this error."""
-        for text in (*self.texts, *self.waiting):
-            text.send(error)
-        for sequence in self.unscored:
+        while self.streams:
+            text, stream = self.streams.popitem()
+            text.left = True
+            stream.send(error)
+        while self.unscored:
+            sequence = self.unscored.popleft()
             if sequence.future.set_running_or_notify_cancel():
                 sequence.future.set_exception(error)
-
-    def _join(self, text: _Text) -> None:
-        ids = torch.tensor([[*text.request.prompt_ids]], device=self.model.device)
-        state = DecodeState(self.model, ids, room=text.request.max_tokens)
-        self.texts[text] = state, torch.Generator(ids.device).manual_seed(text.request.seed)
-
-    def _generate(self, text: _Text) -> bool:
-        """Generate a token. Return whether it is the last one."""
-        state, generator = self.texts[text]
-        request = text.request
-        logits = state.logits()
-        chosen = sample(
-            keep_allowed(logits, self.allowed),
-            temperature=request.temperature,
-            top_k=request.top_k,
-            top_p=request.top_p,
-            min_p=request.min_p,
-            generator=generator,
-        )
-        scores = token_scores(logits, chosen, request.top)
-        token = int(chosen)
-        best, values = scores.top_ids[0].tolist(), scores.top_log_probabilities[0].tolist()
-        text.send(GeneratedToken(token, float(scores.log_probabilities), best, values))
-        text.made += 1
-        if token in request.stop_ids or text.made == request.max_tokens:
-            return True
-        state.append(chosen)
-        return False
 
     def _score(self, sequences: list[_Sequence]) -> None:
         """Predict the sequences in one batch; if it fails, each alone, so that only those at fault fail."""

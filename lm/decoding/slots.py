@@ -1,0 +1,276 @@
+"""Continuous batching: texts of one model that begin and end at any time and share every step.
+
+All texts end in the same column of one KV cache, padded on the left. A prompt is read in a cache of its own, a piece in
+each step so that running texts do not wait long, and then copied into the columns before the shared end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm.decoding.cache import KVCache, present_columns
+from lm.decoding.packed import InferenceModel
+from lm.decoding.requests import GeneratedToken, GenerationRequest
+from lm.decoding.sampling import greedy, keep_allowed, sample
+from lm.decoding.state import pad_left, read
+
+PREFILL = 256  # positions of prompts, with padding, that a step reads
+
+
+class SlotCache(KVCache):
+    """A KVCache whose sequences come and go. The present ones are the first rows of its tensors."""
+
+    def __init__(self, model: InferenceModel, rows: int) -> None:
+        """Make an empty cache for at most `rows` sequences, each as long as the context."""
+        columns = model.config.context_length
+        super().__init__(model.stack, rows, columns, dtype=model.dtype, device=model.device, ring=False)
+        self._stored = self.keys, self.values
+        self._keep([])
+
+    def join(self, prompts: KVCache) -> None:
+        """Add the sequences of another cache, after the present ones."""
+        begun, count = len(self._padding), len(prompts.keys[0])
+        if self.length < prompts.length:
+            self._shift(prompts.length - self.length)
+        start = self.length - prompts.length
+        for stored, new in zip(self._stored, (prompts.keys, prompts.values), strict=True):
+            for row_block, new_block in zip(stored, new, strict=True):
+                rows = row_block[begun : begun + count]
+                # Hidden columns have weight 0, and 0 x NaN would be NaN.
+                rows[:, :, :start] = 0
+                rows[:, :, start : self.length] = new_block[:, :, : prompts.length]
+        padding = [0] * count if prompts.padding is None else prompts.padding.tolist()
+        self._keep([*self._padding, *(start + each for each in padding)])
+
+    def leave(self, row: int) -> None:
+        """Remove the sequence in `row`. The last one takes its place."""
+        last = len(self._padding) - 1
+        if row != last:
+            for block in (*self.keys, *self.values):
+                block[row, :, : self.length] = block[last, :, : self.length]
+            self._padding[row] = self._padding[last]
+        self._keep(self._padding[:-1])
+        unused = min(self._padding, default=self.length)
+        if 2 * unused > self.length:  # more is saved in every step than is copied now
+            self._shift(-unused)
+
+    def make_room(self) -> None:
+        """Make room for a token of each sequence. None is as long as the context."""
+        if self.length == self.columns:
+            self._shift(-min(self._padding))
+
+    def _shift(self, columns: int) -> None:
+        """Move the sequences by so many columns to the right, or to the left if negative."""
+        kept = slice(max(0, -columns), self.length)
+        self.length += columns
+        for block in (*self.keys, *self.values):
+            moved = block[:, :, kept].clone()
+            block[:, :, : self.length - moved.shape[2]] = 0
+            block[:, :, self.length - moved.shape[2] : self.length] = moved
+        self._keep([each + columns for each in self._padding])
+
+    def _keep(self, padding: list[int]) -> None:
+        """Set the padding of each present sequence."""
+        self._padding, rows = padding, len(padding)
+        self.keys, self.values = ([block[:rows] for block in blocks] for blocks in self._stored)
+        self.padding = torch.tensor(padding, device=self.keys[0].device) if any(padding) else None
+        self.present = None if self.padding is None else present_columns(self.padding, self.capacity)
+
+
+@dataclass(eq=False)
+class Text:
+    """A text that is generated or waits for it. Made by `Slots.add`."""
+
+    request: GenerationRequest
+    generator: torch.Generator
+    made: int = 0
+    """Number of generated tokens"""
+    ended: bool = False
+    """Whether no more tokens follow"""
+    left: bool = False
+    """Set this to end the text early; any thread may."""
+
+    def count(self, item: GeneratedToken | Exception) -> bool:
+        """Count a new token. Return whether the text ends with it, as it does with an exception."""
+        self.made += 1
+        last = isinstance(item, Exception) or item.id in self.request.stop_ids
+        self.ended = last or self.left or self.made == self.request.max_tokens
+        return self.ended
+
+
+@dataclass
+class _Prompts:
+    """Prompts that are read together, before their texts join the others."""
+
+    texts: list[Text]
+    ids: Tensor
+    """(B, T) int64, padded on the left"""
+    cache: KVCache
+    """Its length is the number of columns that were read."""
+
+
+class Slots:
+    """Generates up to `rows` texts of a decoder at once; others wait in the order they came.
+
+    A text's tokens do not depend on its company, but for rounding: products of other shapes add in another order, which
+    changes logits in their last bits. Its samples depend on its own seed only.
+    """
+
+    def __init__(
+        self, model: InferenceModel, rows: int, *, allowed: Tensor | None = None, prefill: int = PREFILL
+    ) -> None:
+        """Ids for which `allowed` (V,) bool is False are never generated.
+
+        `prefill`: number of positions of prompts, with padding, that a step reads.
+        """
+        if model.config.architecture != "decoder":
+            raise ValueError(f"the model is an {model.config.architecture}: only a decoder continues a prompt")
+        self.model = model
+        self.rows = rows
+        self.allowed = allowed
+        self._prefill = prefill
+        self.texts: list[Text] = []  # in the order of the cache's rows
+        self._last: list[int] = []  # of each text, the newest token, which is not read yet
+        self._cache = SlotCache(model, rows)
+        self._waiting: deque[Text] = deque()
+        self._prompts: _Prompts | None = None
+
+    def __len__(self) -> int:
+        """Return the number of texts that have not ended."""
+        return len(self.texts) + len(self._waiting) + (0 if self._prompts is None else len(self._prompts.texts))
+
+    def add(self, request: GenerationRequest) -> Text:
+        """Return the text of a request, which `step` will generate. Raises ValueError as `request.check` does."""
+        request.check(self.model.config)
+        text = Text(request, torch.Generator(self.model.device).manual_seed(request.seed))
+        self._waiting.append(text)
+        return text
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[Text, GeneratedToken | Exception]]:
+        """Generate a token of every running text, and read a piece of the prompts that wait.
+
+        Returns the new tokens. An exception ends its text.
+        """
+        for row in reversed(range(len(self.texts))):
+            if self.texts[row].left:
+                self._leave(row)
+        return self._advance() + self._read_prompts()
+
+    def _advance(self) -> list[tuple[Text, GeneratedToken | Exception]]:
+        """Generate a token of every running text."""
+        if not self.texts:
+            return []
+        texts = [*self.texts]
+        try:
+            self._cache.make_room()
+            ids = torch.tensor(self._last, device=self.model.device).unsqueeze(-1)
+            found = choose(self.model.logits(read(self.model, self._cache, ids)), texts, self.allowed)
+        except Exception as error:
+            found = [error] * len(texts)
+        for row, item in reversed([*enumerate(found)]):
+            if texts[row].count(item):
+                self._leave(row)
+            elif isinstance(item, GeneratedToken):
+                self._last[row] = item.id
+        return [*zip(texts, found, strict=True)]
+
+    def _read_prompts(self) -> list[tuple[Text, GeneratedToken | Exception]]:
+        """Read a piece of the prompts. After the last piece their texts have a token and run with the others."""
+        if self._prompts is None or all(text.left for text in self._prompts.texts):
+            self._prompts = self._admit()
+        if self._prompts is None:
+            return []
+        prompts = self._prompts
+        texts, ids, cache = prompts.texts, prompts.ids, prompts.cache
+        try:
+            piece = ids[:, cache.length : cache.length + max(1, self._prefill // len(texts))]
+            hidden = read(self.model, cache, piece)
+            if cache.length < ids.shape[1]:
+                return []
+            found = choose(self.model.logits(hidden), texts, self.allowed)
+        except Exception as error:
+            found = [error] * len(texts)
+        self._prompts = None
+        running = []
+        for row, (text, item) in enumerate(zip(texts, found, strict=True)):
+            if not text.count(item) and isinstance(item, GeneratedToken):
+                running.append(row)
+                self.texts.append(text)
+                self._last.append(item.id)
+        if running:
+            cache.select(torch.tensor(running, device=ids.device))
+            self._cache.join(cache)
+        return [*zip(texts, found, strict=True)]
+
+    def _admit(self) -> _Prompts | None:
+        """Return the next prompts that fit in the free rows and in a step, at least one; None if none wait."""
+        texts: list[Text] = []
+        longest = 0
+        while self._waiting and len(self.texts) + len(texts) < self.rows:
+            text = self._waiting[0]
+            longest = max(longest, len(text.request.prompt_ids))
+            if texts and (len(texts) + 1) * longest > self._prefill:
+                break
+            self._waiting.popleft()
+            if not text.left:
+                texts.append(text)
+        if not texts:
+            return None
+        ids, present = pad_left([text.request.prompt_ids for text in texts], self.model.device)
+        padding = None if bool(present.all()) else (~present).sum(dim=-1)
+        cache = KVCache(
+            self.model.stack,
+            len(texts),
+            ids.shape[1],
+            dtype=self.model.dtype,
+            device=self.model.device,
+            padding=padding,
+            ring=False,
+        )
+        return _Prompts(texts, ids, cache)
+
+    def _leave(self, row: int) -> None:
+        """Free a row. The last text takes its place, as in the cache."""
+        self._cache.leave(row)
+        for each in (self.texts, self._last):
+            each[row] = each[-1]  # type: ignore[assignment]
+            each.pop()
+
+
+def choose(logits: Tensor, texts: Sequence[Text], allowed: Tensor | None) -> list[GeneratedToken | Exception]:
+    """Return the next token of each text from logits (B, V), or the error that ends the text.
+
+    Ids for which `allowed` (V,) bool is False are not chosen, but have their log-probabilities.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_p = torch.log_softmax(logits, dim=-1)
+    finite = (~log_p[:, 0].isnan()).tolist()  # one logit that is not finite makes its whole row NaN
+    possible = keep_allowed(logits, allowed)
+    chosen = greedy(possible)
+    for row, text in enumerate(texts):
+        request = text.request
+        if finite[row] and request.temperature > 0:
+            chosen[row] = sample(
+                possible[row],
+                temperature=request.temperature,
+                top_k=request.top_k,
+                top_p=request.top_p,
+                min_p=request.min_p,
+                generator=text.generator,
+            )
+    own = log_p.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).tolist()
+    most = min(max(text.request.top for text in texts), log_p.shape[-1])
+    best = log_p.topk(most, dim=-1)
+    rows = zip(texts, finite, chosen.tolist(), own, best.indices.tolist(), best.values.tolist(), strict=True)
+    return [
+        GeneratedToken(token, log_probability, ids[: text.request.top], values[: text.request.top])
+        if sound
+        else ValueError("the model's logits are not finite: its training diverged, choose an earlier checkpoint")
+        for text, sound, token, log_probability, ids, values in rows
+    ]

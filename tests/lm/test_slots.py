@@ -1,0 +1,157 @@
+"""Texts that share every step have the tokens that they have alone, whenever they begin and end."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lm.config import ModelConfig
+from lm.decoding.generation import generate
+from lm.decoding.packed import prepare
+from lm.decoding.requests import GenerationRequest
+from lm.decoding.slots import Slots
+from lm.decoding.state import pad_left
+from lm.model import build_model
+
+SHAPE = {"vocab_size": 53, "context_length": 24, "layers": 2, "width": 32, "heads": 4}
+DECODERS = {
+    "rotary": {},
+    "rotary-window": {"window": 5, "kv_heads": 2},
+    "learned": {"positions": "learned"},
+    "learned-window": {"positions": "learned", "window": 7, "attention": "blocked"},
+    "sinusoidal-post": {"positions": "sinusoidal", "norm_position": "post", "attention": "closed_form"},
+    "alibi": {"positions": "alibi", "kv_heads": 2},
+    "alibi-window": {"positions": "alibi", "window": 6},
+    "relative": {"positions": "relative", "scaled_attention": False, "kv_heads": 1},
+    "relative-window": {"window": 6, "positions": "relative", "relative_distance": 20},
+    "no positions": {"positions": "none", "attention": "sdpa"},
+    "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "tied_head": False, "kv_heads": 2},
+    "modern": {
+        "layers": 3,
+        "norm": "rmsnorm",
+        "qk_norm": True,
+        "activation": "relu2",
+        "soft_cap": 15.0,
+        "value_embeddings": 2,
+        "embedding_skips": True,
+        "bias": False,
+        "attention": "reference",
+    },
+}
+
+
+def random_model(config, dtype):
+    """Return a model with weights so large that its output depends on every input."""
+    model = build_model(config, seed=0)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.to(dtype).compute_dtype = dtype
+    return prepare(model.requires_grad_(False))
+
+
+@pytest.fixture(scope="module", params=sorted(DECODERS))
+def config(request):
+    return ModelConfig(**SHAPE | DECODERS[request.param])
+
+
+@pytest.fixture(scope="module")
+def decoder(config):
+    """A model in float64: rounding does not decide which token is the likeliest."""
+    return random_model(config, torch.float64)
+
+
+@pytest.fixture(scope="module")
+def float_decoder(config):
+    return random_model(config, torch.float32)
+
+
+@st.composite
+def schedules(draw):
+    """Draw up to 7 requests, each with the steps before it comes and the tokens after which its client leaves."""
+    schedule = []
+    for _ in range(draw(st.integers(1, 7))):
+        tokens = draw(st.integers(1, 23))
+        prompt = draw(st.lists(st.integers(0, 52), min_size=1, max_size=24 - tokens))
+        leaves = draw(st.none() | st.integers(0, tokens))
+        schedule.append((draw(st.integers(0, 12)), {"prompt_ids": prompt, "max_tokens": tokens}, leaves))
+    return schedule
+
+
+def run(slots, schedule, **options):
+    """Return the tokens of each request of a schedule."""
+    coming = [(wait, GenerationRequest(**asked, **options), leaves) for wait, asked, leaves in schedule]
+    texts, wait = {}, 0
+    while coming or len(slots):
+        while coming and wait >= coming[0][0]:
+            _, request, leaves = coming.pop(0)
+            text = slots.add(request)
+            text.left = leaves == 0
+            texts[text], wait = ([], leaves), 0
+        wait += 1
+        for text, token in slots.step():
+            found, leaves = texts[text]
+            assert not text.left
+            found.append(token)
+            text.left = len(found) == leaves
+    return [found for found, _ in texts.values()]
+
+
+def ended(ids, asked, leaves, stops):
+    """Return the first ids, up to the end of the text."""
+    ids = ids[: asked["max_tokens"] if leaves is None else leaves]
+    ends = [i for i, token in enumerate(ids, 1) if token in stops]
+    return ids[: ends[0]] if ends else ids
+
+
+@settings(max_examples=8)
+@given(
+    schedule=schedules(),
+    rows=st.integers(1, 5),
+    prefill=st.sampled_from([1, 5, 16, 256]),
+    stops=st.lists(st.integers(0, 52), max_size=4),
+)
+def test_greedy_tokens_do_not_depend_on_company(decoder, schedule, rows, prefill, stops):
+    found = run(Slots(decoder, rows, prefill=prefill), schedule, temperature=0, stop_ids=stops)
+    ids, present = pad_left([asked["prompt_ids"] for _, asked, _ in schedule])
+    expected = generate(decoder, ids, 23, present=present, temperature=0).tolist()
+    for tokens, new, (_, *request) in zip(found, expected, schedule, strict=True):
+        assert [token.id for token in tokens] == ended(new, *request, stops)
+
+
+@settings(max_examples=3)
+@given(schedule=schedules(), rows=st.integers(1, 5))
+def test_log_probabilities_are_those_of_the_whole_text_but_for_rounding(float_decoder, schedule, rows):
+    """Products of other shapes add in another order. In float32, this changes log-probabilities by less than 1e-4."""
+    found = run(Slots(float_decoder, rows, prefill=16), schedule, temperature=1.0, top=53)
+    for tokens, (_, asked, _) in zip(found, schedule, strict=True):
+        if not tokens:
+            continue
+        text = torch.tensor([[*asked["prompt_ids"], *(token.id for token in tokens)]])
+        expected = float_decoder.logits(float_decoder.model(text))[0, -len(tokens) - 1 : -1].log_softmax(dim=-1)
+        for token, row in zip(tokens, expected, strict=True):
+            assert token.log_probability == pytest.approx(row[token.id].item(), abs=1e-4)
+            assert token.top_log_probabilities == pytest.approx(row[token.top_ids].tolist(), abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return random_model(ModelConfig(**SHAPE), torch.float64)
+
+
+@settings(max_examples=10)
+@given(schedule=schedules(), rows=st.integers(1, 5), seed=st.integers(0, 2**63 - 1))
+def test_samples_depend_on_their_own_seed_only(plain, schedule, rows, seed):
+    options = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.01}
+    found = run(Slots(plain, rows), schedule, seed=seed, **options)
+    for tokens, (_, asked, leaves) in zip(found, schedule, strict=True):
+        expected = generate(
+            plain,
+            torch.tensor(asked["prompt_ids"]),
+            asked["max_tokens"],
+            generator=torch.Generator().manual_seed(seed),
+            **options,
+        )
+        assert [token.id for token in tokens] == ended(expected.tolist(), asked, leaves, ())
