@@ -84,7 +84,9 @@ def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
             return _completion(*arguments[1:2])
         return _verb(verb, arguments[1:]) if verb in VERBS else _unknown(verb)
     except KeyboardInterrupt:
-        return _interrupted(verb)
+        status = _interrupted(verb)
+        # A server has nothing left to save, and the shutdown of Python takes half a second after PyTorch was imported.
+        return end_at_once(status) if verb == "serve" else status
     except (MemoryError, ImportError, RuntimeError, SystemError) as error:
         if not _is_about_memory(error) or os.environ.get("BYTELM_DEBUG"):
             raise

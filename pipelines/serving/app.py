@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from pipelines.serving.catalogue import catalogue_routes
 from pipelines.serving.completions import completion_routes
-from pipelines.serving.errors import RequestError, answer_request_error, answer_wrong_route
+from pipelines.serving.errors import RequestError, answer_failure, answer_request_error, answer_wrong_route
 from pipelines.serving.lifetime import Lifetime, Limits
 from pipelines.serving.models import Service
 from pipelines.serving.page_api import page_routes
@@ -35,6 +35,10 @@ def create_app(service: Service, access: Access, stopping: asyncio.Event, limits
         *completion_routes(service),
         *page_routes(service),
     ]
-    handlers = {RequestError: answer_request_error, HTTPException: answer_wrong_route}
+    handlers = {
+        RequestError: answer_request_error,
+        HTTPException: answer_wrong_route,
+        Exception: answer_failure,
+    }
     app = Starlette(routes=routes, exception_handlers=handlers)
     return Security(Lifetime(app, limits or Limits(), stopping), access)

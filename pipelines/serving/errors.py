@@ -7,6 +7,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from pipelines.cli.errors import one_sentence
+
 CHAT = "the models served here continue text and are not chat models: use POST /v1/completions"
 
 
@@ -44,6 +46,11 @@ def answer_request_error(request: Request, error: Exception) -> JSONResponse:
     """Return the response of a RequestError that an endpoint raised."""
     assert isinstance(error, RequestError)
     return JSONResponse(error_body(error.status, error.message, error.param, error.code), error.status)
+
+
+def answer_failure(request: Request, error: Exception) -> JSONResponse:
+    """Return the response of an error that no endpoint expects. `Lifetime` reports it."""
+    return error_response(500, f"the server failed: {one_sentence(error)}")
 
 
 def answer_wrong_route(request: Request, error: Exception) -> JSONResponse:

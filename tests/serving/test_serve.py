@@ -1,0 +1,91 @@
+"""The command: its server on a free port, its refusals, and its end."""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import contextmanager
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.conftest import BYTELM, without_waiting
+
+
+@contextmanager
+def served(*arguments):
+    """Start the command on a free port; return its process and the lines that it printed."""
+    words = [str(BYTELM), "serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        lines = [process.stdout.readline().rstrip() for _ in range(2)]
+        assert lines[1], process.communicate()
+        yield process, lines
+    finally:
+        process.kill()
+        process.wait()
+
+
+def post(address, path, body, **headers):
+    data = json.dumps(body).encode()
+    return urlopen(Request(address + path, data, {"Content-Type": "application/json", **headers}), timeout=60)
+
+
+def test_ctrl_c_ends_open_streams_and_the_server(trained_gpt):
+    with served(trained_gpt) as (process, (names, address)):
+        assert names == "serving gpt" and address.startswith("http://127.0.0.1:")
+        body = {"prompt": "import", "max_tokens": 20, "n": 1024, "stream": True}
+        stream = post(address, "v1/completions", body)
+        assert stream.readline().startswith(b'data: {"id":"cmpl-')
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        rest = stream.read().decode().strip()
+        _, errors = process.communicate(timeout=30)
+        seconds = time.monotonic() - begun
+    assert "shutting down" in json.loads(rest.split("\n\n")[-1].removeprefix("data: "))["error"]["message"]
+    assert process.returncode == 130
+    assert without_waiting(errors) == "bytelm serve: interrupted\n"
+    assert seconds < 5  # 0.3 s, but another process may have the processor
+
+
+def test_a_server_for_other_machines_prints_its_token_after_the_hash(trained_gpt):
+    with served(trained_gpt, "--allow-host", "box.lan") as (_, (_, address)):
+        page, token = address.split("#token=")
+        port = page.rsplit(":", 1)[1].rstrip("/")
+        assert page == f"http://box.lan:{port}/" and len(token) >= 40
+        request = {"prompt": "import", "max_tokens": 1}
+        here = f"http://127.0.0.1:{port}/"
+        with pytest.raises(OSError, match="401"):
+            post(here, "v1/completions", request)
+        headers = {"Host": f"box.lan:{port}", "Authorization": f"Bearer {token}"}
+        assert post(here, "v1/completions", request, **headers).status == 200
+
+
+def test_a_port_in_use_is_refused_in_one_sentence(trained_gpt, in_process):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = in_process("serve", trained_gpt, "--port", taken.getsockname()[1])
+    assert done.returncode == 1 and "choose another --port" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "RUN"),
+        (("RUN", "--port", "65536"), "from 0 to 65535"),
+        (("RUN", "--host", "no.such.name.invalid"), "--host no.such.name.invalid is not an address"),
+        (("RUN", "--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
+        (("RUN", "--port", "0", "--allow-host", "http://box"), "--allow-host 'http://box' is not a host name"),
+        (("nowhere",), "nowhere is not a run"),
+    ],
+)
+def test_mistakes_are_explained_in_one_line(trained_gpt, in_process, options, words):
+    done = in_process("serve", *(trained_gpt if each == "RUN" else each for each in options))
+    assert done.returncode in (1, 2) and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_two_runs_of_one_name_are_refused(trained_gpt, tmp_path, in_process):
+    shutil.copytree(trained_gpt, tmp_path / trained_gpt.name)
+    done = in_process("serve", trained_gpt, tmp_path / trained_gpt.name)
+    assert done.returncode == 1 and "are both named gpt: rename one of the folders" in done.stderr
