@@ -4,12 +4,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-slow fuzz bench bench-pretrain gpu lint constraints clean
+.PHONY: help setup demo test test-slow test-serve fuzz bench bench-pretrain gpu lint constraints clean
 
 help:
 	@echo "make demo        text to tokenizer, dataset, GPT, BERT and report in minutes (in bytelm-demo/)"
 	@echo "make test        the tests and the linter"
 	@echo "make test-slow   the tests that take minutes"
+	@echo "make test-serve  bytelm serve with lm-evaluation-harness and the openai package, in minutes"
 	@echo "make fuzz RUNS=N coverage-guided fuzzing of all file readers with N inputs (default 12,000: minutes)"
 	@echo "make bench       the tokenizer beside its peers, in most of an hour (results in benchmarks/results/)"
 	@echo "make bench-pretrain TEXT=FILE"
@@ -30,6 +31,11 @@ test: .venv/.ready-test lint
 test-slow: .venv/.ready-test
 	@echo "== slow tests"
 	$(BIN)/python -m pytest -m slow --durations=15
+
+# The clients have an environment of their own: they pin other versions and need no PyTorch.
+test-serve: .venv/.ready-test .venv-serve/.ready
+	@echo "== bytelm serve with its clients"
+	BYTELM_CLIENTS=.venv-serve/bin/python $(BIN)/python -m pytest tests/serving --durations=5
 
 RUNS ?= 12000
 fuzz: .venv/.ready-fuzz
@@ -83,6 +89,13 @@ lint: .venv/.ready-test
 	.venv-litgpt/bin/python -m pip --disable-pip-version-check install $$(grep ^torch== constraints.txt) litgpt
 	@touch $@
 
+.venv-serve/.ready: constraints.txt
+	@echo "== clients of bytelm serve in an environment of their own, .venv-serve/"
+	$(PYTHON) -m venv .venv-serve
+	.venv-serve/bin/python -m pip --disable-pip-version-check install 'lm_eval[api]==0.4.13' openai==3.54.0 \
+		$$(grep ^transformers== constraints.txt)
+	@touch $@
+
 # The newest versions that pass the tests become the pinned ones.
 constraints: .venv/.ready-test .venv/.ready-bench
 	@{ echo "# Versions that the tests pass with; made by make constraints."; \
@@ -90,4 +103,4 @@ constraints: .venv/.ready-test .venv/.ready-bench
 	@mv constraints.new constraints.txt
 
 clean:
-	rm -rf .venv .venv-litgpt build dist *.egg-info bytelm-demo
+	rm -rf .venv .venv-litgpt .venv-serve build dist *.egg-info bytelm-demo
