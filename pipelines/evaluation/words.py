@@ -35,10 +35,10 @@ def per_word(
         "line_ends": int(line_ends.sum()),
         **{key: perplexity(float(nats / count.sum())) if count.any() else None for key, count in counts.items()},
     }
-    intervals: dict[str, Any] = {}
+    if sampling is None:
+        return numbers, {}
+    intervals = {}
     for key, count in counts.items():
-        if sampling is None:
-            break
         per_token = count[scores.indices]
         per_token[0] += count[0]  # the first token is not scored
         drawn_nats, drawn_words = sampling.drawn(scores.nats, per_token).T
