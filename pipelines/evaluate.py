@@ -6,7 +6,9 @@ on pairs scores the targets given their sources, and also has `bleu_signature` a
 position (nats, with its standard error) and the reliability diagram. `intervals` has the 95 % interval [low, high] of
 each number in it, and says what the bootstrap drew (`pipelines.evaluation.confidence`). `difference` has the paired
 difference from the run of `--against`, with its interval and a sentence (`pipelines.evaluation.difference`).
-`breakdown` has the loss by groups of tokens and by document (`pipelines.evaluation.breakdown`).
+`breakdown` has the loss by groups of tokens and by document (`pipelines.evaluation.breakdown`). `memorisation` has the
+share of the text that is also in the training text, and the loss there and elsewhere
+(`pipelines.evaluation.memorisation`).
 """
 
 import json
@@ -43,6 +45,8 @@ def evaluate(
     length_penalty: float = 1.0,
     compressors: bool = False,
     breakdown: bool = False,
+    memorisation: bool = False,
+    memory: int = 2_000_000_000,
     checkpoint: str = "newest",
     device: Device = "auto",
     dtype: Dtype = "float32",
@@ -68,6 +72,9 @@ def evaluate(
         length_penalty: For pairs: beam search divides log-probabilities by the length to this power.
         compressors: Compress the same text with xz and zstd, which takes minutes for a large corpus.
         breakdown: Print the loss by position, class, length and training frequency of the token, and by document.
+        memorisation: Find the text that is also in the training text, and the loss there and elsewhere. Needs the extra
+            "entropy".
+        memory: Memory limit of --memorisation in bytes. A text that needs more is sampled.
         checkpoint: Checkpoint of the run: newest, best (lowest validation loss), or the number of a step.
         explain: Print the definition of each number.
         as_json: Print evaluation.json, one line per run, instead of a table.
@@ -99,6 +106,8 @@ def evaluate(
         beams=beams,
         length_penalty=length_penalty,
         compressors=compressors,
+        memorisation=memorisation,
+        memory=memory,
         checkpoint=checkpoint,
         device=device,
         dtype=dtype,
@@ -113,6 +122,8 @@ def evaluate(
         _show(plans, results, explain)
         if breakdown:
             _show_breakdowns(plans, results)
+        if memorisation:
+            _show_memorisation(plans, results, explain)
     return results[0] if isinstance(runs, Path) else results
 
 
@@ -166,6 +177,21 @@ def _show_breakdowns(plans: Sequence["Plan"], results: Sequence[dict[str, Any]])
                 answer(f"\n{plan.run.name}, {split}: bits by {key}")
                 heads, cells = table_of(rows)
                 table(("", *heads), cells)
+
+
+def _show_memorisation(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: bool) -> None:
+    """Print the table of the entry `memorisation` of each split."""
+    from pipelines.cli.display import answer, table
+    from pipelines.evaluation.memorisation import DEFINITION, HEADS, cells, described
+
+    for plan, result in zip(plans, results, strict=True):
+        for split in plan.splits:
+            found = result["splits"][split]["memorisation"]
+            answer(f"\n{plan.run.name}, {split}: matches with the training text of at least")
+            table(("", *HEADS), [cells(row) for row in found["curve"]])
+            answer(described(found))
+    if explain:
+        answer(DEFINITION)
 
 
 def main(arguments: list[str]) -> None:

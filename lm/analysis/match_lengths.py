@@ -38,20 +38,29 @@ class MatchRate:
     slope: float | None
 
 
-def previous_match_lengths(text: Array) -> Array:
-    """Return the length of the longest match of each position with text that begins earlier, (N,) int32.
+def suffix_array(text: Array) -> Array:
+    """Return the positions of a text in the order of the suffixes that begin there, (N,) int32.
 
-    text (N,) uint8. The time is linear in N, and the memory about 20 bytes a symbol. Needs `pydivsufsort`.
+    text (N,) of an unsigned dtype; a byte takes about 5 bytes of memory, and a wider symbol more. Needs `pydivsufsort`.
     """
     from pydivsufsort import divsufsort
 
     if len(text) > LARGEST:
         raise ValueError(f"a text of {len(text):,} symbols is too long for match lengths: give at most {LARGEST:,}")
-    lengths = np.zeros(len(text), dtype=np.int32)
-    if len(text) > 1:
-        suffixes = np.asarray(divsufsort(np.require(text, np.uint8, ["C", "W"])), dtype=np.int32)
-        before, after = np.empty_like(suffixes), np.empty_like(suffixes)
-        text_kernels.longest_previous_matches(text, suffixes, before, after, lengths)
+    if len(text) < 2:
+        return np.arange(len(text), dtype=np.int32)
+    return np.asarray(divsufsort(np.require(text, requirements=["C", "W"])), dtype=np.int32)
+
+
+def previous_match_lengths(text: Array) -> Array:
+    """Return the length of the longest match of each position with text that begins earlier, (N,) int32.
+
+    text (N,) uint8. The time is linear in N, and the memory about 20 bytes a symbol.
+    """
+    suffixes = suffix_array(text)
+    before, after = np.empty_like(suffixes), np.empty_like(suffixes)
+    lengths = np.zeros_like(suffixes)
+    text_kernels.longest_previous_matches(text, suffixes, before, after, lengths)
     return lengths
 
 

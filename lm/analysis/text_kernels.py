@@ -138,6 +138,35 @@ def longest_previous_matches(text, suffixes, before, after, lengths):
 
 
 @kernel
+def longest_matches(text, first, suffixes, before, after, lengths):
+    """Raise `lengths` to the longest match of each position from `first` on with text that begins before `first`.
+
+    text (N,); suffixes (N,) int32, its suffix array; before, after (N - first,) int32, working memory; lengths
+    (N - first,) int32. Of the positions before `first`, the nearest two in the suffix array match longest. As above,
+    each match is at most one shorter than the match of the position before.
+    """
+    size = len(text)
+    nearest = -1
+    for rank in range(size):
+        if suffixes[rank] < first:
+            nearest = suffixes[rank]
+        else:
+            before[suffixes[rank] - first] = nearest
+    nearest = -1
+    for rank in range(size - 1, -1, -1):
+        if suffixes[rank] < first:
+            nearest = suffixes[rank]
+        else:
+            after[suffixes[rank] - first] = nearest
+    smaller = 0
+    larger = 0
+    for i in range(size - first):
+        smaller = _extended(text, before[i], first + i, max(smaller - 1, 0))
+        larger = _extended(text, after[i], first + i, max(larger - 1, 0))
+        lengths[i] = max(lengths[i], smaller, larger)
+
+
+@kernel
 def _extended(text, j, i, length):
     """Return the length of the match of positions j < i, which is at least `length`; 0 if j is negative."""
     if j < 0:

@@ -50,7 +50,7 @@ def breakdown(
     loss is no code length) and `share`, the share of all bits.
     """
     lengths = np.asarray(tokenizer.token_byte_lengths)
-    group = _Groups(scores.nats, lengths[scores.targets], per_byte)
+    group = Groups(scores.nats, lengths[scores.targets], per_byte)
     powers = np.log2(scores.columns + 1).astype(np.int64)
     found = {
         "position": group.rows(powers, _ranges(2 ** np.arange(int(powers.max()) + 1))),
@@ -74,7 +74,7 @@ def breakdown(
     return found
 
 
-class _Groups:
+class Groups:
     """Sums of nats, tokens and bytes by group."""
 
     def __init__(self, nats: np.ndarray, sizes: np.ndarray, per_byte: bool) -> None:
@@ -212,7 +212,7 @@ def _ranges(starts: Sequence[int] | np.ndarray) -> list[str]:
     ]
 
 
-def _document_rows(group: _Groups, scores: TokenScores, text: StreamText) -> Rows:
+def _document_rows(group: Groups, scores: TokenScores, text: StreamText) -> Rows:
     """Return a row for each document, with its number from 0 in `place`."""
     documents = text.document[scores.indices]
     rows = group.rows(documents, [f"document {i + 1}" for i in range(text.documents)])

@@ -48,6 +48,20 @@ def training_data_of(run: Run) -> Dataset | None:
     return dataset_of(run, None) if run.facts["data"] and run.data.exists() else None
 
 
+def training_text_of(run: Run, dataset: Dataset | CorpusText) -> TokenDataset:
+    """Return the dataset whose training split a run has read, or `dataset` if that dataset does not exist any more.
+
+    Raises ValueError for a run on pairs, and for a corpus if the run has no dataset.
+    """
+    own = dataset.fingerprint == run.facts["dataset_fingerprint"]
+    found = dataset if own else training_data_of(run) or dataset
+    if isinstance(found, TokenDataset):
+        return found
+    if run.recipe.objective == "sequence-pairs":
+        raise ValueError(f"{run.folder} was trained on pairs, and --memorisation needs a text: leave it out")
+    raise ValueError(f"{run.folder} has no dataset to search for memorised text: name its dataset with --data")
+
+
 def window_of(run: Run) -> int:
     """Return the number of tokens of a stream in one input of a run's model."""
     positions = run.recipe.model.context_length

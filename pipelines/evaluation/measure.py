@@ -33,8 +33,10 @@ from pipelines.evaluation.inputs import (
     has_other_tokenizer,
     objective_of,
     training_data_of,
+    training_text_of,
     windows_of,
 )
+from pipelines.evaluation.memorisation import check_memorisation, memorisation
 from pipelines.evaluation.ngrams import Baselines
 from pipelines.evaluation.scoring import DIVERGENCES, PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
 from pipelines.evaluation.token_scores import TokenScores
@@ -64,6 +66,8 @@ class EvaluationOptions:
     beams: int = 4
     length_penalty: float = 1.0
     compressors: bool = False
+    memorisation: bool = False
+    memory: int = 2_000_000_000
     checkpoint: str = "newest"
     device: str = "auto"
     dtype: str = "float32"
@@ -82,6 +86,8 @@ class Plan:
     other: "Run | Plan | None"
     """The run to compare with: a run with the same tokenizer, or the plan of a run with another one"""
     options: EvaluationOptions
+    memorised: TokenDataset | None = None
+    """The dataset whose training split is searched for text of the splits"""
 
     @property
     def other_run(self) -> Run | None:
@@ -110,9 +116,13 @@ def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, aga
         other = Run(against)
         check_comparable(other, run)
         if has_other_tokenizer(other, run):
-            other = plan(against, replace(options, compressors=False))
+            other = plan(against, replace(options, compressors=False, memorisation=False))
             other = replace(other, training=None)
-    return Plan(run, dataset, training, windows, splits, other, options)
+    memorised = None
+    if options.memorisation:
+        check_memorisation(options.memory)
+        memorised = training_text_of(run, dataset)
+    return Plan(run, dataset, training, windows, splits, other, options, memorised)
 
 
 def _check_unit(run: Run, options: EvaluationOptions) -> None:
@@ -196,6 +206,8 @@ class SplitScorer:
         sampling = sampling_of(tokens, text, self._plan.windows.window)
         lengths = None if numbers["bits_per_byte"] is None else np.asarray(self._tokenizer.token_byte_lengths)
         numbers["breakdown"] = self._breakdown(stream, tokens, text, per_byte=lengths is not None)
+        if self._plan.memorised:
+            numbers["memorisation"] = self._memorisation(stream, tokens, text, per_byte=lengths is not None)
         numbers["intervals"] = intervals(tokens, sampling, lengths)
         if self._plan.options.unit == "word":
             assert isinstance(stream, TokenStream) and text, "only a decoder has a perplexity per word"
@@ -224,6 +236,16 @@ class SplitScorer:
             text=text,
             per_byte=per_byte,
         )
+
+    def _memorisation(
+        self, stream: Stream, tokens: TokenScores, text: StreamText | None, per_byte: bool
+    ) -> dict[str, Any]:
+        training, memory = self._plan.memorised, self._plan.options.memory
+        assert isinstance(stream, TokenStream) and text and training, "pairs have no training text"
+        with Bar("searching the training text", None, "tok") as bar:
+            return memorisation(
+                tokens, stream, text, self._tokenizer, training, per_byte=per_byte, memory=memory, progress=bar.update
+            )
 
     def scored(self, split: str, stream: Stream) -> tuple[dict[str, Any], TokenScores]:
         """Return the numbers that are sums over tokens, and the score of each token."""

@@ -135,7 +135,16 @@ NUMBERS = {
     "dtype": Number("dtype", "Number format of activations and matrix products."),
 }
 # Entries of a split that are not a single number.
-NOT_NUMBERS = ("curves", "compressors", "examples", "bleu_signature", "intervals", "difference", "breakdown")
+NOT_NUMBERS = (
+    "curves",
+    "compressors",
+    "examples",
+    "bleu_signature",
+    "intervals",
+    "difference",
+    "breakdown",
+    "memorisation",
+)
 COMPRESSED = Number(
     "compressor, bits per byte",
     'Compressed size of the same text. "Given the training text" is the growth of the compressed training text after '

@@ -1,0 +1,39 @@
+"""Find the text that is also in another text: the longest match of each position, exact, by a suffix array."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from lm.analysis import text_kernels
+from lm.analysis.match_lengths import suffix_array
+
+Array = np.ndarray[Any, Any]
+
+
+def longest_matches(text: Array, offsets: Array, others: Iterable[tuple[Array, Array]]) -> Array:
+    """Return the length of the longest string that begins at each position of a text and occurs in one of `others`.
+
+    text (N,) uint8. offsets (D + 1,) int64: where its documents start, and N. `others` are texts with such offsets. No
+    match spans two documents, neither of the text nor of the others. Returns (N,) int32.
+
+    Time and memory are those of the suffix array of the text joined to each of `others` in turn.
+    """
+    matches = np.zeros(len(text), np.int32)
+    absent = np.flatnonzero(np.bincount(text, minlength=256) == 0)
+    # A symbol that the text lacks ends every match: it separates the other documents.
+    separator = absent[0] if len(absent) else 256
+    symbols = np.uint8 if len(absent) else np.uint16
+    before, after = np.empty_like(matches), np.empty_like(matches)
+    for other, starts in others:
+        separated = np.insert(other.astype(symbols, copy=False), starts[1:], separator)
+        joined = np.concatenate([separated, text], dtype=symbols)
+        text_kernels.longest_matches(joined, len(separated), suffix_array(joined), before, after, matches)
+    return np.minimum(matches, np.repeat(offsets[1:], np.diff(offsets)) - np.arange(len(text))).astype(np.int32)
+
+
+def covered(matches: Array, length: int) -> Array:
+    """Return whether each byte is inside a match of at least `length` bytes: (N,) bool, from matches (N,)."""
+    ends = np.where(matches >= length, np.arange(len(matches)) + matches, 0)
+    inside: Array = np.maximum.accumulate(ends) > np.arange(len(matches))
+    return inside

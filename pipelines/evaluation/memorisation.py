@@ -1,0 +1,172 @@
+"""Memorisation: how much of a split is also in the training text, and the loss there and elsewhere.
+
+A match of L bytes begins at a byte if the L bytes from it on, all in its document, occur in a training document. A byte
+is inside such a match if any L bytes around it do. A token is inside if all its bytes are; special tokens have no bytes
+and are outside. A training dataset without separators is one document.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from lm.analysis.shared_text import covered, longest_matches
+from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.evaluation.breakdown import Groups
+from pipelines.evaluation.compressors import stream_text
+from pipelines.evaluation.documents import StreamText
+from pipelines.evaluation.token_scores import TokenScores
+from tokenizer import Tokenizer
+
+LENGTHS = (25, 50, 100, 200, 400)
+PIECE_BYTES = 1 << 26  # of the training text: enough for speed, and for a report of progress every few seconds
+# Bytes of memory per byte of text, while suffixes are sorted.
+TRAINING_MEMORY, HELD_OUT_MEMORY = 9, 40
+LEAST_MEMORY = 1_000_000
+SEED = 0
+
+Progress = Callable[[float, float], None]
+
+
+def check_memorisation(memory: int) -> None:
+    """Raise ValueError if the memory in bytes is too little, or the package for suffix arrays is missing."""
+    if memory < LEAST_MEMORY:
+        raise ValueError(f"--memory is {memory:,} bytes, but must be at least 1M")
+    if find_spec("pydivsufsort") is None:
+        raise ValueError("--memorisation needs the package pydivsufsort: pip install 'bytelm[entropy]'")
+
+
+def memorisation(
+    scores: TokenScores,
+    stream: TokenStream,
+    text: StreamText,
+    tokenizer: Tokenizer,
+    training: TokenDataset,
+    *,
+    per_byte: bool,
+    memory: int,
+    progress: Progress = lambda done, total: None,
+) -> dict[str, Any]:
+    """Return the entry `memorisation` of a split, whose tokens are `stream`.
+
+    The training text is searched in pieces that need about `memory` bytes, without missing a match. A split that needs
+    more than half of the memory is sampled: documents in random order, the last one cut.
+
+    `bytes` is the number of bytes searched, and `sampled` their share of the split. `curve` has a row for each of
+    LENGTHS: `begin` and `inside` are the shares of the bytes at which a match begins, and of those inside one. `loss`
+    has the rows `inside` and `outside`, as in a breakdown with `per_byte`, and None for a row without tokens. `loss` is
+    None for span corruption, whose tokens have no place in the text.
+    """
+    written = np.frombuffer(stream_text(stream, tokenizer), np.uint8)
+    chosen = _sample(text.document_starts, memory // 2 // HELD_OUT_MEMORY)
+    counts = _running(chosen)
+    room = (memory - HELD_OUT_MEMORY * int(counts[-1])) // TRAINING_MEMORY
+    pieces = _pieces(training, tokenizer, min(room, max(PIECE_BYTES, 4 * int(counts[-1]))), progress)
+    matches = np.zeros(len(written), np.int32)
+    # Longer matches depend on where the pieces are cut.
+    matches[chosen] = np.minimum(longest_matches(written[chosen], counts[text.document_starts], pieces), LENGTHS[-1])
+    return {
+        "training": str(training.folder.resolve()),
+        "bytes": int(counts[-1]),
+        "sampled": float(chosen.mean()) if len(chosen) else 1.0,
+        "curve": [
+            {
+                "length": length,
+                "begin": float(np.count_nonzero(matches >= length) / max(1, counts[-1])),
+                "inside": float(np.count_nonzero(inside) / max(1, counts[-1])),
+                "loss": _loss(scores, text, tokenizer, counts, inside, per_byte) if scores.indices[0] >= 0 else None,
+            }
+            for length in LENGTHS
+            for inside in [covered(matches, length)]
+        ],
+    }
+
+
+def _sample(offsets: np.ndarray, most: int) -> np.ndarray:
+    """Return which bytes of documents are in a sample of at most `most` bytes: (N,) bool."""
+    chosen = np.zeros(offsets[-1], bool)
+    for document in np.random.default_rng(SEED).permutation(len(offsets) - 1).tolist():
+        taken = min(most, int(offsets[document + 1] - offsets[document]))
+        chosen[offsets[document] : offsets[document] + taken] = True
+        most -= taken
+        if not most:
+            break
+    return chosen
+
+
+def _running(flags: np.ndarray) -> np.ndarray:
+    """Return the number of true values before each of `flags` (N,), and before the end: int64 (N + 1,)."""
+    return np.concatenate([[0], np.cumsum(flags)])
+
+
+def _pieces(
+    training: TokenDataset, tokenizer: Tokenizer, size: int, progress: Progress
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the text of the training split with the offsets of its documents, in pieces of about `size` bytes.
+
+    Each piece begins with the end of the piece before it, so that every string of LENGTHS[-1] bytes is in one piece.
+    """
+    stream, separator = training.split("train"), training.info["separator"]
+    lengths = np.asarray(tokenizer.token_byte_lengths, np.int64)
+    step = max(1, int(size / training.bytes_per_token("train")))
+    held, borders = np.empty(0, np.uint8), np.empty(0, np.int64)
+    for first in range(0, stream.tokens, step):
+        progress(first, stream.tokens)
+        ids = stream.read(first, step)
+        ends = len(held) + np.cumsum(lengths[ids])
+        if separator is not None:
+            borders = np.concatenate([borders, ends[ids == separator]])
+        added = np.frombuffer(tokenizer.decode_bytes(ids[lengths[ids] > 0]), np.uint8)
+        held = np.concatenate([held, added])
+        yield held, np.concatenate([[0], borders, [len(held)]])
+        cut = max(0, len(held) - LENGTHS[-1] + 1)
+        held, borders = held[cut:], borders[borders > cut] - cut
+    progress(stream.tokens, stream.tokens)
+
+
+def _loss(
+    scores: TokenScores,
+    text: StreamText,
+    tokenizer: Tokenizer,
+    searched: np.ndarray,
+    inside: np.ndarray,
+    per_byte: bool,
+) -> dict[str, Any]:
+    """Return the row of the tokens inside, and the row of those outside.
+
+    `searched` (N + 1,) is the number of bytes searched before each byte, and `inside` (N,) whether it is in a match.
+    """
+    sizes = np.asarray(tokenizer.token_byte_lengths, np.int64)[scores.targets]
+    starts = text.start[scores.indices]
+    ends = starts + sizes
+    known = searched[ends] - searched[starts] == sizes
+    known &= (sizes > 0) | (np.diff(searched, append=searched[-1] + 1)[starts] > 0)  # a separator: with its document
+    copied = _running(inside)
+    groups = ((sizes > 0) & (copied[ends] - copied[starts] == sizes)).astype(np.int64)
+    rows = Groups(scores.nats[known], sizes[known], per_byte).rows(groups[known], ("outside", "inside"))
+    return {"inside": None, "outside": None} | {row.pop("name"): row for row in rows}
+
+
+HEADS = ("begin", "inside", "bits/token inside", "outside", "bits/byte inside", "outside")
+DEFINITION = (
+    'A match of L bytes "begins" at a byte if the L bytes from it on, all in its document, are also in a training '
+    'document. A byte is "inside" if any L bytes around it are. The losses are those of the tokens inside and of all '
+    "other tokens."
+)
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a row of the curve: its length, and the values below HEADS."""
+    found = [((row["loss"] or {}).get(place) or {}).get(key) for key in UNITS for place in ("inside", "outside")]
+    losses = ("–" if value is None else f"{value:.3f}" for value in found)
+    return f"{row['length']} bytes", f"{row['begin']:.2%}", f"{row['inside']:.2%}", *losses
+
+
+UNITS = ("bits_per_token", "bits_per_byte")
+
+
+def described(found: dict[str, Any]) -> str:
+    """Return a sentence about the texts of the entry `memorisation`."""
+    share = "all" if found["sampled"] == 1 else f"a sample of {found['sampled']:.1%}, limited by --memory:"
+    return f"Matches of {share} {found['bytes']:,} bytes with the training text in {found['training']}."
