@@ -7,6 +7,7 @@ from typing import Any
 import jinja2
 
 from pipelines.cli.escapes import safe
+from pipelines.evaluation.memorisation import DEFINITION
 from pipelines.files import write_whole
 from pipelines.reporting.inside_plots import inside_plots
 from pipelines.reporting.plots import plots
@@ -17,6 +18,7 @@ from pipelines.reporting.tables import (
     definitions_of,
     differences,
     measured_tables,
+    memorisation_tables,
     number_tables,
     training_table,
     validation_losses,
@@ -52,6 +54,8 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
         "losses": validation_losses(subjects),
         "plots": plots(subjects),
         "breakdowns": breakdown_tables(subjects),
+        "memorisation": memorisation_tables(subjects),
+        "memorisation_definition": DEFINITION,
         "passages": [(each.name, each.passage) for each in subjects if each.passage],
         "samples": [(each.name, each.samples) for each in subjects if each.samples],
         "translations": [

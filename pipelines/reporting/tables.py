@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from lm.analysis.metrics import perplexity
 from pipelines.cli.display import duration
+from pipelines.evaluation import memorisation
 from pipelines.evaluation.breakdown import table_of
 from pipelines.evaluation.confidence import described
 from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, rows_of, with_interval
@@ -122,6 +123,18 @@ def breakdown_tables(subjects: Sequence[Subject]) -> list[tuple[str, list[Table]
             tables = [_breakdown_table(title, groupings[key]) for key, title in GROUPINGS.items() if key in groupings]
             if tables:
                 found.setdefault((each.name, evaluation.text), (f"{each.name}, {evaluation.split} split", tables))
+    return list(found.values())
+
+
+def memorisation_tables(subjects: Sequence[Subject]) -> list[tuple[Table, str]]:
+    """Return a table of matches with the training text, and a sentence about both texts, for each run and text."""
+    found: dict[tuple[str, Any], tuple[Table, str]] = {}
+    for each in subjects:
+        for evaluation in each.evaluations:
+            if entry := evaluation.numbers.get("memorisation"):
+                rows = [(length, values) for length, *values in map(memorisation.cells, entry["curve"])]
+                table = Table(f"{each.name}, {evaluation.split} split", list(memorisation.HEADS), rows)
+                found.setdefault((each.name, evaluation.text), (table, memorisation.described(entry)))
     return list(found.values())
 
 

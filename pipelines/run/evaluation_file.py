@@ -105,6 +105,7 @@ def _are_numbers(numbers: dict[str, Any]) -> bool:
         and _are_intervals(numbers.get("intervals"))
         and _is_difference(numbers.get("difference"))
         and _is_breakdown(numbers.get("breakdown", {}))
+        and _is_memorisation(numbers.get("memorisation"))
     )
 
 
@@ -135,13 +136,36 @@ def _is_breakdown(value: Any) -> bool:
     )
 
 
+def _is_memorisation(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, dict)
+        and isinstance(value.get("training"), str)
+        and isinstance(value.get("bytes"), int)
+        and _is_number(value.get("sampled"))
+        and isinstance(value.get("curve"), list)
+        and all(map(_is_match, value["curve"]))
+    )
+
+
+def _is_match(value: Any) -> bool:
+    """Whether `value` is a row of the curve of a memorisation."""
+    if not isinstance(value, dict) or not all(_is_number(value.get(key)) for key in ("length", "begin", "inside")):
+        return False
+    loss = value.get("loss")
+    return loss is None or (isinstance(loss, dict) and all(row is None or _is_group(row) for row in loss.values()))
+
+
 def _is_row(value: Any) -> bool:
+    """Whether `value` is a row of a breakdown."""
+    return _is_group(value) and isinstance(value.get("name"), str) and isinstance(value.get("text", ""), str)
+
+
+def _is_group(value: Any) -> bool:
+    """Whether `value` has the sizes and the loss of a group of tokens."""
     return (
         isinstance(value, dict)
-        and isinstance(value.get("name"), str)
         and all(_is_number(value.get(key)) for key in ("tokens", "bytes", "bits_per_token", "share"))
         and (value.get("bits_per_byte") is None or _is_number(value["bits_per_byte"]))
-        and isinstance(value.get("text", ""), str)
     )
 
 

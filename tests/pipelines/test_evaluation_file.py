@@ -89,6 +89,7 @@ def test_an_evaluation_of_another_shape_is_refused_as_damaged(run, contents):
         Run(run).evaluation()
 
 
+MATCHES = {"training": "data", "bytes": 9, "sampled": 1.0, "curve": []}
 ROW = {"name": "number", "tokens": 1, "bytes": 1, "bits_per_token": 1.0, "bits_per_byte": None, "share": 1.0}
 
 
@@ -103,6 +104,10 @@ ROW = {"name": "number", "tokens": 1, "bytes": 1, "bits_per_token": 1.0, "bits_p
         {"difference": "better"},
         {"difference": {"value": 0.5}},
         {"difference": {"sentence": "a is better", "divergence": None}},
+        {"memorisation": []},
+        {"memorisation": MATCHES | {"bytes": "9"}},
+        {"memorisation": MATCHES | {"curve": [{"length": 25, "begin": 0.1}]}},
+        {"memorisation": MATCHES | {"curve": [{"length": 25, "begin": 0.1, "inside": 0.2, "loss": {"inside": 5}}]}},
         {"breakdown": []},
         {"breakdown": {"class": 5}},
         {"breakdown": {"class": [ROW, 5]}},

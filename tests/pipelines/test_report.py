@@ -261,13 +261,23 @@ def test_breakdowns_are_folded_tables_whose_bars_are_the_shares(whole_page):
     assert folded.count("<details open>") == 2 and folded.count("<details>") == 8
 
 
+def test_the_text_that_is_also_in_the_training_text_has_a_table(tmp_path, gpt):
+    found = evaluate(gpt, memorisation=True)["splits"]["validation"]["memorisation"]
+    page = plain([gpt], tmp_path / "page.html")
+    (rows,) = page.rows("memorisation")
+    assert list(rows)[1:] == [f"{row['length']} bytes" for row in found["curve"]]
+    assert rows["25 bytes"][:2] == [f"{found['curve'][0]['begin']:.2%}", f"{found['curve'][0]['inside']:.2%}"]
+    assert f"Matches of all {found['bytes']:,} bytes" in page.sections["memorisation"]
+
+
 def test_a_run_evaluated_by_an_earlier_version_has_no_intervals_and_breakdowns(tmp_path, gpt):
     contents = evaluate(gpt)
     for key in ("intervals", "breakdown", "temperature", "temperature_gain_bits", "temperature_tokens"):
         del contents["splits"]["validation"][key]
     (gpt / "evaluation.json").write_text(json.dumps(contents))
     page = plain([gpt], tmp_path / "page.html")
-    assert "breakdown" not in page.sections and "In brackets" not in page.sections["results"]
+    assert not {"breakdown", "memorisation"} & page.sections.keys()
+    assert "In brackets" not in page.sections["results"]
     assert "95 % interval" not in page.sections["plots"]
 
 
