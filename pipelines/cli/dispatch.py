@@ -35,6 +35,15 @@ VERBS = {
 # Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other
 # processes share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
 COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "score", "entropy", "report", "serve")
+# What libraries say when they get no memory; the last one is oneDNN's.
+OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "failed to map segment",
+    "can't start new thread",
+    "could not create a primitive",
+)
 
 
 def usage() -> str:
@@ -156,10 +165,9 @@ def _is_about_memory(error: BaseException | None) -> bool:
     """Return whether `error`, or an error that led to it, says that memory ran out."""
     if error is None:
         return False
-    words = ("out of memory", "can't allocate memory", "bad_alloc", "failed to map segment", "can't start new thread")
     return (
         isinstance(error, MemoryError)
-        or any(each in str(error) for each in words)
+        or any(each in str(error) for each in OUT_OF_MEMORY)
         or _is_about_memory(error.__cause__ or error.__context__)
     )
 

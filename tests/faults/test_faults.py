@@ -21,7 +21,7 @@ from tests.conftest import BYTELM
 LEVELS = 10
 STRACE = shutil.which("strace")
 LIBC_OUT_OF_MEMORY = "cannot allocate memory for thread-local data: ABORT"
-CPP_OUT_OF_MEMORY = "terminate called after throwing an instance of 'St9bad_alloc'"
+CPP_OUT_OF_MEMORY = "terminate called after throwing an instance of "  # std::bad_alloc, or its mangled name
 MODEL = (
     "--model.layers", "1", "--model.width", "32", "--model.heads", "2", "--model.context-length", "32",
     "--train.tokens", "5120", "--train.batch-tokens", "256", "--train.validation-tokens", "640",
