@@ -8,6 +8,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 LEAVING_S = 1  # how long connections may take to close after their answers were cut short
+KEEP_ALIVE_S = 75  # a client that asks again on a connection that is being closed gets an error
 BACKLOG = 2048  # connections that wait to be accepted
 
 
@@ -41,6 +42,7 @@ def serve_until_interrupted(app: ASGIApp, bound: socket.socket, stopping: asynci
         ws="none",
         proxy_headers=False,
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LEAVING_S,
     )
     _Server(config, stopping).run(sockets=[bound])

@@ -4,9 +4,11 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -50,6 +52,9 @@ def test_every_command_and_script_works_in_order(newcomer):
         if words[1] == "pretrain":
             words[words.index("--train.tokens") + 1] = "5k"
             words += ["--model.layers", "1", "--model.width", "64", "--model.heads", "2"]
+        if words[1] == "serve":
+            serve(words[2:], newcomer)
+            continue
         words[0] = str(Path(sys.executable).with_name("bytelm"))
         done = subprocess.run(words, timeout=300, **options)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -57,6 +62,21 @@ def test_every_command_and_script_works_in_order(newcomer):
         done = subprocess.run([sys.executable, "-c", script], **options)
         assert done.returncode == 0, f"{script}\n{done.stderr}"
     assert (newcomer / "my" / "report.html").exists()
+
+
+def serve(arguments, folder):
+    """Start the server on a free port, open its address, and end it as Ctrl-C does."""
+    words = [str(Path(sys.executable).with_name("bytelm")), "serve", *arguments, "--port", "0"]
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            address = [process.stdout.readline() for _ in range(2)][1].strip()
+            assert address, process.communicate()
+            assert urlopen(address, timeout=60).status == 200
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, errors
 
 
 def test_a_first_run_on_your_own_text_takes_five_lines():
