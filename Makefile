@@ -4,13 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-slow test-serve fuzz bench bench-pretrain gpu lint constraints clean
+.PHONY: help setup demo test test-slow test-serve test-page fuzz bench bench-pretrain gpu lint constraints clean
 
 help:
 	@echo "make demo        text to tokenizer, dataset, GPT, BERT and report in minutes (in bytelm-demo/)"
 	@echo "make test        the tests and the linter"
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make test-serve  bytelm serve with lm-evaluation-harness and the openai package, in minutes"
+	@echo "make test-page   the page of bytelm serve in an installed Chromium, in minutes"
 	@echo "make fuzz RUNS=N coverage-guided fuzzing of all file readers with N inputs (default 12,000: minutes)"
 	@echo "make bench       the tokenizer beside its peers, in most of an hour (results in benchmarks/results/)"
 	@echo "make bench-pretrain TEXT=FILE"
@@ -36,6 +37,10 @@ test-slow: .venv/.ready-test
 test-serve: .venv/.ready-test .venv-serve/.ready
 	@echo "== bytelm serve with its clients"
 	BYTELM_CLIENTS=.venv-serve/bin/python $(BIN)/python -m pytest tests/serving --durations=5
+
+test-page: .venv/.ready-page
+	@echo "== the page of bytelm serve"
+	$(BIN)/python -m pytest tests/serving/test_page.py -rs --durations=5
 
 RUNS ?= 12000
 fuzz: .venv/.ready-fuzz
@@ -72,6 +77,11 @@ lint: .venv/.ready-test
 	$(PIP) install --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
+.venv/.ready-page: .venv/.ready-test
+	@echo "== the driver of the browser"
+	$(PIP) install --constraint constraints.txt --editable '.[test,test-page]'
+	@touch $@
+
 .venv/.ready-fuzz: .venv/.ready
 	@echo "== the fuzzer"
 	$(PIP) install --constraint constraints.txt --editable '.[fuzz]'
@@ -97,7 +107,7 @@ lint: .venv/.ready-test
 	@touch $@
 
 # The newest versions that pass the tests become the pinned ones.
-constraints: .venv/.ready-test .venv/.ready-bench
+constraints: .venv/.ready-page .venv/.ready-bench
 	@{ echo "# Versions that the tests pass with; made by make constraints."; \
 	   $(PIP) freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
 	@mv constraints.new constraints.txt

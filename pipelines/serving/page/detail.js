@@ -20,11 +20,11 @@ export function described(token) {
 
 // Return a heading: the token itself.
 export function heading(token) {
-  return make("h3", { className: "shown" }, make("span", { className: "piece" }, ...alone(token)));
+  return make("h3", { className: "shown", "aria-label": spoken(token) }, make("span", { className: "piece" }, ...alone(token)));
 }
 
-// Return the numbers of a token.
-export function facts(token) {
+// Return the numbers of a token; `brief` leaves out those that do not depend on the run.
+export function facts(token, brief = false) {
   const rows = [
     ["surprisal", token.bits === undefined ? "not scored" : bits(token.bits)],
     ["probability", token.bits === undefined ? "" : percent(2 ** -token.bits)],
@@ -33,7 +33,7 @@ export function facts(token) {
     ["id", String(token.id)],
     ["bytes", token.special ? "special token" : (token.hex.match(/../g) ?? []).join(" ")],
   ];
-  const shown = rows.filter(([, value]) => value);
+  const shown = rows.slice(0, brief ? 4 : rows.length).filter(([, value]) => value);
   return make("dl", { className: "facts" }, ...shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
 }
 
@@ -72,8 +72,8 @@ export function showIn(panel, hint, ...content) {
   panel.replaceChildren(close, ...content);
 }
 
-// Return a paragraph with the totals of a text.
-export function totals({ pseudo, tokens, bytes, bits: all, perplexity, bits_per_byte: perByte }) {
+// Return a paragraph with the totals of a text, after a name, if any.
+export function totals({ pseudo, tokens, bytes, bits: all, perplexity, bits_per_byte: perByte }, name) {
   const facts = [
     `${number(tokens)} token${tokens === 1 ? "" : "s"}`,
     `${number(bytes)} byte${bytes === 1 ? "" : "s"}`,
@@ -81,5 +81,6 @@ export function totals({ pseudo, tokens, bytes, bits: all, perplexity, bits_per_
     perplexity !== null && `${pseudo ? "pseudo-" : ""}perplexity ${number(perplexity)}`,
     `${number(all)} bits in all`,
   ];
-  return make("p", { className: "totals" }, ...facts.filter(Boolean).map((fact) => make("span", {}, fact)));
+  const title = name === undefined ? [] : [make("span", { className: "of" }, name)];
+  return make("p", { className: "totals" }, ...title, ...facts.filter(Boolean).map((fact) => make("span", {}, fact)));
 }

@@ -39,6 +39,7 @@ export class ReadView {
   // Show the options that apply to each other.
   arrange() {
     const attention = byId("show").value === "attention";
+    const surprisal = byId("show").value === "surprisal";
     for (const field of document.querySelectorAll(".of-attention")) field.hidden = !attention;
     byId("kind-field").hidden = !attention || Object.keys(this.model.layers).length < 2;
     const numbers = (count) => Array.from({ length: count }, (_, i) => [i, i + 1]);
@@ -46,7 +47,8 @@ export class ReadView {
     fillSelect(byId("head"), numbers(this.model.heads));
     byId("other-field").hidden = attention || !this.comparable;
     this.other = attention ? undefined : this.models.find((each) => each.name === byId("other").value);
-    byId("as-field").hidden = !this.other;
+    byId("as-field").hidden = !this.other || !surprisal;
+    this.difference = !byId("as-field").hidden && byId("as").value === "difference";
     this.update();
   }
 
@@ -100,7 +102,7 @@ export class ReadView {
 
   draw(answers) {
     const runs = [this.model, this.other].slice(0, answers.length);
-    if (answers.length === 2 && byId("as").value === "difference") {
+    if (this.difference) {
       this.drawDifference(runs, answers);
       return;
     }
@@ -135,8 +137,10 @@ export class ReadView {
       this.strips[i].mark(i === which ? [] : [place]);
       const own = tokens[place];
       if (!own) return [];
-      const name = all.length > 1 ? [make("p", { className: "of" }, names[i])] : [];
-      return [make("div", { className: "card" }, ...name, heading(own), facts(own), bars(own.top ?? [], { chosen: own.id }))];
+      const two = all.length > 1;
+      const name = two ? [make("p", { className: "of" }, names[i])] : [];
+      const candidates = (own.top ?? []).slice(0, two ? 5 : 10);
+      return [make("div", { className: "card" }, ...name, heading(own), facts(own, two), bars(candidates, { chosen: own.id }))];
     });
     showIn(byId("read-detail"), HINT, ...content);
   }
@@ -154,7 +158,7 @@ export class ReadView {
         "div",
         { className: "panel" },
         strip.element,
-        ...answers.map((answer, i) => make("div", { className: "of" }, names[i], totals(answer.totals))),
+        ...answers.map((answer, i) => totals(answer.totals, names[i])),
         ...(same ? [] : [make("p", { className: "note" }, "The tokenizers differ: the text is cut where both end a token.")]),
       ),
     );

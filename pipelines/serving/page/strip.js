@@ -2,7 +2,7 @@
 // calls `onChoose(index)`.
 
 import { make } from "./dom.js";
-import { grouped, nodes } from "./pieces.js";
+import { grouped, nodes, textOf } from "./pieces.js";
 
 let strips = 0;
 const WORD = /^ \S{0,30}$/u;
@@ -45,7 +45,8 @@ export class Strip {
       if (i < same) continue;
       const spans = group.parts.map((parts, offset) => this.span(tokens[group.from + offset], group.from + offset, parts));
       this.spans.push(...spans);
-      const node = spans.length > 1 ? make("span", { className: "shared" }, ...spans) : spans[0];
+      const title = spans.length > 1 && textOf(tokens.slice(group.from, group.to));
+      const node = title ? make("span", { className: "shared", title }, ...spans) : spans[0];
       this.drawn.push({ key: keys[i], node });
       this.element.append(node);
       if (WORD.test(group.parts[0][0]?.text)) {

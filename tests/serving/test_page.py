@@ -1,0 +1,585 @@
+"""The page in a browser: what it shows is what bytelm computes, for eyes, keyboards and screen readers.
+
+`make test-page` runs these tests with playwright and an installed Chromium.
+"""
+
+import asyncio
+import os
+import shutil
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bytelm
+from lm.decoding.generation import generate
+from lm.model import build_model
+from pipelines.run.text_generation import filled_masks
+from pipelines.scoring.display import LEVELS
+from pipelines.serving.app import create_app
+from pipelines.serving.engine import Engine
+from pipelines.serving.models import ServedModel, Service
+from pipelines.serving.security import access_to
+from pipelines.serving.server import bound_socket
+from tokenizer import Tokenizer
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: make test-page")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = os.environ.get("BYTELM_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+if CHROMIUM is None:
+    pytest.skip(f"the browser tests need one of {', '.join(NAMES)}", allow_module_level=True)
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+TEXT = "import os\n\ndef main(naïve):\n\treturn 0  # 漢 🙂 <|endoftext|>\n"
+HOSTILE = "<img src=x onerror=alert(1)>"
+WIDE, PHONE = {"width": 1280, "height": 850}, {"width": 390, "height": 844}
+STRIP = "#strips .strip"
+
+
+@pytest.fixture(scope="module")
+def runs(trained_gpt, trained_bert, trained_t5, text_folder):
+    """Return runs of all architectures, and one with another tokenizer, random weights and a hostile name."""
+    folders = {"gpt": trained_gpt, "bert": trained_bert, "t5": trained_t5}
+    loaded = {name: bytelm.load_run(folder, device="cpu") for name, folder in folders.items()}
+    run = loaded["gpt"]
+    texts = [path.read_text() for path in sorted(text_folder.iterdir())[:5]]
+    config = replace(run.config, model=replace(run.config.model, vocab_size=400))
+    tok = Tokenizer.train(texts, vocab_size=400)
+    loaded[HOSTILE] = replace(run, model=build_model(config.model, seed=1).eval(), config=config, tokenizer=tok)
+    return loaded
+
+
+@contextmanager
+def serving(runs, **options):
+    """Serve runs over HTTP in a thread; yield the page's address and the access."""
+    with Engine(runs) as engine, bound_socket("127.0.0.1", 0) as bound:
+        port = bound.getsockname()[1]
+        access = access_to("127.0.0.1", port, **options)
+        models = {name: ServedModel(name, run) for name, run in runs.items()}
+        app = create_app(Service(models, engine, created=0), access, asyncio.Event())
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}/", access
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def address(runs):
+    with serving(runs) as (address, _):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Return visit(address, **options), which opens the page. No page may log an error or violate the CSP."""
+    contexts, problems = [], []
+
+    def visit(address=address, ready=True, **options):
+        contexts.append(context := browser.new_context(**{"viewport": WIDE, **options}))
+        context.set_default_timeout(30_000)
+        page = context.new_page()
+        page.on("console", lambda message: is_problem(message) and problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
+        page.goto(address)
+        if ready:
+            page.wait_for_selector(f"{STRIP} .token")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+@pytest.fixture
+def page(visit):
+    return visit()
+
+
+def is_problem(message):
+    """Return whether a console message is an error. Of refused requests the page tells its user, in `#problem`."""
+    return message.type in ("error", "warning") and "status of 400" not in message.text
+
+
+def read(page, text, run="gpt"):
+    """Let the page score a text, and wait for it."""
+    page.select_option("#run", run)
+    page.fill("#text", text)
+    page.wait_for_function("([strip, text]) => document.querySelector(strip)?.textContent === text", arg=[STRIP, text])
+
+
+def tokens_of(page, strip=STRIP):
+    """Return the texts, class names and labels of the tokens in a strip."""
+    script = "spans => spans.map(span => [span.textContent, span.className.trim(), span.getAttribute('aria-label')])"
+    return page.locator(f"{strip} .token").evaluate_all(script)
+
+
+def bars_of(page, panel):
+    """Return (label, percentage) of each bar in a panel."""
+    script = "items => items.map(item => ['.piece', '.share'].map(each => item.querySelector(each).textContent))"
+    return page.locator(f"{panel} .bars li").evaluate_all(script)
+
+
+def facts_of(page, panel):
+    names, values = (page.locator(f"{panel} .facts {tag}").all_text_contents() for tag in ("dt", "dd"))
+    return dict(zip(names, values, strict=True))
+
+
+def level(bits):
+    return f"level-{sum(bits >= each for each in LEVELS)}"
+
+
+def choose(page, view):
+    page.locator(f"input[value={view}] + span").click()
+
+
+def test_a_text_is_coloured_by_the_levels_of_bytelm_score(page, runs):
+    text = "import os\n\ndef main(folder):\n    return 0\n"
+    read(page, text)
+    expected = bytelm.score_text(runs["gpt"], text)
+    got = tokens_of(page)
+    assert [each[0] for each in got] == [piece.decode() for piece in expected.pieces]
+    for (_, classes, label), bits, rank in zip(got, expected.surprisal_bits, expected.predictions.ranks, strict=True):
+        if min(abs(bits - each) for each in LEVELS) > 1e-3:
+            assert level(bits) in classes.split()
+        assert f"{bits:,.2f}".rstrip("0").rstrip(".") in label or f"{bits:.1f}" in label
+        assert f"rank {rank:,}" in label
+    legend = page.locator("#legend .token").all_text_contents()
+    assert legend == ["0–1", "1–2", "2–4", "4–8", "8–12", "12+"]
+    assert f"{expected.bits_per_byte:.3f}".rstrip("0") in page.locator(".totals").text_content()
+
+
+def test_levels_differ_by_their_bars_and_not_only_by_colour(page):
+    heights = page.locator("#legend .token").evaluate_all(
+        "spans => spans.map(span => Number(getComputedStyle(span).getPropertyValue('--height') || 0))"
+    )
+    assert heights == sorted(set(heights))
+
+
+def test_a_token_under_the_pointer_shows_its_numbers_and_ten_candidates(page, runs):
+    text = "import os\nimport sys\n"
+    read(page, text)
+    expected = bytelm.score_text(runs["gpt"], text, top=10)
+    made = expected.predictions
+    page.locator(f"{STRIP} .token").nth(3).hover()
+    facts = facts_of(page, "#read-detail")
+    assert facts["surprisal"] == f"{expected.surprisal_bits[3]:.2f}".rstrip("0").rstrip(".") + " bits"
+    assert facts["entropy"] == f"{expected.entropy_bits[3]:.2f}".rstrip("0").rstrip(".") + " bits"
+    assert facts["rank"] == f"{made.ranks[3]:,}"
+    assert facts["id"] == str(expected.ids[3])
+    shares = [float(share.removesuffix(" %")) for _, share in bars_of(page, "#read-detail")]
+    np.testing.assert_allclose(shares, 100 * np.exp(made.top_log_probabilities[3]), atol=0.06)
+
+
+def test_typing_key_by_key_ends_with_the_scores_of_the_text(page, runs):
+    read(page, "x")
+    text = "def f(x):\n    return x"
+    page.fill("#text", "")
+    page.locator("#text").press_sequentially(text, delay=15)
+    page.wait_for_function("([strip, text]) => document.querySelector(strip)?.textContent === text", arg=[STRIP, text])
+    expected = bytelm.score_text(runs["gpt"], text)
+    labels = [label for *_, label in tokens_of(page)]
+    for label, rank in zip(labels, expected.predictions.ranks, strict=True):
+        assert f"rank {rank:,}" in label
+
+
+def test_a_late_answer_to_an_older_text_is_dropped(page):
+    read(page, "start")
+    held = []
+    page.route("**/api/score", lambda route: held.append(route))
+    page.fill("#text", "older text")
+    page.wait_for_timeout(400)
+    page.fill("#text", "newer text")
+    page.wait_for_timeout(400)
+    assert len(held) == 2
+    held[1].continue_()
+    page.wait_for_function("strip => document.querySelector(strip)?.textContent === 'newer text'", arg=STRIP)
+    held[0].continue_()
+    page.wait_for_timeout(400)
+    assert page.locator(STRIP).text_content() == "newer text"
+
+
+def test_white_space_is_kept_and_marked(page):
+    read(page, "a  b\t\tc\n\n  d")
+    assert page.locator(f"{STRIP} .newline").count() == 2
+    assert page.locator(f"{STRIP} .tab").count() == 2
+    mark = "span => getComputedStyle(span, '::before').content"
+    assert page.locator(f"{STRIP} .space").first.evaluate(mark) == '"·"'
+    box = page.locator(STRIP).bounding_box()
+    assert box["height"] > 3 * 30  # three lines
+
+
+def test_markup_in_text_names_and_tokens_stays_text(visit, runs):
+    page = visit()
+    read(page, HOSTILE * 2, HOSTILE)
+    assert page.locator("img").count() == 0
+    assert page.locator("#run option:checked").text_content() == HOSTILE
+    page.select_option("#other", "gpt")
+    page.wait_for_selector("#strips h3")
+    assert page.locator("#strips h3").first.text_content() == HOSTILE
+    page.select_option("#as", "difference")
+    page.wait_for_selector(".first-1, .first-2, .second-1, .second-2")
+    page.locator(f"{STRIP} .token").nth(2).hover()
+    choose(page, "write")
+    page.fill("#prompt", HOSTILE)
+    page.fill("#max_tokens", "3")
+    page.click("#go")
+    page.wait_for_function("() => document.querySelector('#go').textContent === 'Write'")
+    assert HOSTILE in page.locator("#written").text_content()
+    assert page.locator("img").count() == 0
+
+
+def test_invisible_characters_are_shown_as_escapes(page):
+    page.fill("#text", "a\u202eb\u00adc\x01d")
+    page.wait_for_function("strip => document.querySelector(strip).textContent.endsWith('d')", arg=STRIP)
+    shown = page.locator(STRIP).text_content()
+    assert shown.isprintable()
+    assert "\\u{1}" in shown
+
+
+def test_the_keyboard_reaches_every_token(page):
+    text = "import os\nimport sys\nimport re\n"
+    read(page, text)
+    page.locator("#as, #other, #show").last.focus()
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.getAttribute('role')") == "option":
+            break
+    active = "document.activeElement.id.split('-').at(-1)"
+    assert page.evaluate(active) == "0"
+    count = page.locator(f"{STRIP} .token").count()
+    for key, place in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", count - 1), ("Home", 0)):
+        page.keyboard.press(key)
+        assert page.evaluate(active) == str(place)
+        shown = page.locator("#read-detail .facts dd").first.text_content()
+        assert shown in page.evaluate("document.activeElement.getAttribute('aria-label')")
+    page.keyboard.press("ArrowDown")
+    assert int(page.evaluate(active)) > 2
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate(active) == "0"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-selected')") == "true"
+    page.locator(f"{STRIP} .token").nth(4).hover()  # the chosen token is held
+    assert page.locator("#read-detail h3").text_content() == page.locator(f"{STRIP} .token").first.text_content()
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.getAttribute('aria-selected')") == "false"
+
+
+def test_editing_the_end_keeps_the_tokens_before_it(page):
+    read(page, "import os\nimport sys\n")
+    page.locator(f"{STRIP} .token").first.evaluate("span => { span.dataset.kept = 'yes' }")
+    read(page, "import os\nimport sys\nimport re\n")
+    assert page.locator(f"{STRIP} .token").first.get_attribute("data-kept") == "yes"
+
+
+@pytest.mark.parametrize("kind", ["rank", "entropy", "pieces"])
+def test_a_text_can_be_coloured_otherwise(kind, page, runs):
+    text = "import os\nimport sys\n"
+    read(page, text)
+    page.select_option("#show", kind)
+    expected = bytelm.score_text(runs["gpt"], text)
+    steps = {"rank": (2, 11, 101, 1001), "entropy": LEVELS}
+    values = {"rank": expected.predictions.ranks, "entropy": expected.entropy_bits}
+    if kind == "pieces":
+        names = ["odd" if i % 2 else "even" for i in range(len(expected.ids))]
+    else:
+        names = [f"level-{sum(value >= each for each in steps[kind])}" for value in values[kind]]
+    page.wait_for_function(
+        "([strip, name]) => document.querySelector(`${strip} .token`).className.includes(name)", arg=[STRIP, names[0]]
+    )
+    assert [classes.split()[1] for _, classes, _ in tokens_of(page)] == names
+
+
+def test_two_runs_stand_side_by_side(page, runs):
+    text = "import os\n"
+    read(page, text)
+    page.select_option("#other", HOSTILE)
+    page.wait_for_selector("#strips .panel >> nth=1")
+    strips = [page.locator(STRIP).nth(i).locator(".token").all_text_contents() for i in range(2)]
+    for got, name in zip(strips, ("gpt", HOSTILE), strict=True):
+        assert got == [piece.decode() for piece in bytelm.score_text(runs[name], text).pieces]
+    page.locator(STRIP).first.locator(".token").nth(1).hover()
+    assert page.locator("#read-detail .card").count() == 2
+    assert page.locator(STRIP).nth(1).locator(".marked").count() == 1
+
+
+def test_the_difference_of_two_tokenizers_is_exact_between_shared_ends_of_tokens(page, runs):
+    text = "import os\n\ndef main(folder):\n    return 0\n"
+    read(page, text)
+    page.select_option("#other", HOSTILE)
+    page.select_option("#as", "difference")
+    page.wait_for_selector(".panel .note")
+    scores = [bytelm.score_text(runs[name], text) for name in ("gpt", HOSTILE)]
+    ends = [np.cumsum(score.byte_lengths) for score in scores]
+    shared = np.intersect1d(*ends)
+    totals = [
+        np.cumsum(score.surprisal_bits)[np.searchsorted(end, shared)] for score, end in zip(scores, ends, strict=True)
+    ]
+    expected = np.diff(totals[1] - totals[0], prepend=0.0)
+    got = tokens_of(page)
+    assert [len(each[0].encode()) for each in got] == np.diff(shared, prepend=0).tolist()
+    for (_, classes, label), bits in zip(got, expected, strict=True):
+        better = "gpt" if bits > 0 else HOSTILE
+        assert f"{better} needs" in label or abs(bits) < 0.01
+        if abs(abs(bits) - 1) > 1e-2 and abs(abs(bits) - 3) > 1e-2:
+            strength = int(abs(bits) >= 1) + int(abs(bits) >= 3)
+            kind = f"{'first' if bits > 0 else 'second'}-{strength}" if strength else "level-0"
+            assert kind in classes.split()
+
+
+CUTS = st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=12)
+SPELLINGS = st.lists(st.sampled_from(["a", "ß", "漢", "🙂", "\ufeff", "\n", "e\u0301"]), max_size=8).map("".join)
+
+
+@settings(max_examples=40)
+@given(text=SPELLINGS, noise=CUTS, cuts=st.sets(st.integers(1, 20)))
+def test_bytes_of_tokens_are_text_or_hex(text, noise, cuts, shared_page):
+    data = text.encode()
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    pieces = [data[a:b] for a, b in pairwise(edges)] + noise
+    tokens = [{"hex": piece.hex()} for piece in pieces]
+    groups = shared_page.evaluate("async tokens => (await import('/page/pieces.js')).grouped(tokens)", tokens)
+    assert [group["from"] for group in groups] == [0, *(group["to"] for group in groups[:-1])]
+    assert groups[-1]["to"] == len(pieces)
+    for group in groups:
+        for piece, parts in zip(pieces[group["from"] : group["to"]], group["parts"], strict=True):
+            assert (
+                b"".join(part["text"].encode() if "text" in part else bytes.fromhex(part["hex"]) for part in parts)
+                == piece
+            )
+        whole = b"".join(pieces[group["from"] : group["to"]])
+        if group["to"] - group["from"] > 1:
+            decoded = whole.decode("utf-8", "surrogateescape")
+            assert any(ord(character) > 127 and not 0xDC80 <= ord(character) <= 0xDCFF for character in decoded)
+        else:
+            decoded = whole.decode("utf-8", "surrogateescape")
+            valid = "".join(c for c in decoded if not 0xDC80 <= ord(c) <= 0xDCFF)
+            assert "".join(part.get("text", "") for part in group["parts"][0]) == valid
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser, address):
+    page = browser.new_page()
+    page.goto(address)
+    yield page
+    page.close()
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_aligned_stretches_add_up(shared_page, data):
+    length = data.draw(st.integers(1, 12))
+
+    def tokenization():
+        edges = sorted({0, length, *data.draw(st.sets(st.integers(1, length)))})
+        tokens = [{"hex": "61" * (b - a), "bits": float(b - a)} for a, b in pairwise(edges)]
+        if data.draw(st.booleans()):
+            tokens.append({"hex": "3c", "special": True, "bits": 0.5})
+        return edges, tokens
+
+    (first_edges, first), (second_edges, second) = tokenization(), tokenization()
+    got = shared_page.evaluate("async each => (await import('/page/compare.js')).aligned(...each)", [first, second])
+    shared = sorted({*first_edges} & {*second_edges})
+    assert len(got) == len(shared) - 1
+    assert [token for stretch in got for token in stretch["first"]] == first
+    assert [token for stretch in got for token in stretch["second"]] == second
+    difference = sum(token["bits"] for token in second) - sum(token["bits"] for token in first)
+    assert sum(stretch["bits"] for stretch in got) == pytest.approx(difference)
+
+
+def test_characters_spread_over_tokens_have_one_outline(page):
+    page.fill("#text", "🙂")
+    page.wait_for_selector(".shared")
+    assert page.locator(".shared").count() == 1
+    assert page.locator(".shared .hex").all_text_contents() == ["f0", "9f", "99", "82"]
+    assert page.locator(".shared").get_attribute("title") == "🙂"
+
+
+def write(page, prompt, **options):
+    choose(page, "write")
+    page.fill("#prompt", prompt)
+    for name, value in options.items():
+        page.fill(f"#{name}", str(value))
+    page.click("#go")
+    page.wait_for_function("() => document.querySelector('#go').textContent === 'Write'")
+
+
+def test_the_page_writes_what_generate_writes_and_continues_from_a_candidate(page, runs):
+    run = runs["gpt"]
+    write(page, "import", temperature=0, max_tokens=6)
+    prompt = [*run.around.before, *run.tokenizer.encode("import")]
+
+    def expected(ids, tokens):
+        made = generate(run.model, torch.tensor(ids), tokens, temperature=0, stop_ids=run.around.stops)
+        return [run.tokenizer.token_bytes(i).decode() for i in made.tolist()]
+
+    texts = expected(prompt, 6)
+    assert [each[0] for each in tokens_of(page, "#written")] == texts
+    page.locator("#written .token").nth(1).click()
+    candidates = [text for text, _ in bars_of(page, "#write-detail")]
+    page.locator("#write-detail .bars button").nth(3).click()
+    page.wait_for_function("() => document.querySelectorAll('#written .token').length > 2")
+    page.wait_for_function("() => document.querySelector('#go').textContent === 'Write'")
+    got = [each[0] for each in tokens_of(page, "#written")]
+    assert got[:2] == [texts[0], candidates[3]]
+    ids = [*prompt, *(i for text in got[:2] for i in [ids_of(run, text)])]
+    assert got[2:] == expected(ids, 6)
+    page.click("#clear")
+    assert page.locator("#written .token").count() == 0
+
+
+def ids_of(run, text):
+    """Return the id of the token with this text."""
+    return next(i for i in range(run.tokenizer.vocab_size) if run.tokenizer.token_bytes(i) == text.encode())
+
+
+def test_one_token_at_a_time_shows_its_candidates(page):
+    choose(page, "write")
+    page.fill("#temperature", "0")
+    for count in (1, 2, 3):
+        page.click("#one")
+        page.wait_for_function("count => document.querySelectorAll('#written .token').length === count", arg=count)
+        page.wait_for_function("() => !document.querySelector('#one').disabled")
+        assert len(bars_of(page, "#write-detail")) == 10
+
+
+def test_an_encoder_guesses_the_masked_words(page, runs):
+    page.select_option("#run", "bert")
+    choose(page, "fill")
+    text = "import os\n"
+    page.fill("#fill-text", text)
+    page.wait_for_function("text => document.querySelector('#filled .strip').textContent === text", arg=text)
+    pieces = [piece.decode() for piece in bytelm.score_text(runs["bert"], text).pieces]
+    word = next(i for i, piece in enumerate(pieces) if piece.startswith(" "))
+    page.locator("#filled .token").nth(word).click()
+    page.wait_for_selector("#filled .masked")
+    masked = [i for i, (_, classes, _) in enumerate(tokens_of(page, "#filled")) if "masked" in classes]
+    assert masked == [i for i in range(word, len(pieces)) if "\n" not in pieces[i]]
+    prompt = "".join("<|mask|>" if i in masked else piece for i, piece in enumerate(pieces))
+    guesses = filled_masks(runs["bert"], prompt)[0]
+    page.wait_for_selector("#fill-detail .bars li")
+    shares = [float(share.removesuffix(" %")) for _, share in bars_of(page, "#fill-detail")]
+    np.testing.assert_allclose(shares[:5], 100 * np.array(guesses["probabilities"]), atol=0.06)
+    page.locator("#filled .token").nth(word).click()
+    page.wait_for_function("() => !document.querySelector('#filled .masked')")
+
+
+def test_an_encoder_decoder_scores_a_target_and_shows_its_attention(page, runs):
+    page.select_option("#run", "t5")
+    page.fill("#text", "import <|sentinel_0|>\n")
+    page.fill("#target", "<|sentinel_0|>os")
+    page.wait_for_function("strip => document.querySelector(strip)?.textContent.includes('os')", arg=STRIP)
+    expected = bytelm.score_text(runs["t5"], "import <|sentinel_0|>\n", target="<|sentinel_0|>os")
+    assert [each[0] for each in tokens_of(page)] == [piece.decode() for piece in expected.pieces]
+    page.select_option("#show", "attention")
+    page.select_option("#kind", "cross")
+    page.wait_for_selector("#strips .panel >> nth=1")
+    page.locator(STRIP).first.locator(".token").nth(1).hover()
+    shares = [float(share.removesuffix(" %")) for _, share in bars_of(page, "#read-detail")]
+    assert sum(shares) == pytest.approx(100, abs=2)
+
+
+def test_attention_of_a_token_is_listed_and_tinted(page):
+    read(page, "import os\nimport sys\n")
+    page.select_option("#show", "attention")
+    page.select_option("#head", "1")
+    page.wait_for_function("strip => document.querySelector(strip).textContent.startsWith('<|endoftext|>')", arg=STRIP)
+    page.locator(f"{STRIP} .token").nth(3).hover()
+    shares = [float(share.removesuffix(" %")) for _, share in bars_of(page, "#read-detail")]
+    assert sum(shares) == pytest.approx(100, abs=1)
+    weights = page.locator(f"{STRIP} .token").evaluate_all(
+        "spans => spans.map(s => Number(s.style.getPropertyValue('--weight')))"
+    )
+    assert max(weights) == 1.0
+    assert set(weights[4:]) == {0.0}  # a decoder does not attend to later tokens
+
+
+def test_the_token_in_the_address_goes_to_the_session_and_into_requests(visit, runs):
+    with serving({"gpt": runs["gpt"]}, names=["other.example"]) as (address, access):
+        page = visit(f"{address}#token={access.token}")
+        assert page.url == address
+        assert page.evaluate("sessionStorage.getItem('bytelm-token')") == access.token
+        page.reload()
+        page.wait_for_selector(f"{STRIP} .token")
+
+
+def test_without_the_token_the_page_says_where_to_find_it(browser, runs):
+    with serving({"gpt": runs["gpt"]}, names=["other.example"]) as (address, _):
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "whole address that bytelm serve printed" in page.locator("#problem").text_content()
+        page.close()
+
+
+def test_errors_of_the_server_are_shown(page):
+    choose(page, "write")
+    page.fill("#max_tokens", "99")
+    page.click("#go")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "max_tokens is 99" in page.locator("#problem").text_content().lower()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(size, scheme, visit):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="accessibility needs axe: make test-page")
+    page = visit(viewport=size, color_scheme=scheme)
+
+    def check(what):
+        page.mouse.move(0, 0)
+        found = axe.Axe().run(page).response["violations"]
+        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == [], what
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], what
+
+    check("the page at first")
+    page.fill("#text", TEXT)
+    page.wait_for_selector(".shared")
+    page.locator(f"{STRIP} .token").nth(3).click()
+    check("a text")
+    for kind in ("rank", "entropy", "pieces", "attention"):
+        page.select_option("#show", kind)
+        page.wait_for_timeout(400)
+        check(kind)
+    page.select_option("#show", "surprisal")
+    page.select_option("#other", HOSTILE)
+    page.wait_for_selector("#strips .panel >> nth=1")
+    page.locator(f"{STRIP} .token").nth(2).click()
+    check("two runs")
+    page.select_option("#as", "difference")
+    page.wait_for_selector(".panel .note")
+    page.locator(f"{STRIP} .token").nth(2).click()
+    check("difference")
+    write(page, "import", max_tokens=8)
+    page.locator("#written .token").nth(2).click()
+    check("writing")
+    page.select_option("#run", "bert")
+    check("an encoder")
+    choose(page, "fill")
+    page.fill("#fill-text", "import os\n")
+    page.locator("#filled .token").nth(1).click()
+    page.wait_for_selector("#filled .masked")
+    check("masks")
+    page.select_option("#run", "t5")
+    check("an encoder-decoder")
