@@ -8,7 +8,8 @@ each number in it, and says what the bootstrap drew (`pipelines.evaluation.confi
 difference from the run of `--against`, with its interval and a sentence (`pipelines.evaluation.difference`).
 `breakdown` has the loss by groups of tokens and by document (`pipelines.evaluation.breakdown`). `memorisation` has the
 share of the text that is also in the training text, and the loss there and elsewhere
-(`pipelines.evaluation.memorisation`).
+(`pipelines.evaluation.memorisation`). `entropy_calibration` has the entropy along the model's own texts
+(`pipelines.evaluation.entropy_calibration`).
 """
 
 import json
@@ -47,6 +48,7 @@ def evaluate(
     breakdown: bool = False,
     memorisation: bool = False,
     memory: int = 2_000_000_000,
+    entropy_calibration: int = 0,
     checkpoint: str = "newest",
     device: Device = "auto",
     dtype: Dtype = "float32",
@@ -75,6 +77,8 @@ def evaluate(
         memorisation: Find the text that is also in the training text, and the loss there and elsewhere. Needs the extra
             "entropy".
         memory: Memory limit of --memorisation in bytes. A text that needs more is sampled.
+        entropy_calibration: Number of texts that a decoder writes, to compare its entropy there with its loss on real
+            text; 0 leaves it out.
         checkpoint: Checkpoint of the run: newest, best (lowest validation loss), or the number of a step.
         explain: Print the definition of each number.
         as_json: Print evaluation.json, one line per run, instead of a table.
@@ -108,6 +112,7 @@ def evaluate(
         compressors=compressors,
         memorisation=memorisation,
         memory=memory,
+        entropy_calibration=entropy_calibration,
         checkpoint=checkpoint,
         device=device,
         dtype=dtype,
@@ -124,6 +129,8 @@ def evaluate(
             _show_breakdowns(plans, results)
         if memorisation:
             _show_memorisation(plans, results, explain)
+        if entropy_calibration:
+            _show_entropy_calibration(plans, results, explain)
     return results[0] if isinstance(runs, Path) else results
 
 
@@ -190,6 +197,23 @@ def _show_memorisation(plans: Sequence["Plan"], results: Sequence[dict[str, Any]
             answer(f"\n{plan.run.name}, {split}: matches with the training text of at least")
             table(("", *HEADS), [cells(row) for row in found["curve"]])
             answer(described(found))
+    if explain:
+        answer(DEFINITION)
+
+
+def _show_entropy_calibration(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: bool) -> None:
+    """Print the table of the entry `entropy_calibration` of each split, or why there is none."""
+    from pipelines.cli.display import answer, table
+    from pipelines.evaluation.entropy_calibration import DEFINITION, HEADS, cells
+
+    for plan, result in zip(plans, results, strict=True):
+        for split in plan.splits:
+            found = result["splits"][split]["entropy_calibration"]
+            answer(f"\n{plan.run.name}, {split}: bits per token by position, in {found['texts']:,} texts of the model")
+            if found["left_out"]:
+                answer(found["left_out"])
+            else:
+                table(("position", *HEADS), [cells(row) for row in found["positions"]])
     if explain:
         answer(DEFINITION)
 

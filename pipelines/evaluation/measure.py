@@ -26,6 +26,12 @@ from pipelines.evaluation.difference import (
     sentence,
 )
 from pipelines.evaluation.documents import StreamText, document_keys, text_of_stream
+from pipelines.evaluation.entropy_calibration import (
+    check_entropy_calibration,
+    entropy_calibration,
+    left_out,
+    reason_to_leave_out,
+)
 from pipelines.evaluation.inputs import (
     check_comparable,
     corpus_of,
@@ -68,6 +74,7 @@ class EvaluationOptions:
     compressors: bool = False
     memorisation: bool = False
     memory: int = 2_000_000_000
+    entropy_calibration: int = 0
     checkpoint: str = "newest"
     device: str = "auto"
     dtype: str = "float32"
@@ -116,8 +123,9 @@ def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, aga
         other = Run(against)
         check_comparable(other, run)
         if has_other_tokenizer(other, run):
-            other = plan(against, replace(options, compressors=False, memorisation=False))
+            other = plan(against, replace(options, compressors=False, memorisation=False, entropy_calibration=0))
             other = replace(other, training=None)
+    check_entropy_calibration(options.entropy_calibration)
     memorised = None
     if options.memorisation:
         check_memorisation(options.memory)
@@ -208,6 +216,8 @@ class SplitScorer:
         numbers["breakdown"] = self._breakdown(stream, tokens, text, per_byte=lengths is not None)
         if self._plan.memorised:
             numbers["memorisation"] = self._memorisation(stream, tokens, text, per_byte=lengths is not None)
+        if self._plan.options.entropy_calibration:
+            numbers["entropy_calibration"] = self._entropy_calibration(stream)
         numbers["intervals"] = intervals(tokens, sampling, lengths)
         if self._plan.options.unit == "word":
             assert isinstance(stream, TokenStream) and text, "only a decoder has a perplexity per word"
@@ -246,6 +256,14 @@ class SplitScorer:
             return memorisation(
                 tokens, stream, text, self._tokenizer, training, per_byte=per_byte, memory=memory, progress=bar.update
             )
+
+    def _entropy_calibration(self, stream: Stream) -> dict[str, Any]:
+        texts, window = self._plan.options.entropy_calibration, self._plan.windows.window
+        if why := reason_to_leave_out(self._model.config, stream, window):
+            return left_out(why)
+        assert isinstance(stream, TokenStream)
+        with Bar("writing texts", texts * window, "tok") as bar:
+            return entropy_calibration(self._model, stream, window, texts, progress=bar.update)
 
     def scored(self, split: str, stream: Stream) -> tuple[dict[str, Any], TokenScores]:
         """Return the numbers that are sums over tokens, and the score of each token."""

@@ -144,6 +144,7 @@ NOT_NUMBERS = (
     "difference",
     "breakdown",
     "memorisation",
+    "entropy_calibration",
 )
 COMPRESSED = Number(
     "compressor, bits per byte",
