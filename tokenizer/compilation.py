@@ -32,11 +32,17 @@ def _count() -> None:
     table.export()
 
 
-def _split_words() -> None:
+def _words() -> None:
+    from tokenizer.documents import single_block
+    from tokenizer.encoding.piece_tables import PieceTables
     from tokenizer.splitting.bert import NAMED_WORDS
-    from tokenizer.splitting.pretokenize import split
+    from tokenizer.splitting.pretokenize import pretokenized
+    from tokenizer.wordpiece import WordPieceVocabulary
 
-    split(b"a", NAMED_WORDS["bert-cased"])
+    words = NAMED_WORDS["bert-cased"]
+    block, _ = pretokenized(single_block(b"a"), words)
+    tables = PieceTables(WordPieceVocabulary(ids={"[UNK]": 0}, special_tokens={}, pattern=words))
+    tables.encode_long(block.data, 0, 1, np.empty(1, dtype=np.uint32), 0, lambda: None)
 
 
 def _merge() -> None:
@@ -77,7 +83,7 @@ def _encode() -> None:
 
 _RUN_PART = {
     "counting": _count,
-    "words": _split_words,
+    "words": _words,
     "merging": _merge,
     "spilling": _spill,
     "tables": _fill_tables,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The kernels that show whether a part of the kernels is compiled, as module and function.
 PARTS = {
     "counting": ("scan.scan", "counts.count", "counts.export"),
-    "words": ("words.split_words",),
+    "words": ("words.split_words", "pieces.insert_pieces", "pieces.cut_long_word"),
     "merging": ("merge_loop.merge",),
     "spilling": ("spill.gather", "spill.up_to"),
     "tables": ("tables.insert_tokens", "tables.insert_pairs", "tables.fill_byte_pairs", "merges.merge_tokens"),

@@ -1,4 +1,4 @@
-"""The public tokenizer API: byte-level BPE with exact training and exact ids."""
+"""The public tokenizer API: byte-level BPE and WordPiece with exact training and exact ids."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from operator import index
 
+from tokenizer.encoding.kinds import decoding
 from tokenizer.encoding.special_spellings import SpecialTokens
 from tokenizer.encoding.text_encoder import TextEncoder, offset_by
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.text import text_bytes
-from tokenizer.vocabulary import Vocabulary
 
 # Importing these takes longer than encoding a short text, which needs none of them.
 TYPE_CHECKING = False
@@ -24,17 +23,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from tokenizer.encoding.decoding import Decoder
+    from tokenizer.encoding.kinds import AnyVocabulary
     from tokenizer.encoding.special_spellings import SpecialSet
     from tokenizer.training.counting import PretokenCounts
 
     Text = str | bytes
 
-MANY_IDS = 50_000  # decode longer arrays with a kernel
-
 
 class Tokenizer:
-    """A byte-level BPE tokenizer: text to ids and back. Create one with `train`, `train_from_counts` or `load`.
+    """A byte-level BPE or WordPiece tokenizer: text to ids and back. Create one with `train` or `load`.
 
     The same vocabulary gives the same ids as in tiktoken, tokenizers and transformers. Training gives the same merges
     as tokenizers (byte_order="gpt2") and rustbpe ("raw"). The differences:
@@ -49,15 +46,20 @@ class Tokenizer:
     If a file asks for NFC, text is normalized before encoding, as in Hugging Face, and decodes to its normalized form.
     In bytes, only the valid UTF-8 is normalized.
 
+    WordPiece tokenizers give the ids and decode to the text of BERT in `tokenizers`: words in lower case, say, with
+    single spaces. So `is_lossless` is false, and tokens have no number of bytes. Each byte of invalid UTF-8 is read as
+    U+FFFD, which BERT's normalizer deletes.
+
     Threads may share a tokenizer. Plain Python encodes the first short texts; the kernels are loaded on demand.
     """
 
-    def __init__(self, vocabulary: Vocabulary):
+    def __init__(self, vocabulary: AnyVocabulary):
         self.vocabulary = vocabulary  # tokens, ids and merges, independent of file formats
         self._special = SpecialTokens(vocabulary.special_tokens, vocabulary.added_flags, vocabulary.normalizer)
         self._texts = TextEncoder(vocabulary)
+        self._decoding = decoding(vocabulary)
 
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Vocabulary]]:
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[AnyVocabulary]]:
         return Tokenizer, (self.vocabulary,)
 
     def __repr__(self) -> str:
@@ -150,10 +152,11 @@ class Tokenizer:
         - tokenizer.json, or a folder with one. It needs no arguments.
         - tiktoken ranks: `.tiktoken`, or another name such as Llama 3's tokenizer.model. They need `pattern`. Published
           files are recognised by content or name, such as cl100k_base: pattern and special tokens are then known.
+        - BERT's `vocab.txt`. It needs pattern="bert-uncased" or "bert-cased", or tokenizer_config.json beside it.
         - `vocab.bpe` with `encoder.json`, or `merges.txt` with `vocab.json`. `pattern` defaults to the one of the
           tokenizer_class in tokenizer_config.json, otherwise gpt2. Qwen 2's class also implies NFC.
 
-        special_tokens: spellings and ids, for the last two formats. With merges, they default to those in the other
+        special_tokens: spellings and ids, for the last three formats. With merges, they default to those in the other
         files that transformers writes. normalizer: "NFC" for a vocabulary on normalized text, such as Qwen's.
 
         In `encode`, added tokens that are not special follow the rule of special tokens; lstrip, rstrip, single_word
@@ -195,8 +198,18 @@ class Tokenizer:
         return dict(self.vocabulary.special_tokens)
 
     @property
+    def kind(self) -> str:
+        """The kind of vocabulary: "bpe" or "wordpiece"."""
+        return self.vocabulary.kind
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether ids decode to the normalized text exactly. WordPiece changes case, accents and white space."""
+        return self.vocabulary.is_lossless
+
+    @property
     def pattern(self) -> str:
-        """The name of the split pattern, or the regex of a custom one."""
+        """The name of the split pattern or of BERT's words, or the regex of a custom one."""
         return str(self.vocabulary.pattern)
 
     @property
@@ -211,33 +224,27 @@ class Tokenizer:
 
     @cached_property
     def merges(self) -> list[tuple[bytes, bytes]]:
-        """The merges in order, as pairs of bytes. For a vocabulary of ranks, merges that give the same ids."""
+        """The merges in order, as pairs of bytes. For a vocabulary of ranks, merges that give the same ids.
+
+        WordPiece has none.
+        """
         tokens = self.vocabulary.tokens
         return [(tokens[left], tokens[right]) for left, right, _ in self.vocabulary.merges.tolist()]
 
     @property
     def token_byte_lengths(self) -> npt.NDArray[np.int32]:
-        """The length of each token in bytes, int32 (vocab_size,), read-only; 0 for special tokens and unused ids."""
+        """The length of each token in bytes, int32 (vocab_size,), read-only; 0 for special tokens and unused ids.
+
+        Raises ValueError for WordPiece, whose tokens have no fixed number of bytes.
+        """
         return self.vocabulary.byte_lengths
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token; for a special token, its spelling. Raises ValueError for an unknown id."""
-        try:
-            token = index(token)
-        except TypeError:
-            raise ValueError(f"an id must be a whole number, not {token!r}") from None
-        found = self._by_id[token] if 0 <= token < self.vocab_size else None
-        if found is None:
-            raise ValueError(f"{token} is not an id of this tokenizer, which has {self.vocab_size} entries")
-        return found
+        """Return the bytes of a token. Raises ValueError for an unknown id.
 
-    @cached_property
-    def _by_id(self) -> list[bytes | None]:
-        """Return the bytes of each id, then `vocab_size` times None, so that small negative ids are unknown, too."""
-        by_id = self.vocabulary.tokens + [None] * self.vocab_size
-        for spelling, i in self.vocabulary.special_tokens.items():
-            by_id[i] = spelling.encode()
-        return by_id
+        A special token and a WordPiece token give their spelling, such as "##ing".
+        """
+        return self._decoding.token_bytes(token)
 
     # Text to ids
 
@@ -372,28 +379,7 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of the ids. Special tokens give their spelling. Raises ValueError for an unknown id."""
-        if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1 or not hasattr(ids, "__iter__"):
-            raise ValueError(f"ids must be a list of ids, not {repr(ids)[:80]}; put a single id in a list")
-        if hasattr(ids, "tolist"):  # an array of numpy or Arrow, which has a length
-            if len(ids) >= MANY_IDS and (decoded := self._decoder.decode(ids)) is not None:  # type: ignore[arg-type]
-                return decoded
-            ids = ids.tolist()
-        elif not isinstance(ids, list):
-            ids = list(ids)
-        try:
-            return b"".join(map(self._by_id.__getitem__, ids))  # type: ignore[arg-type] # None is a TypeError
-        except (IndexError, TypeError):
-            for i in ids:
-                if not hasattr(i, "__index__"):
-                    raise ValueError(f"ids must be whole numbers, not {i!r}") from None
-                self.token_bytes(i)
-            raise
-
-    @cached_property
-    def _decoder(self) -> Decoder:
-        from tokenizer.encoding.decoding import Decoder
-
-        return Decoder(self._by_id[: self.vocab_size])
+        return self._decoding.decode(ids)
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """Return the text of the ids. errors: how to handle invalid UTF-8, as in `bytes.decode`."""

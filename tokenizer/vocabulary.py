@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from tokenizer.byte_level import spell, unspell_all
+from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
 from tokenizer.splitting.patterns import Pattern
 
 TYPE_CHECKING = False
@@ -51,7 +52,7 @@ class PackedPairs:
 
 
 class Vocabulary:
-    """An immutable vocabulary.
+    """An immutable vocabulary of byte-level byte-pair encoding. `WordPieceVocabulary` is the other kind.
 
     ids: token -> id, without special tokens. Tokens are bytes or, if `spelled`, strings in ByteLevel's alphabet.
     pairs: the merges in order, as pairs of tokens of the same type; None for a vocabulary of ranks.
@@ -64,6 +65,9 @@ class Vocabulary:
     The caller has checked that ids are distinct integers, and that both parts and the merged token of every pair are
     tokens.
     """
+
+    kind = "bpe"
+    is_lossless = True
 
     def __init__(
         self,
@@ -198,34 +202,23 @@ class Vocabulary:
     @cached_property
     def fingerprint(self) -> str:
         """The hexadecimal SHA-256 of everything that decides ids. It does not depend on the file format."""
-        import hashlib
-
         import numpy as np
-
-        digest = hashlib.sha256()
-
-        def add(name: str, *parts: bytes) -> None:
-            digest.update(f"{name} {len(parts)}\n".encode())
-            for part in parts:
-                digest.update(len(part).to_bytes(8, "little"))
-                digest.update(part)
 
         # Gaps are left out. Special tokens follow below.
         held = [(i, token) for i, token in enumerate(self.tokens) if token is not None]
-        add("ids", np.array([i for i, _ in held], dtype="<i8").tobytes())
-        add("tokens", *(token for _, token in held))
-        add("merges", np.ascontiguousarray(self.merges, dtype="<i4").tobytes())
-        add("pattern", self.pattern.identity.encode())
-        by_id = sorted(self.special_tokens.items(), key=lambda item: item[1])
-        add("special tokens", *(f"{i} {spelling}".encode() for spelling, i in by_id))
-        add("semantics", self.semantics.encode())
-        if self.normalizer is not None:
-            add("normalizer", self.normalizer.encode())
         deciding = ("lstrip", "rstrip", "single_word", *(["normalized"] if self.normalizer else []))
-        flags = {i: [flag for flag in deciding if self.added_flags.get(token, {}).get(flag)] for token, i in by_id}
-        if any(flags.values()):
-            add("flags", *(f"{i} {' '.join(each)}".encode() for i, each in flags.items() if each))
-        return digest.hexdigest()
+        return digest_of(
+            [
+                ("ids", [np.array([i for i, _ in held], dtype="<i8").tobytes()]),
+                ("tokens", [token for _, token in held]),
+                ("merges", [np.ascontiguousarray(self.merges, dtype="<i4").tobytes()]),
+                ("pattern", [self.pattern.identity]),
+                special_token_part(self.special_tokens),
+                ("semantics", [self.semantics]),
+                *([("normalizer", [self.normalizer])] if self.normalizer is not None else []),
+                *flag_parts(self.special_tokens, self.added_flags, deciding),
+            ]
+        )
 
 
 def trained_vocabulary(

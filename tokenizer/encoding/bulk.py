@@ -16,9 +16,11 @@ from tokenizer.kernels import long as long_kernel
 from tokenizer.kernels import merges as apply_kernel
 from tokenizer.kernels import tables as kernel
 from tokenizer.kernels.caches import LARGE_ROW, SMALL_ROW, Caches
+from tokenizer.kernels.pieces import Pieces
 from tokenizer.kernels.tools import aligned
+from tokenizer.splitting.bert import BertWords
 from tokenizer.splitting.patterns import resolve_pattern
-from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretokenized
+from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, Splitter, automaton_arrays, pretokenized
 from tokenizer.vocabulary import BY_MERGES, Vocabulary
 from tokenizer.workers import share_out
 
@@ -26,19 +28,44 @@ SMALL_CACHE = 1 << 19  # rows of 32 bytes
 LARGE_CACHE = 1 << 16  # rows of 128 bytes
 SMALL_TEXT = 1 << 16  # up to this many bytes, `out` starts with room for one id per byte
 PART_IDS = 1 << 20  # ids of a part
+PIECE = 1 << 20  # bytes that a thread encodes at once
+REWRITTEN_PIECE = 1 << 18  # the same, if the rewritten text must stay in the L2 cache
 BYTE = np.dtype(np.uint8)
 CHUNKS_PER_CALL = 8  # of CHUNK pretokens: milliseconds, between which Ctrl-C is handled
 
 
-class EncodingTables:
-    """Read-only tables of a vocabulary that all threads share."""
+class KernelTables:
+    """Read-only tables of a vocabulary that all threads share. Those of another kind of vocabulary stay empty."""
+
+    def __init__(self, pattern: Splitter):
+        self.pattern = pattern
+        self.automaton = automaton_arrays(pattern.automaton) if pattern.automaton is not None else None
+        none, nothing = np.zeros(1, dtype=np.int64), np.frombuffer(b"", dtype=np.uint8)
+        self.tokens = kernel.Tokens(aligned(4 * table_rows(0), 0), np.zeros(table_rows(0), np.uint64), nothing, none)
+        pairs = aligned(2 * table_rows(0), int(kernel.NOTHING))
+        of_bytes = np.full(65536, kernel.NOTHING, dtype=np.uint64)
+        self.merges = kernel.Merges(np.arange(256, dtype=np.int32), pairs, of_bytes, np.zeros(0, dtype=np.bool_))
+        self.pieces = Pieces(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64))
+
+    def encode_long(
+        self, data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, check: Callable[[], None]
+    ) -> int:
+        """Write the ids of a pretoken that is too long for the kernel to out[at:]. Return the end of the ids."""
+        raise NotImplementedError
+
+    def long_parts(self, data: np.ndarray, start: int, end: int, check: Callable[[], None]) -> Iterator[np.ndarray]:
+        """Yield the ids of a pretoken that is too long for the kernel in parts."""
+        raise NotImplementedError
+
+
+class EncodingTables(KernelTables):
+    """The tables of byte-pair encoding."""
 
     def __init__(self, vocabulary: Vocabulary):
+        super().__init__(vocabulary.pattern)
         missing = [bytes([byte]) for byte in vocabulary.missing_bytes]
         self.token_bytes = [token or b"" for token in vocabulary.tokens] + missing
         self.byte_lengths = np.append(vocabulary.byte_lengths, np.ones(len(missing), dtype=np.int32))
-        self.pattern = vocabulary.pattern
-        self.automaton = automaton_arrays(self.pattern.automaton) if self.pattern.automaton is not None else None
         byte_ids = vocabulary.byte_ids
         listed = vocabulary.merges
         ranks, made_by = np.arange(len(listed)), np.ascontiguousarray(listed[:, 2])
@@ -69,24 +96,19 @@ class EncodingTables:
             return token_table(self.token_bytes)
         return token_table([token if keep else b"" for token, keep in zip(self.token_bytes, wanted, strict=True)])
 
-    @classmethod
-    def without_entries(cls) -> EncodingTables:
-        """Return empty tables, built without running a kernel."""
-        tables = cls.__new__(cls)
-        tables.pattern = resolve_pattern("gpt2")
-        tables.automaton = automaton_arrays(tables.pattern.automaton)
-        none, nothing = np.zeros(1, dtype=np.int64), np.frombuffer(b"", dtype=np.uint8)
-        tables.tokens = kernel.Tokens(aligned(4 * table_rows(0), 0), np.zeros(table_rows(0), np.uint64), nothing, none)
-        pairs = aligned(2 * table_rows(0), int(kernel.NOTHING))
-        of_bytes = np.full(65536, kernel.NOTHING, dtype=np.uint64)
-        tables.merges = kernel.Merges(np.arange(256, dtype=np.int32), pairs, of_bytes, np.zeros(65536, dtype=np.bool_))
-        return tables
+    def encode_long(
+        self, data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, check: Callable[[], None]
+    ) -> int:
+        return encode_long(data, start, end, self, out, at, check)
+
+    def long_parts(self, data: np.ndarray, start: int, end: int, check: Callable[[], None]) -> Iterator[np.ndarray]:
+        return long_parts(data, start, end, self, check)
 
 
 class Encoder:
     """One thread's encoder: bounded caches of recent pretokens, and scratch memory."""
 
-    def __init__(self, tables: EncodingTables):
+    def __init__(self, tables: KernelTables):
         self.tables = tables
         self.caches = Caches(aligned(SMALL_CACHE * SMALL_ROW, 0), aligned(LARGE_CACHE * LARGE_ROW, 0))
         for cache in self.caches:
@@ -94,7 +116,7 @@ class Encoder:
         self.batch = np.zeros(1, dtype=encode_kernel.BATCH_RECORD)
         self.ends = np.empty(CHUNK, dtype=np.int64)
         automaton = NO_AUTOMATON if tables.automaton is None else tables.automaton
-        self._tables = (*automaton, *tables.merges, *tables.tokens, *self.caches)
+        self._tables = (*automaton, *tables.merges, *tables.tokens, *tables.pieces, *self.caches)
         # Arguments for a short text, which takes less time to encode than they take to create.
         self._offsets = np.zeros(2, dtype=np.int64)
         self._id_offsets = np.zeros(2, dtype=np.int64)
@@ -148,7 +170,7 @@ class Encoder:
                 elif outcome == encode_kernel.LONG:
                     first = state[encode_kernel.FIRST]
                     start, end = int(state[encode_kernel.START]), int(ends[first])
-                    yield from long_parts(block.data, start, end, self.tables, lambda: None)
+                    yield from self.tables.long_parts(block.data, start, end, lambda: None)
                     state[encode_kernel.START], state[encode_kernel.FIRST] = end, first + 1
 
     def encode_to_list(self, text: bytes) -> list[int]:
@@ -186,7 +208,7 @@ class Encoder:
                 first = state[encode_kernel.FIRST]
                 end = ends[first]
                 start, at = int(state[encode_kernel.START]), int(state[encode_kernel.OUT])
-                state[encode_kernel.OUT] = encode_long(block.data, start, int(end), self.tables, out, at, check)
+                state[encode_kernel.OUT] = self.tables.encode_long(block.data, start, int(end), out, at, check)
                 state[encode_kernel.START] = end
                 state[encode_kernel.FIRST] = first + 1
                 documents = len(block.offsets) - 1
@@ -197,23 +219,23 @@ class Encoder:
 
 def compile_encoding() -> None:
     """Compile the encoding kernel by encoding an empty text with empty tables."""
-    Encoder(EncodingTables.without_entries()).encode(single_block(b""))
+    Encoder(KernelTables(resolve_pattern("gpt2"))).encode(single_block(b""))
 
 
 class EncoderPool:
     """Encoders lent to one thread at a time; their caches stay warm in between."""
 
-    def __init__(self, vocabulary: Vocabulary):
-        self._vocabulary = vocabulary
+    def __init__(self, make_tables: Callable[[], KernelTables]):
+        self._make_tables = make_tables
         self._idle: list[Encoder] = []
 
     @cached_property
-    def tables(self) -> EncodingTables:
+    def tables(self) -> KernelTables:
         if not first_use.compiled(encode_kernel.encode):
             first_use.begin("tables")
             compile_encoding()
             first_use.wait("tables")
-        return EncodingTables(self._vocabulary)
+        return self._make_tables()
 
     def take(self) -> Encoder:
         try:
@@ -250,14 +272,15 @@ class EncoderPool:
     def encode(self, block: Block, threads: int) -> tuple[np.ndarray, np.ndarray]:
         """As `Encoder.encode`, on several threads; the ids do not depend on their number."""
         block = Block(as_readonly(block.data), block.offsets)
-        target = 1 << 20
-        if threads == 1 or block.size <= target:
+        rewrites = isinstance(self.tables.pattern, BertWords)
+        target = REWRITTEN_PIECE if rewrites else PIECE
+        if block.size <= target or (threads == 1 and not rewrites):
             encoder = self.take()
             try:
                 return encoder.encode(block)
             finally:
                 self.give_back(encoder)
-        divide = cut_within if self.tables.pattern.automaton is not None else cut
+        divide = cut_within if self.tables.pattern.splits_at_spaces else cut
         pieces = list(divide(block, target))
         encoders = [self.take() for _ in range(min(threads, len(pieces)))]
         results: dict[int, tuple[np.ndarray, np.ndarray]] = {}

@@ -2,23 +2,22 @@
 
 import numpy as np
 
-from tokenizer.splitting.chains import Chain
-from tokenizer.splitting.patterns import Pattern
+from tokenizer.splitting.pretokenize import Splitter
 
 # The search goes back this far from the wanted place; if it finds no cut, the piece becomes longer.
 SEARCHED_BYTES = 1 << 16
 
 
-def safe_cuts(text: memoryview | bytes, pattern: Pattern | Chain, piece_bytes: int) -> list[int]:
+def safe_cuts(text: memoryview | bytes, pattern: Splitter, piece_bytes: int) -> list[int]:
     """Return ascending byte offsets that cut `text` (UTF-8) into pieces of about `piece_bytes`.
 
     A cut is between an ASCII letter and a space followed by an ASCII letter. Every named pattern starts a pretoken
-    there, whatever precedes. Its look-aheads do not cross the cut, because a piece that ends with a letter leaves no
-    white space undecided. A custom regex has no cuts, since it guarantees none of this.
+    there, whatever precedes, and so do BERT's words. Its look-aheads do not cross the cut, because a piece that ends
+    with a letter leaves no white space undecided. A custom regex has no cuts, since it guarantees none of this.
     """
     data = np.frombuffer(text, np.uint8)
     cuts: list[int] = []
-    if pattern.automaton is None:
+    if not pattern.splits_at_spaces:
         return cuts
     wanted = piece_bytes
     while wanted < len(data) - 1:

@@ -17,6 +17,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, AnyStr
 
+    from tokenizer.splitting.bert import BertWords
+    from tokenizer.splitting.chains import Chain
+    from tokenizer.splitting.patterns import Pattern
+    from tokenizer.wordpiece import WordPieceVocabulary
+
 LONGEST_TEXT = 2000  # bytes
 # Total bytes encoded here; they take about as long as loading the kernels. This also bounds the cache.
 BUDGET = 100_000
@@ -28,8 +33,8 @@ FIRST_BYTES = 2_000_000
 class ShortEncoder:
     """Encoder of texts for which `takes` returns true."""
 
-    def __init__(self, vocabulary: Vocabulary):
-        self._vocabulary = vocabulary
+    def __init__(self, pattern: Pattern | Chain | BertWords, encode_pretoken: Callable[[bytes], list[int]]):
+        self._pattern, self._encode_pretoken = pattern, encode_pretoken
         self._longest, self._left = LONGEST_TEXT, BUDGET
         self._encoded: dict[bytes, list[int]] = {}
 
@@ -45,14 +50,22 @@ class ShortEncoder:
         """Return the ids of a text."""
         self._left -= len(text)
         ids: list[int] = []
-        for pretoken in pretokens_of(text, self._vocabulary.pattern):
+        for pretoken in pretokens_of(text, self._pattern):
             found = self._encoded.get(pretoken)
             if found is None:
                 found = self._encoded[pretoken] = self._encode_pretoken(pretoken)
             ids += found
         return ids
 
-    def _encode_pretoken(self, pretoken: bytes) -> list[int]:
+
+class MergingEncoder:
+    """Encoder of pretokens by merges or ranks."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._vocabulary = vocabulary
+
+    def encode(self, pretoken: bytes) -> list[int]:
+        """Return the ids of a pretoken."""
         vocabulary = self._vocabulary
         word = vocabulary.written(pretoken)
         if vocabulary.rule != BY_MERGES and (whole := vocabulary.ids.get(word)) is not None:
@@ -89,6 +102,32 @@ class ShortEncoder:
             return number if 0 <= number < len(pairs) and tuple(pairs[number]) == (left, right) else None
 
         return rank
+
+
+class PieceEncoder:
+    """Encoder of words by the longest tokens of a WordPiece vocabulary, from left to right."""
+
+    def __init__(self, vocabulary: WordPieceVocabulary):
+        self._vocabulary = vocabulary
+        self._longest_token = max(map(len, vocabulary.ids))
+
+    def encode(self, pretoken: bytes) -> list[int]:
+        """Return the ids of a word, only the unknown id if it is too long or has a part that no token spells."""
+        vocabulary, word = self._vocabulary, pretoken.decode()
+        ids, unknown = vocabulary.ids, [vocabulary.ids[vocabulary.unknown]]
+        if len(word) > vocabulary.longest_word:
+            return unknown
+        found: list[int] = []
+        start, prefix = 0, ""
+        while start < len(word):
+            end = min(len(word), start + self._longest_token)
+            while end > start and prefix + word[start:end] not in ids:
+                end -= 1
+            if end == start:
+                return unknown
+            found.append(ids[prefix + word[start:end]])
+            start, prefix = end, vocabulary.prefix
+        return found
 
 
 def merged(word: AnyStr, rank: Callable[[AnyStr, AnyStr], int | None]) -> list[AnyStr]:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 
+from tokenizer.encoding.kinds import kernel_tables, pretoken_encoder
 from tokenizer.encoding.short import FIRST_BYTES, ShortEncoder
 from tokenizer.text import nfc
-from tokenizer.vocabulary import Vocabulary
 
 # A program that encodes a short text needs none of these imports, which take longer than the encoding.
 TYPE_CHECKING = False
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tokenizer.documents import Block
     from tokenizer.encoding.bulk import EncoderPool
+    from tokenizer.encoding.kinds import AnyVocabulary
 
 
 class MissingByteError(ValueError):
@@ -46,9 +47,9 @@ class TextEncoder:
     short: the encoder in plain Python, None once the kernels encode.
     """
 
-    def __init__(self, vocabulary: Vocabulary):
+    def __init__(self, vocabulary: AnyVocabulary):
         self._vocabulary = vocabulary
-        self.short: ShortEncoder | None = ShortEncoder(vocabulary)
+        self.short: ShortEncoder | None = ShortEncoder(vocabulary.pattern, pretoken_encoder(vocabulary))
         self._cold: bool | None = None  # whether the kernels are not compiled yet; None until checked
 
     def to_list(self, data: bytes) -> list[int]:
@@ -132,7 +133,7 @@ class TextEncoder:
         from tokenizer.encoding.bulk import EncoderPool
 
         self.short = None
-        return EncoderPool(self._vocabulary)
+        return EncoderPool(lambda: kernel_tables(self._vocabulary))
 
 
 def _encode_shortly(short: ShortEncoder, block: Block) -> tuple[np.ndarray, np.ndarray]:

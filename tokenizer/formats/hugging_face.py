@@ -1,4 +1,7 @@
-"""Reading and writing tokenizer.json, the format of Hugging Face's tokenizers, for byte-level BPE."""
+"""Reading and writing tokenizer.json, the format of Hugging Face's tokenizers, for byte-level BPE.
+
+`wordpiece_files` does the same for WordPiece.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
 LONGEST_REGEX = 10_000  # characters
@@ -21,7 +24,7 @@ _PART_BYTES = 1 << 20  # a longer token is spelled in parts of this size
 # The place of tokens and merges in the JSON of all other fields.
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
-_ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's"
+_ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's, and BERT's WordPiece"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
@@ -38,15 +41,11 @@ def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
             f"the special token {min(taken)!r} is also the spelling of an ordinary token, and tokenizer.json cannot "
             "distinguish them; choose another spelling, such as '<|name|>'"
         )
-    added = [
-        {"id": i, "content": spelling} | _SPECIAL | vocabulary.added_flags.get(spelling, {})
-        for i, spelling in sorted(special.items())
-    ]
     content: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": added,
+        "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": {"type": vocabulary.normalizer} if vocabulary.normalizer else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _steps(vocabulary.pattern)},
         "post_processor": vocabulary.post_processor,
@@ -88,6 +87,16 @@ def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
     yield f"\n      ]\n    ]{after}\n" if merges else f"]{after}\n"
 
 
+def added_tokens_field(
+    special_tokens: Mapping[str, int], added_flags: Mapping[str, dict[str, bool]]
+) -> list[dict[str, Any]]:
+    """Return the field added_tokens, in the order of ids."""
+    return [
+        {"id": i, "content": spelling} | _SPECIAL | added_flags.get(spelling, {})
+        for spelling, i in sorted(special_tokens.items(), key=lambda item: item[1])
+    ]
+
+
 def _spells_token(spelling: str, vocabulary: Vocabulary) -> bool:
     """Return whether the spelling of a special token is also that of an ordinary token."""
     try:
@@ -127,12 +136,11 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
             model.get("type") == "BPE" or ("type" not in model and "merges" in model),
             f"has a model of type {shown(model.get('type'))}, which is not supported ({_ONLY})",
         )
-    for field in ("truncation", "padding"):
-        expect(content.get(field) is None, f"has a {field} ({_type(content.get(field))}), which is not supported")
+    refuse_truncation_and_padding(content)
     decoder = content.get("decoder")
     expect(
-        decoder is None or _type(decoder) == "ByteLevel",
-        f"has a decoder of type {_type(decoder)}, which is not supported ({_ONLY})",
+        decoder is None or type_of(decoder) == "ByteLevel",
+        f"has a decoder of type {type_of(decoder)}, which is not supported ({_ONLY})",
     )
     normalizer = _parse_normalizer(content.get("normalizer"))
     pattern = _parse_pre_tokenizer(content.get("pre_tokenizer"))
@@ -141,9 +149,7 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
         expect(not model.get(field), f"has model.{field} = {shown(model.get(field))}, which is not supported")
     ignore_merges = model.get("ignore_merges", False)
     expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {shown(ignore_merges)}")
-    added = content.get("added_tokens", [])
-    expect(isinstance(added, list), "has added_tokens that are not a list")
-    special, flags = parse_added_tokens([(f"added_tokens[{number}]", token) for number, token in enumerate(added)])
+    special, flags = parse_added_tokens_field(content)
     return build_vocabulary(
         model.get("vocab"),
         model.get("merges"),
@@ -152,17 +158,30 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
         rule=WHOLE_FIRST if ignore_merges else BY_MERGES,
         normalizer=normalizer,
         added_flags=flags,
-        post_processor=_parse_post_processor(content.get("post_processor"), special),
+        post_processor=parse_post_processor(content.get("post_processor"), special),
     )
+
+
+def refuse_truncation_and_padding(content: dict[str, Any]) -> None:
+    """Raise ValueError if a tokenizer.json cuts or pads texts."""
+    for field in ("truncation", "padding"):
+        expect(content.get(field) is None, f"has a {field} ({type_of(content.get(field))}), which is not supported")
+
+
+def parse_added_tokens_field(content: dict[str, Any]) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
+    """Return the added tokens of a tokenizer.json, as `parse_added_tokens`."""
+    added = content.get("added_tokens", [])
+    expect(isinstance(added, list), "has added_tokens that are not a list")
+    return parse_added_tokens([(f"added_tokens[{number}]", token) for number, token in enumerate(added)])
 
 
 def _parse_normalizer(normalizer: Any) -> str | None:
     """Return "NFC" or None for the normalizer field, which may be a Sequence."""
     steps = [normalizer]
-    if _type(normalizer) == "Sequence":
+    if type_of(normalizer) == "Sequence":
         steps = normalizer.get("normalizers")
         expect(isinstance(steps, list), "has a normalizer.normalizers that is not a list")
-    kinds = {_type(step) for step in steps if step is not None}
+    kinds = {type_of(step) for step in steps if step is not None}
     expect(
         kinds <= {"NFC"}, f"has a normalizer of type {' + '.join(sorted(kinds))}, which is not supported (only NFC is)"
     )
@@ -172,11 +191,11 @@ def _parse_normalizer(normalizer: Any) -> str | None:
 def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
     """Return the pattern for ByteLevel alone or after a Split by a regex, and a chain for all other steps."""
     steps = [pre_tokenizer]
-    if _type(pre_tokenizer) == "Sequence":
+    if type_of(pre_tokenizer) == "Sequence":
         steps = pre_tokenizer.get("pretokenizers")
         expect(isinstance(steps, list), "has pre_tokenizer.pretokenizers that are not a list")
         expect(len(steps) <= MOST_STEPS, f"has {len(steps):,} pre_tokenizer.pretokenizers; {MOST_STEPS} are supported")
-    kinds = [_type(step) for step in steps]
+    kinds = [type_of(step) for step in steps]
     expect(
         kinds.count("ByteLevel") == 1 and {*kinds} <= {"ByteLevel", "Split", "Digits", "Punctuation"},
         f"has the pre_tokenizer {shown(' + '.join(kinds))}; supported are Split, Digits, Punctuation and one ByteLevel",
@@ -226,7 +245,7 @@ def _parse_split_pattern(pattern: Any) -> dict[str, str]:
         "has a pre_tokenizer.pattern that is neither a Regex nor a String",
     )
     expect(len(text) <= LONGEST_REGEX, f"has a pre_tokenizer.pattern of {len(text)} characters")
-    expect(_is_unicode(text), "has a pre_tokenizer.pattern with a lone surrogate")
+    expect(is_unicode(text), "has a pre_tokenizer.pattern with a lone surrogate")
     if kind == "Regex":
         expect(text not in NAMES, f"has the pre_tokenizer.pattern {text!r}, the name of a pattern instead of a regex")
         refuse_misread_by_tokenizers(resolve_pattern(text))
@@ -257,18 +276,18 @@ def parse_added_tokens(added: list[tuple[str, Any]]) -> tuple[dict[str, int], di
     return special, flags
 
 
-def _parse_post_processor(processor: Any, special: dict[str, int]) -> dict[str, Any] | None:
+def parse_post_processor(processor: Any, special: dict[str, int]) -> dict[str, Any] | None:
     """Return the checked post_processor field, for saving only.
 
     Supported are None, ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, and a Sequence of them. They
     change offsets and add tokens around a text, so `encode` does not apply them.
     """
     steps = [processor]
-    if _type(processor) == "Sequence":
+    if type_of(processor) == "Sequence":
         steps = processor.get("processors")
         expect(isinstance(steps, list), "has a post_processor.processors that is not a list")
     for step in steps:
-        kind = _type(step)
+        kind = type_of(step)
         if kind == "TemplateProcessing":
             _check_template(step, special)
         elif kind in ("BertProcessing", "RobertaProcessing"):
@@ -324,7 +343,8 @@ def _single_item(field: Any) -> tuple[Any, Any]:
     return next(iter(field.items())) if isinstance(field, dict) and len(field) == 1 else (None, None)
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -332,7 +352,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _type(field: Any) -> str:
+def type_of(field: Any) -> str:
     """Return a field's "type", or the field itself if it is not an object, as a short text."""
     kind = field.get("type") if isinstance(field, dict) else field
     return kind if isinstance(kind, str) and len(kind) <= 80 else shown(kind)

@@ -42,9 +42,7 @@ def build_vocabulary(
     """
     expect(isinstance(vocab, dict), f"has no {vocab_field}, or it is not an object")
     expect(isinstance(merges, list), "has no merges, or they are not a list")
-    check_special_tokens(tuple(special))
-    if not _are_valid_ids(vocab, special):
-        _raise_for_id(vocab, special, vocab_field)
+    check_ids(vocab, special, vocab_field)
     for spelling in special:
         vocab.pop(spelling, None)
     _check_spellings(vocab, vocab_field)
@@ -61,6 +59,13 @@ def build_vocabulary(
         added_flags=added_flags,
         post_processor=post_processor,
     )
+
+
+def check_ids(vocab: dict[str, Any], special: dict[str, int], vocab_field: str) -> None:
+    """Raise ValueError unless ids are distinct whole numbers in range, and special tokens have the same id in both."""
+    check_special_tokens(tuple(special))
+    if not _are_valid_ids(vocab, special):
+        _raise_for_id(vocab, special, vocab_field)
 
 
 def largest_size(entries: int) -> int:

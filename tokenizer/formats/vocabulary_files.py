@@ -15,7 +15,7 @@ from itertools import chain
 from operator import lt
 from pathlib import Path
 
-from tokenizer.formats.hugging_face import parse_added_tokens, parse_tokenizer_json, tokenizer_json
+from tokenizer.formats.hugging_face import parse_added_tokens, parse_tokenizer_json, tokenizer_json, type_of
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, is_id, largest_size, most_merges
@@ -26,12 +26,16 @@ from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
+
+    from tokenizer.encoding.kinds import AnyVocabulary
+    from tokenizer.wordpiece import WordPieceVocabulary
 
 # Name of a merges file -> name of the file with the ids of all tokens.
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
 # The files that a folder is searched for, in this order.
-_IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "*.tiktoken", "tokenizer.model")
+_IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "vocab.txt", "*.tiktoken", "tokenizer.model")
 # Pattern and normalizer for a tokenizer_class in tokenizer_config.json, because merges.txt contains neither.
 _CLASSES = {"GPT2Tokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
 
@@ -44,7 +48,7 @@ def load_vocabulary(
     pattern: str | Pattern | None = None,
     special_tokens: dict[str, int] | None = None,
     normalizer: str | None = None,
-) -> Vocabulary:
+) -> AnyVocabulary:
     """Return the vocabulary in a file or folder. The name or the first line decides the format."""
     path = Path(path)
     if path.is_dir():
@@ -73,6 +77,8 @@ def load_vocabulary(
             if (pattern, special_tokens, normalizer) != (None, None, None):
                 raise ValueError("contains its own pattern, special tokens and normalizer; load it without these")
             return _load_tokenizer_json(path)
+        if path.name.endswith("vocab.txt"):
+            return _load_vocab_txt(path, pattern, special_tokens, normalizer)
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
@@ -85,10 +91,10 @@ def load_vocabulary(
             gc.enable()
 
 
-def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike[str]) -> None:
+def save_tokenizer_json(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -> None:
     """Write folder/tokenizer.json atomically, through a temporary file in the same folder."""
     folder = Path(folder)
-    parts = tokenizer_json(vocabulary)
+    parts = _text_of(vocabulary)
     first = next(parts)  # raises before the folder is created
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".tokenizer.json.{os.getpid()}.partial"
@@ -112,6 +118,15 @@ def save_tokenizer_json(vocabulary: Vocabulary, folder: str | os.PathLike[str]) 
         unfinished.unlink(missing_ok=True)
 
 
+def _text_of(vocabulary: AnyVocabulary) -> Iterator[str]:
+    """Return the text of tokenizer.json in parts."""
+    if isinstance(vocabulary, Vocabulary):
+        return tokenizer_json(vocabulary)
+    from tokenizer.formats.wordpiece_files import wordpiece_json
+
+    return wordpiece_json(vocabulary)
+
+
 def _in_folder(folder: Path) -> Path:
     for name in _IN_FOLDER:
         found = sorted(path for path in folder.glob(name) if path.is_file())
@@ -123,17 +138,49 @@ def _in_folder(folder: Path) -> Path:
     raise FileNotFoundError(f"the folder {folder} has no {', '.join(others)} or {last}")
 
 
-def _load_tokenizer_json(path: Path) -> Vocabulary:
+def _load_tokenizer_json(path: Path) -> AnyVocabulary:
     content: Any = read_bytes(path)
     record = Record(content)
-    vocabulary = record.read()
+    vocabulary: AnyVocabulary | None = record.read()
     if vocabulary is None:
         # One variable for bytes, text and value frees each early. They take hundreds of MB if a token takes tens.
         content = decoded(content)
         content = parse_json_text(content)
+        if isinstance(content, dict) and type_of(content.get("model")) == "WordPiece":
+            from tokenizer.formats.wordpiece_files import parse_wordpiece_json
+
+            return parse_wordpiece_json(content)
         vocabulary = parse_tokenizer_json(content)
         record.write(vocabulary)
     return vocabulary
+
+
+def _load_vocab_txt(
+    path: Path, pattern: str | Pattern | None, special_tokens: dict[str, int] | None, normalizer: str | None
+) -> WordPieceVocabulary:
+    """Return the vocabulary of BERT's format. tokenizer_config.json beside it says how text becomes words.
+
+    special_tokens default to those in tokenizer_config.json, and BERT's that are in the file.
+    """
+    from tokenizer.formats.wordpiece_files import BERT_SPECIAL_TOKENS, build_wordpiece, parse_vocab_txt, words_of_config
+    from tokenizer.splitting.bert import NAMED_WORDS, words_of
+
+    if normalizer is not None:
+        raise ValueError("normalizer is for byte-level vocabularies: pattern says how BERT normalizes text")
+    ids = parse_vocab_txt(read_text(path))
+    config = _read_object(path.with_name("tokenizer_config.json"), {})
+    words = words_of(pattern) if isinstance(pattern, str) else words_of_config(config) if pattern is None else None
+    if words is None:
+        if pattern is not None:
+            raise ValueError(f"is WordPiece, so pattern must be one of {', '.join(NAMED_WORDS)}, not {pattern}")
+        raise PatternNeededError(f"does not say how text becomes words; pass pattern= with {' or '.join(NAMED_WORDS)}")
+    flags: dict[str, dict[str, bool]] = {}
+    if special_tokens is None:
+        special_tokens, flags = _read_added_tokens(path, config)
+        for spelling in BERT_SPECIAL_TOKENS:
+            if spelling in ids:
+                special_tokens.setdefault(spelling, ids[spelling])
+    return build_wordpiece(ids, dict(special_tokens), words, field="it", added_flags=flags)
 
 
 def _load_ranks(
@@ -143,7 +190,7 @@ def _load_ranks(
     content = read_bytes(path)
     if path.suffix != ".tiktoken" and not _RANK_LINE.match(content, 0, 8192):
         raise ValueError(
-            "is neither a tokenizer.json, nor vocab.bpe or merges.txt, nor tiktoken's ranks in base64"
+            "is neither a tokenizer.json, nor vocab.bpe, merges.txt or vocab.txt, nor tiktoken's ranks in base64"
             + (" (SentencePiece models are not supported)" if path.suffix == ".model" else "")
         )
     ranks = _parse_ranks(content)

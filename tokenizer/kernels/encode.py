@@ -1,4 +1,5 @@
-"""Encoding of pretokens, batch by batch: caches of recent pretokens in front of the merging in `kernels.misses`.
+"""Encoding of pretokens, batch by batch: caches of recent pretokens in front of the merging in `kernels.misses`, or of
+the longest tokens of words in `kernels.pieces`.
 
 Memory latency dominates. So a batch is processed in steps, and each step prefetches the cache lines of the next. First
 pack and hash the pretokens, then look them up in the caches: hits write their ids, misses leave gaps. When enough
@@ -28,6 +29,7 @@ from tokenizer.kernels.misses import (
     find_or_merge_one,
     remember,
 )
+from tokenizer.kernels.pieces import Pieces, cut_word, find_pieces
 from tokenizer.kernels.scan import scan
 from tokenizer.kernels.tables import Merges, Tokens, short_slot
 from tokenizer.kernels.tools import (
@@ -100,7 +102,7 @@ def _pack(data, start, ends, joined, caches, batch):
         # `&` and `|` make this one branch, rarely taken in English.
         if (length >= CUT) & (data[np.uint64(end - 1)] >= 0x80) | (length >= SHORT) | (start > safe):
             whole_end = end
-            end = _piece_end(data, start, end, joined) if length >= CUT else end
+            end = _piece_end(data, start, end, joined) if length >= CUT and len(joined) else end
             length = end - start
             if length >= SHORT:
                 batch.ends[k] = end
@@ -211,10 +213,11 @@ def _end_documents(n, at, batch, offsets, id_offsets, document):
 
 
 @internal
-def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, out, id_offsets, state):
+def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, batch, out, id_offsets, state):
     """Encode the pretokens ends[first:], the first of which starts at data[start].
 
-    Whole pretokens are looked up in `tokens` before they are merged. Ids go to out[state[OUT]:], uint32, with room for
+    Whole pretokens are looked up in `tokens` before they are merged. If `pieces` has edges, they are cut into its
+    tokens instead. Ids go to out[state[OUT]:], uint32, with room for
     one id per byte and three more; id_offsets[d] is the start of document d. Return the index of the first pretoken not
     encoded, and whether a piece of it is longer than SCRATCH.
     """
@@ -249,7 +252,10 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
                 merging = misses
             else:
                 found, heap = missed.found[:], batch.scratch.heap
-                used = find_or_merge_one(data, end - length, length, merges, tokens, found, heap)
+                if len(pieces.edges):
+                    used = cut_word(data, end - length, end, pieces, found, 0)
+                else:
+                    used = find_or_merge_one(data, end - length, length, merges, tokens, found, heap)
                 missed.counts[misses - 1] = used
                 missed.places[misses - 1] = 0
         if n:
@@ -257,7 +263,10 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
             start = batch.ends[n - 1]
         last = stopped or first == len(ends) or turn == BATCHES - 1
         if misses and (last or used or misses >= WAITING):
-            find_or_merge(data, merging, used, merges, tokens, caches.large, missed, batch.scratch)
+            if len(pieces.edges):
+                find_pieces(data, merging, used, pieces, caches.large, missed)
+            else:
+                find_or_merge(data, merging, used, merges, tokens, caches.large, missed, batch.scratch)
             at = close_gaps(misses, at, missed, out, id_offsets, state[DOCUMENT], document)
             remember(data, misses, missed, caches)
             misses = 0
@@ -274,20 +283,21 @@ def _encode(data, offsets, start, ends, first, merges, tokens, caches, batch, ou
 def encode(
     data, offsets, out, id_offsets, state, ends, scratch, chunks,
     actions, loops, byte_classes, code_point_classes, fold, ascii_rules,
-    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, small, large,
+    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, edges, finals, rules, small, large,
 ):  # fmt: skip
     """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
 
     Ids go to out[state[OUT]:], uint32; id_offsets[d] is the start of document d. ends: int64 scratch memory;
     ends[state[FIRST]:state[LAST]] is encoded before more text is scanned. scratch: one BATCH_RECORD. The rest are the
-    pattern's arguments of `scan`, then `Merges`, `Tokens` and `Caches` array by array, because numba takes longer to
-    unpack tuples than to encode a short text.
+    pattern's arguments of `scan`, then `Merges`, `Tokens`, `Pieces` and `Caches` array by array, because numba takes
+    longer to unpack tuples than to encode a short text.
 
     Return DONE; MORE after `chunks` chunks; GROW if `out` needs state[NEEDED] more places; LONG if a piece of more than
     SCRATCH bytes starts at state[START], in the pretoken that ends at ends[state[FIRST]].
     """
     merges = Merges(byte_ids, pairs, of_bytes, joined)
     tokens = Tokens(short, long, blob, token_offsets)
+    pieces = Pieces(edges, finals, rules)
     caches = Caches(small, large)
     for _ in range(chunks):
         if state[FIRST] == state[LAST]:
@@ -311,6 +321,7 @@ def encode(
             state[FIRST],
             merges,
             tokens,
+            pieces,
             caches,
             scratch[0],
             out,

@@ -35,7 +35,6 @@ class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_t
     """
 
     automaton: None = None
-    rewrites = True  # words have other bytes than the text
     splits_at_spaces = True
 
     @property

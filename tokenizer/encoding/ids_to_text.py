@@ -1,0 +1,115 @@
+"""From ids back to text: byte-level tokens are joined, WordPiece tokens become words with spaces between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from operator import index
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tokenizer.encoding.decoding import Decoder
+    from tokenizer.vocabulary import Vocabulary
+    from tokenizer.wordpiece import WordPieceVocabulary
+
+MANY_IDS = 50_000  # decode longer arrays with a kernel
+# What the decoder of `tokenizers` replaces in each token, in this order.
+_CLEANED = [
+    *((f" {mark}", mark) for mark in ".?!,"),
+    (" ' ", "'"),
+    *((f" {ending}", ending) for ending in ("n't", "'m")),
+    (" do not", " don't"),
+    *((f" {ending}", ending) for ending in ("'s", "'ve", "'re")),
+]
+
+
+class ByteDecoding:
+    """The bytes of the tokens, joined."""
+
+    def __init__(self, vocabulary: Vocabulary | WordPieceVocabulary):
+        self._vocabulary = vocabulary
+
+    @cached_property
+    def by_id(self) -> list[bytes | None]:
+        """Return the bytes of each id, then `size` times None, so that small negative ids are unknown, too."""
+        by_id = self._vocabulary.tokens + [None] * self._vocabulary.size
+        for spelling, i in self._vocabulary.special_tokens.items():
+            by_id[i] = spelling.encode()
+        return by_id
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of a token; for a special token, its spelling. Raises ValueError for an unknown id."""
+        try:
+            token = index(token)
+        except TypeError:
+            raise ValueError(f"an id must be a whole number, not {token!r}") from None
+        size = self._vocabulary.size
+        found = self.by_id[token] if 0 <= token < size else None
+        if found is None:
+            raise ValueError(f"{token} is not an id of this tokenizer, which has {size} entries")
+        return found
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes of ids. Raises ValueError for an unknown id."""
+        if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1 or not hasattr(ids, "__iter__"):
+            raise ValueError(f"ids must be a list of ids, not {repr(ids)[:80]}; put a single id in a list")
+        if hasattr(ids, "tolist"):  # an array of numpy or Arrow, which has a length
+            if len(ids) >= MANY_IDS and (decoded := self._decode_many(ids)) is not None:  # type: ignore[arg-type]
+                return decoded
+            ids = ids.tolist()
+        listed = ids if isinstance(ids, list) else list(ids)
+        try:
+            return self._join(listed)
+        except (IndexError, TypeError):
+            for i in listed:
+                if not hasattr(i, "__index__"):
+                    raise ValueError(f"ids must be whole numbers, not {i!r}") from None
+                self.token_bytes(i)
+            raise
+
+    def _join(self, ids: list[int]) -> bytes:
+        """Return the bytes of ids. Raises IndexError or TypeError for an unknown id."""
+        return b"".join(map(self.by_id.__getitem__, ids))  # type: ignore[arg-type]  # None is a TypeError
+
+    def _decode_many(self, ids: Any) -> bytes | None:
+        """Return the bytes of an array of ids, None if an id is unknown."""
+        return self._decoder.decode(ids)
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        from tokenizer.encoding.decoding import Decoder
+
+        return Decoder(self.by_id[: self._vocabulary.size])
+
+
+class PieceDecoding(ByteDecoding):
+    """Words with a space before each but the first, as the WordPiece decoder of `tokenizers` writes them."""
+
+    _vocabulary: WordPieceVocabulary
+
+    @cached_property
+    def _later(self) -> list[bytes | None]:
+        """Return the text of each id after the first of a text."""
+        prefix = self._vocabulary.prefix.encode()
+        later = []
+        for token in self.by_id:
+            if token is not None:
+                token = token.removeprefix(prefix) if token.startswith(prefix) else b" " + token
+            later.append(self._cleaned(token))
+        return later
+
+    def _cleaned(self, token: bytes | None) -> bytes | None:
+        if token is None or not self._vocabulary.cleanup:
+            return token
+        for found, replacement in _CLEANED:
+            token = token.replace(found.encode(), replacement.encode())
+        return token
+
+    def _join(self, ids: list[int]) -> bytes:
+        first = b"".join([self._cleaned(self.by_id[i]) for i in ids[:1]])  # type: ignore[misc]  # None is a TypeError
+        return first + b"".join(map(self._later.__getitem__, ids[1:]))  # type: ignore[arg-type]
+
+    def _decode_many(self, ids: Any) -> None:
+        """Leave long arrays to `_join`: the first token of a text is written differently."""

@@ -1,0 +1,44 @@
+"""The kinds of vocabularies: what encodes and decodes each of them. A new kind needs an entry here.
+
+Short texts need neither numpy nor numba, so the modules that do are imported when their function is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tokenizer.vocabulary import Vocabulary
+from tokenizer.wordpiece import WordPieceVocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.encoding.bulk import KernelTables
+    from tokenizer.encoding.ids_to_text import ByteDecoding
+
+AnyVocabulary = Vocabulary | WordPieceVocabulary
+
+
+def pretoken_encoder(vocabulary: AnyVocabulary) -> Callable[[bytes], list[int]]:
+    """Return the function from a pretoken to its ids, in plain Python."""
+    from tokenizer.encoding.short import MergingEncoder, PieceEncoder
+
+    encoder = MergingEncoder(vocabulary) if isinstance(vocabulary, Vocabulary) else PieceEncoder(vocabulary)
+    return encoder.encode
+
+
+def kernel_tables(vocabulary: AnyVocabulary) -> KernelTables:
+    """Return the tables that the encoding kernel reads."""
+    if isinstance(vocabulary, Vocabulary):
+        from tokenizer.encoding.bulk import EncodingTables
+
+        return EncodingTables(vocabulary)
+    from tokenizer.encoding.piece_tables import PieceTables
+
+    return PieceTables(vocabulary)
+
+
+def decoding(vocabulary: AnyVocabulary) -> ByteDecoding:
+    """Return the decoder of ids."""
+    from tokenizer.encoding.ids_to_text import ByteDecoding, PieceDecoding
+
+    return ByteDecoding(vocabulary) if isinstance(vocabulary, Vocabulary) else PieceDecoding(vocabulary)

@@ -1,0 +1,105 @@
+"""The WordPiece vocabulary: words of BERT cut into the longest tokens, whole words and "##" continuations.
+
+It has the properties of `Vocabulary`; `encoding/kinds.py` says what encodes and decodes each kind. Devlin et al., "BERT"
+(2019), after Schuster and Nakajima (2012).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from tokenizer.splitting.bert import BertWords
+
+UNKNOWN = "[UNK]"
+CONTINUATION = "##"
+LONGEST_WORD = 100  # characters
+
+
+class WordPieceVocabulary:
+    """An immutable WordPiece vocabulary.
+
+    ids: token -> id. Special tokens may be among them; a word with such a spelling gets their id, as in tokenizers.
+    unknown: the token of a word that no tokens spell. prefix: the beginning of tokens that continue a word.
+    longest_word: words of more code points are unknown. cleanup: whether decoding joins punctuation to words.
+    added_flags and post_processor: as in `Vocabulary`.
+
+    The caller has checked that ids are distinct whole numbers and that `unknown` is a token.
+    """
+
+    kind = "wordpiece"
+    normalizer = None  # normalization is part of `pattern`
+    missing_bytes = b""
+    is_lossless = False
+
+    def __init__(
+        self,
+        *,
+        ids: Mapping[str, int],
+        special_tokens: dict[str, int],
+        pattern: BertWords,
+        unknown: str = UNKNOWN,
+        prefix: str = CONTINUATION,
+        longest_word: int = LONGEST_WORD,
+        cleanup: bool = True,
+        added_flags: Mapping[str, dict[str, bool]] | None = None,
+        post_processor: dict[str, Any] | None = None,
+    ):
+        self.ids = ids
+        self.special_tokens = special_tokens
+        self.pattern = pattern
+        self.unknown = unknown
+        self.prefix = prefix
+        self.longest_word = longest_word
+        self.cleanup = cleanup
+        self.added_flags = added_flags or {}
+        self.post_processor = post_processor
+        self.size = max([*ids.values(), *special_tokens.values()]) + 1
+
+    @cached_property
+    def tokens(self) -> list[bytes | None]:
+        """The spelling of each token by id; None for special tokens and gaps."""
+        tokens: list[bytes | None] = [None] * self.size
+        for token, i in self.ids.items():
+            if token not in self.special_tokens:
+                tokens[i] = token.encode()
+        return tokens
+
+    @property
+    def byte_lengths(self) -> NoReturn:
+        """Raises ValueError: normalization loses bytes, and [UNK] stands for any word."""
+        raise ValueError(
+            "WordPiece tokens have no fixed number of bytes, because normalization and [UNK] lose text: "
+            "count the bytes of the original documents"
+        )
+
+    @property
+    def merges(self) -> npt.NDArray[np.int32]:
+        """No merges, int32 (0, 3)."""
+        import numpy as np
+
+        return np.empty((0, 3), dtype=np.int32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hexadecimal SHA-256 of everything that decides ids. It does not depend on the file format."""
+        listed = sorted(self.ids.items(), key=lambda item: item[1])
+        return digest_of(
+            [
+                ("kind", [self.kind]),
+                ("tokens", [f"{i} {token}" for token, i in listed]),
+                ("rules", [self.unknown, self.prefix, str(self.longest_word)]),
+                ("pattern", [self.pattern.identity]),
+                special_token_part(self.special_tokens),
+                *flag_parts(self.special_tokens, self.added_flags, ("lstrip", "rstrip", "single_word")),
+            ]
+        )
