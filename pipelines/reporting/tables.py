@@ -72,6 +72,7 @@ def training_table(subjects: Sequence[Subject]) -> Table:
         "parameters": lambda each: f"{each.parameters:,}",
         "context, tokens": lambda each: f"{each.run.recipe.model.context_length:,}",
         "imported from": lambda each: str(each.run.facts.get("imported_from", MISSING)),
+        "started from": lambda each: str(each.run.facts.get("init_from", MISSING)),
         "dataset": trained(facts("data")),
         "tokens seen": trained(lambda each: f"{each.tokens_seen:,}"),
         "training time": trained(lambda each: _duration(each.seconds)),

@@ -1,5 +1,6 @@
 """The model card of an export: the model, its data, tokenizer and numbers, and how to load it."""
 
+from pathlib import Path
 from typing import Any
 
 from pipelines import own_version
@@ -23,6 +24,8 @@ def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) 
     shape = f"{model.layers} layers of width {model.width}, {model.heads} heads, context {model.context_length:,}"
     imported = run.facts.get("imported_from")
     origin = f"imported from {imported}" if imported else f"trained {OBJECTIVES[run.recipe.objective]}"
+    if "init_from" in run.facts:
+        origin += f" from the weights of {Path(run.facts['init_from']).name}"
     tokens = max((line["tokens"] for line in run.metrics()), default=0)
     parts = [
         f"---\nlibrary_name: {library}\npipeline_tag: {TASKS[model.architecture]}\ntags:\n- bytelm\n---",

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = [
     (ROOT / "docs" / name).read_text(encoding="utf-8")
-    for name in ("corpora.md", "models.md", "evaluation.md", "scoring.md", "entropy.md", "python.md")
+    for name in ("corpora.md", "models.md", "evaluation.md", "scoring.md", "entropy.md", "python.md", "training.md")
 ]
 TEXT = "\n".join([README, *DOCS])
 COMMANDS = re.findall(r"^bytelm .*$", "\n".join(re.findall(r"```sh\n(.*?)```", TEXT, re.S)), re.M)
@@ -28,6 +28,7 @@ def newcomer(tmp_path_factory, text_folder):
     """Return a folder with texts, pairs and labelled texts of a new user."""
     folder = tmp_path_factory.mktemp("newcomer")
     shutil.copytree(text_folder, folder / "my-text")
+    shutil.copytree(text_folder, folder / "other-text")
     (folder / "my-text" / "story.txt").write_text("It was a dark and stormy night.\n" * 200)
     numbers = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
     pairs = [{"en": f"{a} and {b} books", "de": f"{b} {a} buch"} for a in numbers for b in numbers]

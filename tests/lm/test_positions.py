@@ -19,6 +19,7 @@ from lm.positions import (
     rotary_frequencies,
     rotate,
     sinusoidal_table,
+    with_resized_positions,
 )
 
 FEW = settings(max_examples=25, deadline=None)
@@ -179,3 +180,27 @@ def test_alibi_generates_the_same_with_and_without_a_cache(options):
     assert torch.equal(cached, plain)
     assert torch.equal(cached[0], generate(model, prompts[0, 2:], 20, temperature=0.0))
     assert len(cached.unique()) > 3
+
+
+@FEW
+@given(old=st.integers(1, 40), new=st.integers(1, 90), architecture=st.sampled_from(["decoder", "encoder"]))
+def test_learned_positions_are_cut_or_repeated_to_another_context(old, new, architecture):
+    shape = {"architecture": architecture, "positions": "learned", "vocab_size": 9, "layers": 1, "width": 8, "heads": 2}
+    given = build_model(ModelConfig(context_length=old, **shape), seed=0).state_dict()
+    model = build_model(ModelConfig(context_length=new, **shape), seed=1)
+    resized = with_resized_positions(given, model)
+    model.load_state_dict(resized)
+    name = f"{architecture}.positional.learned.weight"
+    assert all(torch.equal(resized[name][i], given[name][i % old]) for i in range(new))
+    assert all(resized[key] is given[key] for key in given if key != name)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "relative", "alibi", "none"])
+@pytest.mark.parametrize("length", [8, 48])
+def test_another_context_leaves_the_logits_of_short_texts_alone(positions, length):
+    shape = {"positions": positions, "vocab_size": 50, "layers": 2, "width": 32, "heads": 2}
+    first = build_model(ModelConfig(context_length=16, **shape), seed=0).eval()
+    second = build_model(ModelConfig(context_length=length, **shape), seed=1).eval()
+    second.load_state_dict(with_resized_positions(first.state_dict(), second))
+    ids = torch.randint(50, (3, 8), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(second.logits(second(ids)), first.logits(first(ids)), rtol=1e-6, atol=1e-6)

@@ -53,15 +53,18 @@ def recipe(small_recipe):
     )
 
 
-def launch(recipe, data, out, kind, *options, processes=2):
-    """Start a run as the guide says, and return the process of torchrun, the parent of all ranks."""
+def launch(recipe, data, out, kind, *options, processes=2, more=()):
+    """Start a run as the guide says, and return the process of torchrun, the parent of all ranks.
+
+    `options` are torchrun's, `more` those of pretrain.
+    """
     path = out.with_suffix(".toml")
     save_config(path, recipe, {})
     here = Path(sys.executable).parent
     words = [here / word if word in ("torchrun", "bytelm") else word for word in LAUNCH]
     words[words.index("--nproc-per-node") + 1] = processes
     words[1:1] = options
-    words += ["pretrain", path, "--data", data, "--out", out, "--parallel", kind]
+    words += ["pretrain", path, "--data", data, "--out", out, "--parallel", kind, *more]
     return subprocess.Popen(
         [*map(str, words)],
         stdout=subprocess.PIPE,
@@ -163,6 +166,15 @@ def test_fsdp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, data
     run(recipe, dataset_folder, tmp_path / "two", "fsdp")
     pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
     assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=1e-4)  # Muon orthogonalises in bfloat16
+
+
+@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+def test_all_ranks_start_from_the_weights_of_another_run(tmp_path, recipe, dataset_folder, kind):
+    source, one, two = (tmp_path / name for name in ("source", "one", "two"))
+    pretrain(with_train(recipe, tokens=7 * 32 * 3), data=dataset_folder, out=source)
+    pretrain(recipe, data=dataset_folder, out=one, init_from=source)
+    run(recipe, dataset_folder, two, kind, more=("--init-from", source))
+    assert_same_to_rounding(one, two)
 
 
 def test_parallel_without_torchrun_is_a_clear_error(tmp_path, recipe, dataset_folder, monkeypatch):
