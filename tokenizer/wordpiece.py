@@ -1,7 +1,7 @@
 """The WordPiece vocabulary: words of BERT cut into the longest tokens, whole words and "##" continuations.
 
-It has the properties of `Vocabulary`; `encoding/kinds.py` says what encodes and decodes each kind. Devlin et al., "BERT"
-(2019), after Schuster and Nakajima (2012).
+It has the properties of `Vocabulary`; `encoding/kinds.py` says what encodes and decodes each kind. Devlin et al.,
+"BERT" (2019), after Schuster and Nakajima (2012).
 """
 
 from __future__ import annotations

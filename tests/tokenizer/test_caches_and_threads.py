@@ -11,6 +11,7 @@ import pytest
 
 from tokenizer import Tokenizer
 from tokenizer.encoding.bulk import EncoderPool
+from tokenizer.encoding.kinds import kernel_tables
 
 
 def test_caches_do_not_change_ids(trained, stdlib_texts):
@@ -33,7 +34,7 @@ def test_more_pretokens_than_the_caches_hold_are_exact(trained, as_tiktoken, tik
 
 
 def test_encoders_are_reused_and_bounded(trained, stdlib_texts):
-    pool = EncoderPool(trained["gpt2"].vocabulary)
+    pool = EncoderPool(lambda: kernel_tables(trained["gpt2"].vocabulary))
     first = pool.take()
     size = sum(array.nbytes for array in first.caches)
     from tokenizer.documents import single_block
