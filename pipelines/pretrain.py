@@ -56,10 +56,12 @@ def main(arguments: list[str]) -> int:
     recipe, data, source, rest, words = Recipe(), tyro.MISSING, None, arguments, "pretrain RECIPE"
     if arguments and not arguments[0].startswith("-"):
         recipe, rest, words = load_recipe(arguments[0]), arguments[1:], f"pretrain {arguments[0]}"
-    elif run := _named_run("--out", arguments):
+    elif (out := _named_folder("--out", arguments)) and (out / "config.toml").exists():
+        run = _run(out)
         recipe, data, words = run.recipe, run.data, f"pretrain --out {run.folder}"
         source = Path(run.facts["init_from"]) if "init_from" in run.facts else None
-    elif run := _named_run("--init-from", arguments):
+    elif other := _named_folder("--init-from", arguments):
+        run = _run(other)
         # The device and dtype that the other run has chosen are no part of its recipe.
         recipe = replace(run.recipe, train=replace(run.recipe.train, device="auto", dtype="auto"))
         words = f"pretrain --init-from {run.folder}"
@@ -105,12 +107,15 @@ def main(arguments: list[str]) -> int:
     return parse(command, rest, words, more=more)
 
 
-def _named_run(option: str, arguments: list[str]) -> "Run | None":
-    """Return the run in the folder that `option` names, whose recipe stands in for one; None if there is no run."""
+def _named_folder(option: str, arguments: list[str]) -> Path | None:
+    """Return the folder that `option` names among the command-line arguments; None if it is absent."""
     names = [value for word, value in pairwise(arguments) if word == option]
     names += [word.removeprefix(f"{option}=") for word in arguments if word.startswith(f"{option}=")]
-    if not names or not (Path(names[-1]) / "config.toml").exists():
-        return None
-    from pipelines.run.folder import Run
+    return Path(names[-1]) if names else None
 
-    return Run(names[-1])
+
+def _run(folder: Path) -> "Run":
+    """Return the run in `folder`, whose recipe stands in for one."""
+    from pipelines.run.folder import Run  # --help with a recipe does not wait for it
+
+    return Run(folder)

@@ -80,10 +80,10 @@ class Start:
         """Return what is loaded and what is not, and how the recipe's model differs, as lines of text."""
         if self.source is None:
             return []
-        changed = differences(recipe, self.source.run)
-        return [self.source.summary()] + (
-            [f"differs from {self.source.run.folder}: {', '.join(changed)}"] if changed else []
-        )
+        lines = [self.source.summary()]
+        if changed := differences(recipe, self.source.run):
+            lines.append(f"differs from {self.source.run.folder}: {', '.join(changed)}")
+        return lines
 
     def load(self, model: LanguageModel, parallel: OneProcess) -> None:
         """Give `model` on all ranks the weights of the source, if any. Call it before FSDP shards the model."""
@@ -134,12 +134,12 @@ def check_same_model(recipe: Recipe, source: Run) -> None:
     wrong = [name for name in _differing(ours, theirs) if name not in free]
     if not wrong:
         return
-    fields = ", ".join(f"model.{name} {getattr(theirs, name)!r} (recipe: {getattr(ours, name)!r})" for name in wrong)
+    listed = ", ".join(f"model.{name} {getattr(theirs, name)!r} (recipe: {getattr(ours, name)!r})" for name in wrong)
     options = [_option(f"model.{name}", getattr(theirs, name)) for name in wrong]
     if "architecture" in wrong:
         options.insert(0, _option("objective", source.recipe.objective))
     raise ValueError(
-        f"{source.folder} has another model than the recipe: {fields}; give {' '.join(options)}, or leave the recipe "
+        f"{source.folder} has another model than the recipe: {listed}; give {' '.join(options)}, or leave the recipe "
         f"out to take that of {source.folder}"
     )
 
@@ -156,7 +156,7 @@ def differences(recipe: Recipe, source: Run) -> list[str]:
 
 
 def _differing(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
-    """Return the names of all fields that differ. A default and the number that it stands for are the same."""
+    """Return the names of all fields that differ. A default and the number that it stands for do not differ."""
     ours = replace(ours, vocab_size=ours.vocab_size or theirs.vocab_size)
     pairs = {field.name: (getattr(ours, field.name), getattr(theirs, field.name)) for field in fields(ModelConfig)}
     meant = [

@@ -256,6 +256,12 @@ def test_source_without_a_recipe_lends_its_own(trained_gpt, dataset_folder, tmp_
     assert Run(tmp_path / "run").recipe.train.lr == Run(trained_gpt).recipe.train.lr
 
 
+def test_source_that_is_no_run_is_a_one_line_error(dataset_folder, tmp_path, in_process):
+    done = in_process("pretrain", "--init-from", "nothing", "--data", dataset_folder, "--out", tmp_path / "run")
+    assert done.returncode == 1
+    assert done.stderr == "bytelm pretrain: nothing is not a run: it has no config.toml (bytelm pretrain makes one)\n"
+
+
 def test_dry_run_says_what_is_loaded(small_recipe, trained_gpt, dataset_folder, tmp_path, printed):
     pretrain(small_recipe, data=dataset_folder, out=tmp_path / "run", init_from=trained_gpt, dry_run=True)
     said = " ".join(printed.readouterr().out.split())
