@@ -71,10 +71,11 @@ class PageModel:
         if len(ids) > most:
             raise ValueError(f"the text has {len(ids):,} tokens, and the page shows at most {most:,}: shorten it")
 
-    def scored(self, score: TextScore) -> Json:
-        """Return the tokens of a text with their scores, and its totals."""
+    def scored(self, score: TextScore, same: int = 0) -> Json:
+        """Return the tokens of a text with their scores, without the first `same` tokens, and the totals of all."""
         return {
-            "tokens": self.predicted(score.ids, score.predictions),
+            "same": same,
+            "tokens": self.predicted(score.ids[same:], score.predictions.part(same, len(score.ids))),
             "totals": {
                 "pseudo": score.measure == "pseudo-log-likelihood",
                 "tokens": score.tokens,

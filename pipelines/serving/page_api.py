@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
@@ -22,7 +23,7 @@ from pipelines.run.text_ids import known_ids
 from pipelines.serving.engine import Engine, GeneratedToken, GenerationRequest
 from pipelines.serving.errors import RequestError, blamed_on, error_body
 from pipelines.serving.fields import Fields, json_object
-from pipelines.serving.incremental import RecentTexts
+from pipelines.serving.incremental import RecentTexts, common_prefix
 from pipelines.serving.models import Service
 from pipelines.serving.page_answers import TOP, Json, PageModel, in_bits
 from pipelines.serving.text import GrowingText
@@ -54,13 +55,17 @@ class PageApi:
         return JSONResponse({"models": [page.description() for page in self._pages.values()]})
 
     async def score(self, request: Request) -> JSONResponse:
-        """Score a text: of a decoder only the tokens after the first change since the last text of this `key`."""
-        fields = Fields(await json_object(request), ("model", "text", "target", "key"))
+        """Score a text: of a decoder only the tokens after the first change since the last text of this `key`.
+
+        The answer leaves out the tokens that `same` counts: those at the beginning whose ids the client lists in
+        `have`, because it holds their scores.
+        """
+        fields = Fields(await json_object(request), ("model", "text", "target", "key", "have"))
         page, text, target = self._page(fields), _nonempty(fields, "text"), _target(fields)
-        key = fields.text("key")[:64]
+        key, have = fields.text("key")[:64], fields.ids("have") if fields.get("have") is not None else []
         with blamed_on("text"):
             if page.architecture == "decoder" and target is None:
-                return JSONResponse(await self._score_edited(page, key, text))
+                return JSONResponse(await self._score_edited(page, key, text, have))
             return JSONResponse(await self.engine.call(partial(page.score, text, target)))
 
     async def fill(self, request: Request) -> JSONResponse:
@@ -100,7 +105,7 @@ class PageApi:
     def _page(self, fields: Fields) -> PageModel:
         return self._pages[self._service.model(fields.get("model")).name]
 
-    async def _score_edited(self, page: PageModel, key: str, text: str) -> Json:
+    async def _score_edited(self, page: PageModel, key: str, text: str, have: list[int]) -> Json:
         """Score window by window, so that a long text holds up nobody. Raises RequestError if a newer text came."""
         ids = await self._service.models[page.name].encode(text, "text")
         page.check_length(ids)
@@ -109,7 +114,7 @@ class PageApi:
             pass
         if score is SUPERSEDED:
             raise RequestError(409, "a newer version of this text was sent")
-        return page.scored(score)
+        return page.scored(score, common_prefix(np.array(have, np.int64), score.ids))
 
     async def _writing(self, page: PageModel, fields: Fields) -> "_Writing":
         """Return the generation that a request asks for. A prompt that leaves no room is cut at its beginning."""

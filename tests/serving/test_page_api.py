@@ -59,6 +59,17 @@ def test_a_scored_text_has_the_numbers_of_score_text(ask, runs):
         assert answer["totals"]["bits"] == pytest.approx(-expected.log_probability_bits, rel=1e-5)
 
 
+def test_an_answer_leaves_out_the_tokens_that_the_client_has(ask):
+    before = ask("score", model="gpt", text=TEXT, key="b")["tokens"]
+    have = [token["id"] for token in before]
+    answer = ask("score", model="gpt", text=TEXT + "!", key="b", have=have)
+    whole = ask("score", model="gpt", text=TEXT + "!", key="c")
+    assert 0 < answer["same"] <= len(have)
+    assert before[: answer["same"]] + answer["tokens"] == whole["tokens"]
+    assert answer["totals"] == whole["totals"]
+    assert ask("score", model="gpt", text=TEXT, key="b", have=[1, *have])["same"] == 0
+
+
 def test_special_tokens_spelled_in_a_text_are_ordinary_text(ask):
     tokens = ask("score", model="gpt", text="a<|endoftext|>b", key="a")["tokens"]
     assert not any("special" in token for token in tokens)

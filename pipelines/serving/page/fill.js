@@ -5,7 +5,7 @@ import { bars, described, facts, heading, showIn } from "./detail.js";
 import { byId, debounced, latestOnly, make } from "./dom.js";
 import { drawLegend, levelsOf } from "./levels.js";
 import { textOf } from "./pieces.js";
-import { Strip } from "./strip.js";
+import { Strip, shown } from "./strip.js";
 
 const EXAMPLE = "The old man sat by the window of the house and looked at the sea.";
 const HINT = "Click a word, or move to it and press Enter, to mask it. The bars show what the model would put there.";
@@ -54,8 +54,8 @@ export class FillView {
     this.tokens = tokens;
     const levels = levelsOf("surprisal", this.model.levels);
     const name = (token, i) => (this.masked.has(i) ? `masked ${levels.name(token)}` : "plain");
-    const label = (token, i) => `${described(token)}${this.masked.has(i) ? ", masked" : ""}`;
-    this.strip.set(tokens.map((token, i) => ({ ...token, level: name(token, i), label: label(token, i) })));
+    const label = (i) => (token) => `${described(token)}${this.masked.has(i) ? ", masked" : ""}`;
+    this.strip.set(tokens.map((token, i) => shown(token, name(token, i), label(i))));
     drawLegend(byId("fill-legend"), this.masked.size ? `${levels.title} of the masked word` : "", levels.legend);
     if (this.strip.shown >= 0) this.showToken(this.strip.shown);
   }

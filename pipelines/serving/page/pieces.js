@@ -44,7 +44,7 @@ export function grouped(tokens) {
     const length = characterLength(bytes, at);
     const [first, last] = [owner[at], owner[at + Math.max(length, 1) - 1]];
     if (length && first === last) {
-      add(first, "text", decoder.decode(bytes.subarray(at, at + length)));
+      add(first, "text", length === 1 ? String.fromCharCode(bytes[at]) : decoder.decode(bytes.subarray(at, at + length)));
     } else {
       for (let i = at; i < at + Math.max(length, 1); i++) {
         add(owner[i], "hex", bytes[i].toString(16).padStart(2, "0"));

@@ -6,7 +6,7 @@ import { bars, bits, described, facts, heading, showIn, totals } from "./detail.
 import { byId, debounced, fillSelect, latestOnly, make } from "./dom.js";
 import { drawLegend, differenceLegend, differenceLevel, levelsOf } from "./levels.js";
 import { alone, spoken } from "./pieces.js";
-import { Strip } from "./strip.js";
+import { Strip, shown } from "./strip.js";
 
 const EXAMPLE = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals.";
 const HINT = "Point at a token to see what the model expected there. With the keyboard: Tab to the text, then arrow keys.";
@@ -19,6 +19,7 @@ export class ReadView {
     this.report = report;
     this.key = Math.random().toString(36).slice(2); // names this page's text on the server
     this.latest = latestOnly();
+    this.held = new Map(); // the tokens of the last answer, by run
     byId("text").value = sessionStorage.getItem("bytelm-text") ?? EXAMPLE;
     const typed = debounced(WAIT_MS, () => this.update());
     for (const id of ["text", "target"]) byId(id).addEventListener("input", typed);
@@ -79,7 +80,17 @@ export class ReadView {
       return Promise.all([ask("/api/attention", { model: this.model.name, ...fields, ...head }, signal)]);
     }
     const runs = [this.model, ...(this.other ? [this.other] : [])];
-    return Promise.all(runs.map(({ name }) => ask("/api/score", { model: name, ...fields, key: this.key }, signal)));
+    return Promise.all(runs.map(({ name }) => this.score(name, fields, signal)));
+  }
+
+  // Return the scores of a text. The server sends only the tokens after those that the last answer shares with it.
+  async score(name, fields, signal) {
+    const held = this.held.get(name) ?? [];
+    const have = fields.target === undefined ? held.map(({ id }) => id) : [];
+    const answer = await ask("/api/score", { model: name, ...fields, key: this.key, have }, signal);
+    const tokens = [...held.slice(0, answer.same), ...answer.tokens];
+    this.held.set(name, tokens);
+    return { ...answer, tokens };
   }
 
   clear() {
@@ -89,13 +100,28 @@ export class ReadView {
     showIn(byId("read-detail"), HINT);
   }
 
-  // Return this many strips with these labels. They are kept while the layout stays, with focus and held token.
-  stripsFor(layout, labels, onShow) {
+  // Return a strip for each label, each in a panel under its title, if any, and above a place for notes. They stay
+  // while the layout stays, with the focus and the held token.
+  stripsFor(layout, labels, titles, onShow) {
     this.onShow = onShow;
     if (this.layout !== layout) {
       this.clear();
       this.layout = layout;
-      this.strips = labels.map((label, which) => new Strip(label, (index) => this.onShow(index, which)));
+      this.active = undefined; // the strip of the token that is shown
+      this.strips = labels.map((label, which) => {
+        const strip = new Strip(label, (index) => {
+          this.active = strip;
+          this.onShow(index, which);
+        });
+        return strip;
+      });
+      this.notes = labels.map(() => make("div"));
+      const panels = this.strips.map((strip, i) => {
+        const title = titles ? [make("h3", {}, titles[i])] : [];
+        return make("div", { className: "panel" }, ...title, strip.element, this.notes[i]);
+      });
+      byId("strips").replaceChildren(...panels);
+      byId("strips").classList.toggle("two", panels.length > 1);
     }
     return this.strips;
   }
@@ -109,20 +135,14 @@ export class ReadView {
     const levels = levelsOf(byId("show").value, this.model.levels);
     const all = answers.map((answer) => answer.tokens);
     const names = runs.map(({ name }) => name);
-    const strips = this.stripsFor(`text ${names}`, names.map((name) => `Tokens as ${name} reads them`), (index, which) =>
-      this.showToken(all, names, index, which),
-    );
+    const labels = names.map((name) => `Tokens as ${name} reads them`);
+    const show = (index, which) => this.showToken(all, names, index, which);
+    const strips = this.stripsFor(`text ${names}`, labels, names.length > 1 && names, show);
     for (const [i, strip] of strips.entries()) {
-      strip.set(all[i].map((token, at) => ({ ...token, level: levels.name(token, at), label: described(token) })));
+      strip.set(all[i].map((token, at) => shown(token, levels.name(token, at), described)));
+      this.notes[i].replaceChildren(totals(answers[i].totals));
     }
-    byId("strips").replaceChildren(
-      ...strips.map((strip, i) => {
-        const title = strips.length > 1 ? [make("h3", {}, names[i])] : [];
-        return make("div", { className: "panel" }, ...title, strip.element, totals(answers[i].totals));
-      }),
-    );
-    byId("strips").classList.toggle("two", strips.length > 1);
-    for (const strip of strips) strip.refresh();
+    this.active?.refresh();
     const unscored = all.flat().some((token) => token.bits === undefined);
     drawLegend(byId("legend"), levels.title, levels.legend, unscored && levels.title);
   }
@@ -149,20 +169,13 @@ export class ReadView {
     const names = runs.map(({ name }) => name);
     const stretches = aligned(answers[0].tokens, answers[1].tokens);
     const labels = [`Difference between ${names[0]} and ${names[1]}`];
-    const [strip] = this.stripsFor(`difference ${names}`, labels, (index) => this.showStretch(names, stretches[index]));
-    strip.set(stretches.map((each) => ({ ...each, level: differenceLevel(each.bits), label: differed(each, names) })));
-    strip.refresh();
-    const same = runs[0].tokenizer === runs[1].tokenizer;
-    byId("strips").replaceChildren(
-      make(
-        "div",
-        { className: "panel" },
-        strip.element,
-        ...answers.map((answer, i) => totals(answer.totals, names[i])),
-        ...(same ? [] : [make("p", { className: "note" }, "The tokenizers differ: the text is cut where both end a token.")]),
-      ),
-    );
-    byId("strips").classList.remove("two");
+    const show = (index) => this.showStretch(names, stretches[index]);
+    const [strip] = this.stripsFor(`difference ${names}`, labels, null, show);
+    strip.set(stretches.map((each) => shown(each, differenceLevel(each.bits), () => differed(each, names))));
+    this.active?.refresh();
+    const cut = "The tokenizers differ: the text is cut where both end a token.";
+    const note = runs[0].tokenizer === runs[1].tokenizer ? [] : [make("p", { className: "note" }, cut)];
+    this.notes[0].replaceChildren(...answers.map((answer, i) => totals(answer.totals, names[i])), ...note);
     drawLegend(byId("legend"), "bits", differenceLegend(...names));
   }
 
@@ -181,18 +194,16 @@ export class ReadView {
 
   drawAttention({ queries, keys, weights }) {
     const cross = byId("kind").value === "cross";
-    const label = cross ? ["Target", "Source"] : ["Tokens as the model reads them"];
-    const strips = this.stripsFor(`attention ${cross}`, label, (index, which) => {
+    const labels = cross ? ["Target", "Source"] : ["Tokens as the model reads them"];
+    const strips = this.stripsFor(`attention ${cross}`, labels, cross && labels, (index, which) => {
       if (which === 0) this.showAttention(queries[index], keys, weights[index], cross);
     });
-    const plain = (token) => ({ ...token, level: "weight", label: spoken(token) });
+    const plain = (token) => shown(token, "weight", spoken);
     strips[0].set(queries.map(plain));
     if (cross) strips[1].set(keys.map(plain));
-    byId("strips").replaceChildren(
-      ...strips.map((strip, i) => make("div", { className: "panel" }, ...(cross ? [make("h3", {}, label[i])] : []), strip.element)),
-    );
-    byId("strips").classList.toggle("two", cross);
-    const note = cross ? "Point at a token of the target: the source shows where it looks." : "Point at a token: the others show how much it attends to them.";
+    const note = cross
+      ? "Point at a token of the target: the source shows where it looks."
+      : "Point at a token: the others show how much it attends to them.";
     drawLegend(byId("legend"), note, []);
     strips[0].show(Math.max(strips[0].held, Math.min(strips[0].current || queries.length - 1, queries.length - 1)));
   }

@@ -7,6 +7,19 @@ import { grouped, nodes, textOf } from "./pieces.js";
 let strips = 0;
 const WORD = /^ \S{0,30}$/u;
 
+const made = new WeakMap();
+
+// Return a token as strips show it, with a class name and with label(token), which is spoken. A token that is shown
+// again in the same way gives the same object, so that it is not drawn again.
+export function shown(token, level, label) {
+  let item = made.get(token);
+  if (item?.level !== level) {
+    item = { ...token, level, label: label(token) };
+    made.set(token, item);
+  }
+  return item;
+}
+
 // `onShow(index)` is called when another token is pointed at or focused.
 export class Strip {
   constructor(label, onShow, onChoose) {
@@ -16,7 +29,7 @@ export class Strip {
     this.onChoose = onChoose;
     this.tokens = []; // as last set
     this.spans = [];
-    this.drawn = []; // {key, node} of each group
+    this.drawn = []; // {to, node} of each group: the index after its last token, and its element
     this.current = 0; // the only token that Tab reaches
     this.held = this.shown = -1;
     for (const [type, action] of [
@@ -29,36 +42,38 @@ export class Strip {
     }
   }
 
-  // Show tokens [{hex, special, level, label}]. Those that did not change keep their elements, and so their focus.
+  // Show tokens made by `shown`. The same objects at the beginning keep their elements.
   set(tokens) {
     const focused = this.element.contains(document.activeElement);
-    const groups = grouped(tokens);
-    const keys = groups.map((group) => JSON.stringify([group, tokens.slice(group.from, group.to).map(drawnAs)]));
     let same = 0;
-    while (same < this.drawn.length && this.drawn[same].key === keys[same]) same++;
-    for (const { node } of this.drawn.splice(same)) {
+    while (same < tokens.length && tokens[same] === this.tokens[same]) same++;
+    // The last token that stays may now share a character with the next.
+    const kept = Math.max(this.drawn.filter(({ to }) => to <= same).length - 1, 0);
+    for (const { node } of this.drawn.splice(kept)) {
       if (node.previousSibling?.nodeName === "WBR") node.previousSibling.remove();
       node.remove();
     }
-    this.spans.length = groups[same]?.from ?? tokens.length;
-    for (const [i, group] of groups.entries()) {
-      if (i < same) continue;
-      const spans = group.parts.map((parts, offset) => this.span(tokens[group.from + offset], group.from + offset, parts));
-      this.spans.push(...spans);
-      const title = spans.length > 1 && textOf(tokens.slice(group.from, group.to));
-      const node = title ? make("span", { className: "shared", title }, ...spans) : spans[0];
-      this.drawn.push({ key: keys[i], node });
-      this.element.append(node);
-      if (WORD.test(group.parts[0][0]?.text)) {
-        spans[0].classList.add("word");
-        node.before(make("wbr"));
-      }
-    }
+    const start = this.drawn.at(-1)?.to ?? 0;
+    this.spans.length = start;
+    for (const group of grouped(tokens.slice(start))) this.append(group, tokens.slice(start + group.from, start + group.to));
     this.tokens = tokens;
     this.element.hidden = tokens.length === 0;
-    if (this.held >= tokens.length) this.hold(-1);
+    if (this.held >= start) this.hold(this.held < tokens.length ? this.held : -1);
     this.reach(Math.min(this.current, tokens.length - 1));
     if (focused) this.spans[this.current]?.focus();
+  }
+
+  append({ parts }, tokens) {
+    const spans = tokens.map((token, i) => this.span(token, this.spans.length + i, parts[i]));
+    this.spans.push(...spans);
+    let node = spans[0];
+    if (spans.length > 1) node = make("span", { className: "shared", title: textOf(tokens) }, ...spans);
+    this.drawn.push({ to: this.spans.length, node });
+    if (WORD.test(parts[0][0]?.text)) {
+      spans[0].classList.add("word");
+      this.element.append(make("wbr"));
+    }
+    this.element.append(node);
   }
 
   span(token, index, parts) {
@@ -160,5 +175,3 @@ export class Strip {
     return near.length ? near.reduce((a, b) => (distance(b) < distance(a) ? b : a)) : this.current;
   }
 }
-
-const drawnAs = (token) => [token.level, token.label, token.special];

@@ -5,7 +5,7 @@ import { bars, described, facts, heading, showIn } from "./detail.js";
 import { byId, make } from "./dom.js";
 import { drawLegend, levelsOf } from "./levels.js";
 import { textOf } from "./pieces.js";
-import { Strip } from "./strip.js";
+import { Strip, shown } from "./strip.js";
 
 const HINT = "Each token comes with its ten likeliest candidates. Click a token to hold it, then a candidate to continue from there.";
 const EXAMPLE = "It was a dark and";
@@ -97,7 +97,7 @@ export class WriteView {
 
   draw() {
     const levels = levelsOf("surprisal", this.model.levels);
-    this.strip.set(this.tokens.map((token) => ({ ...token, level: levels.name(token), label: described(token) })));
+    this.strip.set(this.tokens.map((token) => shown(token, levels.name(token), described)));
     this.start.textContent = this.tokens.length && this.model.architecture === "decoder" ? byId("prompt").value : "";
     byId("clear").disabled = this.tokens.length === 0;
     drawLegend(byId("write-legend"), this.tokens.length ? levels.title : "", levels.legend);
