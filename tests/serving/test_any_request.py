@@ -1,0 +1,84 @@
+"""Whatever a client sends, it gets an answer or a sentence about its mistake."""
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.serving.completion_request import NEUTRAL, READ
+
+NUMBERS = st.integers() | st.integers(-2, 40) | st.floats() | st.floats(0, 2)
+IDS = st.lists(st.integers(0, 511) | st.integers(-3, 600), max_size=40)
+PROMPTS = st.text(max_size=20) | IDS | st.lists(st.text(max_size=5), max_size=4) | st.lists(IDS, max_size=4)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
+)
+SENSIBLE = {
+    "max_tokens": st.integers(0, 33),
+    "n": st.integers(0, 2),
+    "temperature": st.floats(0, 3),
+    "top_p": st.floats(0, 1),
+    "top_k": st.integers(0, 600),
+    "min_p": st.floats(0, 1),
+    "seed": st.integers(-(2**63), 2**63),
+    "stop": st.text(max_size=3) | st.lists(st.text(max_size=3), max_size=4),
+    "logprobs": st.integers(0, 100),
+    "echo": st.booleans(),
+    "stream": st.booleans(),
+    "stream_options": st.fixed_dictionaries({"include_usage": st.booleans()}),
+}
+BODIES = st.fixed_dictionaries({"prompt": PROMPTS}, optional=SENSIBLE)
+SPOILED = st.builds(
+    dict.__or__, BODIES, st.dictionaries(st.sampled_from(sorted({*READ, *NEUTRAL})), ANYTHING, max_size=2)
+)
+
+
+@settings(max_examples=150)
+@given(BODIES | SPOILED)
+def test_every_completion_request_is_answered_or_explained(client, fields):
+    body = json.dumps({"model": "gpt", **fields})
+    response = client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    if response.status_code != 200:
+        assert response.status_code in (400, 404), (body, response.text)
+        assert response.json()["error"]["message"]
+    elif response.headers["content-type"].startswith("text/event-stream"):
+        assert response.text.endswith("data: [DONE]\n\n") and '"error"' not in response.text
+    else:
+        check(json.loads(body), response.json())
+
+
+def check(asked, answer):
+    """Assert what every answer promises."""
+    prompt = asked.get("prompt")
+    several = isinstance(prompt, list) and not all(isinstance(each, int) for each in prompt)
+    count = (len(prompt) if several else 1) * (asked.get("n") or 1)
+    assert [choice["index"] for choice in answer["choices"]] == [*range(count)]
+    usage = answer["usage"]
+    assert usage["prompt_tokens"] + usage["completion_tokens"] == usage["total_tokens"]
+    for choice in answer["choices"]:
+        assert choice["finish_reason"] in ("stop", "length")
+        logprobs = choice["logprobs"]
+        assert (logprobs is None) == (asked.get("logprobs") is None or count_of(asked, answer) == 0)
+        if logprobs is not None:
+            own, tops, tokens = (logprobs[name] for name in ("token_logprobs", "top_logprobs", "tokens"))
+            assert len(own) == len(tops) == len(tokens) == len(logprobs["text_offset"])
+            assert logprobs["text_offset"] == sorted(logprobs["text_offset"])
+            for token, value, top in zip(tokens, own, tops, strict=True):
+                assert (value is None) == (top is None)
+                assert top is None or (top[token] == value <= 1e-6 and len(top) >= asked["logprobs"])
+
+
+def count_of(asked, answer):
+    """Return the number of tokens that have log-probabilities: those of the completion, with echo also the prompt's."""
+    usage = answer["usage"]
+    return usage["completion_tokens"] + (usage["prompt_tokens"] if asked.get("echo") else 0)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["model", "prompt", "tokens", "add_special_tokens"]), ANYTHING | st.text() | IDS)
+)
+def test_every_tokenizer_request_is_answered_or_explained(client, fields):
+    for path in ("/tokenize", "/detokenize"):
+        body = json.dumps(fields)
+        response = client.post(path, content=body, headers={"content-type": "application/json"})
+        assert response.status_code in (200, 400, 404), (body, response.text)
