@@ -11,12 +11,15 @@ import math
 import torch
 from torch import Tensor
 
+LEAST = 1e-30
+"""Smaller temperatures and top_p have the same effect. In float32 they would overflow or become 0."""
+
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Return logits / temperature: below 1 sharper, above 1 flatter, near 0 all on the largest."""
     if not temperature > 0.0:
         raise ValueError(f"temperature is {temperature}: give a positive number, or choose greedily")
-    return logits / temperature
+    return logits / max(temperature, LEAST)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
@@ -36,7 +39,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = torch.softmax(ordered.float(), dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities  # sum over higher ranks; 0 for the first
-    excluded = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= p)
+    excluded = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= max(p, LEAST))
     return logits.masked_fill(excluded, -math.inf)
 
 

@@ -126,6 +126,13 @@ def test_temperature_zero_and_top_one_are_greedy(logits):
     assert logits[sampling.sample(logits[None], top_k=1)[0]] == logits[best]
 
 
+@pytest.mark.parametrize("least", [5e-324, 1e-45, 1e-38, 1e-20])
+@pytest.mark.parametrize("option", ["temperature", "top_p"])
+def test_the_smallest_settings_are_greedy(least, option):
+    logits = torch.tensor([[700.0, -3.0, 699.0, 0.0], [0.0, 0.5, -700.0, 0.25]])
+    assert sampling.sample(logits, **{option: least}).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("filtered", "words"),
     [

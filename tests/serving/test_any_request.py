@@ -17,7 +17,7 @@ SENSIBLE = {
     "max_tokens": st.integers(0, 33),
     "n": st.integers(0, 2),
     "temperature": st.floats(0, 3),
-    "top_p": st.floats(0, 1),
+    "top_p": st.floats(0, 1, exclude_min=True),
     "top_k": st.integers(0, 600),
     "min_p": st.floats(0, 1),
     "seed": st.integers(-(2**63), 2**63),
