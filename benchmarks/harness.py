@@ -187,10 +187,10 @@ class Clock:
         return [after - before for before, after in pairs]
 
 
-def resident_bytes(field: str = "VmRSS") -> int | None:
-    """Return the resident memory of this process in bytes, or its peak for "VmHWM"; None without /proc."""
+def resident_bytes(field: str = "VmRSS", process: int | str = "self") -> int | None:
+    """Return the resident memory of a process in bytes, or its peak for "VmHWM"; None without /proc."""
     with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
             if line.startswith(field):
                 return int(line.split()[1]) * 1024
     return None

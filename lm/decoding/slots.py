@@ -19,7 +19,7 @@ from lm.decoding.requests import GeneratedToken, GenerationRequest
 from lm.decoding.sampling import greedy, keep_allowed, sample
 from lm.decoding.state import pad_left, read
 
-PREFILL = 256  # positions of prompts, with padding, that a step reads
+PREFILL = 128  # positions of prompts, with padding, that a step reads
 
 
 class SlotCache(KVCache):
