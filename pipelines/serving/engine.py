@@ -22,7 +22,6 @@ from lm.decoding.requests import GeneratedToken as GeneratedToken
 from lm.decoding.requests import GenerationRequest as GenerationRequest
 from lm.decoding.requests import check_ids
 from lm.decoding.slots import Slots, Text
-from pipelines.evaluation.windows import windows_per_batch
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.predictions import Predictions, predict
@@ -31,6 +30,7 @@ from pipelines.scoring.windows import Window
 T = TypeVar("T")
 
 SLOTS = 16  # texts that a model generates at once
+SCORED = 2048  # positions, with padding, that a model scores in a turn
 CLOSING_S = 0.5  # how long `close` waits for the end of a turn
 CLOSED = "the server is shutting down"
 
@@ -213,16 +213,25 @@ class _Served:
         return bool(self.unscored or self.streams)
 
     def take_turn(self) -> None:
-        """Score the sequences that fit in a batch, and generate a token of every text."""
-        size = windows_per_batch(self.run.model.config.context_length)
-        sequences = [self.unscored.popleft() for _ in range(min(size, len(self.unscored)))]
-        self._score([each for each in sequences if each.future.set_running_or_notify_cancel()])
+        """Score some of the sequences that wait, and generate a token of every text."""
+        self._score([each for each in self._next_sequences() if each.future.set_running_or_notify_cancel()])
         if self.slots is None or not self.streams:
             return
         for text, item in self.slots.step():
             stream = self.streams.pop(text, None) if text.ended else self.streams.get(text)
             if stream is not None:  # else the client left
                 stream.send(item, *((None,) if text.ended else ()))
+
+    def _next_sequences(self) -> list[_Sequence]:
+        """Remove and return the next sequences that fit in a turn, at least one if any wait."""
+        sequences: list[_Sequence] = []
+        longest = 0
+        while self.unscored:
+            longest = max(longest, len(self.unscored[0].ids))
+            if sequences and (len(sequences) + 1) * longest > SCORED:
+                break
+            sequences.append(self.unscored.popleft())
+        return sequences
 
     def fail(self, error: Exception) -> None:
         """Answer all requests with this error."""

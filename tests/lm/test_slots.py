@@ -1,5 +1,8 @@
 """Texts that share every step have the tokens that they have alone, whenever they begin and end."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -155,3 +158,46 @@ def test_samples_depend_on_their_own_seed_only(plain, schedule, rows, seed):
             **options,
         )
         assert [token.id for token in tokens] == ended(expected.tolist(), asked, leaves, ())
+
+
+def test_running_texts_get_a_token_in_every_step_while_a_long_prompt_is_read(plain):
+    slots = Slots(plain, 2, prefill=4)
+    running = slots.add(GenerationRequest(prompt_ids=[7], max_tokens=20, temperature=0))
+    slots.step()
+    waiting = slots.add(GenerationRequest(prompt_ids=range(20), max_tokens=2, temperature=0))
+    steps = [[text for text, _ in slots.step()] for _ in range(6)]
+    assert steps == [[running]] * 4 + [[running, waiting]] * 2
+
+
+def test_a_text_with_logits_that_are_not_finite_ends_alone():
+    """Neither its neighbours nor the texts that take its row later are affected."""
+    broken = random_model(ModelConfig(**SHAPE, positions="learned"), torch.float64)
+    broken.stack.positional.learned.weight[10] = math.nan
+    prompts = [(0, range(5), 6), (0, range(9), 6), (3, [3], 9), (0, [4], 9)]
+    schedule = [(wait, {"prompt_ids": list(ids), "max_tokens": tokens}, None) for wait, ids, tokens in prompts]
+    others = run(Slots(broken, 2), schedule, temperature=0)
+    failed = others.pop(1)
+    del schedule[1]
+    assert [isinstance(item, ValueError) for item in failed] == [False, False, True]
+    assert str(failed[-1]).startswith("the model's logits are not finite")
+    for tokens, (_, asked, _) in zip(others, schedule, strict=True):
+        alone = generate(broken, torch.tensor(asked["prompt_ids"]), asked["max_tokens"], temperature=0)
+        assert [token.id for token in tokens] == alone.tolist()
+
+
+def test_disallowed_ids_are_never_generated_but_have_a_probability(plain):
+    allowed = torch.arange(53) < 20
+    schedule = [(0, {"prompt_ids": [i], "max_tokens": 20}, None) for i in range(4)]
+    for options in ({"temperature": 0}, {"temperature": 2.0}):
+        found = run(Slots(plain, 4, allowed=allowed), schedule, top=53, **options)
+        for tokens in found:
+            assert all(token.id < 20 for token in tokens)
+            for token in tokens:
+                assert sum(map(math.exp, token.top_log_probabilities)) == pytest.approx(1)
+    assert max(token.id for tokens in run(Slots(plain, 4), schedule, temperature=2.0) for token in tokens) >= 20
+
+
+def test_only_decoders_have_slots(plain):
+    encoder = prepare(build_model(replace(plain.config, architecture="encoder"), seed=0))
+    with pytest.raises(ValueError, match="the model is an encoder"):
+        Slots(encoder, 2)
