@@ -29,11 +29,13 @@ def longest_matches(text: Array, offsets: Array, others: Iterable[tuple[Array, A
         separated = np.insert(other.astype(symbols, copy=False), starts[1:], separator)
         joined = np.concatenate([separated, text], dtype=symbols)
         text_kernels.longest_matches(joined, len(separated), suffix_array(joined), before, after, matches)
-    return np.minimum(matches, np.repeat(offsets[1:], np.diff(offsets)) - np.arange(len(text))).astype(np.int32)
+    ends = np.repeat(offsets[1:].astype(np.int32), np.diff(offsets))
+    return np.minimum(matches, ends - np.arange(len(text), dtype=np.int32))
 
 
 def covered(matches: Array, length: int) -> Array:
     """Return whether each byte is inside a match of at least `length` bytes: (N,) bool, from matches (N,)."""
-    ends = np.where(matches >= length, np.arange(len(matches)) + matches, 0)
-    inside: Array = np.maximum.accumulate(ends) > np.arange(len(matches))
+    places = np.arange(len(matches), dtype=np.int32)
+    ends = np.where(matches >= length, places + matches, 0)
+    inside: Array = np.maximum.accumulate(ends) > places
     return inside

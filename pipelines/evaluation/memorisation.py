@@ -96,8 +96,10 @@ def _sample(offsets: np.ndarray, most: int) -> np.ndarray:
 
 
 def _running(flags: np.ndarray) -> np.ndarray:
-    """Return the number of true values before each of `flags` (N,), and before the end: int64 (N + 1,)."""
-    return np.concatenate([[0], np.cumsum(flags)])
+    """Return the number of true values before each of `flags` (N,), and before the end: int32 (N + 1,)."""
+    counts = np.zeros(len(flags) + 1, np.int32)
+    np.cumsum(flags, out=counts[1:])
+    return counts
 
 
 def _pieces(
