@@ -209,11 +209,11 @@ def _show_entropy_calibration(plans: Sequence["Plan"], results: Sequence[dict[st
     for plan, result in zip(plans, results, strict=True):
         for split in plan.splits:
             found = result["splits"][split]["entropy_calibration"]
-            answer(f"\n{plan.run.name}, {split}: bits per token by position, in {found['texts']:,} texts of the model")
             if found["left_out"]:
-                answer(found["left_out"])
-            else:
-                table(("position", *HEADS), [cells(row) for row in found["positions"]])
+                answer(f"\n{plan.run.name}, {split}: {found['left_out']}")
+                continue
+            answer(f"\n{plan.run.name}, {split}: bits per token by position, in {found['texts']:,} texts of the model")
+            table(("position", *HEADS), [cells(row) for row in found["positions"]])
     if explain:
         answer(DEFINITION)
 

@@ -50,12 +50,12 @@ def reason_to_leave_out(config: ModelConfig, stream: Stream, window: int) -> str
     """Return why a model or a split has no entropy calibration; None if it has one."""
     if config.architecture != "decoder" or not isinstance(stream, TokenStream):
         return (
-            f"No entropy calibration: it is for decoders, and the architecture of this model is {config.architecture}."
+            f"no entropy calibration: it is for decoders, and the architecture of this model is {config.architecture}."
         )
     if config.document_mask:
-        return "No entropy calibration: with a document mask, the model does not see the documents before its own."
+        return "no entropy calibration: with a document mask, the model does not see the documents before its own."
     if stream.tokens <= window:
-        return f"No entropy calibration: the split has {stream.tokens:,} tokens, less than a window and a token."
+        return f"no entropy calibration: the split has {stream.tokens:,} tokens, less than a window and a token."
     return None
 
 

@@ -134,11 +134,12 @@ def test_models_that_do_not_write_a_stream_have_none_and_say_why(
         assert found["positions"] is None and f"architecture of this model is {architecture}" in found["left_out"]
 
 
-def test_a_text_shorter_than_a_window_has_none(tmp_path, trained_gpt):
+def test_a_text_shorter_than_a_window_has_none(tmp_path, printed, trained_gpt):
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
     (tmp_path / "short.txt").write_text("a b c")
     numbers = evaluate(run, corpus=(str(tmp_path / "short.txt"),), entropy_calibration=2)["splits"]["short.txt"]
     assert "less than a window and a token" in numbers["entropy_calibration"]["left_out"]
+    assert "short.txt: no entropy calibration: the split has" in " ".join(printed.readouterr().out.split())
 
 
 def test_the_table_shows_intervals_and_the_definition(in_process, tmp_path, trained_gpt):
