@@ -52,7 +52,6 @@ class Predictions:
         return Predictions(*(array[start:end] for array in vars(self).values()))
 
 
-@torch.inference_mode()
 def predict(
     model: LanguageModel,
     windows: Iterable[Window],
@@ -78,16 +77,37 @@ def predict(
         total: Number of windows, for the progress bar; one batch of windows shows none.
     """
     made = Predictions.unknown(count, min(top, model.config.vocab_size))
-    chosen = None if group is None else torch.from_numpy(np.flatnonzero(group)).to(model.embedding.weight.device)
-    size = windows_per_batch(model.config.context_length)
-    done = 0
-    with Bar("scoring", total, "window") if total > size else nullcontext() as bar:
-        for batch in _batches(iter(windows), size):
-            _predict_batch(model, batch, source, chosen, made)
-            done += len(batch)
+    with Bar("scoring", total, "window") if total > windows_at_once(model) else nullcontext() as bar:
+        for done in predict_batches(model, windows, made, source=source, group=group):
             if bar:
                 bar.update(done)
     return made
+
+
+@torch.inference_mode()
+def predict_batches(
+    model: LanguageModel,
+    windows: Iterable[Window],
+    made: Predictions,
+    *,
+    source: list[int] | None = None,
+    group: Array | None = None,
+) -> Iterator[int]:
+    """Write the predictions of windows to `made`, a batch at a time, and yield the number of windows done so far.
+
+    See `predict` for the arguments.
+    """
+    chosen = None if group is None else torch.from_numpy(np.flatnonzero(group)).to(model.embedding.weight.device)
+    done = 0
+    for batch in _batches(iter(windows), windows_at_once(model)):
+        _predict_batch(model, batch, source, chosen, made)
+        done += len(batch)
+        yield done
+
+
+def windows_at_once(model: LanguageModel) -> int:
+    """Return the number of windows in a batch."""
+    return windows_per_batch(model.config.context_length)
 
 
 def _predict_batch(

@@ -1,7 +1,7 @@
 """Score a text: ln p of each token under a run's model, with the model's likeliest tokens."""
 
 import math
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from lm.analysis.metrics import NATS_PER_BIT, bits, bits_per_byte, perplexity
 from pipelines.run.prompts import source_ids
-from pipelines.scoring.predictions import Predictions, predict
+from pipelines.scoring.predictions import Predictions, predict, predict_batches
 from pipelines.scoring.windows import Array, Window, decoder_windows, encoder_windows
 from pipelines.scoring.words import Words, ends_of_words, word_beginnings, words_of
 from pipelines.training.objectives import require_special_tokens
@@ -173,25 +173,43 @@ def _decoder_score(run: "LoadedRun", text: str, stride: int | None, start: bool,
 def _encoder_score(
     run: "LoadedRun", text: str, stride: int | None, masking: Masking, top: int, words: bool
 ) -> TextScore:
+    window = run.config.model.context_length - 2
+    stride = _stride(stride, window)
+    ids = text_tokens(run, text)
+    windows = masked_windows(run, ids, stride, masking)
+    made = predict(run.model, windows, len(ids), top=top, total=len(ids))
+    return text_result(run, ids, made, words, None, window=window, stride=stride)
+
+
+def encoder_steps(run: "LoadedRun", ids: Array, top: int) -> Iterator[TextScore | None]:
+    """Score the `ids` (T,) of a text with an encoder, as `score_text` does by default, batch by batch.
+
+    Yields None after each batch, and at last the scores.
+    """
+    window = run.config.model.context_length - 2
+    stride = _stride(None, window)
+    made = Predictions.unknown(len(ids), min(top, run.config.model.vocab_size))
+    for _ in predict_batches(run.model, masked_windows(run, ids, stride, "token"), made):
+        yield None
+    yield text_result(run, ids, made, False, None, window=window, stride=stride)
+
+
+def masked_windows(run: "LoadedRun", ids: Array, stride: int, masking: Masking) -> Iterator[Window]:
+    """Return a window for each of `ids` (T,), in which an encoder predicts it."""
     special = run.around.special
     require_special_tokens("an encoder", (CLS, SEP, MASK), special)
-    length = run.config.model.context_length - 2
-    stride = _stride(stride, length)
-    ids = text_tokens(run, text)
     masked_to = np.arange(len(ids)) + 1
     if masking == "word":
         masked_to = ends_of_words([run.tokenizer.token_bytes(i) for i in ids.tolist()], np.zeros(len(ids), bool))
-    windows = encoder_windows(
+    return encoder_windows(
         ids,
         masked_to,
         first=special[CLS],
         mask=special[MASK],
         last=special[SEP],
-        length=length,
+        length=run.config.model.context_length - 2,
         stride=stride,
     )
-    made = predict(run.model, windows, len(ids), top=top, total=len(ids))
-    return text_result(run, ids, made, words, None, window=length, stride=stride)
 
 
 def _target_score(run: "LoadedRun", text: str, target: str, top: int, words: bool) -> TextScore:

@@ -86,14 +86,12 @@ class PageModel:
             },
         }
 
-    def score(self, text: str, target: str | None) -> Json:
-        """Return `scored` of an encoder's text, or of a target of an encoder-decoder and its source."""
+    def answered(self, text: str, target: str) -> Json:
+        """Return `scored` of a target of an encoder-decoder, and the tokens of its source."""
         self.check_length(text_tokens(self.run, text))
+        (source,) = source_ids(self.run.tokenizer, [text], self.run.config.model, self.run.around)
         answer = self.scored(score_text(self.run, text, target=target, top=TOP))
-        if target is not None:
-            (read,) = source_ids(self.run.tokenizer, [text], self.run.config.model, self.run.around)
-            answer["source"] = self.spelled(read)
-        return answer
+        return answer | {"source": self.spelled(source)}
 
     def masked(self, text: str, places: list[int]) -> Json:
         """Return the tokens of a text for an encoder, those at `places` with their scores if all of them are masked.

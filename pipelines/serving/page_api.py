@@ -20,6 +20,7 @@ from lm.decoding.sampling import sample
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.prompts import source_ids
 from pipelines.run.text_ids import known_ids
+from pipelines.scoring.texts import check_options, encoder_steps
 from pipelines.serving.engine import Engine, GeneratedToken, GenerationRequest
 from pipelines.serving.errors import RequestError, blamed_on, error_body
 from pipelines.serving.fields import Fields, json_object
@@ -64,9 +65,10 @@ class PageApi:
         page, text, target = self._page(fields), _nonempty(fields, "text"), _target(fields)
         key, have = fields.text("key")[:64], fields.ids("have") if fields.get("have") is not None else []
         with blamed_on("text"):
-            if page.architecture == "decoder" and target is None:
-                return JSONResponse(await self._score_edited(page, key, text, have))
-            return JSONResponse(await self.engine.call(partial(page.score, text, target)))
+            check_options(page.architecture, target=target, stride=None, start=True, masking="token")
+            if target is not None:
+                return JSONResponse(await self.engine.call(partial(page.answered, text, target)))
+            return JSONResponse(await self._score_in_steps(page, key, text, have))
 
     async def fill(self, request: Request) -> JSONResponse:
         """Predict the masked tokens of a text."""
@@ -105,16 +107,20 @@ class PageApi:
     def _page(self, fields: Fields) -> PageModel:
         return self._pages[self._service.model(fields.get("model")).name]
 
-    async def _score_edited(self, page: PageModel, key: str, text: str, have: list[int]) -> Json:
-        """Score window by window, so that a long text holds up nobody. Raises RequestError if a newer text came."""
-        ids = await self._service.models[page.name].encode(text, "text")
+    async def _score_in_steps(self, page: PageModel, key: str, text: str, have: list[int]) -> Json:
+        """Score in steps, so that a long text holds up nobody. Raises RequestError if a newer version came."""
+        ids = np.array(await self._service.models[page.name].encode(text, "text"), np.int64)
         page.check_length(ids)
-        steps = self._texts.scorer(page.name, key, page.run).steps(ids)
+        if page.architecture == "encoder":
+            steps = encoder_steps(page.run, ids, TOP)
+        else:
+            steps = self._texts.scorer(page.name, key, page.run).steps(ids)
         while (score := await self.engine.call(partial(next, steps, SUPERSEDED))) is None:
             pass
         if score is SUPERSEDED:
             raise RequestError(409, "a newer version of this text was sent")
-        return page.scored(score, common_prefix(np.array(have, np.int64), score.ids))
+        same = common_prefix(np.array(have, np.int64), ids) if page.architecture == "decoder" else 0
+        return page.scored(score, same)
 
     async def _writing(self, page: PageModel, fields: Fields) -> "_Writing":
         """Return the generation that a request asks for. A prompt that leaves no room is cut at its beginning."""
@@ -147,8 +153,9 @@ class PageApi:
             if source is None:
                 tokens: AsyncGenerator[GeneratedToken, None] = self.engine.generate(page.name, asked)
             else:
-                writer = self._writers.setdefault(page.name, prepare(run.model, 1))
-                tokens = _in_steps(self.engine, answered(run, writer, asked, source))
+                if page.name not in self._writers:
+                    self._writers[page.name] = await self.engine.call(partial(prepare, run.model, 1))
+                tokens = _in_steps(self.engine, answered(run, self._writers[page.name], asked, source))
         return _Writing(tokens, cut=len(prompt) > len(asked.prompt_ids), stops=run.around.stops)
 
 

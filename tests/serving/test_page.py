@@ -5,6 +5,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import threading
 from contextlib import contextmanager
@@ -539,6 +540,43 @@ def test_errors_of_the_server_are_shown(page):
     page.click("#go")
     page.wait_for_selector("#problem:not([hidden])")
     assert "max_tokens is 99" in page.locator("#problem").text_content().lower()
+
+
+LOOKS = [f"level-{i}" for i in range(6)] + ["first-1", "first-2", "second-1", "second-2", "odd", "even", "unscored"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_on_every_tint_has_the_contrast_that_wcag_asks_for(scheme, visit):
+    """axe cannot judge text on gradients, which tokens have as background."""
+    page = visit(color_scheme=scheme)
+    colours = page.evaluate(
+        """looks => looks.map(look => {
+            const span = Object.assign(document.createElement('span'), { className: `token ${look}` });
+            const tint = document.createElement('span');
+            document.querySelector('#strips').append(span, tint);
+            tint.style.color = getComputedStyle(span).getPropertyValue('--tint');
+            const paper = getComputedStyle(document.body).backgroundColor;
+            const colours = [getComputedStyle(span).color, getComputedStyle(tint).color];
+            span.remove(); tint.remove();
+            return colours.map(colour => colour === 'rgba(0, 0, 0, 0)' ? paper : colour);
+        })""",
+        LOOKS,
+    )
+    assert len({tint for _, tint in colours}) > 6
+    ratios = {look: contrast(*pair) for look, pair in zip(LOOKS, colours, strict=True)}
+    assert {look: ratio for look, ratio in ratios.items() if ratio < 4.5} == {}
+
+
+def contrast(*colours):
+    """Return the contrast ratio of two colours such as rgb(0, 0, 0), as WCAG 2.2 defines it."""
+    low, high = sorted(map(luminance, colours))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour):
+    red, green, blue = (int(part) / 255 for part in re.findall(r"\d+", colour)[:3])
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -11,6 +11,7 @@ import bytelm
 from lm.analysis.attention_maps import attention_maps
 from lm.decoding.generation import generate
 from pipelines.run.text_generation import filled_masks
+from pipelines.scoring.texts import encoder_steps, text_tokens
 from tests.serving.conftest import client_of
 
 TEXT = "import os\n\ndef main(naïve):\n    return 0  # 漢 🙂\n"
@@ -81,6 +82,16 @@ def test_an_encoders_text_has_the_numbers_of_score_text(ask, runs):
     assert_tokens(answer["tokens"], bytelm.score_text(runs["bert"], "import os\n", top=10))
     assert answer["totals"]["pseudo"] is True
     assert answer["totals"]["bits_per_byte"] is None
+
+
+def test_an_encoder_scores_a_long_text_in_steps_between_which_others_are_served(runs):
+    text = TEXT * 20
+    ids = text_tokens(runs["bert"], text)
+    *steps, score = encoder_steps(runs["bert"], ids, 5)
+    assert len(steps) > 2
+    assert set(steps) == {None}
+    expected = bytelm.score_text(runs["bert"], text).predictions
+    np.testing.assert_allclose(score.predictions.log_probabilities, expected.log_probabilities, atol=1e-5)
 
 
 def test_a_target_has_the_numbers_of_score_text(ask, runs):

@@ -4,7 +4,6 @@ import { events } from "./api.js";
 import { bars, described, facts, heading, showIn } from "./detail.js";
 import { byId, make } from "./dom.js";
 import { drawLegend, levelsOf } from "./levels.js";
-import { textOf } from "./pieces.js";
 import { Strip, shown } from "./strip.js";
 
 const HINT = "Each token comes with its ten likeliest candidates. Click a token to hold it, then a candidate to continue from there.";
@@ -123,10 +122,5 @@ export class WriteView {
     this.strip.hold(-1);
     this.draw();
     this.write(this.options());
-  }
-
-  // Return the prompt and what was generated, as one text.
-  get text() {
-    return byId("prompt").value + textOf(this.tokens);
   }
 }
