@@ -24,7 +24,7 @@ setup: .venv/.ready
 demo: .venv/.ready
 	$(BIN)/bytelm demo
 
-# A process a core, each with whole files, since the tests of a file share its fixtures, in the order of tests/conftest.py.
+# One process per core. Each runs whole files, whose tests share fixtures, in the order of tests/conftest.py.
 test: .venv/.ready-test lint
 	@echo "== tests"
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder --durations=15
@@ -33,7 +33,7 @@ test-slow: .venv/.ready-test
 	@echo "== slow tests"
 	$(BIN)/python -m pytest -m slow --durations=15
 
-# The clients have an environment of their own: they pin other versions and need no PyTorch.
+# The clients get a separate environment: they pin other versions and need no PyTorch.
 test-serve: .venv/.ready-test .venv-serve/.ready
 	@echo "== bytelm serve with its clients"
 	BYTELM_CLIENTS=.venv-serve/bin/python $(BIN)/python -m pytest tests/serving --durations=5
@@ -73,12 +73,12 @@ lint: .venv/.ready-test
 	@touch $@
 
 .venv/.ready-test: .venv/.ready
-	@echo "== what the tests need besides"
+	@echo "== packages for the tests"
 	$(PIP) install --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
 .venv/.ready-page: .venv/.ready-test
-	@echo "== the driver of the browser"
+	@echo "== the browser driver"
 	$(PIP) install --constraint constraints.txt --editable '.[test,test-page]'
 	@touch $@
 
@@ -92,15 +92,15 @@ lint: .venv/.ready-test
 	$(PIP) install --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
-# litgpt wants another huggingface_hub than transformers.
+# litgpt and transformers need different versions of huggingface_hub.
 .venv-litgpt/.ready: constraints.txt
-	@echo "== litgpt in an environment of its own, .venv-litgpt/"
+	@echo "== litgpt in a separate environment, .venv-litgpt/"
 	$(PYTHON) -m venv .venv-litgpt
 	.venv-litgpt/bin/python -m pip --disable-pip-version-check install $$(grep ^torch== constraints.txt) litgpt
 	@touch $@
 
 .venv-serve/.ready: constraints.txt
-	@echo "== clients of bytelm serve in an environment of their own, .venv-serve/"
+	@echo "== clients of bytelm serve in a separate environment, .venv-serve/"
 	$(PYTHON) -m venv .venv-serve
 	.venv-serve/bin/python -m pip --disable-pip-version-check install 'lm_eval[api]==0.4.13' openai==3.54.0 \
 		$$(grep ^transformers== constraints.txt)
