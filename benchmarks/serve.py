@@ -31,6 +31,7 @@ from benchmarks.generate import SHAPE
 from benchmarks.harness import RESULTS, command_line, heading, machine, met, record, resident_bytes, table, turns
 from pipelines.build_dataset import build_dataset
 from pipelines.pretrain import pretrain
+from pipelines.run.folder import Run
 from pipelines.run.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
 
@@ -259,18 +260,21 @@ def measure(run: Path, options: Options) -> dict:
 def main(arguments: list[str]) -> None:
     options = tyro.cli(Options, args=arguments, prog="python -m benchmarks.serve")
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(options.run or small_run(Path(folder)), options)
+        run = options.run or small_run(Path(folder))
+        model = Run(run).recipe.model
+        measured = measure(run, options)
     result = {
         "command": command_line("benchmarks.serve", arguments),
         "device": machine() | {"threads": options.threads, "load": os.getloadavg()[1]},
         "versions": {name: version(name) for name in ("torch", "starlette", "uvicorn")},
+        "model": {name: getattr(model, name) for name in ("layers", "width", "vocab_size", "context_length")},
         **measured,
     }
     record(options.out, "cpu", result, markdown(result))
 
 
 def markdown(result: dict) -> str:
-    device, crowd = result["device"], result["crowd"]
+    device, crowd, model = result["device"], result["crowd"], result["model"]
     versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
     facts = f"{device['processor']}, {device['threads']} threads; {versions}; load average {device['load']:.0f}"
     answered, asked = (sum(crowd[name].values()) for name in ("answered", "asked"))
@@ -279,10 +283,11 @@ def markdown(result: dict) -> str:
     return "\n".join(
         [
             *heading("Serving several clients", result["command"], facts),
-            "Clients stream completions over HTTP, one after the other, from prompts of "
+            f"Clients stream completions of a decoder ({model['layers']} layers of width {model['width']}, "
+            f"{model['vocab_size']:,} entries) over HTTP, one after the other, from prompts of "
             f"{IN_PROMPT[0]} to {IN_PROMPT[1]} tokens, {IN_ANSWER[0]} to {IN_ANSWER[1]} tokens each, and share the "
-            "machine with the server. Numbers of clients take turns; rates are medians. Other processes slow all "
-            "turns, so compare the ratios.",
+            "machine with the server. Numbers of clients take turns; rates are medians. Other processes slow "
+            "all turns, so compare the ratios.",
             "",
             *table(
                 ("clients", "tokens/s", "ratio", "tokens per CPU second of the server", "target", ""), _rates(result)

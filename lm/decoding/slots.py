@@ -117,8 +117,9 @@ class _Prompts:
 class Slots:
     """Generates up to `rows` texts of a decoder at once; others wait in the order they came.
 
-    A text's tokens do not depend on its company, but for rounding: products of other shapes add in another order, which
-    changes logits in their last bits. Its samples depend on its own seed only.
+    A text's tokens do not depend on its company but for rounding: products of other shapes add in another order, which
+    changes the last bits of logits. So a greedy choice can differ only between tokens whose logits are that close.
+    Samples depend on the text's own seed only.
     """
 
     def __init__(
@@ -197,15 +198,16 @@ class Slots:
         except Exception as error:
             found = [error] * len(texts)
         self._prompts = None
-        running = []
-        for row, (text, item) in enumerate(zip(texts, found, strict=True)):
-            if not text.count(item) and isinstance(item, GeneratedToken):
-                running.append(row)
-                self.texts.append(text)
-                self._last.append(item.id)
+        running = {
+            row: item.id
+            for row, (text, item) in enumerate(zip(texts, found, strict=True))
+            if not text.count(item) and isinstance(item, GeneratedToken)
+        }
         if running:
-            cache.select(torch.tensor(running, device=ids.device))
+            cache.select(torch.tensor([*running], device=ids.device))
             self._cache.join(cache)
+            self.texts += [texts[row] for row in running]
+            self._last += running.values()
         return [*zip(texts, found, strict=True)]
 
     def _admit(self) -> _Prompts | None:
@@ -238,9 +240,8 @@ class Slots:
     def _leave(self, row: int) -> None:
         """Free a row. The last text takes its place, as in the cache."""
         self._cache.leave(row)
-        for each in (self.texts, self._last):
-            each[row] = each[-1]  # type: ignore[assignment]
-            each.pop()
+        self.texts[row], self._last[row] = self.texts[-1], self._last[-1]
+        del self.texts[-1], self._last[-1]
 
 
 def choose(logits: Tensor, texts: Sequence[Text], allowed: Tensor | None) -> list[GeneratedToken | Exception]:
