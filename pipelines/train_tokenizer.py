@@ -1,4 +1,4 @@
-"""`bytelm train-tokenizer`: a byte-level BPE vocabulary from a corpus."""
+"""`bytelm train-tokenizer`: a byte-level BPE or WordPiece vocabulary from a corpus."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.reporting.training_phases import Phases
 from pipelines.run.process_memory import resident_bytes
-from tokenizer import DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, Tokenizer
+from tokenizer import DEFAULT_PATTERNS, DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, WORD_NAMES, Tokenizer
 from tokenizer import sentinels as sentinel_tokens
 
 if TYPE_CHECKING:
@@ -46,9 +46,11 @@ def train_tokenizer(
     *,
     vocab_size: int,
     out: Path,
+    model: Literal["bpe", "wordpiece"] = "bpe",
     pattern: str | None = None,
     min_frequency: int = 2,
     max_token_length: int | None = None,
+    limit_alphabet: int | None = None,
     byte_order: Literal["gpt2", "raw"] = "gpt2",
     special_tokens: tuple[str, ...] = DEFAULT_SPECIAL_TOKENS,
     sentinels: int = 0,
@@ -66,14 +68,17 @@ def train_tokenizer(
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer | None:
-    """Train a byte-level BPE vocabulary on the training split of a corpus, and save it as tokenizer.json.
+    """Train a BPE or WordPiece vocabulary on the training split of a corpus, and save it as tokenizer.json.
 
     Args:
-        vocab_size: Number of entries: special tokens, the 256 bytes and the merges.
+        vocab_size: Number of entries: special tokens, the 256 bytes (wordpiece: the characters) and the merges.
         out: Folder for tokenizer.json.
-        pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression.
+        model: Kind of vocabulary: byte-level BPE, or the WordPiece of BERT, which does not keep the text exactly.
+        pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece
+            bert-uncased (the default) or bert-cased.
         min_frequency: Pairs that occur less often are not merged.
-        max_token_length: Maximum length of a token in bytes.
+        max_token_length: Maximum length of a token in bytes; bpe only.
+        limit_alphabet: Number of characters to keep, the most frequent; all by default. wordpiece only.
         byte_order: Ids of the bytes, which also break ties: gpt2 (as in Hugging Face) or raw.
         special_tokens: First entries of the vocabulary; give the option without a value for none.
         sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs
@@ -92,7 +97,7 @@ def train_tokenizer(
         as_json: Print the summary as JSON, and nothing else.
     """
     special_tokens = (*special_tokens, *_sentinels(sentinels))
-    _check(vocab_size, special_tokens, pattern, min_count, out, save_counts, overwrite)
+    _check(model, vocab_size, special_tokens, pattern, min_count, out, save_counts, overwrite)
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
 
     others = load_compared(compare)
@@ -103,11 +108,11 @@ def train_tokenizer(
     training_bytes = None if counts or source is None else _training_bytes(source)
     if dry_run:
         rule = None if counts or source is None else source.split_rule
-        plan_tokenizer(vocab_size, training_bytes, rule, pattern or "cl100k", out, save_counts)
+        plan_tokenizer(vocab_size, training_bytes, rule, pattern or DEFAULT_PATTERNS[model], out, save_counts)
         return None
     if spill_folder is None:  # the system's temporary folder is often in memory
         spill_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
-    spare = _spare_memory(memory, source, pattern or "cl100k")
+    spare = _spare_memory(memory, source, pattern or DEFAULT_PATTERNS[model])
     held_out = HeldOut()
     with Bar("counting", training_bytes, "B") if not as_json else nullcontext() as bar:
         phases = Phases(bar, training_bytes)
@@ -121,7 +126,7 @@ def train_tokenizer(
             # Saved counts are useful even if they are too many to merge.
             least = None if save_counts else min_count
             texts = held_out.apart_from_training(source)
-            counted = _counted(texts, pattern, threads, spare, spill_folder, least, phases)
+            counted = _counted(texts, pattern or DEFAULT_PATTERNS[model], threads, spare, spill_folder, least, phases)
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
@@ -135,6 +140,8 @@ def train_tokenizer(
             byte_order=byte_order,
             memory=spare,
             progress=phases,
+            model=model,
+            limit_alphabet=limit_alphabet,
         )
         phases.end()
     tok.save(out)
@@ -186,6 +193,7 @@ def _sentinels(count: int) -> tuple[str, ...]:
 
 
 def _check(
+    model: str,
     vocab_size: int,
     special_tokens: tuple[str, ...],
     pattern: str | None,
@@ -205,14 +213,16 @@ def _check(
         raise ValueError(f"--out is {out}, which is a file, not a folder: choose another --out")
     if save_counts and not save_counts.absolute().parent.is_dir():
         raise ValueError(f"--save-counts is {save_counts}, but there is no folder {save_counts.parent}: make it first")
-    smallest = 256 + len(special_tokens)
+    smallest = (256 if model == "bpe" else 0) + len(special_tokens)
     if vocab_size < smallest:
+        first = "256 bytes and " if model == "bpe" else ""
         raise ValueError(
-            f"--vocab-size is {vocab_size}, but 256 bytes and {len(special_tokens)} special tokens need {smallest}"
+            f"--vocab-size is {vocab_size}, but {first}{len(special_tokens)} special tokens need {smallest}"
         )
-    if pattern and re.fullmatch(r"[\w-]+", pattern) and pattern not in PATTERN_NAMES:
-        names = ", ".join(PATTERN_NAMES)
-        raise ValueError(f"--pattern is {pattern}, which is no known name: use one of {names}, or a regular expression")
+    names = PATTERN_NAMES if model == "bpe" else WORD_NAMES
+    if pattern and pattern not in names and (model == "wordpiece" or re.fullmatch(r"[\w-]+", pattern)):
+        other = ", or a regular expression" if model == "bpe" else ""
+        raise ValueError(f"--pattern is {pattern}, which is no known name: use one of {', '.join(names)}{other}")
     if min_count < 1:
         raise ValueError(f"--min-count is {min_count}, but must be at least 1")
 
@@ -230,7 +240,7 @@ def _open(
 
 def _counted(
     texts: "Iterator[pa.RecordBatch]",
-    pattern: str | None,
+    pattern: str,
     threads: int | None,
     memory: int | None,
     spill_folder: Path,
@@ -244,7 +254,7 @@ def _counted(
     forecast = None if memory is None or min_count is None else MergeForecast(memory, min_count)
     return count_pretokens(
         texts,
-        pattern or "cl100k",
+        pattern,
         threads=threads,
         progress=phases,
         memory=memory,

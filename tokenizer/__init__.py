@@ -1,9 +1,9 @@
-"""Byte-level BPE: exact and fast training, encoding and decoding. Importing it loads no kernels, numba or numpy."""
+"""Byte-level BPE and WordPiece: exact and fast training, encoding and decoding. Importing loads no numba or numpy."""
 
 from tokenizer.formats.published import PatternNeededError
 from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP, sentinels
+from tokenizer.splitting.patterns import DEFAULT_PATTERNS, WORD_NAMES, Pattern, resolve_pattern
 from tokenizer.splitting.patterns import NAMES as PATTERN_NAMES
-from tokenizer.splitting.patterns import Pattern, resolve_pattern
 from tokenizer.tokenizer import Tokenizer
 
 TYPE_CHECKING = False
@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLS",
+    "DEFAULT_PATTERNS",
     "DEFAULT_SPECIAL_TOKENS",
     "END_OF_TEXT",
     "MASK",
     "PAD",
     "PATTERN_NAMES",
     "SEP",
+    "WORD_NAMES",
     "Pattern",
     "PatternNeededError",
     "PretokenCounts",

@@ -45,6 +45,16 @@ def _words() -> None:
     tables.encode_long(block.data, 0, 1, np.empty(1, dtype=np.uint32), 0, lambda: None)
 
 
+def _merge_pieces() -> None:
+    from tokenizer.splitting.bert import NAMED_WORDS
+    from tokenizer.training.counting import PretokenCounts
+    from tokenizer.training.pieces import alphabet_of, compile_merging
+
+    data, offsets, counts = np.full(3, 97, dtype=np.uint8), np.array([0, 3]), np.array([2])
+    few = PretokenCounts(NAMED_WORDS["bert-cased"], data, offsets, counts)
+    compile_merging(few, *alphabet_of(few, None, None))
+
+
 def _merge() -> None:
     from tokenizer.kernels import merge_loop as merge_kernel
     from tokenizer.training.counting import PretokenCounts
@@ -84,6 +94,7 @@ def _encode() -> None:
 _RUN_PART = {
     "counting": _count,
     "words": _words,
+    "word pieces": _merge_pieces,
     "merging": _merge,
     "spilling": _spill,
     "tables": _fill_tables,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PARTS = {
     "counting": ("scan.scan", "counts.count", "counts.export"),
     "words": ("words.split_words", "pieces.insert_pieces", "pieces.cut_long_word"),
+    "word pieces": ("piece_merges.count_characters", "piece_merges.merge_and_find"),
     "merging": ("merge_loop.merge",),
     "spilling": ("spill.gather", "spill.up_to"),
     "tables": ("tables.insert_tokens", "tables.insert_pairs", "tables.fill_byte_pairs", "merges.merge_tokens"),

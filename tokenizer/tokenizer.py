@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from tokenizer.encoding.kinds import AnyVocabulary
     from tokenizer.encoding.special_spellings import SpecialSet
-    from tokenizer.training.counting import PretokenCounts
+    from tokenizer.splitting.bert import BertWords
+    from tokenizer.training.counting import PretokenCounts, Progress
 
     Text = str | bytes
 
@@ -72,23 +73,29 @@ class Tokenizer:
         cls,
         corpus: object,
         vocab_size: int = 32768,
-        pattern: str | Pattern = "cl100k",
+        pattern: str | Pattern | BertWords | None = None,
         special_tokens: Sequence[str] = DEFAULT_SPECIAL_TOKENS,
         min_frequency: int = 2,
         max_token_length: int | None = None,
         byte_order: Literal["gpt2", "raw"] = "gpt2",
         threads: int | None = None,
-        progress: Callable[[str, int, int | None], None] | None = None,
+        progress: Progress | None = None,
         memory: int | None = None,
+        *,
+        model: Literal["bpe", "wordpiece"] = "bpe",
+        limit_alphabet: int | None = None,
+        alphabet_order: str | None = None,
     ) -> Tokenizer:
         """Return a tokenizer trained on a corpus. The result is independent of threads, document order and batching.
 
         corpus: the path of a text file, or an iterable of documents: str and bytes are texts, `Path` objects are files,
             and Arrow arrays or record batches hold many texts. A list of str that all name existing files raises
             ValueError: pass `Path` objects.
-        vocab_size: number of special tokens, the 256 bytes and merges together.
-        pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex.
-        special_tokens: the first entries of the vocabulary. Their spelling in the corpus is ordinary text.
+        vocab_size: number of special tokens, the 256 bytes (WordPiece: the characters) and merges together.
+        pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k; for WordPiece bert-uncased
+            (the default) or bert-cased.
+        special_tokens: the first entries of the vocabulary. Their spelling in the corpus is ordinary text. WordPiece
+            appends [UNK] if it is not among them.
         min_frequency: pairs that occur less often are not merged.
         max_token_length: largest length of a merged token in bytes. Hugging Face's option allows one less.
         byte_order: order of the single bytes' ids, which breaks ties: "gpt2" as in Hugging Face, "raw" as in rustbpe.
@@ -96,23 +103,25 @@ class Tokenizer:
             were spilled) and "merge" (merges).
         memory: limit in bytes, without the interpreter and the text being read; None for no limit. Counts that do not
             fit are spilled to disk, as in `count_pretokens`. Merging needs all distinct pretokens in memory.
+        limit_alphabet: WordPiece only: keep this many characters, the most frequent. Others are left out of words.
+        alphabet_order: WordPiece only: the order of the ids of characters within words, which breaks ties; by default
+            by code point. With the order of a vocabulary that tokenizers trained, its vocabulary comes out.
 
         Warns if the corpus runs out of pairs; the vocabulary is then smaller. Raises ValueError for an invalid
         argument, and before merging if the distinct pretokens do not fit in `memory`.
         """
         from tokenizer.training.counting import count_pretokens
         from tokenizer.training.forecast import MergeForecast
-        from tokenizer.training.train import check_options, train_vocabulary
+        from tokenizer.training.train import Options, train_vocabulary
         from tokenizer.workers import thread_count
 
-        special_tokens = check_options(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
+        alphabet = (limit_alphabet, alphabet_order)
+        options = Options(model, vocab_size, special_tokens, min_frequency, max_token_length, byte_order, *alphabet)
         thread_count(threads)
         forecast = MergeForecast(memory) if memory is not None else None
-        counts = count_pretokens(corpus, pattern, threads=threads, progress=progress, memory=memory, forecast=forecast)
-        vocabulary = train_vocabulary(
-            counts, vocab_size, special_tokens, min_frequency, max_token_length, byte_order, progress, memory
-        )
-        return cls(vocabulary)
+        splitter = options.splitter(pattern)
+        counts = count_pretokens(corpus, splitter, threads=threads, progress=progress, memory=memory, forecast=forecast)
+        return cls(train_vocabulary(counts, options, progress, memory))
 
     @classmethod
     def train_from_counts(
@@ -123,20 +132,22 @@ class Tokenizer:
         min_frequency: int = 2,
         max_token_length: int | None = None,
         byte_order: Literal["gpt2", "raw"] = "gpt2",
-        progress: Callable[[str, int, int | None], None] | None = None,
+        progress: Progress | None = None,
         memory: int | None = None,
+        *,
+        model: Literal["bpe", "wordpiece"] = "bpe",
+        limit_alphabet: int | None = None,
+        alphabet_order: str | None = None,
     ) -> Tokenizer:
         """Return a tokenizer trained on pretoken counts: the same one as `train` on the counted corpus.
 
         memory: limit for merging in bytes. If merging needs more, ValueError says so beforehand, with the remedies.
         """
-        from tokenizer.training.train import check_options, train_vocabulary
+        from tokenizer.training.train import Options, train_vocabulary
 
-        special_tokens = check_options(vocab_size, special_tokens, min_frequency, max_token_length, byte_order)
-        vocabulary = train_vocabulary(
-            counts, vocab_size, special_tokens, min_frequency, max_token_length, byte_order, progress, memory
-        )
-        return cls(vocabulary)
+        alphabet = (limit_alphabet, alphabet_order)
+        options = Options(model, vocab_size, special_tokens, min_frequency, max_token_length, byte_order, *alphabet)
+        return cls(train_vocabulary(counts, options, progress, memory))
 
     @classmethod
     def load(

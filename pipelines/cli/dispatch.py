@@ -14,7 +14,7 @@ from pipelines.cli.stdout import STDOUT, Stdout
 VERBS = {
     "demo": "train and evaluate two small models on the built-in corpus in minutes",
     "corpus": "list the named corpora, or describe one",
-    "train-tokenizer": "train a byte-level BPE vocabulary on a corpus",
+    "train-tokenizer": "train a BPE or WordPiece vocabulary on a corpus",
     "tokenize": "show the tokens of a text or a file",
     "build-dataset": "encode a corpus into blocks of token ids",
     "pretrain": "train the model of a recipe on a dataset",

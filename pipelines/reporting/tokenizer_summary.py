@@ -89,9 +89,10 @@ def _trained_on(counts: PretokenCounts, frequent: PretokenCounts) -> dict[str, A
 
 def _entries(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
     """Return facts about the entries, and about dead merges, which are no tokens of the training text."""
-    lengths = tok.token_byte_lengths
+    lengths = _spelled_lengths(tok)
     longest = np.argsort(-lengths, kind="stable")[:EXAMPLES]
     facts = {
+        "model": tok.kind,
         "vocab_size": tok.vocab_size,
         "special_tokens": len(tok.special_tokens),
         "merges": len(tok.merges),
@@ -106,6 +107,13 @@ def _entries(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
         facts["dead"] = len(dead)
         facts["dead_examples"] = [_example(tok, i) for i in dead[:EXAMPLES]]
     return facts
+
+
+def _spelled_lengths(tok: Tokenizer) -> np.ndarray:
+    """Return the bytes of the spelling of each entry, int32 (vocab_size,); 0 for special tokens and unused ids."""
+    if tok.is_lossless:
+        return tok.token_byte_lengths
+    return np.array([len(token or b"") for token in tok.vocabulary.tokens], dtype=np.int32)
 
 
 def _example(tok: Tokenizer, token: int) -> str:
@@ -137,7 +145,7 @@ def _measured(tok: Tokenizer, held_out: HeldOut) -> dict[str, int]:
         ids = tok.encode_arrow(texts).values.to_numpy()
         tokens += len(ids)
         used[ids] = True
-    return {"tokens": tokens, "entries_used": int(used.sum()), "entries": int((tok.token_byte_lengths > 0).sum())}
+    return {"tokens": tokens, "entries_used": int(used.sum()), "entries": int((_spelled_lengths(tok) > 0).sum())}
 
 
 def show(summary: dict[str, Any]) -> None:
@@ -159,11 +167,12 @@ def show(summary: dict[str, Any]) -> None:
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     seconds, size = summary["seconds"], summary["trained_on_bytes"]
-    kinds = f"{summary['special_tokens']} special, 256 bytes, {summary['merges']:,} merges"
-    yield "entries", f"{summary['vocab_size']:,}: {kinds}"
+    special, words = summary["special_tokens"], summary["model"] == "wordpiece"
+    rest = f"{summary['vocab_size'] - special:,} word pieces" if words else f"256 bytes, {summary['merges']:,} merges"
+    yield "entries", f"{summary['vocab_size']:,}: {special} special, {rest}"
     yield "pattern", summary["pattern"]
     split = f", training split ({summary['split_rule']})" if summary["split_rule"] else ""
-    yield "trained on", f"{quantity(size, 'B')}{split}"
+    yield "trained on", f"{quantity(size, 'B')}{' of normalized words' if words else ''}{split}"
     yield "pretokens", f"{summary['pretokens']:,}, {summary['distinct_pretokens']:,} distinct"
     if "left_out_bytes" in summary:
         share = summary["left_out_bytes"] / (size + summary["left_out_bytes"])

@@ -4,47 +4,75 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tokenizer.byte_level import BYTE_ORDERS
+from tokenizer.encoding.kinds import AnyVocabulary
 from tokenizer.special import check_special_tokens
-from tokenizer.splitting.bert import BertWords
-from tokenizer.splitting.patterns import refuse_misread_by_tokenizers
-from tokenizer.training.counting import PretokenCounts
+from tokenizer.splitting.bert import BertWords, resolve_splitter
+from tokenizer.splitting.patterns import DEFAULT_PATTERNS, Pattern, refuse_misread_by_tokenizers
+from tokenizer.training.counting import PretokenCounts, Progress
 from tokenizer.training.merging import check_memory, learn_merges
-from tokenizer.vocabulary import Vocabulary, trained_vocabulary
+from tokenizer.vocabulary import trained_vocabulary
+from tokenizer.wordpiece import CONTINUATION, UNKNOWN, WordPieceVocabulary
 
+MODELS = tuple(DEFAULT_PATTERNS)
 LARGEST_VOCABULARY = 2**24
 
 
-def check_options(
-    vocab_size: int,
-    special_tokens: Sequence[str],
-    min_frequency: int,
-    max_token_length: int | None,
-    byte_order: str,
-) -> tuple[str, ...]:
-    """Return the special tokens as a tuple. ValueError for options with which no vocabulary can be trained."""
-    special_tokens = check_special_tokens(special_tokens)
-    for name, value, least in (("min_frequency", min_frequency, 0), ("max_token_length", max_token_length, 1)):
-        if value is None and name == "max_token_length":
-            continue
-        if value is None or not _is_whole(value) or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    if byte_order not in [*BYTE_ORDERS]:
-        raise ValueError(f"byte_order must be {' or '.join(BYTE_ORDERS)}, not {byte_order!r}")
-    least = 256 + len(special_tokens)
-    if not _is_whole(vocab_size):
-        raise ValueError(f"vocab_size must be a whole number, not {vocab_size!r}")
-    if vocab_size < least:
-        raise ValueError(
-            f"vocab_size must be at least {least} (the 256 bytes and {len(special_tokens)} special tokens), "
-            f"not {vocab_size!r}"
-        )
-    if vocab_size > LARGEST_VOCABULARY:
-        raise ValueError(f"vocab_size must be at most {LARGEST_VOCABULARY}, not {vocab_size}")
-    return special_tokens
+@dataclass(frozen=True)
+class Options:
+    """What to train, as `Tokenizer.train` describes it. Raises ValueError for options that make no vocabulary."""
+
+    model: str
+    vocab_size: int
+    special_tokens: Sequence[str]
+    min_frequency: int
+    max_token_length: int | None
+    byte_order: str
+    limit_alphabet: int | None
+    alphabet_order: str | None
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise ValueError(f"model must be {' or '.join(MODELS)}, not {self.model!r}")
+        object.__setattr__(self, "special_tokens", check_special_tokens(self.special_tokens))
+        optional = ("max_token_length", "limit_alphabet")
+        for name, least in (("min_frequency", 0), ("max_token_length", 1), ("limit_alphabet", 1)):
+            value = getattr(self, name)
+            if value is None and name in optional:
+                continue
+            if value is None or not _is_whole(value) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        if self.byte_order not in [*BYTE_ORDERS]:
+            raise ValueError(f"byte_order must be {' or '.join(BYTE_ORDERS)}, not {self.byte_order!r}")
+        for name in ("max_token_length",) if self.model == "wordpiece" else ("limit_alphabet", "alphabet_order"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is not an option of {self.model}")
+        self._check_size()
+
+    def _check_size(self) -> None:
+        first = "the 256 bytes" if self.model == "bpe" else "a character"
+        least = (256 if self.model == "bpe" else 1) + len(self.special_tokens)
+        if not _is_whole(self.vocab_size):
+            raise ValueError(f"vocab_size must be a whole number, not {self.vocab_size!r}")
+        if self.vocab_size < least:
+            raise ValueError(
+                f"vocab_size must be at least {least} ({first} and {len(self.special_tokens)} special tokens), "
+                f"not {self.vocab_size!r}"
+            )
+        if self.vocab_size > LARGEST_VOCABULARY:
+            raise ValueError(f"vocab_size must be at most {LARGEST_VOCABULARY}, not {self.vocab_size}")
+
+    def splitter(self, pattern: str | Pattern | BertWords | None) -> Pattern | BertWords:
+        """Return the resolved pattern, by default the model's. Raises ValueError if it belongs to another model."""
+        resolved = resolve_splitter(DEFAULT_PATTERNS[self.model] if pattern is None else pattern)
+        if isinstance(resolved, BertWords) != (self.model == "wordpiece"):
+            needed = "words: bert-uncased or bert-cased" if self.model == "wordpiece" else "a pattern such as cl100k"
+            raise ValueError(f"{self.model} needs {needed}, not {resolved}, which belongs to another model")
+        return resolved
 
 
 def _is_whole(value: object) -> bool:
@@ -52,40 +80,71 @@ def _is_whole(value: object) -> bool:
 
 
 def train_vocabulary(
-    counts: PretokenCounts,
-    vocab_size: int,
-    special_tokens: tuple[str, ...],
-    min_frequency: int,
-    max_token_length: int | None,
-    byte_order: str,
-    progress: Callable[[str, int, int | None], None] | None,
-    memory: int | None,
-) -> Vocabulary:
-    """Train a vocabulary as `Tokenizer.train_from_counts` describes, with options from `check_options`.
+    counts: PretokenCounts, options: Options, progress: Progress | None, memory: int | None
+) -> AnyVocabulary:
+    """Return a vocabulary trained as `Tokenizer.train_from_counts` describes.
 
     Warns at the caller of the caller when pairs run out.
     """
-    if isinstance(counts.pattern, BertWords):
-        raise ValueError(
-            f"the counts are of {counts.pattern} words, which do not give back the text: count with another pattern"
-        )
-    refuse_misread_by_tokenizers(counts.pattern)  # tokenizer.json could not express it
+    options.splitter(counts.pattern)
     check_memory(counts, memory)
-    wanted = vocab_size - 256 - len(special_tokens)
-    order = BYTE_ORDERS[byte_order]
+    vocabulary = _TRAINERS[options.model](counts, options, progress, memory)
+    if vocabulary.size < options.vocab_size:
+        warnings.warn(
+            f"the corpus ran out of pairs that occur at least {max(1, options.min_frequency)} times: "
+            f"the vocabulary has {vocabulary.size} entries, not {options.vocab_size}",
+            stacklevel=3,
+        )
+    return vocabulary
+
+
+def _train_bpe(
+    counts: PretokenCounts, options: Options, progress: Progress | None, memory: int | None
+) -> AnyVocabulary:
+    assert isinstance(counts.pattern, Pattern)  # `Options.splitter` has checked it
+    refuse_misread_by_tokenizers(counts.pattern)  # tokenizer.json could not express it
+    order = BYTE_ORDERS[options.byte_order]
+    special_tokens = tuple(options.special_tokens)
     merges = learn_merges(
         counts,
-        wanted,
+        options.vocab_size - 256 - len(special_tokens),
         byte_order=order,
-        min_frequency=min_frequency,
-        max_token_length=max_token_length,
+        min_frequency=options.min_frequency,
+        max_token_length=options.max_token_length,
         memory=memory,
         progress=progress,
     )
-    if len(merges) < wanted:
-        warnings.warn(
-            f"the corpus ran out of pairs that occur at least {max(1, min_frequency)} times: "
-            f"the vocabulary has {vocab_size - wanted + len(merges)} entries, not {vocab_size}",
-            stacklevel=3,
-        )
     return trained_vocabulary(merges, order, special_tokens, counts.pattern)
+
+
+def _train_wordpiece(
+    counts: PretokenCounts, options: Options, progress: Progress | None, memory: int | None
+) -> AnyVocabulary:
+    from tokenizer.training.pieces import alphabet_of, learn_pieces
+
+    words = counts.pattern
+    assert isinstance(words, BertWords)  # `Options.splitter` has checked it
+    special_tokens = tuple(dict.fromkeys([*options.special_tokens, UNKNOWN]))
+    for spelling in special_tokens:
+        if spelling.startswith(CONTINUATION) or [*words.pretokens(spelling.encode())] == [spelling.encode()]:
+            raise ValueError(
+                f"the special token {spelling!r} can be a word of the text: choose another, such as '[NAME]'"
+            )
+    alphabet, later = alphabet_of(counts, options.limit_alphabet, options.alphabet_order)
+    tokens = [*special_tokens, *alphabet, *(CONTINUATION + character for character in later)]
+    known = {token: i for i, token in enumerate(tokens)}
+    if len(tokens) > options.vocab_size:
+        raise ValueError(
+            f"vocab_size must be at least {len(tokens)}: the words have {len(alphabet)} characters, {len(later)} of "
+            "them within words; or keep only the most frequent with limit_alphabet (--limit-alphabet)"
+        )
+    wanted = options.vocab_size - len(tokens)
+    tokens += learn_pieces(counts, known, alphabet, later, wanted, options.min_frequency, progress)
+    ids = {token: i for i, token in enumerate(tokens)}
+    return WordPieceVocabulary(
+        ids=ids, special_tokens={spelling: ids[spelling] for spelling in special_tokens}, pattern=words
+    )
+
+
+_TRAINERS: dict[str, Callable[[PretokenCounts, Options, Progress | None, int | None], AnyVocabulary]]
+_TRAINERS = {"bpe": _train_bpe, "wordpiece": _train_wordpiece}

@@ -1,0 +1,176 @@
+"""WordPiece training by frequency: from counts of words to the list of tokens.
+
+The words are cut into characters, of which all but the first continue the word ("##"). Then the pair with the largest
+count is merged again and again, as in byte-pair encoding; the merges themselves are not kept. This is what
+`tokenizers.trainers.WordPieceTrainer` does. Its ids and ties depend on the order in which a randomly seeded hash map
+gives the continuations; here the order is by code point, or `alphabet_order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tokenizer.kernels import piece_merges as kernel
+from tokenizer.splitting.bert_characters import CODE_POINTS
+from tokenizer.training.counting import PretokenCounts
+from tokenizer.wordpiece import CONTINUATION
+
+PROGRESS_STEP = 256  # merges
+
+
+def alphabet_of(counts: PretokenCounts, limit: int | None, order: str | None) -> tuple[str, str]:
+    """Return the characters of all words by code point, and the characters that continue a word in the given order.
+
+    limit: only the most frequent characters, ties by code point. ValueError if `order` lacks a character.
+    """
+    occurrences = np.zeros(CODE_POINTS, dtype=np.int64)
+    continuing = np.zeros(CODE_POINTS, dtype=np.bool_)
+    kernel.count_characters(counts.data, counts.offsets, counts.counts, occurrences, continuing)
+    used = np.flatnonzero(occurrences)
+    if limit is not None and limit < len(used):
+        used = np.sort(used[np.argsort(-occurrences[used], kind="stable")[:limit]])
+    alphabet = "".join(map(chr, used.tolist()))
+    later = "".join(character for character in alphabet if continuing[ord(character)])
+    if order is None:
+        return alphabet, later
+    if sorted(order) != sorted(later):
+        wrong = set(order) ^ set(later) or {"a repeated one"}
+        raise ValueError(
+            f"alphabet_order must have each of the {len(later)} characters that continue a word once; it differs in "
+            f"{', '.join(sorted(wrong))[:80]}"
+        )
+    return alphabet, order
+
+
+def learn_pieces(
+    counts: PretokenCounts,
+    known: dict[str, int],
+    alphabet: str,
+    later: str,
+    wanted: int,
+    min_frequency: int,
+    progress: Callable[[str, int, int | None], None] | None,
+) -> list[str]:
+    """Return up to `wanted` merged tokens in the order in which they are made.
+
+    known: the tokens that exist already; a merge that makes one of them, or an earlier token, adds no token.
+    """
+    merging = _lay_out(counts, alphabet, later)
+    texts = [*alphabet, *(CONTINUATION + character for character in later)]
+    symbol_of = {text: symbol for symbol, text in enumerate(texts)}
+    made: list[str] = []
+    new, min_count = 0, max(1, min_frequency)
+    while len(made) < wanted:
+        outcome = kernel.merge_and_find(merging, new, min_count)
+        if outcome == kernel.FINISHED:
+            break
+        if outcome == kernel.GROW:
+            merging = _grown(merging)
+            continue
+        left, right = divmod(int(merging.keys[merging.state[kernel.CURRENT]]), 1 << 32)
+        if left == right:
+            _sort_positions(merging)
+        text = texts[left] + texts[right].removeprefix(CONTINUATION)
+        symbol = symbol_of.get(text)
+        if symbol is None:
+            symbol = symbol_of[text] = len(texts)
+            texts.append(text)
+            if text not in known:
+                made.append(text)
+        new = symbol
+        if progress is not None and (len(made) % PROGRESS_STEP == 0 or len(made) == wanted):
+            progress("merge", len(made), wanted)
+    return made
+
+
+def compile_merging(counts: PretokenCounts, alphabet: str, later: str) -> None:
+    """Compile all kernels of training by making one merge."""
+    merging = _with_records(_lay_out(counts, alphabet, later))
+    kernel.merge_and_find(merging, 0, 1)
+    merging.sizes[0] = 1
+    _sort_positions(merging._replace(state=np.array([1, 1, kernel.NONE, 0, 0, 0], dtype=np.int64)))
+
+
+def _lay_out(counts: PretokenCounts, alphabet: str, later: str) -> kernel.Merging:
+    """Return the data of the merge loop, with all pairs of characters."""
+    first_symbols = np.full(CODE_POINTS, kernel.NONE, dtype=np.int32)
+    later_symbols = np.full(CODE_POINTS, kernel.NONE, dtype=np.int32)
+    first_symbols[list(map(ord, alphabet))] = np.arange(len(alphabet))
+    later_symbols[list(map(ord, later))] = len(alphabet) + np.arange(len(later))
+    positions = int(np.count_nonzero((counts.data & 0xC0) != 0x80))
+    if positions >= 2**31:
+        raise ValueError(f"the words have {positions:,} characters, more than 2**31: leave out rare words")
+    records = 1 << 14
+    symbols, words, following, preceding, pair_at = np.empty((5, positions), dtype=np.int32)
+    merging = kernel.Merging(
+        symbols=symbols,
+        words=words,
+        following=following,
+        preceding=preceding,
+        pair_at=pair_at,
+        word_counts=counts.counts,
+        places=np.empty(positions + 1024, dtype=np.int32),
+        nexts=np.empty(positions + 1024, dtype=np.int32),
+        keys=np.empty(records, dtype=np.int64),
+        counts=np.empty(records, dtype=np.int64),
+        heads=np.empty(records, dtype=np.int32),
+        tails=np.empty(records, dtype=np.int32),
+        sizes=np.empty(records, dtype=np.int32),
+        marks=np.empty(records, dtype=np.uint8),
+        slots=np.zeros(2 * records, dtype=np.int32),
+        heap=np.empty((records, 2), dtype=np.int64),
+        touched=np.empty(records, dtype=np.int32),
+        state=np.array([0, 0, kernel.NONE, 0, 0, kernel.NONE], dtype=np.int64),
+    )
+    used = kernel.lay_out(counts.data, counts.offsets, first_symbols, later_symbols, merging)
+    first = 0
+    while (first := kernel.list_pairs(merging, first, used)) < used:
+        merging = _with_records(merging)
+    return merging
+
+
+def _sort_positions(merging: kernel.Merging) -> None:
+    """Sort the positions of the present pair of one symbol.
+
+    Its occurrences overlap, so they are replaced from left to right; but several merges append to its list in turn.
+    """
+    record = int(merging.state[kernel.CURRENT])
+    nodes = np.empty(merging.sizes[record], dtype=np.int32)
+    kernel.list_nodes(merging, record, nodes)
+    merging.places[nodes] = np.sort(merging.places[nodes])
+
+
+def _larger(array: np.ndarray, length: int) -> np.ndarray:
+    """Return a longer array that begins with the same rows; the rest takes no memory yet."""
+    larger = np.empty((length, *array.shape[1:]), dtype=array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def _with_records(merging: kernel.Merging, least: int = 0) -> kernel.Merging:
+    """Make room for twice the records, and for `least` more."""
+    length = 2 * len(merging.keys)
+    while length < merging.state[kernel.RECORDS] + least:
+        length *= 2
+    names = ("keys", "counts", "heads", "tails", "sizes", "marks", "touched")
+    slots = np.zeros(2 * length, dtype=np.int32)
+    merging = merging._replace(slots=slots, **{name: _larger(getattr(merging, name), length) for name in names})
+    kernel.fill_slots(merging.keys, int(merging.state[kernel.RECORDS]), slots)
+    return merging
+
+
+def _grown(merging: kernel.Merging) -> kernel.Merging:
+    """Make room for the merge of the present pair: each of its positions makes at most two pairs."""
+    state, more = merging.state, int(merging.state[kernel.TOUCHED])
+    if (current := int(state[kernel.CURRENT])) != kernel.NONE:
+        more = 2 * int(merging.sizes[current])
+        if state[kernel.RECORDS] + more > len(merging.keys):
+            merging = _with_records(merging, more)
+        if (needed := int(state[kernel.NODES]) + more) > len(merging.places):
+            length = max(needed, len(merging.places) * 5 // 4)
+            merging = merging._replace(places=_larger(merging.places, length), nexts=_larger(merging.nexts, length))
+    if (needed := int(state[kernel.HEAP]) + more) > len(merging.heap):
+        merging = merging._replace(heap=_larger(merging.heap, max(needed, 2 * len(merging.heap))))
+    return merging
