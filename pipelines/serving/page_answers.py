@@ -5,7 +5,7 @@ to what the page shows.
 """
 
 import math
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from typing import Any
 
 import numpy as np
@@ -37,22 +37,24 @@ class PageModel:
         tok = run.tokenizer
         self.name, self.run = name, run
         self.architecture = run.config.model.architecture
-        self._special = {i: spelling for spelling, i in tok.special_tokens.items()}
+        layers = run.config.model.layers
+        self.layers = {"own": layers}
+        """Number of layers by kind of attention: own, and of an encoder-decoder also cross and encoder"""
+        if self.architecture == "encoder-decoder":
+            decoder_layers = run.config.model.decoder_layers or layers
+            self.layers = {"own": decoder_layers, "cross": decoder_layers, "encoder": layers}
+        self._special = set(tok.special_tokens.values())
         used = tok.token_byte_lengths > 0
         self._hex = [tok.token_bytes(i).hex() if used[i] or i in self._special else None for i in range(tok.vocab_size)]
 
     def description(self) -> Json:
         """Return the facts of the model that the page needs."""
         config = self.run.config.model
-        maps = ["own"] if self.architecture != "encoder-decoder" else ["own", "cross", "encoder"]
-        layers = {"own": config.layers, "encoder": config.layers}
-        if self.architecture == "encoder-decoder":
-            layers["own"] = layers["cross"] = config.decoder_layers or config.layers
         return {
             "name": self.name,
             "architecture": self.architecture,
             "parameters": sum(parameter.numel() for parameter in self.run.model.parameters()),
-            "layers": {each: layers[each] for each in maps},
+            "layers": self.layers,
             "heads": config.heads,
             "context": config.context_length,
             "vocabulary": self.run.tokenizer.vocab_size,
@@ -60,7 +62,7 @@ class PageModel:
             "levels": LEVELS,
         }
 
-    def spelled(self, ids: Any) -> list[Json]:
+    def spelled(self, ids: Iterable[int]) -> list[Json]:
         """Return ids with their bytes, and `special` for special tokens; `hex` is null for an id without a token."""
         special: Json = {"special": True}
         return [{"id": i, "hex": self._piece(i)} | (special if i in self._special else {}) for i in map(int, ids)]
@@ -136,15 +138,14 @@ class PageModel:
         `queries` and `keys` are tokens as the model reads them; of a long text the last MOST_ATTENTION, of a source the
         first. `kind` is own, cross or encoder. Raises ValueError for a head that the model does not have.
         """
-        shape = self.description()["layers"]
-        if kind not in shape or not (0 <= layer < shape[kind] and 0 <= head < self.run.config.model.heads):
+        if kind not in self.layers or not (0 <= layer < self.layers[kind] and 0 <= head < self.run.config.model.heads):
             raise ValueError(f"the model has no head {head} in layer {layer} of its {kind} attention")
         source, ids = self._read(text, target)
         device = self.run.model.embedding.weight.device
         read = [torch.tensor([each], device=device) for each in (ids, source) if each is not None]
         maps = attention_maps(self.run.model, *read)
-        weights = getattr(maps, kind)[layer, 0, head].float().cpu().numpy().round(3)
-        queries, keys = (source if kind == "encoder" else ids), (ids if kind == "own" else source)
+        weights = getattr(maps, kind)[layer, 0, head].double().cpu().numpy().round(3)
+        queries, keys = (source or [] if kind == "encoder" else ids), (ids if kind == "own" else source or [])
         return {
             "queries": self.spelled(queries),
             "keys": self.spelled(keys),

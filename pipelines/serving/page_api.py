@@ -119,8 +119,8 @@ class PageApi:
             pass
         if score is SUPERSEDED:
             raise RequestError(409, "a newer version of this text was sent")
-        same = common_prefix(np.array(have, np.int64), ids) if page.architecture == "decoder" else 0
-        return page.scored(score, same)
+        same = common_prefix(np.array(have), ids) if page.architecture == "decoder" else 0
+        return await asyncio.to_thread(page.scored, score, same)
 
     async def _writing(self, page: PageModel, fields: Fields) -> "_Writing":
         """Return the generation that a request asks for. A prompt that leaves no room is cut at its beginning."""
@@ -135,12 +135,12 @@ class PageApi:
                 (source,) = await asyncio.to_thread(source_ids, run.tokenizer, [text], run.config.model, run.around)
             prompt = [run.around.start or 0, *ids]
         else:
-            prompt = [*run.around.before, *await served.encode(text, "text"), *ids]
-            prompt = prompt or [] if run.around.start is None else prompt or [run.around.start]
+            start = [] if run.around.start is None else [run.around.start]
+            prompt = [*run.around.before, *await served.encode(text, "text"), *ids] or start
         temperature = fields.number("temperature", 0.0, 100.0)
         with blamed_on("text"):
             asked = GenerationRequest(
-                prompt_ids=prompt if source else prompt[-(context - max_tokens) :],
+                prompt_ids=prompt if source is not None else prompt[-(context - max_tokens) :],
                 max_tokens=max_tokens,
                 temperature=1.0 if temperature is None else temperature,
                 top_k=fields.whole("top_k", 1, 2**31 - 1),

@@ -68,7 +68,8 @@ def test_an_answer_leaves_out_the_tokens_that_the_client_has(ask):
     assert 0 < answer["same"] <= len(have)
     assert before[: answer["same"]] + answer["tokens"] == whole["tokens"]
     assert answer["totals"] == whole["totals"]
-    assert ask("score", model="gpt", text=TEXT, key="b", have=[1, *have])["same"] == 0
+    for other in ([1, *have], [10**30], [-1], []):
+        assert ask("score", model="gpt", text=TEXT, key="b", have=other)["same"] == 0
 
 
 def test_special_tokens_spelled_in_a_text_are_ordinary_text(ask):

@@ -144,23 +144,19 @@ export class Strip {
 
   move(event) {
     const last = this.tokens.length - 1;
-    const to = {
-      ArrowRight: Math.min(this.current + 1, last),
-      ArrowLeft: Math.max(this.current - 1, 0),
-      ArrowDown: this.below(1),
-      ArrowUp: this.below(-1),
-      Home: 0,
-      End: last,
-    }[event.key];
-    if (to !== undefined) {
-      this.spans[to].focus();
-    } else if (event.key === "Enter" || event.key === " ") {
-      this.toggle(this.current);
-    } else if (event.key === "Escape") {
-      this.hold(-1);
-    } else {
-      return;
-    }
+    const keys = {
+      ArrowRight: () => this.spans[Math.min(this.current + 1, last)].focus(),
+      ArrowLeft: () => this.spans[Math.max(this.current - 1, 0)].focus(),
+      ArrowDown: () => this.spans[this.below(1)].focus(),
+      ArrowUp: () => this.spans[this.below(-1)].focus(),
+      Home: () => this.spans[0].focus(),
+      End: () => this.spans[last].focus(),
+      Enter: () => this.toggle(this.current),
+      " ": () => this.toggle(this.current),
+      Escape: () => this.hold(-1),
+    };
+    if (!keys[event.key]) return;
+    keys[event.key]();
     event.preventDefault();
   }
 
