@@ -227,7 +227,7 @@ def in_process(tmp_path, monkeypatch):
     """
     from pipelines.cli.dispatch import main
 
-    def run(*arguments):
+    def run(*arguments, cwd=tmp_path):
         out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with (
             monkeypatch.context() as patch,
@@ -235,7 +235,7 @@ def in_process(tmp_path, monkeypatch):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(errors),
         ):
-            patch.chdir(tmp_path)
+            patch.chdir(cwd)
             patch.setattr(os, "environ", os.environ.copy())
             patch.setenv("COLUMNS", "80")
             warnings.simplefilter("ignore")

@@ -12,6 +12,8 @@ from pipelines.generate import generate
 from pipelines.report import report
 from pipelines.reporting.samples import Sample
 
+PLAIN = {"samples": False, "inside": False}
+
 
 def test_the_same_seed_writes_the_same_text(trained_gpt, printed):
     texts = [generate(trained_gpt, prompt="import ", tokens=20, seed=seed) for seed in (3, 3, 4)]
@@ -94,7 +96,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(trained_gpt, trained_ber
 
 def test_the_report_shows_the_numbers_of_evaluation_json(trained_gpt, tmp_path):
     numbers = evaluate(trained_gpt)["splits"]["validation"]
-    text = report([trained_gpt], out=tmp_path / "report.html").read_text(encoding="utf-8")
+    text = report([trained_gpt], out=tmp_path / "report.html", **PLAIN).read_text(encoding="utf-8")
     assert f"{numbers['perplexity']:,.2f}" in text
     assert f"{numbers['bits_per_byte']:,.3f}" in text
     assert "[train]" in text
@@ -105,7 +107,7 @@ def test_text_from_the_corpus_cannot_break_the_page(trained_gpt, tmp_path, monke
         "pipelines.reporting.subject.samples_of",
         lambda run, model: [Sample("t", "", "<script>alert(1)</script>", "</pre>&amp;")],
     )
-    text = report([trained_gpt], out=tmp_path / "report.html").read_text(encoding="utf-8")
+    text = report([trained_gpt], out=tmp_path / "report.html", inside=False).read_text(encoding="utf-8")
     assert "<script>" not in text
     assert "&lt;/pre&gt;&amp;amp;" in text
 
@@ -123,7 +125,7 @@ def test_a_dataset_built_again_with_another_tokenizer_is_not_sampled(tmp_path, t
     from pipelines.run.folder import Run
 
     (run / "config.toml").write_text(config.replace(str(Run(run).data), str(tmp_path / "data")))
-    text = report([run], out=tmp_path / "report.html").read_text(encoding="utf-8")
+    text = report([run], out=tmp_path / "report.html", inside=False).read_text(encoding="utf-8")
     assert "from nothing" in text
     assert "validation text, continued" not in text
 
@@ -133,9 +135,8 @@ def test_runs_of_one_name_have_a_bar_each(tmp_path, trained_gpt):
 
     evaluate(trained_gpt)
     runs = [shutil.copytree(trained_gpt, tmp_path / name / "gpt") for name in ("one", "two")]
-    options = {"samples": False, "inside": False}
-    single = report(runs[:1], **options).read_text(encoding="utf-8")
-    both = report(runs, out=tmp_path / "both.html", **options).read_text(encoding="utf-8")
+    single = report(runs[:1], **PLAIN).read_text(encoding="utf-8")
+    both = report(runs, out=tmp_path / "both.html", **PLAIN).read_text(encoding="utf-8")
     bars = [text.partition("Bits per byte")[2].partition("</svg>")[0].count("clip-path") for text in (single, both)]
     assert bars[1] > bars[0]
 
@@ -144,9 +145,10 @@ def test_a_run_of_any_name_is_drawn(tmp_path, trained_gpt):
     """matplotlib omits labels that begin with "_", and reads text between two "$" as a formula."""
     import shutil
 
+    evaluate(trained_gpt)
     names = ("plain", "_small", r"lr$\alpha$_$\q$", "a$b")
     runs = [shutil.copytree(trained_gpt, tmp_path / name) for name in names]
-    pages = [report([run], samples=False).read_text(encoding="utf-8") for run in runs]
+    pages = [report([run], **PLAIN).read_text(encoding="utf-8") for run in runs]
     assert {page.count("<svg") for page in pages} == {pages[0].count("<svg")}
     assert pages[0].count("<svg") > 3
 
@@ -158,7 +160,7 @@ def test_a_run_without_evaluation_gets_a_report_of_its_training(tmp_path, small_
 
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=2560))
     pretrain(recipe, data=dataset_folder, out=tmp_path / "young")
-    text = report([tmp_path / "young"], samples=False, inside=False).read_text(encoding="utf-8")
+    text = report([tmp_path / "young"], **PLAIN).read_text(encoding="utf-8")
     assert "Not evaluated yet" in text
     assert text.count("<svg") == 3
 
@@ -166,6 +168,6 @@ def test_a_run_without_evaluation_gets_a_report_of_its_training(tmp_path, small_
 def test_a_report_of_a_folder_shows_the_runs_in_it(tmp_path, trained_gpt):
     for name in ("first", "second"):
         shutil.copytree(trained_gpt, tmp_path / "runs" / name)
-    path = report(tmp_path / "runs", samples=False, inside=False)
+    path = report(tmp_path / "runs", **PLAIN)
     assert path == tmp_path / "runs" / "report.html"
     assert all(name in path.read_text() for name in ("first", "second"))

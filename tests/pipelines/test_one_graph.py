@@ -13,6 +13,9 @@ from lm.analysis.size import meta_model
 from pipelines.training.loop import Trainer
 from tests.pipelines.recipe_cases import CASES, adapted, opened
 
+# Their graphs are among those of gpt-tiny: its model, its loss and Muon.
+SAME_GRAPHS = ("gpt-tiny, AdamW", "gpt-tiny, averaged")
+
 
 @pytest.fixture
 def whole_graphs(monkeypatch):
@@ -51,7 +54,7 @@ def validate(trainer):
     trainer.model.train()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in SAME_GRAPHS])
 def test_a_recipe_is_traced_whole_and_no_further_after_two_steps(case, sentinel_dataset, pair_dataset, whole_graphs):
     trainer = compiled_trainer(case, sentinel_dataset, pair_dataset)
     for _ in range(2):

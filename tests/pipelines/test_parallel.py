@@ -260,6 +260,7 @@ def long_recipe(recipe):
         optimizer="muon",
         average=0.9,
         validate_every_tokens=7 * 32 * 100,
+        checkpoint_every_tokens=7 * 32 * 15,
         log_every_steps=5,
     )
 
