@@ -1,4 +1,7 @@
-"""Draw serve.png, the page of `bytelm serve`: `python docs/page_picture.py RUN` (needs playwright and chromium)."""
+"""Draw pictures/serve.png, the page of `bytelm serve`: `python docs/page_picture.py RUN`.
+
+Needs playwright and chromium.
+"""
 
 import re
 import shutil
@@ -16,7 +19,7 @@ POINTED_AT = " England"
 
 
 def main() -> None:
-    """Serve the run that the command line names, and draw its page while it scores TEXT."""
+    """Serve the run named on the command line and draw its page."""
     if len(sys.argv) != 2:
         sys.exit("usage: python docs/page_picture.py RUN")
     command = [Path(sys.executable).with_name("bytelm"), "serve", sys.argv[1], "--port", "0"]
@@ -30,7 +33,7 @@ def main() -> None:
 
 
 def draw(address: str) -> None:
-    """Write PICTURE."""
+    """Write a screenshot of the page at `address`, with TEXT scored and POINTED_AT shown, to PICTURE."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
