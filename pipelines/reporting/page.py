@@ -7,13 +7,14 @@ from typing import Any
 import jinja2
 
 from pipelines.cli.escapes import safe
-from pipelines.evaluation.memorisation import DEFINITION
+from pipelines.evaluation import entropy_calibration, memorisation
 from pipelines.files import write_whole
 from pipelines.reporting.inside_plots import inside_plots
 from pipelines.reporting.plots import plots
 from pipelines.reporting.subject import Subject
 from pipelines.reporting.tables import (
     breakdown_tables,
+    calibration_tables,
     confidences,
     definitions_of,
     differences,
@@ -55,7 +56,9 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
         "plots": plots(subjects),
         "breakdowns": breakdown_tables(subjects),
         "memorisation": memorisation_tables(subjects),
-        "memorisation_definition": DEFINITION,
+        "memorisation_definition": memorisation.DEFINITION,
+        "calibration": calibration_tables(subjects),
+        "calibration_definition": entropy_calibration.DEFINITION,
         "passages": [(each.name, each.passage) for each in subjects if each.passage],
         "samples": [(each.name, each.samples) for each in subjects if each.samples],
         "translations": [

@@ -1,12 +1,12 @@
 """The tables of a report: the training of each run, its evaluations, and all numbers."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from lm.analysis.metrics import perplexity
 from pipelines.cli.display import duration
-from pipelines.evaluation import memorisation
+from pipelines.evaluation import entropy_calibration, memorisation
 from pipelines.evaluation.breakdown import table_of
 from pipelines.evaluation.confidence import described
 from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, rows_of, with_interval
@@ -116,32 +116,51 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
 
 
 def breakdown_tables(subjects: Sequence[Subject]) -> list[tuple[str, list[Table]]]:
-    """Return, for each run and text, a title and a table for each grouping of the newest breakdown."""
-    found: dict[tuple[str, Any], tuple[str, list[Table]]] = {}
-    for each in subjects:
-        for evaluation in each.evaluations:
-            groupings = evaluation.numbers.get("breakdown") or {}
-            tables = [_breakdown_table(title, groupings[key]) for key, title in GROUPINGS.items() if key in groupings]
-            if tables:
-                found.setdefault((each.name, evaluation.text), (f"{each.name}, {evaluation.split} split", tables))
-    return list(found.values())
+    """Return, for each run and text, a title and a table for each grouping of the breakdown."""
+    return [
+        (title, [_breakdown_table(GROUPINGS[key], groupings[key]) for key in GROUPINGS if key in groupings])
+        for title, groupings in _entries(subjects, "breakdown")
+    ]
 
 
 def memorisation_tables(subjects: Sequence[Subject]) -> list[tuple[Table, str]]:
-    """Return a table of matches with the training text, and a sentence about both texts, for each run and text."""
-    found: dict[tuple[str, Any], tuple[Table, str]] = {}
+    """Return, for each run and text, a table of matches with the training text, and a sentence about both texts."""
+    return [
+        (
+            Table(title, list(memorisation.HEADS), _labelled(map(memorisation.cells, found["curve"]))),
+            memorisation.described(found),
+        )
+        for title, found in _entries(subjects, "memorisation")
+    ]
+
+
+def calibration_tables(subjects: Sequence[Subject]) -> list[Table]:
+    """Return, for each run and text, a table of the entropy of the model's own texts by position."""
+    return [
+        Table(title, list(entropy_calibration.HEADS), _labelled(map(entropy_calibration.cells, found["positions"])))
+        for title, found in _entries(subjects, "entropy_calibration")
+        if found["positions"]
+    ]
+
+
+def _entries(subjects: Sequence[Subject], key: str) -> list[tuple[str, Any]]:
+    """Return the title and the newest entry `key` of each run and text."""
+    found: dict[tuple[str, Any], tuple[str, Any]] = {}
     for each in subjects:
         for evaluation in each.evaluations:
-            if entry := evaluation.numbers.get("memorisation"):
-                rows = [(length, values) for length, *values in map(memorisation.cells, entry["curve"])]
-                table = Table(f"{each.name}, {evaluation.split} split", list(memorisation.HEADS), rows)
-                found.setdefault((each.name, evaluation.text), (table, memorisation.described(entry)))
+            if entry := evaluation.numbers.get(key):
+                found.setdefault((each.name, evaluation.text), (f"{each.name}, {evaluation.split} split", entry))
     return list(found.values())
+
+
+def _labelled(cells: Iterable[tuple[str, ...]]) -> list[tuple[str, list[str]]]:
+    """Return rows whose first cell is the label."""
+    return [(label, values) for label, *values in cells]
 
 
 def _breakdown_table(title: str, rows: list[dict[str, Any]]) -> Table:
     heads, cells = table_of(rows)
-    return Table(title, heads, [(name, values) for name, *values in cells])
+    return Table(title, heads, _labelled(cells))
 
 
 def confidences(subjects: Sequence[Subject]) -> list[str]:

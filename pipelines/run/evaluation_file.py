@@ -106,6 +106,7 @@ def _are_numbers(numbers: dict[str, Any]) -> bool:
         and _is_difference(numbers.get("difference"))
         and _is_breakdown(numbers.get("breakdown", {}))
         and _is_memorisation(numbers.get("memorisation"))
+        and _is_calibration(numbers.get("entropy_calibration"))
     )
 
 
@@ -153,6 +154,25 @@ def _is_match(value: Any) -> bool:
         return False
     loss = value.get("loss")
     return loss is None or (isinstance(loss, dict) and all(row is None or _is_group(row) for row in loss.values()))
+
+
+def _is_calibration(value: Any) -> bool:
+    if value is None:
+        return True
+    rows = value.get("positions") if isinstance(value, dict) else 0
+    return rows is None or (isinstance(rows, list) and all(map(_is_position, rows)))
+
+
+def _is_position(value: Any) -> bool:
+    """Whether `value` is a row of an entropy calibration: [mean, low, high] of each of its columns."""
+    return (
+        isinstance(value, dict)
+        and all(_is_number(value.get(key)) for key in ("first", "last"))
+        and all(
+            isinstance(value.get(key), list) and len(value[key]) == 3 and all(map(_is_number, value[key]))
+            for key in ("generated", "validation", "difference")
+        )
+    )
 
 
 def _is_row(value: Any) -> bool:

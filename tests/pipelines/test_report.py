@@ -270,13 +270,23 @@ def test_the_text_that_is_also_in_the_training_text_has_a_table(tmp_path, gpt):
     assert f"Matches of all {found['bytes']:,} bytes" in page.sections["memorisation"]
 
 
+def test_the_entropy_of_the_own_texts_has_a_table_for_models_that_have_one(tmp_path, gpt, trained_bert):
+    found = evaluate(gpt, entropy_calibration=2)["splits"]["validation"]["entropy_calibration"]
+    bert = shutil.copytree(trained_bert, tmp_path / "bert")
+    evaluate(bert, entropy_calibration=2)
+    page = plain([gpt, bert], tmp_path / "page.html")
+    (rows,) = page.rows("entropy-calibration")
+    assert len(rows) == 1 + len(found["positions"])
+    assert rows["1 to 32"][:2] == [f"{found['positions'][-1][key][0]:.3f}" for key in ("generated", "validation")]
+
+
 def test_a_run_evaluated_by_an_earlier_version_has_no_intervals_and_breakdowns(tmp_path, gpt):
     contents = evaluate(gpt)
     for key in ("intervals", "breakdown", "temperature", "temperature_gain_bits", "temperature_tokens"):
         del contents["splits"]["validation"][key]
     (gpt / "evaluation.json").write_text(json.dumps(contents))
     page = plain([gpt], tmp_path / "page.html")
-    assert not {"breakdown", "memorisation"} & page.sections.keys()
+    assert not {"breakdown", "memorisation", "entropy-calibration"} & page.sections.keys()
     assert "In brackets" not in page.sections["results"]
     assert "95 % interval" not in page.sections["plots"]
 
