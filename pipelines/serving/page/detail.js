@@ -20,7 +20,8 @@ export function described(token) {
 
 // Return a heading: the token itself.
 export function heading(token) {
-  return make("h3", { className: "shown", "aria-label": spoken(token) }, make("span", { className: "piece" }, ...alone(token)));
+  const piece = make("span", { className: "piece" }, ...alone(token));
+  return make("h3", { className: "shown", "aria-label": spoken(token) }, piece);
 }
 
 // Return the numbers of a token; `brief` leaves out those that do not depend on the run.
@@ -34,7 +35,8 @@ export function facts(token, brief = false) {
     ["bytes", token.special ? "special token" : (token.hex.match(/../g) ?? []).join(" ")],
   ];
   const shown = rows.slice(0, brief ? 4 : rows.length).filter(([, value]) => value);
-  return make("dl", { className: "facts" }, ...shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+  const pairs = shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]);
+  return make("dl", { className: "facts" }, ...pairs);
 }
 
 // Return bars for candidates [{hex, id, p}]. `chosen` is the id of the token that is in the text; with `onChoose`, a
@@ -60,7 +62,8 @@ function bar(candidate, share, chosen, onChoose) {
   return make("li", { className: own }, button);
 }
 
-// Fill the panel with nodes; without any, with a hint. On a narrow screen it covers a part of the text, and can be closed.
+// Fill the panel with nodes; without any, with a hint. On a narrow screen it covers a part of the text and can be
+// closed.
 export function showIn(panel, hint, ...content) {
   panel.classList.toggle("empty", content.length === 0);
   if (content.length === 0) {

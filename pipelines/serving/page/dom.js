@@ -30,7 +30,7 @@ export function debounced(milliseconds, action) {
   };
 }
 
-// Return run(task), which calls task(signal) and aborts the task before. A stale task's answer is dropped: it gives null.
+// Return run(task), which calls task(signal) and aborts the task before. A stale task gives null.
 export function latestOnly() {
   let current;
   return async (task) => {

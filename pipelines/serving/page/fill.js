@@ -82,7 +82,8 @@ export class FillView {
   showToken(index) {
     const token = this.tokens[index];
     if (!token) return;
-    const guesses = token.top ? [facts(token), bars(token.top, { chosen: token.id })] : [make("p", { className: "hint" }, HINT)];
+    const hint = make("p", { className: "hint" }, HINT);
+    const guesses = token.top ? [facts(token), bars(token.top, { chosen: token.id })] : [hint];
     showIn(byId("fill-detail"), HINT, make("div", { className: "card" }, heading(token), ...guesses));
   }
 }

@@ -8,12 +8,12 @@ const DIFFERENCES = [1, 3];
 // Return the number of `thresholds` that a value reaches.
 const reached = (thresholds, value) => thresholds.filter((each) => value >= each).length;
 
-// Ways to colour tokens: name(token) is the class, and legend() its [class, text] pairs.
+// Return a way to colour tokens: name(token, index) is the class, and `legend` has [class, text] pairs.
 export function levelsOf(kind, thresholds) {
   const edges = [0, ...thresholds];
-  const inBits = edges.map((edge, i) => [`level-${i}`, i < thresholds.length ? `${edge}–${edges[i + 1]}` : `${edge}+`]);
-  const of = (value, steps, every = 1) =>
-    value === undefined ? "unscored" : `level-${reached(steps, value) * every}`;
+  const ranges = edges.map((edge, i) => (i < thresholds.length ? `${edge}–${edges[i + 1]}` : `${edge}+`));
+  const inBits = ranges.map((range, i) => [`level-${i}`, range]);
+  const of = (value, steps) => (value === undefined ? "unscored" : `level-${reached(steps, value)}`);
   return {
     surprisal: { title: "bits", name: (token) => of(token.bits, thresholds), legend: inBits },
     entropy: { title: "bits of entropy", name: (token) => of(token.entropy, thresholds), legend: inBits },

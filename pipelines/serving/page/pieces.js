@@ -1,4 +1,4 @@
-// The bytes of tokens as visible pieces of text. A character whose bytes are spread over several tokens is shown as hex.
+// The bytes of tokens as visible pieces of text. A character that is spread over several tokens is shown as hex.
 
 import { make } from "./dom.js";
 
@@ -44,7 +44,8 @@ export function grouped(tokens) {
     const length = characterLength(bytes, at);
     const [first, last] = [owner[at], owner[at + Math.max(length, 1) - 1]];
     if (length && first === last) {
-      add(first, "text", length === 1 ? String.fromCharCode(bytes[at]) : decoder.decode(bytes.subarray(at, at + length)));
+      const ascii = length === 1; // decoding each such byte would take most of the time
+      add(first, "text", ascii ? String.fromCharCode(bytes[at]) : decoder.decode(bytes.subarray(at, at + length)));
     } else {
       for (let i = at; i < at + Math.max(length, 1); i++) {
         add(owner[i], "hex", bytes[i].toString(16).padStart(2, "0"));

@@ -5,11 +5,12 @@ import { aligned, offsetOf, sum, tokenAt } from "./compare.js";
 import { bars, bits, described, facts, heading, showIn, totals } from "./detail.js";
 import { byId, debounced, fillSelect, latestOnly, make } from "./dom.js";
 import { drawLegend, differenceLegend, differenceLevel, levelsOf } from "./levels.js";
-import { alone, spoken } from "./pieces.js";
+import { spoken } from "./pieces.js";
 import { Strip, shown } from "./strip.js";
 
 const EXAMPLE = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals.";
-const HINT = "Point at a token to see what the model expected there. With the keyboard: Tab to the text, then arrow keys.";
+const HINT =
+  "Point at a token to see what the model expected there. With the keyboard: Tab to the tokens, then arrow keys.";
 const KINDS = { own: "tokens", encoder: "tokens of the source", cross: "target and source" };
 const WAIT_MS = 120; // after the last key
 
@@ -43,7 +44,7 @@ export class ReadView {
     const surprisal = byId("show").value === "surprisal";
     for (const field of document.querySelectorAll(".of-attention")) field.hidden = !attention;
     byId("kind-field").hidden = !attention || Object.keys(this.model.layers).length < 2;
-    const numbers = (count) => Array.from({ length: count }, (_, i) => [i, i + 1]);
+    const numbers = (count) => Array.from({ length: count }, (_, i) => [i, i]);
     fillSelect(byId("layer"), numbers(this.model.layers[byId("kind").value]));
     fillSelect(byId("head"), numbers(this.model.heads));
     byId("other-field").hidden = attention || !this.comparable;
@@ -160,7 +161,8 @@ export class ReadView {
       const two = all.length > 1;
       const name = two ? [make("p", { className: "of" }, names[i])] : [];
       const candidates = (own.top ?? []).slice(0, two ? 5 : 10);
-      return [make("div", { className: "card" }, ...name, heading(own), facts(own, two), bars(candidates, { chosen: own.id }))];
+      const list = bars(candidates, { chosen: own.id });
+      return [make("div", { className: "card" }, ...name, heading(own), facts(own, two), list)];
     });
     showIn(byId("read-detail"), HINT, ...content);
   }

@@ -55,7 +55,9 @@ export class Strip {
     }
     const start = this.drawn.at(-1)?.to ?? 0;
     this.spans.length = start;
-    for (const group of grouped(tokens.slice(start))) this.append(group, tokens.slice(start + group.from, start + group.to));
+    for (const { from, to, parts } of grouped(tokens.slice(start))) {
+      this.append(tokens.slice(start + from, start + to), parts);
+    }
     this.tokens = tokens;
     this.element.hidden = tokens.length === 0;
     if (this.held >= start) this.hold(this.held < tokens.length ? this.held : -1);
@@ -63,7 +65,8 @@ export class Strip {
     if (focused) this.spans[this.current]?.focus();
   }
 
-  append({ parts }, tokens) {
+  // Add tokens that share characters, with their parts.
+  append(tokens, parts) {
     const spans = tokens.map((token, i) => this.span(token, this.spans.length + i, parts[i]));
     this.spans.push(...spans);
     let node = spans[0];

@@ -6,7 +6,8 @@ import { byId, make } from "./dom.js";
 import { drawLegend, levelsOf } from "./levels.js";
 import { Strip, shown } from "./strip.js";
 
-const HINT = "Each token comes with its ten likeliest candidates. Click a token to hold it, then a candidate to continue from there.";
+const HINT =
+  "Each token comes with its ten likeliest candidates. Click a token to hold it, then a candidate to go on from there.";
 const EXAMPLE = "It was a dark and";
 const ENDS = {
   length: "Stopped after the chosen number of tokens.",
@@ -64,13 +65,14 @@ export class WriteView {
     this.busy(true);
     this.report();
     this.strip.hold(-1);
-    const body = { model: this.model.name, text: byId("prompt").value, ids: this.tokens.map(({ id }) => id), ...options };
+    const ids = this.tokens.map(({ id }) => id);
+    const body = { model: this.model.name, text: byId("prompt").value, ids, ...options };
     try {
       for await (const event of events("/api/generate", body, mine.signal)) {
         if (mine !== this.running) return;
         if (event.error) throw new Error(event.error.message);
         if (event.token) this.add(event.token);
-        if (event.end) this.say([ENDS[event.end], event.cut && "The model no longer sees the beginning."].filter(Boolean).join(" "));
+        if (event.end) this.say(ENDS[event.end] + (event.cut ? " The model no longer sees the beginning." : ""));
       }
     } catch (error) {
       if (mine !== this.running) return;
