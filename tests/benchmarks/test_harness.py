@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import attention, contention, finetune, generate, recipes, report, shakespeare, training_report
+from benchmarks import attention, contention, finetune, generate, recipes, report, serve, shakespeare, training_report
 from benchmarks.harness import RESULTS, Clock, Worker, run_command, table, turns
 
 PAGES = {
@@ -18,6 +18,7 @@ PAGES = {
     "attention/attention": attention.markdown,
     "contention/contention": contention.report,
     "generate/cpu": generate.markdown,
+    "serve/cpu": serve.markdown,
     "finetune/books": finetune.markdown,
     "recipes/recipes": recipes.markdown,
     "shakespeare/bytes-tiny": shakespeare.report,
