@@ -311,6 +311,74 @@ def test_a_text_can_be_coloured_otherwise(kind, page, runs):
             (name, i) => document.querySelectorAll(`${strip} .token`)[i].classList.contains(name))""",
         arg=[STRIP, names],
     )
+    assert [classes.split()[1] for _, classes, _ in tokens_of(page)] == names
+
+
+def test_two_runs_stand_side_by_side(page, runs):
+    text = "import os\n"
+    read(page, text)
+    page.select_option("#other", HOSTILE)
+    page.wait_for_selector("#strips .panel >> nth=1")
+    strips = [page.locator(STRIP).nth(i).locator(".token").all_text_contents() for i in range(2)]
+    for got, name in zip(strips, ("gpt", HOSTILE), strict=True):
+        assert got == [piece.decode() for piece in bytelm.score_text(runs[name], text).pieces]
+    page.locator(STRIP).first.locator(".token").nth(1).hover()
+    assert page.locator("#read-detail .card").count() == 2
+    assert page.locator(STRIP).nth(1).locator(".marked").count() == 1
+
+
+def test_the_difference_of_two_tokenizers_is_exact_between_shared_ends_of_tokens(page, runs):
+    text = "import os\n\ndef main(folder):\n    return 0\n"
+    read(page, text)
+    page.select_option("#other", HOSTILE)
+    page.select_option("#as", "difference")
+    page.wait_for_selector(".panel .note")
+    scores = [bytelm.score_text(runs[name], text) for name in ("gpt", HOSTILE)]
+    ends = [np.cumsum(score.byte_lengths) for score in scores]
+    shared = np.intersect1d(*ends)
+    totals = [
+        np.cumsum(score.surprisal_bits)[np.searchsorted(end, shared)] for score, end in zip(scores, ends, strict=True)
+    ]
+    expected = np.diff(totals[1] - totals[0], prepend=0.0)
+    got = tokens_of(page)
+    assert [len(each[0].encode()) for each in got] == np.diff(shared, prepend=0).tolist()
+    for (_, classes, label), bits in zip(got, expected, strict=True):
+        better = "gpt" if bits > 0 else HOSTILE
+        assert f"{better} needs" in label or abs(bits) < 0.01
+        if abs(abs(bits) - 1) > 1e-2 and abs(abs(bits) - 3) > 1e-2:
+            strength = int(abs(bits) >= 1) + int(abs(bits) >= 3)
+            kind = f"{'first' if bits > 0 else 'second'}-{strength}" if strength else "level-0"
+            assert kind in classes.split()
+
+
+CUTS = st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=12)
+SPELLINGS = st.lists(st.sampled_from(["a", "ß", "漢", "🙂", "\ufeff", "\n", "e\u0301"]), max_size=8).map("".join)
+
+
+@settings(max_examples=40)
+@given(text=SPELLINGS, noise=CUTS, cuts=st.sets(st.integers(1, 20)))
+def test_bytes_of_tokens_are_text_or_hex(text, noise, cuts, shared_page):
+    data = text.encode()
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    pieces = [data[a:b] for a, b in pairwise(edges)] + noise
+    tokens = [{"hex": piece.hex()} for piece in pieces]
+    groups = shared_page.evaluate("async tokens => (await import('/page/pieces.js')).grouped(tokens)", tokens)
+    assert [group["from"] for group in groups] == [0, *(group["to"] for group in groups[:-1])]
+    assert groups[-1]["to"] == len(pieces)
+    for group in groups:
+        for piece, parts in zip(pieces[group["from"] : group["to"]], group["parts"], strict=True):
+            assert (
+                b"".join(part["text"].encode() if "text" in part else bytes.fromhex(part["hex"]) for part in parts)
+                == piece
+            )
+        whole = b"".join(pieces[group["from"] : group["to"]])
+        if group["to"] - group["from"] > 1:
+            decoded = whole.decode("utf-8", "surrogateescape")
+            assert any(ord(character) > 127 and not 0xDC80 <= ord(character) <= 0xDCFF for character in decoded)
+        else:
+            decoded = whole.decode("utf-8", "surrogateescape")
+            valid = "".join(c for c in decoded if not 0xDC80 <= ord(c) <= 0xDCFF)
+            assert "".join(part.get("text", "") for part in group["parts"][0]) == valid
 
 
 @pytest.fixture(scope="module")
