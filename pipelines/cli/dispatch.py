@@ -44,6 +44,9 @@ OUT_OF_MEMORY = (
     "can't start new thread",
     "could not create a primitive",
 )
+# PyTorch and oneDNN keep the code of every shape of a matrix product, by default of 1,024 shapes. A server meets new
+# shapes all the time: fewer keep its memory flat and take no more time.
+SHAPE_CACHES = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
 
 
 def usage() -> str:
@@ -118,6 +121,9 @@ def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
 def _verb(verb: str, arguments: list[str]) -> int:
     if verb in COMPUTING:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # OpenMP reads it when torch loads
+    if verb == "serve":
+        for name, capacity in SHAPE_CACHES.items():
+            os.environ.setdefault(name, capacity)
     module = importlib.import_module("pipelines." + verb.replace("-", "_"))
     try:
         return module.main(arguments) or 0

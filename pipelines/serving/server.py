@@ -1,6 +1,7 @@
 """The server process: its socket, uvicorn, and an end within a second after Ctrl-C."""
 
 import asyncio
+import logging
 import socket
 from types import FrameType
 
@@ -33,6 +34,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def serve_until_interrupted(app: ASGIApp, bound: socket.socket, stopping: asyncio.Event) -> None:
     """Serve `app` until Ctrl-C, which sets `stopping` and then raises KeyboardInterrupt."""
+    # asyncio warns of every client that leaves before its answer.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -1,5 +1,8 @@
 """Text that grows token by token is the text of all tokens at once."""
 
+from itertools import combinations
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +34,16 @@ def test_the_pieces_are_the_text_before_the_first_stop_string(data, stops, draw)
     growing = GrowingText(stops)
     text = "".join([growing.add(piece) for piece in cut(data, draw.draw)] + [growing.end()])
     assert (text, growing.stopped) == stopped_at(data.decode(errors="replace"), stops)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_stop_string_is_found_wherever_pieces_end(size):
+    text = "aab€abb"
+    data = text.encode()
+    for begin, end in combinations(range(len(text) + 1), 2):
+        growing = GrowingText([text[begin:end]])
+        found = "".join(growing.add(data[at : at + size]) for at in range(0, len(data), size)) + growing.end()
+        assert found == text[: text.index(text[begin:end])]
 
 
 @given(BYTES, STOPS, st.data())
