@@ -89,8 +89,7 @@ class Tokenizer:
         """Return a tokenizer trained on a corpus. The result is independent of threads, document order and batching.
 
         corpus: the path of a text file, or an iterable of documents: str and bytes are texts, `Path` objects are files,
-            and Arrow arrays or record batches hold many texts. A list of str that all name existing files raises
-            ValueError: pass `Path` objects.
+            and Arrow arrays or record batches hold many texts.
         vocab_size: number of special tokens, the 256 bytes (WordPiece: the characters) and merges together.
         pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k; for WordPiece bert-uncased
             (the default) or bert-cased.
@@ -235,27 +234,27 @@ class Tokenizer:
 
     @cached_property
     def merges(self) -> list[tuple[bytes, bytes]]:
-        """The merges in order, as pairs of bytes. For a vocabulary of ranks, merges that give the same ids.
-
-        WordPiece has none.
-        """
+        """The merges in order, as pairs of bytes; none for WordPiece. For ranks, merges that give the same ids."""
         tokens = self.vocabulary.tokens
         return [(tokens[left], tokens[right]) for left, right, _ in self.vocabulary.merges.tolist()]
 
     @property
     def token_byte_lengths(self) -> npt.NDArray[np.int32]:
-        """The length of each token in bytes, int32 (vocab_size,), read-only; 0 for special tokens and unused ids.
-
-        Raises ValueError for WordPiece, whose tokens have no fixed number of bytes.
-        """
+        """The bytes of each token, int32 (vocab_size,), 0 for special and unused ids. ValueError for WordPiece."""
         return self.vocabulary.byte_lengths
 
-    def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token. Raises ValueError for an unknown id.
+    @property
+    def ordinary(self) -> npt.NDArray[np.bool_]:
+        """Which ids stand for text, bool (vocab_size,): not special tokens, not unused ids."""
+        return self._decoding.ordinary
 
-        A special token and a WordPiece token give their spelling, such as "##ing".
-        """
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of a token; for special and WordPiece tokens, the spelling. ValueError for an unknown id."""
         return self._decoding.token_bytes(token)
+
+    def added_bytes(self, token: int) -> bytes:
+        """Return what a token adds to a decoded text that it continues; WordPiece puts a space before a word."""
+        return self._decoding.added_bytes(token)
 
     # Text to ids
 

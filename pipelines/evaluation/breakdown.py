@@ -11,7 +11,7 @@ import numpy as np
 
 from lm.analysis.metrics import bits
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.documents import StreamText
+from pipelines.evaluation.documents import StreamText, known_byte_lengths
 from pipelines.evaluation.token_scores import TokenScores
 from tokenizer import Tokenizer
 
@@ -49,7 +49,7 @@ def breakdown(
     `tokens`, `bytes`, `bits_per_token`, `bits_per_byte` (None without bytes, and for models without `per_byte`, whose
     loss is no code length) and `share`, the share of all bits.
     """
-    lengths = np.asarray(tokenizer.token_byte_lengths)
+    lengths = known_byte_lengths(tokenizer)
     group = Groups(scores.nats, lengths[scores.targets], per_byte)
     powers = np.log2(scores.columns + 1).astype(np.int64)
     found = {
@@ -168,7 +168,7 @@ def _vocabulary_classes(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, n
     """
     size = tokenizer.vocab_size
     kinds, begins, ends = np.full(size, SPECIAL), np.zeros(size, bool), np.zeros(size, bool)
-    for token in np.flatnonzero(np.asarray(tokenizer.token_byte_lengths)).tolist():
+    for token in np.flatnonzero(tokenizer.ordinary).tolist():
         try:
             text = tokenizer.token_bytes(token).decode()
         except UnicodeDecodeError:
@@ -223,5 +223,5 @@ def _excerpt(place: int, stream: TokenStream, text: StreamText, tokenizer: Token
     """Return the beginning of a document in one line."""
     first, last = np.searchsorted(text.document, [place, place + 1]).tolist()
     ids = stream.read(first, min(EXCERPT_TOKENS, last - first))
-    ids = ids[np.asarray(tokenizer.token_byte_lengths)[ids] > 0]
+    ids = ids[tokenizer.ordinary[ids]]
     return " ".join(tokenizer.decode(ids.tolist()).split())[:EXCERPT_CHARACTERS]

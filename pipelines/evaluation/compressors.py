@@ -93,5 +93,5 @@ def compressed_bits_per_byte(
 
 def stream_text(stream: TokenStream, tokenizer: Tokenizer) -> bytes:
     """Return the text of a stream, without its special tokens."""
-    lengths = tokenizer.token_byte_lengths
-    return b"".join(tokenizer.decode_bytes(chunk[lengths[chunk] > 0]) for chunk in stream.chunks())
+    ordinary = tokenizer.ordinary
+    return b"".join(tokenizer.decode_bytes(chunk[ordinary[chunk]]) for chunk in stream.chunks())

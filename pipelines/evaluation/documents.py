@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipelines.dataset.documents import RecordedDocuments
-from pipelines.dataset.reader import TokenStream
+from pipelines.dataset.reader import TokenDataset, TokenStream
 from tokenizer import Tokenizer
 
 Key = tuple[bytes, int]
@@ -33,6 +33,22 @@ class StreamText:
         return np.append(self.start[first], self.size)
 
 
+def known_byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
+    """Return the bytes of each token, int32 (V,); all 0 if the tokenizer loses text and so has no bytes per token."""
+    if tokenizer.is_lossless:
+        return np.asarray(tokenizer.token_byte_lengths)
+    return np.zeros(tokenizer.vocab_size, np.int32)
+
+
+def bits_per_original_byte(dataset: TokenDataset, split: str, bits_per_token: float) -> float:
+    """Return the bits of a split per byte of its documents, for a tokenizer that loses text.
+
+    Tokens that the last block leaves out count at the mean. Not the length of a code: case or accents are lost.
+    """
+    recorded = dataset.info["splits"][split]
+    return float(bits_per_token * recorded["encoded_tokens"] / recorded["bytes"])
+
+
 def text_of_stream(
     stream: TokenStream, tokenizer: Tokenizer, separator: int | None, recorded: RecordedDocuments | None = None
 ) -> StreamText:
@@ -41,7 +57,7 @@ def text_of_stream(
     Separators mark the documents, or without them the sizes in `recorded`. Without both, the stream is one document.
     """
     ids = stream.read(0, stream.tokens)
-    lengths = np.asarray(tokenizer.token_byte_lengths, np.int64)[ids]
+    lengths = known_byte_lengths(tokenizer).astype(np.int64)[ids]
     ends = np.cumsum(lengths)
     start = ends - lengths
     if separator is not None:
@@ -67,7 +83,7 @@ def document_keys(
 
 
 def _decoded_hashes(stream: TokenStream, tokenizer: Tokenizer, text: StreamText) -> list[bytes]:
-    ids, lengths = stream.read(0, stream.tokens), np.asarray(tokenizer.token_byte_lengths)
+    ids, ordinary = stream.read(0, stream.tokens), tokenizer.ordinary
     cuts = np.searchsorted(text.document, np.arange(1, text.documents))
-    parts = (part[lengths[part] > 0] for part in np.split(ids, cuts))
+    parts = (part[ordinary[part]] for part in np.split(ids, cuts))
     return [hashlib.sha256(tokenizer.decode_bytes(part)).digest() for part in parts]

@@ -25,7 +25,13 @@ from pipelines.evaluation.difference import (
     difference_per_byte,
     sentence,
 )
-from pipelines.evaluation.documents import StreamText, document_keys, text_of_stream
+from pipelines.evaluation.documents import (
+    StreamText,
+    bits_per_original_byte,
+    document_keys,
+    known_byte_lengths,
+    text_of_stream,
+)
 from pipelines.evaluation.entropy_calibration import (
     check_entropy_calibration,
     entropy_calibration,
@@ -56,7 +62,7 @@ from pipelines.run.loading import Trained, load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
 from pipelines.training.data import Dataset
-from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
+from pipelines.training.objectives import MaskedToken, NextToken, PairObjective, SpanCorruption
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,10 +215,18 @@ class SplitScorer:
         """Return the entry of a split."""
         numbers, tokens = self.scored(split, stream)
         numbers |= self._of_objective(split, stream) | self._settings
+        dataset = self._plan.dataset
+        if (
+            not self._tokenizer.is_lossless
+            and isinstance(self._objective, NextToken)
+            and isinstance(dataset, TokenDataset)
+        ):
+            bits_per_token = numbers["cross_entropy_bits"]
+            numbers["bits_per_original_byte"] = bits_per_original_byte(dataset, split, bits_per_token)
         doing("drawing documents")
         text = self._text(split, stream)
         sampling = sampling_of(tokens, text, self._plan.windows.window)
-        lengths = None if numbers["bits_per_byte"] is None else np.asarray(self._tokenizer.token_byte_lengths)
+        lengths = None if numbers["bits_per_byte"] is None else known_byte_lengths(self._tokenizer)
         numbers["breakdown"] = self._breakdown(stream, tokens, text, per_byte=lengths is not None)
         if self._plan.memorised:
             numbers["memorisation"] = self._memorisation(stream, tokens, text, per_byte=lengths is not None)

@@ -32,6 +32,12 @@ NUMBERS = {
         "Undefined for masked models and span corruption, whose loss is not a code length.",
         4,
     ),
+    "bits_per_original_byte": Number(
+        "bits per byte of the original",
+        "Mean bits per token, times the tokens of the split, divided by the bytes of its documents. Tokens that the "
+        "last block leaves out count at the mean. For tokenizers that lose text: it is not the length of a code.",
+        4,
+    ),
     "word_perplexity": Number(
         "perplexity per word",
         "exp of the total nats of the text, divided by its words: the texts between white space.",

@@ -13,6 +13,7 @@ from lm.analysis.metrics import PredictionAccumulator, divergences, kl_from_sour
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
+from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.ngrams import Baselines, BaselineScores
 from pipelines.evaluation.temperature import HiddenSample
 from pipelines.evaluation.token_scores import TokenScores, joined, scores_of
@@ -45,7 +46,7 @@ def score(
     device = next(model.parameters()).device
     # An imported model can have more entries than its tokenizer. They are never targets.
     lengths = torch.zeros(model.config.vocab_size, dtype=torch.int32)
-    lengths[: tokenizer.vocab_size] = torch.tensor(tokenizer.token_byte_lengths)
+    lengths[: tokenizer.vocab_size] = torch.tensor(known_byte_lengths(tokenizer))
     predictions = PredictionAccumulator(len(lengths), lengths, window)
     baseline_scores = BaselineScores(baselines) if baselines else None
     divergence_sums = [0.0, 0.0, 0.0]

@@ -41,7 +41,7 @@ def print_tokens(tok: Tokenizer, ids: np.ndarray, limit: int) -> None:
 
 
 def _cell(tok: Tokenizer, token: int, index: int) -> Cell:
-    special = not tok.token_byte_lengths[token]
+    special = tok.vocabulary.tokens[token] is None
     return visible(tok.token_bytes(token)), str(token), SPECIAL if special else COLOURS[index % len(COLOURS)]
 
 

@@ -18,8 +18,8 @@ class TokenLabels:
 
     def __init__(self, tok: Tokenizer) -> None:
         special = {token: spelling.encode() for spelling, token in tok.special_tokens.items()}
-        lengths = tok.token_byte_lengths.tolist()
-        self.ids = [token for token in range(tok.vocab_size) if lengths[token] or token in special]
+        ordinary = tok.ordinary.tolist()
+        self.ids = [token for token in range(tok.vocab_size) if ordinary[token] or token in special]
         self.pieces = [special.get(token) or tok.token_bytes(token) for token in self.ids]
         self.special = [token in special for token in self.ids]
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from pipelines.dataset.reader import TokenDataset
 from pipelines.reporting.token_labels import KINDS, TokenLabels
+from pipelines.reporting.tokenizer_summary import spelled_lengths
 from pipelines.run.folder import Run
 from pipelines.training.data import open_dataset
 from tokenizer import Tokenizer, sentinels
@@ -33,7 +34,7 @@ def tokenizer_facts(run: Run) -> TokenizerFacts:
     tok = run.tokenizer()
     labels = TokenLabels(tok)
     counts = Counter(labels.kinds())
-    lengths = tok.token_byte_lengths[labels.ids]  # 0 for special tokens
+    lengths = spelled_lengths(tok)[labels.ids]  # 0 for special tokens
     merged = [place for place, length in enumerate(lengths.tolist()) if length > 1]
     facts = [
         ("entries", f"{tok.vocab_size:,}"),

@@ -89,7 +89,7 @@ def _trained_on(counts: PretokenCounts, frequent: PretokenCounts) -> dict[str, A
 
 def _entries(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
     """Return facts about the entries, and about dead merges, which are no tokens of the training text."""
-    lengths = _spelled_lengths(tok)
+    lengths = spelled_lengths(tok)
     longest = np.argsort(-lengths, kind="stable")[:EXAMPLES]
     facts = {
         "model": tok.kind,
@@ -109,7 +109,7 @@ def _entries(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
     return facts
 
 
-def _spelled_lengths(tok: Tokenizer) -> np.ndarray:
+def spelled_lengths(tok: Tokenizer) -> np.ndarray:
     """Return the bytes of the spelling of each entry, int32 (vocab_size,); 0 for special tokens and unused ids."""
     if tok.is_lossless:
         return tok.token_byte_lengths
@@ -145,7 +145,7 @@ def _measured(tok: Tokenizer, held_out: HeldOut) -> dict[str, int]:
         ids = tok.encode_arrow(texts).values.to_numpy()
         tokens += len(ids)
         used[ids] = True
-    return {"tokens": tokens, "entries_used": int(used.sum()), "entries": int((_spelled_lengths(tok) > 0).sum())}
+    return {"tokens": tokens, "entries_used": int(used.sum()), "entries": int((spelled_lengths(tok) > 0).sum())}
 
 
 def show(summary: dict[str, Any]) -> None:

@@ -175,7 +175,7 @@ def _texts(tok: Tokenizer, stops: Sequence[int], steps: Iterable[Sequence[int]],
     for step in steps:
         ended = [before or token in stops for before, token in zip(ended, step, strict=True)]
         yield [
-            "" if over else decoder.decode(tok.decode_bytes([token]))
+            "" if over else decoder.decode(tok.added_bytes(token))
             for over, decoder, token in zip(ended, decoders, step, strict=True)
         ]
     yield [decoder.decode(b"", final=True) for decoder in decoders]

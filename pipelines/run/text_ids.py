@@ -122,7 +122,7 @@ def known_ids(tok: Tokenizer, model: LanguageModel) -> Tensor | None:
     The vocabulary of an imported model may be padded beyond its tokenizer, and a tokenizer may leave ids unused.
     """
     known = torch.zeros(model.config.vocab_size, dtype=torch.bool)
-    known[: tok.vocab_size] = torch.tensor(tok.token_byte_lengths > 0)
+    known[: tok.vocab_size] = torch.from_numpy(tok.ordinary)
     known[list(tok.special_tokens.values())] = True
     return None if known.all() else known.to(model.embedding.weight.device)
 
@@ -131,4 +131,4 @@ def is_known(tok: Tokenizer, i: Any) -> bool:
     """Return whether `i` is an id in use."""
     if type(i) is not int or not 0 <= i < tok.vocab_size:
         return False
-    return bool(tok.token_byte_lengths[i] > 0) or i in tok.special_tokens.values()
+    return tok.vocabulary.tokens[i] is not None or i in tok.special_tokens.values()

@@ -59,7 +59,7 @@ def ends_of_words(pieces: Sequence[bytes], special: Array) -> Array:
 def word_beginnings(tok: Tokenizer, entries: int, stops: Sequence[int]) -> Array:
     """Return whether each token ends the word before it: (entries,) bool. `entries` is the model's vocabulary size."""
     found = np.zeros(entries, bool)
-    for token in np.flatnonzero(tok.token_byte_lengths > 0).tolist():
+    for token in np.flatnonzero(tok.ordinary).tolist():
         found[token] = tok.token_bytes(token)[:1] in WHITE_SPACE
     found[[*tok.special_tokens.values(), *stops]] = True
     return found

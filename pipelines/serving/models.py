@@ -93,10 +93,10 @@ def token_names(tok: Tokenizer, count: int) -> list[str]:
     tokens that spell alike, all have their id added, such as ` the (id 17)`. An id without a token is `id:50300`.
     """
     special = set(tok.special_tokens.values())
-    lengths = tok.token_byte_lengths
+    ordinary = tok.ordinary
     names = []
     for i in range(count):
-        if i < tok.vocab_size and (lengths[i] or i in special):
+        if i < tok.vocab_size and (ordinary[i] or i in special):
             names.append(_name(tok.token_bytes(i)))
         else:
             names.append(f"id:{i}")

@@ -44,7 +44,7 @@ class PageModel:
             decoder_layers = run.config.model.decoder_layers or layers
             self.layers = {"own": decoder_layers, "cross": decoder_layers, "encoder": layers}
         self._special = set(tok.special_tokens.values())
-        used = tok.token_byte_lengths > 0
+        used = tok.ordinary
         self._hex = [tok.token_bytes(i).hex() if used[i] or i in self._special else None for i in range(tok.vocab_size)]
 
     def description(self) -> Json:

@@ -145,6 +145,7 @@ def test_decoded_texts_are_those_of_tokenizers(both, ids):
     expected = peer.decode(ids, skip_special_tokens=False)
     assert ours.decode(ids) == expected
     assert ours.decode_bytes(ids) == expected.encode()
+    assert ours.decode_bytes(ids[:1]) + b"".join(map(ours.added_bytes, ids[1:])) == expected.encode()
 
 
 def test_decoding_joins_punctuation_and_contractions_as_tokenizers_does(tmp_path):

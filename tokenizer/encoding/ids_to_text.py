@@ -10,6 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    import numpy as np
+    import numpy.typing as npt
+
     from tokenizer.encoding.decoding import Decoder
     from tokenizer.vocabulary import Vocabulary
     from tokenizer.wordpiece import WordPieceVocabulary
@@ -39,6 +42,13 @@ class ByteDecoding:
             by_id[i] = spelling.encode()
         return by_id
 
+    @property
+    def ordinary(self) -> npt.NDArray[np.bool_]:
+        """Which ids stand for text, bool (vocab_size,)."""
+        import numpy as np
+
+        return np.array([token is not None for token in self._vocabulary.tokens])
+
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token; for a special token, its spelling. Raises ValueError for an unknown id."""
         try:
@@ -50,6 +60,10 @@ class ByteDecoding:
         if found is None:
             raise ValueError(f"{token} is not an id of this tokenizer, which has {size} entries")
         return found
+
+    def added_bytes(self, token: int) -> bytes:
+        """Return what a token adds to a text that it continues. Raises ValueError for an unknown id."""
+        return self.token_bytes(token)
 
     def decode(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of ids. Raises ValueError for an unknown id."""
@@ -88,6 +102,10 @@ class PieceDecoding(ByteDecoding):
     """Words with a space before each but the first, as the WordPiece decoder of `tokenizers` writes them."""
 
     _vocabulary: WordPieceVocabulary
+
+    def added_bytes(self, token: int) -> bytes:
+        self.token_bytes(token)  # raises for an unknown id
+        return self._later[token] or b""
 
     @cached_property
     def _later(self) -> list[bytes | None]:
