@@ -114,7 +114,8 @@ def _show(numbers: dict[str, Any], explain: bool) -> None:
         answer("mutual information is left out: the documents have too few pairs of symbols")
     elif other := numbers["mutual_information"]["other"]:
         answer(
-            f"mutual information: all but the 255 most frequent {numbers['unit']} count as one, {other:.1%} of the text"
+            f"mutual information: all but the 255 most frequent {numbers['unit']} count as one symbol, "
+            f"{other:.1%} of the text"
         )
     if not all(row["reliable"] for row in numbers["ngrams"]):
         answer("* coverage below 95 %: entropies are unreliable and too low")

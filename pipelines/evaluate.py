@@ -7,8 +7,8 @@ position (nats, with its standard error) and the reliability diagram. `intervals
 each number in it, and says what the bootstrap drew (`pipelines.evaluation.confidence`). `difference` has the paired
 difference from the run of `--against`, with its interval and a sentence (`pipelines.evaluation.difference`).
 `breakdown` has the loss by groups of tokens and by document (`pipelines.evaluation.breakdown`). `memorisation` has the
-share of the text that is also in the training text, and the loss there and elsewhere
-(`pipelines.evaluation.memorisation`). `entropy_calibration` has the entropy along the model's own texts
+share of the text that also occurs in the training text, and the loss on that text and on the rest
+(`pipelines.evaluation.memorisation`). `entropy_calibration` has the entropy of the model on texts that it generates
 (`pipelines.evaluation.entropy_calibration`).
 """
 
@@ -74,11 +74,11 @@ def evaluate(
         length_penalty: For pairs: beam search divides log-probabilities by the length to this power.
         compressors: Compress the same text with xz and zstd, which takes minutes for a large corpus.
         breakdown: Print the loss by position, class, length and training frequency of the token, and by document.
-        memorisation: Find the text that is also in the training text, and the loss there and elsewhere. Needs the extra
-            "entropy".
+        memorisation: Find the text that also occurs in the training text, and compare the loss on it with the loss on
+            the rest. Needs the extra "entropy".
         memory: Memory limit of --memorisation in bytes. A text that needs more is sampled.
-        entropy_calibration: Number of texts that a decoder writes, to compare its entropy there with its loss on real
-            text; 0 leaves it out.
+        entropy_calibration: Number of texts that a decoder generates, to compare its entropy on them with its loss on
+            real text; 0 leaves it out.
         checkpoint: Checkpoint of the run: newest, best (lowest validation loss), or the number of a step.
         explain: Print the definition of each number.
         as_json: Print evaluation.json, one line per run, instead of a table.
@@ -202,7 +202,7 @@ def _show_memorisation(plans: Sequence["Plan"], results: Sequence[dict[str, Any]
 
 
 def _show_entropy_calibration(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: bool) -> None:
-    """Print the table of the entry `entropy_calibration` of each split, or why there is none."""
+    """Print the table of the entry `entropy_calibration` of each split, or the reason why there is none."""
     from pipelines.cli.display import answer, table
     from pipelines.evaluation.entropy_calibration import DEFINITION, HEADS, cells
 
@@ -212,7 +212,7 @@ def _show_entropy_calibration(plans: Sequence["Plan"], results: Sequence[dict[st
             if found["left_out"]:
                 answer(f"\n{plan.run.name}, {split}: {found['left_out']}")
                 continue
-            answer(f"\n{plan.run.name}, {split}: bits per token by position, in {found['texts']:,} texts of the model")
+            answer(f"\n{plan.run.name}, {split}: bits per token by position, in {found['texts']:,} generated texts")
             table(("position", *HEADS), [cells(row) for row in found["positions"]])
     if explain:
         answer(DEFINITION)

@@ -39,9 +39,10 @@ class MatchRate:
 
 
 def suffix_array(text: Array) -> Array:
-    """Return the positions of a text in the order of the suffixes that begin there, (N,) int32.
+    """Return the positions of a text, sorted by the suffixes that begin there, (N,) int32.
 
-    text (N,) of an unsigned dtype; a byte takes about 5 bytes of memory, and a wider symbol more. Needs `pydivsufsort`.
+    text (N,) of an unsigned dtype. Memory is about 5 bytes per symbol of one byte, and more for wider symbols. Needs
+    `pydivsufsort`.
     """
     from pydivsufsort import divsufsort
 
@@ -55,7 +56,7 @@ def suffix_array(text: Array) -> Array:
 def previous_match_lengths(text: Array) -> Array:
     """Return the length of the longest match of each position with text that begins earlier, (N,) int32.
 
-    text (N,) uint8. The time is linear in N, and the memory about 20 bytes a symbol.
+    text (N,) uint8. Time is linear in N, and memory is about 20 bytes per symbol.
     """
     suffixes = suffix_array(text)
     before, after = np.empty_like(suffixes), np.empty_like(suffixes)

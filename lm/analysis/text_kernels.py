@@ -139,11 +139,11 @@ def longest_previous_matches(text, suffixes, before, after, lengths):
 
 @kernel
 def longest_matches(text, first, suffixes, before, after, lengths):
-    """Raise `lengths` to the longest match of each position from `first` on with text that begins before `first`.
+    """Update `lengths` to the longest match of each position from `first` on with text that begins before `first`.
 
     text (N,); suffixes (N,) int32, its suffix array; before, after (N - first,) int32, working memory; lengths
-    (N - first,) int32. Of the positions before `first`, the nearest two in the suffix array match longest. As above,
-    each match is at most one shorter than the match of the position before.
+    (N - first,) int32, which only grow. The longest match of a position is with one of its two nearest positions below
+    `first` in the suffix array. As above, it is at most one shorter than the match of the previous position.
     """
     size = len(text)
     nearest = -1

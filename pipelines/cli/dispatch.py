@@ -35,7 +35,7 @@ VERBS = {
 # Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other
 # processes share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
 COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "score", "entropy", "report", "serve")
-# What libraries say when they get no memory; the last one is oneDNN's.
+# Messages of libraries that run out of memory; the last one is oneDNN's.
 OUT_OF_MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -97,7 +97,7 @@ def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
         return _verb(verb, arguments[1:]) if verb in VERBS else _unknown(verb)
     except KeyboardInterrupt:
         status = _interrupted(verb)
-        # A server has nothing left to save, and the shutdown of Python takes half a second after PyTorch was imported.
+        # A server has nothing left to save, and Python needs half a second to shut down once PyTorch is imported.
         return end_at_once(status) if verb == "serve" else status
     except (MemoryError, ImportError, RuntimeError, SystemError) as error:
         if not _is_about_memory(error) or os.environ.get("BYTELM_DEBUG"):

@@ -46,8 +46,8 @@ def breakdown(
 
     The keys are `position` in the window, `class` of the token, its `length` in bytes; `frequency` if
     `training_counts` (V,) are given; and `document` for the tokens of a stream and for pairs. A row has `name`,
-    `tokens`, `bytes`, `bits_per_token`, `bits_per_byte` (None without bytes, and for models without `per_byte`, whose
-    loss is no code length) and `share`, the share of all bits.
+    `tokens`, `bytes`, `bits_per_token`, `bits_per_byte` and `share`, the share of all bits. `bits_per_byte` is None for
+    a group without bytes, and if `per_byte` is False because the loss is not a code length.
     """
     lengths = known_byte_lengths(tokenizer)
     group = Groups(scores.nats, lengths[scores.targets], per_byte)
@@ -133,7 +133,7 @@ def ranked(rows: Rows) -> Rows:
 def table_of(rows: Rows) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the heads of a breakdown's table, and for each row its name and the cells below the heads.
 
-    A table without bits per byte has no such column.
+    If no row has bits per byte, neither has the table.
     """
     per_byte = any(row["bits_per_byte"] is not None for row in rows)
     heads = ["tokens", "bytes", "bits/token", *(["bits/byte"] if per_byte else []), "share"]

@@ -1,11 +1,11 @@
-"""Entropy calibration: a model's entropy along its own texts, beside its loss on real text at the same positions.
+"""Entropy calibration: a model's entropy on texts that it generates, and its loss on real text at the same positions.
 
-A text begins with the first token x_0 of a window of the split, and the model writes the rest of the window, drawing
-each token from its prediction at temperature 1. The entropy at position t is
+A text starts with the first token x_0 of a window of the split. The model generates the rest of the window, sampling
+each token at temperature 1. The entropy at position t is
 
-    H_t = E[ -sum_v p(v | x_<t) log2 p(v | x_<t) ]      bits per token, x_1 ... x_(t-1) written by the model
+    H_t = E[ -sum_v p(v | x_<t) log2 p(v | x_<t) ]      bits per token, with generated x_1 ... x_(t-1)
 
-which is also the expected surprisal of x_t. Of a calibrated model it equals the loss at position t; in practice it
+which is also the expected surprisal of x_t. For a calibrated model it equals the loss at position t. In practice it
 drifts from the loss as the text grows (Braverman et al. 2020; "On the Entropy Calibration of Language Models", 2025).
 """
 
@@ -36,26 +36,24 @@ Progress = Callable[[float], None]
 
 
 def check_entropy_calibration(texts: int) -> None:
-    """Raise ValueError for a number of texts without an interval; 0 leaves the calibration out."""
+    """Raise ValueError for a number of texts that has no interval; 0 leaves the calibration out."""
     if texts < 0 or texts == 1:
         raise ValueError(f"--entropy-calibration is {texts}, but must be at least 2 texts, or 0 to leave it out")
 
 
 def left_out(why: str) -> dict[str, Any]:
-    """Return the entry `entropy_calibration` of a model or a split that has none, with the reason."""
+    """Return the entry `entropy_calibration` of a model or split without calibration; `why` is the reason."""
     return {"texts": 0, "positions": None, "left_out": why}
 
 
 def reason_to_leave_out(config: ModelConfig, stream: Stream, window: int) -> str | None:
     """Return why a model or a split has no entropy calibration; None if it has one."""
     if config.architecture != "decoder" or not isinstance(stream, TokenStream):
-        return (
-            f"no entropy calibration: it is for decoders, and the architecture of this model is {config.architecture}."
-        )
+        return f"no entropy calibration: only decoders have one, and the model's architecture is {config.architecture}."
     if config.document_mask:
-        return "no entropy calibration: with a document mask, the model does not see the documents before its own."
+        return "no entropy calibration: the model has a document mask and does not see earlier documents."
     if stream.tokens <= window:
-        return f"no entropy calibration: the split has {stream.tokens:,} tokens, less than a window and a token."
+        return f"no entropy calibration: the split has {stream.tokens:,} tokens, but must be longer than a window."
     return None
 
 
@@ -65,10 +63,10 @@ def entropy_calibration(
 ) -> dict[str, Any]:
     """Return the entry `entropy_calibration` of a split: `texts` windows of `window` tokens, drawn with seed 0.
 
-    `positions` has a row for each half octave of positions, and a last one for all. Each has `first` and `last`
-    position (1 is the token after x_0), and `generated` and `validation`, the bits per token of the model's texts and
-    of the real windows, with their `difference`: each as [mean, low, high] with the 95 % interval of a bootstrap over
-    texts. The split is longer than a window.
+    The split must be longer than a window. `positions` has a row for each half octave of positions and a last row for
+    all. A row has its `first` and `last` position (1 is the token after x_0). It also has `generated`, the entropy on
+    generated texts, `validation`, the loss on the real windows, and their `difference`, in bits per token. Each is
+    [mean, low, high], with the 95 % interval of a bootstrap over texts.
     """
     windows = (stream.tokens - 1) // window
     rng = np.random.default_rng(SEED)
@@ -93,13 +91,13 @@ def entropy_calibration(
 
 
 def half_octaves(window: int) -> list[tuple[int, int]]:
-    """Return the first and last position of each bin from 1 to `window`; each begins at a power of the root of 2."""
+    """Return the first and last position of each bin from 1 to `window`. Bins start at powers of root 2."""
     starts = sorted({round(2 ** (k / 2)) for k in range(64)} & set(range(1, window + 1)))
     return [(first, after - 1) for first, after in pairwise([*starts, window + 1])]
 
 
 def _entropies(model: LanguageModel, prompts: Tensor, tokens: int, sampler: torch.Generator) -> Iterator[Tensor]:
-    """Yield the entropies (B,) in nats of the predictions of each step, along texts that continue `prompts` (B, 1)."""
+    """Yield the entropies in nats, (B,), of each step of generating texts that continue `prompts` (B, 1)."""
     found: list[Tensor] = []
 
     def choose(logits: Tensor) -> Tensor:
@@ -111,7 +109,7 @@ def _entropies(model: LanguageModel, prompts: Tensor, tokens: int, sampler: torc
 
 
 def _losses(model: LanguageModel, targets: np.ndarray, hidden: Tensor) -> np.ndarray:
-    """Return the nats of `targets` (B, P), whose hidden states are `hidden` (B P, width): (B, P)."""
+    """Return the loss of each of `targets` (B, P) in nats, (B, P) float64; `hidden` (B P, width) predicts them."""
     rows = torch.from_numpy(targets).to(hidden.device).flatten()
     parts = zip(hidden.split(512), rows.split(512), strict=True)
     nats = torch.cat([token_nll(model.logits(states).float(), ids) for states, ids in parts])
@@ -119,7 +117,7 @@ def _losses(model: LanguageModel, targets: np.ndarray, hidden: Tensor) -> np.nda
 
 
 def _rows(own: np.ndarray, real: np.ndarray) -> list[dict[str, Any]]:
-    """Return the rows of the bits of own and of real text, (texts, positions) each."""
+    """Return the rows of `positions`; `own` and `real` (texts, positions) are bits per token."""
     texts, window = own.shape
     places = [*half_octaves(window), (1, window)]
     means = [[each[:, first - 1 : last].mean(axis=1) for each in (own, real, own - real)] for first, last in places]
@@ -132,16 +130,16 @@ def _rows(own: np.ndarray, real: np.ndarray) -> list[dict[str, Any]]:
     ]
 
 
-HEADS = ("own text", "real text", "difference, 95 % interval")
+HEADS = ("generated text", "real text", "difference, 95 % interval")
 DEFINITION = (
-    "Entropy calibration: the model writes texts at temperature 1, each from the first token of a window of the split. "
-    '"Own text" is the mean entropy of its predictions there, "real text" its mean loss on the windows themselves. The '
-    "two are equal for a calibrated model. The interval is from a bootstrap over texts."
+    "Entropy calibration: the model generates texts at temperature 1, each from the first token of a window of the "
+    'split. "Generated text" is the mean entropy of its predictions on these texts, "real text" its mean loss on the '
+    "windows themselves. The two are equal for a calibrated model. The interval is from a bootstrap over texts."
 )
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a row: its positions, and the values below HEADS."""
+    """Return the cells of a row: its positions and the values below HEADS."""
     name = f"{row['first']}" if row["first"] == row["last"] else f"{row['first']} to {row['last']}"
     own, real = (f"{row[column][0]:.3f}" for column in COLUMNS[:2])
     return name, own, real, "{:.3f} ({:.3f} to {:.3f})".format(*row["difference"])

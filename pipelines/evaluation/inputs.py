@@ -49,7 +49,7 @@ def training_data_of(run: Run) -> Dataset | None:
 
 
 def training_text_of(run: Run, dataset: Dataset | CorpusText) -> TokenDataset:
-    """Return the dataset whose training split a run has read, or `dataset` if that dataset does not exist any more.
+    """Return the dataset that a run was trained on, or `dataset` if that one no longer exists.
 
     Raises ValueError for a run on pairs, and for a corpus if the run has no dataset.
     """

@@ -1,8 +1,8 @@
-"""Memorisation: how much of a split is also in the training text, and the loss there and elsewhere.
+"""Memorisation: the share of a split that also occurs in the training text, and the loss on it and on the rest.
 
-A match of L bytes begins at a byte if the L bytes from it on, all in its document, occur in a training document. A byte
-is inside such a match if any L bytes around it do. A token is inside if all its bytes are; special tokens have no bytes
-and are outside. A training dataset without separators is one document.
+A match is a string of L bytes that occurs in one document of the split and in one training document. A byte is inside
+if a match contains it. A token is inside if all its bytes are; special tokens have no bytes and are outside. A training
+dataset without separators is one document.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,8 +20,8 @@ from pipelines.evaluation.token_scores import TokenScores
 from tokenizer import Tokenizer
 
 LENGTHS = (25, 50, 100, 200, 400)
-PIECE_BYTES = 1 << 26  # of the training text: enough for speed, and for a report of progress every few seconds
-# Bytes of memory per byte of text, while suffixes are sorted.
+PIECE_BYTES = 1 << 26  # of the training text: large enough for speed, small enough for progress every few seconds
+# Bytes of memory per byte of text while suffixes are sorted.
 TRAINING_MEMORY, HELD_OUT_MEMORY = 9, 40
 LEAST_MEMORY = 1_000_000
 SEED = 0
@@ -30,7 +30,7 @@ Progress = Callable[[float, float], None]
 
 
 def check_memorisation(memory: int) -> None:
-    """Raise ValueError if the memory in bytes is too little, or the package for suffix arrays is missing."""
+    """Raise ValueError if `memory` (bytes) is too small, or the package for suffix arrays is missing."""
     if memory < LEAST_MEMORY:
         raise ValueError(f"--memory is {memory:,} bytes, but must be at least 1M")
     if find_spec("pydivsufsort") is None:
@@ -50,13 +50,13 @@ def memorisation(
 ) -> dict[str, Any]:
     """Return the entry `memorisation` of a split, whose tokens are `stream`.
 
-    The training text is searched in pieces that need about `memory` bytes, without missing a match. A split that needs
-    more than half of the memory is sampled: documents in random order, the last one cut.
+    The training text is searched in overlapping pieces that need about `memory` bytes, so no match is missed. A split
+    that needs more than half of the memory is sampled: documents in random order, the last one cut.
 
     `bytes` is the number of bytes searched, and `sampled` their share of the split. `curve` has a row for each of
-    LENGTHS: `begin` and `inside` are the shares of the bytes at which a match begins, and of those inside one. `loss`
-    has the rows `inside` and `outside`, as in a breakdown with `per_byte`, and None for a row without tokens. `loss` is
-    None for span corruption, whose tokens have no place in the text.
+    LENGTHS: `begin` is the share of the bytes at which a match begins, and `inside` the share of the bytes inside a
+    match. `loss` has the rows `inside` and `outside` of a breakdown with `per_byte`; a row without tokens is None.
+    `loss` is None for span corruption, whose tokens have no place in the text.
     """
     written = np.frombuffer(stream_text(stream, tokenizer), np.uint8)
     chosen = _sample(text.document_starts, memory // 2 // HELD_OUT_MEMORY)
@@ -84,7 +84,7 @@ def memorisation(
 
 
 def _sample(offsets: np.ndarray, most: int) -> np.ndarray:
-    """Return which bytes of documents are in a sample of at most `most` bytes: (N,) bool."""
+    """Return whether each byte is in a random sample of documents of at most `most` bytes in total, (N,) bool."""
     chosen = np.zeros(offsets[-1], bool)
     for document in np.random.default_rng(SEED).permutation(len(offsets) - 1).tolist():
         taken = min(most, int(offsets[document + 1] - offsets[document]))
@@ -96,7 +96,7 @@ def _sample(offsets: np.ndarray, most: int) -> np.ndarray:
 
 
 def _running(flags: np.ndarray) -> np.ndarray:
-    """Return the number of true values before each of `flags` (N,), and before the end: int32 (N + 1,)."""
+    """Return the number of true values before each of `flags` (N,), and their total, (N + 1,) int32."""
     counts = np.zeros(len(flags) + 1, np.int32)
     np.cumsum(flags, out=counts[1:])
     return counts
@@ -105,7 +105,7 @@ def _running(flags: np.ndarray) -> np.ndarray:
 def _pieces(
     training: TokenDataset, tokenizer: Tokenizer, size: int, progress: Progress
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the text of the training split with the offsets of its documents, in pieces of about `size` bytes.
+    """Yield the text of the training split in pieces of about `size` bytes, with the offsets of their documents.
 
     Each piece begins with the end of the piece before it, so that every string of LENGTHS[-1] bytes is in one piece.
     """
@@ -135,15 +135,16 @@ def _loss(
     inside: np.ndarray,
     per_byte: bool,
 ) -> dict[str, Any]:
-    """Return the row of the tokens inside, and the row of those outside.
+    """Return the row of the tokens inside a match, and the row of all other tokens.
 
-    `searched` (N + 1,) is the number of bytes searched before each byte, and `inside` (N,) whether it is in a match.
+    searched (N + 1,): the number of bytes searched before each byte. inside (N,): whether the byte is inside a match.
     """
     sizes = np.asarray(tokenizer.token_byte_lengths, np.int64)[scores.targets]
     starts = text.start[scores.indices]
     ends = starts + sizes
     known = searched[ends] - searched[starts] == sizes
-    known &= (sizes > 0) | (np.diff(searched, append=searched[-1] + 1)[starts] > 0)  # a separator: with its document
+    # A separator belongs to its document.
+    known &= (sizes > 0) | (np.diff(searched, append=searched[-1] + 1)[starts] > 0)
     copied = _running(inside)
     groups = ((sizes > 0) & (copied[ends] - copied[starts] == sizes)).astype(np.int64)
     rows = Groups(scores.nats[known], sizes[known], per_byte).rows(groups[known], ("outside", "inside"))
@@ -152,14 +153,14 @@ def _loss(
 
 HEADS = ("begin", "inside", "bits/token inside", "outside", "bits/byte inside", "outside")
 DEFINITION = (
-    'A match of L bytes "begins" at a byte if the L bytes from it on, all in its document, are also in a training '
-    'document. A byte is "inside" if any L bytes around it are. The losses are those of the tokens inside and of all '
-    "other tokens."
+    "A match is a string of L bytes that occurs in one document of the split and in one training document. "
+    '"Begin" is the share of the bytes at which a match begins, "inside" the share of the bytes inside a match. '
+    "The losses are those of the tokens inside a match and of all other tokens."
 )
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a row of the curve: its length, and the values below HEADS."""
+    """Return the cells of a row of the curve: its length and the values below HEADS."""
     found = [((row["loss"] or {}).get(place) or {}).get(key) for key in UNITS for place in ("inside", "outside")]
     losses = ("–" if value is None else f"{value:.3f}" for value in found)
     return f"{row['length']} bytes", f"{row['begin']:.2%}", f"{row['inside']:.2%}", *losses
@@ -169,6 +170,6 @@ UNITS = ("bits_per_token", "bits_per_byte")
 
 
 def described(found: dict[str, Any]) -> str:
-    """Return a sentence about the texts of the entry `memorisation`."""
+    """Return a sentence that names the texts of the entry `memorisation`."""
     share = "all" if found["sampled"] == 1 else f"a sample of {found['sampled']:.1%}, limited by --memory:"
     return f"Matches of {share} {found['bytes']:,} bytes with the training text in {found['training']}."

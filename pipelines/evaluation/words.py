@@ -1,4 +1,4 @@
-"""Perplexity per word of a text. A word is a longest run of characters without white space, in one document."""
+"""Perplexity per word of a text. A word is a maximal run of characters other than white space in one document."""
 
 import re
 from typing import Any
@@ -24,8 +24,8 @@ def per_word(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the numbers of a split per word, and the 95 % intervals of its perplexities.
 
-    All tokens of the stream but the first are scored. A perplexity without words is None. There is no interval without
-    `sampling`, nor if a sample has no words.
+    All tokens of the stream but the first are scored. The perplexity of a split without words is None. A perplexity has
+    no interval if `sampling` is None or a sample has no words.
     """
     nats = scores.nats.sum()
     words, line_ends = words_and_line_ends(stream_text(stream, tokenizer), text)
@@ -48,7 +48,7 @@ def per_word(
 
 
 def words_and_line_ends(written: bytes, text: StreamText) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many words, and how many line feeds, begin in each token: (N,) int64 each.
+    """Return the numbers of words and of line feeds that begin in each token, (N,) int64 each.
 
     `written` is the text of the stream.
     """

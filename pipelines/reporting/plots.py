@@ -16,7 +16,7 @@ from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw
 LINE_STYLES = ("-", "--", "-.", ":")  # distinguish runs without colour
 WARM_UP = 0.05  # share of the training that the loss axis ignores
 BINS = 24  # of the loss by position
-LARGE = 1e15  # perplexities from here on are shown as powers of ten
+LARGE = 1e15  # larger perplexities are shown as powers of ten
 BAND = 2.0  # half-width of the error band in standard errors
 
 
@@ -75,7 +75,7 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
 
 
 def _add_perplexities(axes: Axes) -> None:
-    """Add an axis at the right with the perplexity of each tick in bits."""
+    """Add an axis at the right with the perplexity at each tick of the axis in bits."""
     right = axes.secondary_yaxis("right")
     right.yaxis.set_major_formatter(lambda bits, _: _short(perplexity(bits * NATS_PER_BIT)))
     right.set_ylabel("perplexity")
@@ -177,7 +177,7 @@ def _draw_bits_per_byte(text: Text) -> Figure:
 
 
 def _interval_around(numbers: dict[str, Any]) -> tuple[float, float]:
-    """Return how far the 95 % interval of the bits per byte reaches below and above the value; zeros without one."""
+    """Return the distances from the bits per byte to the low and high end of their 95 % interval; 0 without one."""
     low, high = (numbers.get("intervals") or {}).get("bits_per_byte") or (numbers["bits_per_byte"],) * 2
     return max(0.0, numbers["bits_per_byte"] - low), max(0.0, high - numbers["bits_per_byte"])
 
@@ -207,17 +207,17 @@ def _label(name: str) -> str:
 
 
 def _explained_loss(subjects: Sequence[Subject]) -> str:
-    """Return the explanation of the loss curves; it names the runs whose training loss is no cross-entropy."""
+    """Return the explanation of the loss curves, which names runs whose training loss is not a cross-entropy."""
     others = [each.name for each in subjects if not each.run.recipe.train.loss_is_cross_entropy]
     return _LOSS + (_NOT_CROSS_ENTROPY.format(" and ".join(others)) if others else "")
 
 
 _LOSS = (
-    "Cross-entropy in bits per target during training, and at the right its perplexity, 2 to the power of the bits. "
+    "Cross-entropy in bits per target during training; the axis at the right shows the perplexity. "
     "The axis ignores the first 5 % of the training, where the loss falls from the logarithm of the vocabulary size."
 )
 _NOT_CROSS_ENTROPY = (
-    " The training loss of {} has label smoothing or z-loss: only its validation loss has a perplexity."
+    " The training loss of {} includes label smoothing or z-loss, so the perplexity holds for the validation loss only."
 )
 _LR = "Learning rate of each logged step."
 _SPEED = "Training tokens per second, without validation and checkpoints."

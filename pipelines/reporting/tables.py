@@ -40,7 +40,7 @@ HEADLINES = (
     "temperature_gain_bits",
 )
 
-# Groupings of the entry `breakdown`, in this order, with their titles.
+# Groupings of the entry `breakdown` in the order of the page, with their titles.
 GROUPINGS = {
     "class": "By class of token",
     "position": "By position in the window",
@@ -116,7 +116,7 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
 
 
 def breakdown_tables(subjects: Sequence[Subject]) -> list[tuple[str, list[Table]]]:
-    """Return, for each run and text, a title and a table for each grouping of the breakdown."""
+    """Return a title and the tables of the newest breakdown, for each run and text."""
     return [
         (title, [_breakdown_table(GROUPINGS[key], groupings[key]) for key in GROUPINGS if key in groupings])
         for title, groupings in _entries(subjects, "breakdown")
@@ -124,7 +124,7 @@ def breakdown_tables(subjects: Sequence[Subject]) -> list[tuple[str, list[Table]
 
 
 def memorisation_tables(subjects: Sequence[Subject]) -> list[tuple[Table, str]]:
-    """Return, for each run and text, a table of matches with the training text, and a sentence about both texts."""
+    """Return the table of the newest memorisation and a sentence that names both texts, for each run and text."""
     return [
         (
             Table(title, list(memorisation.HEADS), _labelled(map(memorisation.cells, found["curve"]))),
@@ -135,7 +135,7 @@ def memorisation_tables(subjects: Sequence[Subject]) -> list[tuple[Table, str]]:
 
 
 def calibration_tables(subjects: Sequence[Subject]) -> list[Table]:
-    """Return, for each run and text, a table of the entropy of the model's own texts by position."""
+    """Return the table of the newest entropy calibration by position, for each run and text."""
     return [
         Table(title, list(entropy_calibration.HEADS), _labelled(map(entropy_calibration.cells, found["positions"])))
         for title, found in _entries(subjects, "entropy_calibration")
@@ -164,7 +164,7 @@ def _breakdown_table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def confidences(subjects: Sequence[Subject]) -> list[str]:
-    """Return the sentences about the samples of the bootstrap, with the evaluations if the sentences differ."""
+    """Return sentences that describe the bootstrap samples; if they differ, each names its evaluations."""
     evaluations = [(each, evaluation) for each in subjects for evaluation in each.evaluations]
     samples: dict[str, list[str]] = {}
     for column in evaluations:
@@ -176,7 +176,7 @@ def confidences(subjects: Sequence[Subject]) -> list[str]:
 
 
 def differences(subjects: Sequence[Subject]) -> list[str]:
-    """Return the sentences about the differences between two runs."""
+    """Return the sentences that compare two runs."""
     found = [evaluation.numbers.get("difference") for each in subjects for evaluation in each.evaluations]
     return [" ".join(each[key] for key in ("sentence", "divergence") if key in each) for each in found if each]
 

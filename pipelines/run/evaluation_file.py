@@ -111,7 +111,7 @@ def _are_numbers(numbers: dict[str, Any]) -> bool:
 
 
 def _are_intervals(value: Any) -> bool:
-    """Whether `value` is None, or has [low, high] or None for each number and describes the samples."""
+    """Whether `value` is None, or has [low, high] or None for each number, and describes the samples."""
     if value is None:
         return True
     if not isinstance(value, dict) or value.get("resampled") not in ("documents", "blocks"):
@@ -149,7 +149,7 @@ def _is_memorisation(value: Any) -> bool:
 
 
 def _is_match(value: Any) -> bool:
-    """Whether `value` is a row of the curve of a memorisation."""
+    """Whether `value` is a row of the curve of an entry `memorisation`."""
     if not isinstance(value, dict) or not all(_is_number(value.get(key)) for key in ("length", "begin", "inside")):
         return False
     loss = value.get("loss")
@@ -181,7 +181,7 @@ def _is_row(value: Any) -> bool:
 
 
 def _is_group(value: Any) -> bool:
-    """Whether `value` has the sizes and the loss of a group of tokens."""
+    """Whether `value` has the size and the loss of a group of tokens."""
     return (
         isinstance(value, dict)
         and all(_is_number(value.get(key)) for key in ("tokens", "bytes", "bits_per_token", "share"))

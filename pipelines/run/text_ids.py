@@ -46,9 +46,9 @@ def text_ids(run: Run, tok: Tokenizer) -> TextIds:
 def ids_of(architecture: str, facts: Mapping[str, Any], tok: Tokenizer) -> TextIds:
     """Return the ids around the texts of a run; `facts` is the table [run] of its config.toml.
 
-    An imported run has those of its files, as in transformers. Otherwise, and for ids that the files lack, a text ends
-    with <|endoftext|> if the tokenizer has it. It also begins with it for a decoder whose dataset had it before
-    documents.
+    An imported run has the ids of its files, as in transformers. For all other runs, and for ids that the files lack, a
+    text ends with <|endoftext|> if the tokenizer has it. For a decoder whose dataset had it before documents, a text
+    also begins with it.
     """
     named, end = special_ids(facts, tok), tok.special_tokens.get(END_OF_TEXT)
     special = tok.special_tokens | facts.get("roles", {})
@@ -73,7 +73,10 @@ def _as_tuple(ids: int | list[int] | None) -> tuple[int, ...]:
 
 
 def special_ids(facts: Mapping[str, Any], tok: Tokenizer) -> dict[str, int | list[int] | None]:
-    """Return the SPECIAL_IDS of a run, named as in config.json; None for ids that it lacks. `facts`: see `ids_of`."""
+    """Return the SPECIAL_IDS of a run, named as in config.json; an id that the run lacks is None.
+
+    `facts`: see `ids_of`.
+    """
     end, pad = tok.special_tokens.get(END_OF_TEXT), tok.special_tokens.get(PAD)
     # A document begins after the end of another one, so generation begins with the end too.
     given = facts.get("special_ids", dict(zip(SPECIAL_IDS, (end, end, pad, end), strict=True)))

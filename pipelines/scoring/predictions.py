@@ -137,7 +137,8 @@ def write_scores(
 ) -> None:
     """Write the predictions of `targets` (P,) from hidden states (P, width) to `places` (P,) of `made`.
 
-    `group` (G,) int64 are the ids whose total probability to write. Raises ValueError if logits are not finite.
+    Also writes the total probability of the ids `group` (G,) int64, if given. Raises ValueError if logits are not
+    finite.
     """
     for start in range(0, len(hidden), LOGIT_ROWS):
         part = slice(start, start + LOGIT_ROWS)

@@ -272,10 +272,9 @@ def text_result(
     window: int | None = None,
     stride: int | None = None,
 ) -> TextScore:
-    """Return the scores of a text with these `ids` and predictions.
+    """Return the score of a text with the given `ids` and predictions.
 
-    `words`: whether to return the probabilities of words; `borders` are as `words_of` takes them. See TextScore for the
-    rest.
+    `words`: whether to include the probabilities of words. For `borders` see `words_of`, and for the rest TextScore.
     """
     tok = run.tokenizer
     pieces = [tok.token_bytes(i) for i in ids.tolist()]

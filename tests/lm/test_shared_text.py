@@ -1,4 +1,4 @@
-"""The longest matches of a text with other texts are those that a search finds."""
+"""The longest matches of a text with other texts equal those of a plain search."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def matches_of(parts, *others):
 
 
 def searched(parts, others):
-    """Return the longest match of each position by a search in every document."""
+    """Return the longest match of each position, found by a search in every document."""
     found = []
     for document in parts:
         for start in range(len(document)):
@@ -32,12 +32,12 @@ def searched(parts, others):
 
 
 @given(parts=documents, others=st.lists(documents, max_size=3))
-def test_matches_are_those_of_a_search(parts, others):
+def test_matches_equal_those_of_a_plain_search(parts, others):
     assert matches_of(parts, *others) == searched(parts, [document for other in others for document in other])
 
 
 @given(parts=documents, other=documents)
-def test_matches_are_those_of_a_search_in_a_text_with_every_byte(parts, other):
+def test_matches_equal_those_of_a_plain_search_if_the_text_has_every_byte(parts, other):
     every = bytes(range(256))
     assert matches_of([*parts, every], other) == searched([*parts, every], other)
     assert matches_of(parts, [*other, every]) == searched(parts, [*other, every])
@@ -55,7 +55,7 @@ def test_a_copy_matches_to_the_end_of_its_document():
     assert matches_of([b"a" * 1000], [b"a" * 400]) == [min(400, 1000 - i) for i in range(1000)]
 
 
-def test_an_empty_text_and_no_other_text_have_no_matches():
+def test_an_empty_text_or_no_other_text_gives_no_matches():
     assert matches_of([], [b"abc"]) == matches_of([b""], [b"abc"]) == []
     assert matches_of([b"abc"]) == matches_of([b"abc"], []) == matches_of([b"abc"], [b""]) == [0, 0, 0]
     assert matches_of([b"a"], [b"a"]) == [1]
@@ -63,7 +63,7 @@ def test_an_empty_text_and_no_other_text_have_no_matches():
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5])
 @given(parts=documents, others=documents)
-def test_bytes_are_covered_if_a_match_of_that_length_contains_them(length, parts, others):
+def test_bytes_are_covered_if_a_match_of_the_length_contains_them(length, parts, others):
     expected = []
     for document in parts:
         inside = [False] * len(document)

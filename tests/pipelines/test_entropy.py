@@ -118,7 +118,9 @@ def test_the_table_says_how_much_of_a_large_alphabet_counts_as_one_symbol(printe
     numbers = entropy(str(text_folder), unit="tokens", tokenizer=tokenizer_folder, sample=1000)
     other = numbers["mutual_information"]["other"]
     assert other > 0.01
-    assert f"all but the 255 most frequent tokens count as one, {other:.1%} of the text" in printed.readouterr().out
+    assert (
+        f"all but the 255 most frequent tokens count as one symbol, {other:.1%} of the text" in printed.readouterr().out
+    )
 
 
 def test_another_corpus_is_compared_in_one_alphabet(corpus, text_folder):

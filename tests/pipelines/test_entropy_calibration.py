@@ -1,4 +1,4 @@
-"""Entropy calibration: the entropy along a model's own texts is that of its distribution, known in closed form."""
+"""Entropy calibration: the entropy on generated texts equals the closed form for the model's distribution."""
 
 import itertools
 import json
@@ -20,9 +20,9 @@ SOURCE = MarkovSource(1, 6, seed=3, concentration=0.7)
 
 
 def markov_model(source, context_length):
-    """Return a decoder that predicts exactly the distributions of a chain of order 1.
+    """Return a decoder that predicts exactly the distributions of a Markov chain of order 1.
 
-    Its blocks add nothing, so that a hidden state depends on one token only.
+    Its blocks add nothing, so a hidden state depends on one token only.
     """
     config = ModelConfig(
         vocab_size=source.symbols,
@@ -76,7 +76,7 @@ def test_a_model_of_another_source_drifts_to_its_own_entropy_rate():
 
 
 def test_the_entropies_of_all_positions_add_up_to_the_entropy_of_all_texts():
-    """The chain rule, against a sum over the probabilities of all 81 texts of a transformer with random weights."""
+    """Chain rule: the expected value is a sum over all 81 texts of a transformer with random weights."""
     config = ModelConfig(vocab_size=3, context_length=4, layers=2, width=16, heads=2, initialization="xavier")
     torch.manual_seed(0)
     model = build_model(config, seed=0).eval()
@@ -101,7 +101,7 @@ def test_the_entropies_of_all_positions_add_up_to_the_entropy_of_all_texts():
 
 
 def test_the_first_position_and_the_real_text_need_no_generation(trained_gpt, dataset_folder, tmp_path):
-    """All windows are drawn: the means are those of the loss by position over whole windows."""
+    """All windows are drawn, so the means equal the loss by position over whole windows."""
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
     numbers = evaluate(run, entropy_calibration=10)["splits"]["validation"]
     windows = (numbers["tokens"]) // 32
@@ -121,9 +121,7 @@ def test_bins_are_half_octaves_up_to_the_window():
         assert covered == list(range(1, window + 1))
 
 
-def test_models_that_do_not_write_a_stream_have_none_and_say_why(
-    tmp_path, trained_bert, trained_t5, trained_translator
-):
+def test_models_without_entropy_calibration_give_the_reason(tmp_path, trained_bert, trained_t5, trained_translator):
     for run, architecture in (
         (trained_bert, "encoder"),
         (trained_t5, "encoder-dec"),
@@ -134,11 +132,11 @@ def test_models_that_do_not_write_a_stream_have_none_and_say_why(
         assert found["positions"] is None and f"architecture of this model is {architecture}" in found["left_out"]
 
 
-def test_a_text_shorter_than_a_window_has_none(tmp_path, printed, trained_gpt):
+def test_a_split_shorter_than_a_window_gives_the_reason(tmp_path, printed, trained_gpt):
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
     (tmp_path / "short.txt").write_text("a b c")
     numbers = evaluate(run, corpus=(str(tmp_path / "short.txt"),), entropy_calibration=2)["splits"]["short.txt"]
-    assert "less than a window and a token" in numbers["entropy_calibration"]["left_out"]
+    assert "longer than a window" in numbers["entropy_calibration"]["left_out"]
     assert "short.txt: no entropy calibration: the split has" in " ".join(printed.readouterr().out.split())
 
 

@@ -43,7 +43,7 @@ def run(tmp_path, trained_gpt):
 
 
 def nats_of(run, texts):
-    """Return the nats of each document, with the end before it, from plain PyTorch."""
+    """Return the nats of each document, with the end token before it, from plain PyTorch."""
     model, tok = load_trained(Run(run)).model, Run(run).tokenizer()
     rows = [[tok.special_tokens["<|endoftext|>"], *tok.encode_ordinary(text)] for text in texts]
     ids = torch.tensor([i for row in rows for i in row])
@@ -90,7 +90,7 @@ PIECES = st.one_of(st.binary(max_size=3), st.text(max_size=3).map(str.encode), s
 
 @given(st.lists(st.lists(PIECES, min_size=1).map(b"".join).filter(len), min_size=1), st.data())
 def test_words_and_line_ends_are_found_where_they_begin(tokenizer_folder, documents, data):
-    """However the tokenizer cuts them; no word spans two documents."""
+    """For any cut into tokens; no word spans two documents."""
     tok = Tokenizer.load(tokenizer_folder)
     end = tok.special_tokens["<|endoftext|>"]
     rows = [[end, *tok.encode_ordinary(document)] for document in documents]

@@ -124,7 +124,7 @@ ROW = {"name": "number", "tokens": 1, "bytes": 1, "bits_per_token": 1.0, "bits_p
         ),
     ],
 )
-def test_entries_of_a_split_of_another_shape_are_refused_as_damaged(run, damage):
+def test_entries_with_a_wrong_structure_are_refused_as_damaged(run, damage):
     contents = evaluated = evaluate(run) | {}
     assert Run(run).evaluation() == evaluated
     contents["splits"] = {"validation": evaluated["splits"]["validation"] | damage}

@@ -1,4 +1,4 @@
-"""Memorisation: the shares and losses of `evaluate --memorisation` are those that a plain search finds."""
+"""Memorisation: the shares and losses of `evaluate --memorisation` equal those of a plain search."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def texts_of(stream, tok):
 
 
 def searched(documents, others, length):
-    """Return for each byte whether a match begins at it, and whether it is inside one."""
+    """Return whether a match begins at each byte, and whether each byte is inside a match."""
     known = {other[i : i + length] for other in others for i in range(len(other) - length + 1)}
     begins, inside = [], []
     for document in documents:
@@ -37,14 +37,14 @@ def searched(documents, others, length):
 
 
 def scores_of(stream):
-    """Return made-up scores of all tokens of a stream but the first."""
+    """Return random scores of all tokens of a stream but the first."""
     ids, indices = stream.read(0, stream.tokens).astype(np.int32), np.arange(1, stream.tokens)
     nats = np.random.default_rng(0).gamma(2, 1, len(indices))
     return TokenScores(ids[1:], ids[:-1], (indices - 1) % 32, indices // 32, indices, nats, nats < 1, np.empty(0))
 
 
 def measured(data, tok, memory=10**9):
-    """Return the entry `memorisation` of the validation split of a dataset, and made-up scores."""
+    """Return the entry `memorisation` of the validation split of a dataset, and the random scores that it used."""
     dataset = TokenDataset(data)
     stream = dataset.split("validation")
     scores = scores_of(stream)
@@ -73,7 +73,7 @@ def build(tmp_path_factory, tokenizer_folder):
     return make
 
 
-def test_shares_and_losses_are_those_of_a_plain_search(build, tok, text_folder):
+def test_shares_and_losses_equal_those_of_a_plain_search(build, tok, text_folder):
     texts = [path.read_text()[:2000] for path in sorted(text_folder.iterdir())[:12]]
     train = [*texts[:8], "\0" * 300, "<|endoftext|>" * 10, "x"]
     copies = [texts[0], texts[1][:700] + texts[2][300:900], texts[3][-50:] + texts[4][:50], "\0" * 500]
@@ -98,7 +98,7 @@ def test_shares_and_losses_are_those_of_a_plain_search(build, tok, text_folder):
 
 def test_pieces_of_the_training_text_give_the_same_result(dataset_folder, tok):
     whole, _, dataset = measured(dataset_folder, tok)
-    least = 2 * 40 * whole["bytes"]  # what a split needs that is not sampled
+    least = 2 * 40 * whole["bytes"]  # the least memory in which the split is not sampled
     assert dataset.info["splits"]["train"]["bytes"] > 3 * least / 2 / 9
     assert measured(dataset_folder, tok, least)[0] == whole
 
@@ -123,7 +123,7 @@ def test_a_copy_of_the_training_text_is_inside_from_end_to_end(build, tok, text_
     assert found["curve"][-1]["loss"]["outside"]["tokens"] == separators
 
 
-def test_documents_of_a_byte_have_no_matches(build, tok):
+def test_documents_of_one_byte_have_no_matches(build, tok):
     found, _, _ = measured(build(train=["ab" * 50], validation=["a", "b"] * 40), tok)
     for row in found["curve"]:
         assert (row["begin"], row["inside"], row["loss"]["inside"]) == (0, 0, None)
@@ -144,7 +144,7 @@ def test_masked_models_have_losses_and_span_corruption_only_shares(tmp_path, tra
             assert sum(row["share"] for row in rows) == pytest.approx(1)
 
 
-def test_a_corpus_is_searched_for_in_the_training_text_of_the_run(tmp_path, trained_gpt, dataset_folder, tok):
+def test_a_corpus_is_compared_with_the_training_text_of_the_run(tmp_path, trained_gpt, dataset_folder, tok):
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
     copy = texts_of(TokenDataset(dataset_folder).split("train"), tok)[0]
     (tmp_path / "copy.txt").write_bytes(copy)

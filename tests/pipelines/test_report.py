@@ -229,7 +229,7 @@ def test_an_imported_run_shows_no_training(tmp_path, peers):
     assert rows["imported from"] != ["–"]
 
 
-def test_results_have_their_intervals_and_say_what_was_drawn(tmp_path, gpt):
+def test_results_have_intervals_and_name_what_the_bootstrap_drew(tmp_path, gpt):
     numbers = evaluate(gpt)["splits"]["validation"]
     page = plain([gpt], tmp_path / "page.html")
     (results,) = page.rows("results")
@@ -247,7 +247,7 @@ def test_the_page_says_which_of_two_runs_is_better(tmp_path, gpt):
     assert sentence in plain([gpt, other], tmp_path / "page.html").sections["results"]
 
 
-def test_breakdowns_are_folded_tables_whose_bars_are_the_shares(whole_page):
+def test_breakdowns_are_folded_tables_with_a_bar_for_each_share(whole_page):
     tables = whole_page.rows("breakdown")
     assert len(tables) == 2 * 5
     assert tables[0]["Group"] == ["tokens", "bytes", "bits/token", "bits/byte", "share"]
@@ -261,7 +261,7 @@ def test_breakdowns_are_folded_tables_whose_bars_are_the_shares(whole_page):
     assert folded.count("<details open>") == 2 and folded.count("<details>") == 8
 
 
-def test_the_text_that_is_also_in_the_training_text_has_a_table(tmp_path, gpt):
+def test_memorised_text_has_a_table(tmp_path, gpt):
     found = evaluate(gpt, memorisation=True)["splits"]["validation"]["memorisation"]
     page = plain([gpt], tmp_path / "page.html")
     (rows,) = page.rows("memorisation")
@@ -292,7 +292,7 @@ def test_a_run_evaluated_by_an_earlier_version_has_no_intervals_and_breakdowns(t
 
 
 def ticks(html, axis):
-    """Return the numbers at an axis of the loss curves; 2: perplexity, 3: tokens, 4: bits."""
+    """Return the tick labels of an axis of the loss curves; 2: perplexity, 3: tokens, 4: bits."""
     drawing = html.partition('id="plot-loss"')[2].partition("</svg>")[0]
     texts = drawing.partition(f'id="loss-matplotlib.axis_{axis}"')[2].partition('id="loss-patch')[0]
     texts = texts.partition('id="loss-matplotlib.axis')[0]
@@ -306,7 +306,7 @@ def test_losses_have_an_axis_of_perplexities(tmp_path, gpt):
     assert perplexities == pytest.approx([2.0**each for each in bits], rel=0.01)
 
 
-def test_a_training_loss_with_label_smoothing_is_named_as_no_cross_entropy(tmp_path, small_recipe, dataset_folder, gpt):
+def test_a_run_with_label_smoothing_is_named_below_the_loss_curves(tmp_path, small_recipe, dataset_folder, gpt):
     train = replace(small_recipe.train, tokens=256, warmup_tokens=256, label_smoothing=0.1)
     pretrain(replace(small_recipe, train=train), data=dataset_folder, out=tmp_path / "smooth")
     text = plain([gpt, tmp_path / "smooth"], tmp_path / "page.html").sections["plots"]
