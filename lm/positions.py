@@ -64,10 +64,10 @@ def sinusoidal_table(length: int, width: int) -> Tensor:
 
 
 def with_resized_positions(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Return `weights` (tensors by name) with as many learned positions as `model` has.
+    """Return `weights` (tensors by name) with learned positions resized to the context of `model`.
 
-    A shorter context cuts the table (old length, width). A longer one repeats it (Beltagy et al. 2020, section 5), so
-    positions keep their neighbours, except where copies meet.
+    For a shorter context, the table (old length, width) is cut. For a longer one, it is repeated (Beltagy et al. 2020,
+    section 5), so positions keep their neighbours except where copies meet.
     """
     resized = dict(weights)
     for name, module in model.named_modules():

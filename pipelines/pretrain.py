@@ -31,8 +31,8 @@ def pretrain(
 ) -> int:
     """Train the model of `recipe` on the dataset `data`, in the run folder `out`; resume a run that is there already.
 
-    A new run starts from the weights of the run folder `init_from`, if given: at step 0, with a new optimizer. Its
-    averaged weights are taken if it has some.
+    With `init_from`, the folder of another run, a new run starts from its weights (averaged weights if it has them), at
+    step 0 with a new optimizer.
 
     `parallel` shares the work among the processes that torchrun started, each of which calls this function. The batch,
     the order of the data and the losses are those of one process, and a run may resume in another number of processes.
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         source = Path(run.facts["init_from"]) if "init_from" in run.facts else None
     elif other := _named_folder("--init-from", arguments):
         run = _run(other)
-        # The device and dtype that the other run has chosen are no part of its recipe.
+        # The other run's device and dtype were chosen for its machine.
         recipe = replace(run.recipe, train=replace(run.recipe.train, device="auto", dtype="auto"))
         words = f"pretrain --init-from {run.folder}"
     elif not {"-h", "--help"} & set(arguments):
@@ -83,14 +83,14 @@ def main(arguments: list[str]) -> int:
         """Train the model of a recipe on a dataset; options override fields of the recipe.
 
         Without a recipe, `bytelm pretrain --out RUN` resumes a run with its own settings and dataset. A finished run
-        is extended with more tokens: `bytelm pretrain --out RUN --train.tokens 4M`. A new run takes recipe and weights
-        of another run with `bytelm pretrain --init-from OTHER --data DATA --out RUN`.
+        is extended with more tokens: `bytelm pretrain --out RUN --train.tokens 4M`. A new run can take the recipe and
+        the weights of another run: `bytelm pretrain --init-from OTHER --data DATA --out RUN`.
 
         Args:
             data: Folder of the dataset. With --out alone, the run's own dataset.
             out: Folder of the run. An existing run is resumed.
-            init_from: Folder of a run, own or imported, from whose weights the new run starts, with a new optimizer and
-                schedule. Without a recipe, also with the settings of that run.
+            init_from: Folder of a trained or imported run. The new run starts from its weights, with a new optimizer
+                and schedule; without a recipe, also with its recipe.
             parallel: How processes that torchrun starts share the work. ddp: a whole model in each. fsdp: weights and
                 optimizer state sharded among them (on a GPU with a --train.micro-batch). Command: torchrun
                 --nproc-per-node 2 --no-python bytelm pretrain ... --parallel ddp.
@@ -115,7 +115,7 @@ def _named_folder(option: str, arguments: list[str]) -> Path | None:
 
 
 def _run(folder: Path) -> "Run":
-    """Return the run in `folder`, whose recipe stands in for one."""
-    from pipelines.run.folder import Run  # --help with a recipe does not wait for it
+    """Return the run in `folder`, whose recipe is used if none is named."""
+    from pipelines.run.folder import Run  # lazy: --help with a recipe does not need it
 
     return Run(folder)

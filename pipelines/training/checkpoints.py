@@ -220,7 +220,10 @@ def load_weights(run: Path, settings: Mapping[str, Any], which: str = "newest") 
 def set_weights(
     folder: Path, model: torch.nn.Module, weights: Mapping[str, Tensor], parallel: OneProcess = ONE_PROCESS
 ) -> None:
-    """Load rank 0's `weights` of the checkpoint `folder` into `model`; ValueError if names or shapes do not fit."""
+    """Load `weights` of the checkpoint `folder` into `model` on all ranks; ValueError if names or shapes do not fit.
+
+    Only rank 0 needs `weights`; the other ranks receive them.
+    """
     if parallel.is_main:
         _check_weights(folder, model, weights)
     _fill(model.state_dict(), parallel.broadcast_shapes({MODEL: weights})[MODEL], parallel)

@@ -169,7 +169,7 @@ class TrainConfig:
 
     @property
     def loss_is_cross_entropy(self) -> bool:
-        """Whether the training loss is a plain cross-entropy, whose exponential is a perplexity."""
+        """Whether the training loss is a plain cross-entropy, so that its exponential is the perplexity."""
         return not (self.label_smoothing or self.z_loss)
 
     def lr_multiplier(self, done: int, batch_tokens: int, total: int | None = None) -> float:

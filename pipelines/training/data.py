@@ -276,9 +276,9 @@ def open_training_data(
     shard: Shard = ALL_ROWS,
     facts: Mapping[str, Any] | None = None,
 ) -> TrainingData:
-    """Return a rank's batches for `recipe`; `dataset` is what `open_dataset` opens for its objective.
+    """Return a rank's batches for `recipe`; `dataset` is from `open_dataset` for the recipe's objective.
 
-    `facts`: see `make_objective`.
+    For `facts` see `make_objective`.
     """
     length = recipe.model.context_length if isinstance(dataset, PairDataset) else dataset.context_length
     objective = make_objective(recipe.objective, length, tokenizer, recipe.model.document_mask, facts)

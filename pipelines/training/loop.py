@@ -118,7 +118,7 @@ class Trainer:
                 bar.begin_at(self.at.tokens)
                 if not resumed:
                     self.validate()
-                    # To roll back to, or to resume without the run that the weights are from.
+                    # To roll back to, or to resume without the run that lent its weights.
                     if self.parallel.broadcast(self._starts_from_run) or self.config.nonfinite == "rollback":
                         self._checkpoint()
                 self._loop(bar)

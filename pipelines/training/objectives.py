@@ -184,8 +184,8 @@ def make_objective(
 ) -> StreamObjective | PairObjective:
     """Return the objective `name` for blocks of `length` tokens, or for pairs of at most `length` positions a side.
 
-    With `document_mask` batches number the documents of each row. `facts` is the table [run] of a run's config.toml:
-    an imported model keeps the start, end, padding and mask ids of its files. Raises ValueError if a special token is
+    With `document_mask`, batches number the documents of each row. `facts` is the table [run] of a run's config.toml,
+    which holds the start, end, padding and mask ids of an imported model. Raises ValueError if a special token is
     missing.
     """
     facts = facts or {}

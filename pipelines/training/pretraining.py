@@ -98,7 +98,7 @@ def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess, init_fro
 
 
 def fit_to_data(recipe: Recipe, dataset: Dataset, vocab_size: int = 0) -> Recipe:
-    """Return `recipe` with the model's vocabulary, `vocab_size` or the dataset's.
+    """Return `recipe` with `vocab_size` entries in the model's vocabulary, or by default as many as the dataset's.
 
     Raises ValueError if the recipe's vocabulary or context does not fit.
     """

@@ -126,8 +126,10 @@ class Progress:
         return f"validation loss {self.validation_loss:.4f} nats, perplexity {perplexity(self.validation_loss):,.4g}"
 
     def training_line(self, lr: float, cross_entropy: bool) -> str:
-        """Return the smoothed training loss and the learning rate `lr` as text; with perplexity if the loss is a plain
-        `cross_entropy`."""
+        """Return the smoothed training loss and the learning rate as text.
+
+        With `cross_entropy`, the loss is a plain cross-entropy, and the text includes its perplexity.
+        """
         loss = self.watch.smoothed()
         shown = f", perplexity {perplexity(loss):,.4g}" if cross_entropy else ""
         return f"loss {loss:.3f}{shown}, lr {lr:.2g}"

@@ -1,4 +1,4 @@
-"""The start of a run: random weights, or the weights of another run (--init-from)."""
+"""The start of a run: random weights or the weights of another run (--init-from)."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,43 +18,43 @@ from pipelines.training.checkpoints import load_weights, set_weights
 from pipelines.training.data import Dataset, check_tokenizer
 from pipelines.training.parallel import OneProcess
 
-# Fields of a model that may differ from the source's: the weights mean the same.
+# Fields of a model that may differ from the source's, because the same weights still fit.
 FREE = (
     *("context_length", "document_mask", "dropout", "stochastic_depth", "attention"),
     *("initialization", "zero_projections"),
 )
 # These may differ too if the context grows.
 ROTARY_FREQUENCIES = ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length")
-# Entries of the table [run] that a run takes over from its source: the ids of an imported model.
+# Entries of the table [run] that a run copies from its source: the ids of an imported model.
 GIVEN_IDS = ("special_ids", "roles", "around_text")
 ORIGIN = ("init_from", "init_from_checkpoint", "init_from_sha256")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A run whose weights another run starts from, and one of its checkpoints."""
+    """A run whose weights another run starts from, and the checkpoint that holds them."""
 
     run: Run
     checkpoint: Path
     weights: dict[str, Tensor]
-    """Averaged weights if the run averages them"""
+    """The averaged weights, if the run keeps an average"""
 
     @classmethod
     def open(cls, folder: Path) -> "Source":
-        """Return the run in `folder` with the weights of its newest whole checkpoint."""
+        """Return the run in `folder` with the weights of its newest complete checkpoint."""
         doing("loading the weights to start from")
         run = Run(folder)
         return cls(run, *load_weights(run.folder, run.settings))
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The entries of the table [run] about the source, and the ids that its model reads around texts."""
+        """The entries of the table [run] that name the source, and the ids that its model reads around texts."""
         origin = str(self.run.folder.resolve()), self.checkpoint.name, manifest_sha256(self.checkpoint)
         given = {name: self.run.facts[name] for name in GIVEN_IDS if name in self.run.facts}
         return dict(zip(ORIGIN, origin, strict=True)) | given
 
     def summary(self) -> str:
-        """Return a line about what is loaded and what is not."""
+        """Return a line that names the loaded weights and the parts that are not loaded."""
         average = self.run.recipe.train.average > 0
         left_out = [] if "imported_from" in self.run.facts else ["optimizer state", "progress"]
         left_out += ["weights before averaging"] if average else []
@@ -65,19 +65,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from."""
+    """The vocabulary, facts and weights that a run starts with."""
 
     vocab_size: int
-    """Entries of the model's vocabulary; that of an imported model may be larger than its tokenizer."""
+    """Entries of the model's vocabulary; an imported model may have more than its tokenizer."""
     facts: dict[str, Any]
     """Entries of the table [run] that come from the source"""
     loads: bool
-    """Whether to load the weights of `source`; False for random weights, and if the run has a checkpoint."""
+    """Whether to load the weights of `source`: False for random weights and for a run with a checkpoint"""
     source: Source | None
     """None on ranks other than 0"""
 
     def lines(self, recipe: Recipe) -> list[str]:
-        """Return what is loaded and what is not, and how the recipe's model differs, as lines of text."""
+        """Return lines of text: what is loaded, what is not, and how the recipe's model differs from the source's."""
         if self.source is None:
             return []
         lines = [self.source.summary()]
@@ -86,7 +86,7 @@ class Start:
         return lines
 
     def load(self, model: LanguageModel, parallel: OneProcess) -> None:
-        """Give `model` on all ranks the weights of the source, if any. Call it before FSDP shards the model."""
+        """Load the weights of the source, if any, into `model` on all ranks. Call it before FSDP shards the model."""
         if self.loads:
             checkpoint = self.source.checkpoint if self.source else Path()
             weights = with_resized_positions(self.source.weights, model) if self.source else {}
@@ -96,7 +96,7 @@ class Start:
 
 
 def shared_start(recipe: Recipe, dataset: Dataset, out: Path, init_from: Path | None, parallel: OneProcess) -> Start:
-    """Return `find_start` of rank 0, which alone reads the runs."""
+    """Return the start that rank 0 finds with `find_start`; the other ranks read no run."""
     start = find_start(recipe, dataset, out, init_from) if parallel.is_main else None
     vocab_size, facts, loads = parallel.broadcast(
         (start.vocab_size, start.facts, start.loads) if start else (0, {}, False)
@@ -107,7 +107,7 @@ def shared_start(recipe: Recipe, dataset: Dataset, out: Path, init_from: Path | 
 def find_start(recipe: Recipe, dataset: Dataset, out: Path, init_from: Path | None) -> Start:
     """Return the start of the run in `out`; a new run starts from the weights of the run `init_from`, if given.
 
-    Raises ValueError if `out` holds a run with another start, and if recipe or dataset do not fit the source.
+    Raises ValueError if `out` holds a run with another start, or if the recipe or the dataset does not fit the source.
     """
     if (out / "config.toml").exists():
         run = Run(out)
@@ -140,7 +140,7 @@ def check_same_model(recipe: Recipe, source: Run) -> None:
         options.insert(0, _option("objective", source.recipe.objective))
     raise ValueError(
         f"{source.folder} has another model than the recipe: {listed}; give {' '.join(options)}, or leave the recipe "
-        f"out to take that of {source.folder}"
+        f"out to use the recipe of {source.folder}"
     )
 
 
@@ -156,7 +156,7 @@ def differences(recipe: Recipe, source: Run) -> list[str]:
 
 
 def _differing(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
-    """Return the names of all fields that differ. A default and the number that it stands for do not differ."""
+    """Return the names of all fields that differ. A default equals the number that it stands for."""
     ours = replace(ours, vocab_size=ours.vocab_size or theirs.vocab_size)
     pairs = {field.name: (getattr(ours, field.name), getattr(theirs, field.name)) for field in fields(ModelConfig)}
     meant = [
@@ -182,7 +182,7 @@ def _option(name: str, value: Any) -> str:
 def _check_origin(run: Run, init_from: Path | None) -> None:
     """Raise ValueError if the existing `run` did not start from the weights of the run `init_from`.
 
-    A source that is gone does not matter under the same path: the run resumes from its own checkpoints.
+    Under the recorded path the source need not exist any more, because the run resumes from its own checkpoints.
     """
     origin = run.facts.get("init_from")
     if (None if init_from is None else str(init_from.resolve())) == origin:
@@ -197,7 +197,7 @@ def _check_origin(run: Run, init_from: Path | None) -> None:
 
 
 def _reopened(run: Run) -> Source:
-    """Return the source of a run that was stopped before its first checkpoint; ValueError if it has changed."""
+    """Return the source of a run that stopped before its first checkpoint; ValueError if the source has changed."""
     try:
         source = Source.open(Path(run.facts["init_from"]))
         changed = source.facts["init_from_sha256"] != run.facts["init_from_sha256"]
@@ -205,5 +205,7 @@ def _reopened(run: Run) -> Source:
     except ValueError as error:
         why = str(error)
     if why:
-        raise ValueError(f"{run.folder} has no checkpoint yet, and its start cannot be repeated ({why}): remove it")
+        raise ValueError(
+            f"{run.folder} has no checkpoint yet, and its start cannot be repeated ({why}): remove the folder"
+        )
     return source

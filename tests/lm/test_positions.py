@@ -184,7 +184,7 @@ def test_alibi_generates_the_same_with_and_without_a_cache(options):
 
 @FEW
 @given(old=st.integers(1, 40), new=st.integers(1, 90), architecture=st.sampled_from(["decoder", "encoder"]))
-def test_learned_positions_are_cut_or_repeated_to_another_context(old, new, architecture):
+def test_learned_positions_are_cut_or_repeated_for_another_context(old, new, architecture):
     shape = {"architecture": architecture, "positions": "learned", "vocab_size": 9, "layers": 1, "width": 8, "heads": 2}
     given = build_model(ModelConfig(context_length=old, **shape), seed=0).state_dict()
     model = build_model(ModelConfig(context_length=new, **shape), seed=1)
@@ -197,7 +197,7 @@ def test_learned_positions_are_cut_or_repeated_to_another_context(old, new, arch
 
 @pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "relative", "alibi", "none"])
 @pytest.mark.parametrize("length", [8, 48])
-def test_another_context_leaves_the_logits_of_short_texts_alone(positions, length):
+def test_another_context_does_not_change_the_logits_of_short_texts(positions, length):
     shape = {"positions": positions, "vocab_size": 50, "layers": 2, "width": 32, "heads": 2}
     first = build_model(ModelConfig(context_length=16, **shape), seed=0).eval()
     second = build_model(ModelConfig(context_length=length, **shape), seed=1).eval()

@@ -129,7 +129,7 @@ def test_models_without_entropy_calibration_give_the_reason(tmp_path, trained_be
     ):
         copy = shutil.copytree(run, tmp_path / run.parent.name / run.name)
         found = evaluate(copy, entropy_calibration=2, beams=0)["splits"]["validation"]["entropy_calibration"]
-        assert found["positions"] is None and f"architecture of this model is {architecture}" in found["left_out"]
+        assert found["positions"] is None and f"model's architecture is {architecture}" in found["left_out"]
 
 
 def test_a_split_shorter_than_a_window_gives_the_reason(tmp_path, printed, trained_gpt):

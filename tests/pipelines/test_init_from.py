@@ -1,4 +1,4 @@
-"""A run that starts from the weights of another one, own or imported."""
+"""--init-from: a run starts from the weights of a trained or imported run."""
 
 import json
 import shlex
@@ -72,7 +72,7 @@ def same(first, second):
 
 
 @pytest.mark.parametrize("source", OWN)
-def test_loss_before_the_first_step_is_that_of_evaluate(source, small_recipe, request, tmp_path):
+def test_loss_before_the_first_step_equals_that_of_evaluate(source, small_recipe, request, tmp_path):
     source = request.getfixturevalue(source)
     data = Run(source).data
     pretrain(short(small_recipe, source), data=data, out=tmp_path / "run", init_from=source)
@@ -80,7 +80,7 @@ def test_loss_before_the_first_step_is_that_of_evaluate(source, small_recipe, re
 
 
 @pytest.mark.parametrize("kind", ["gpt2", pytest.param("llama", marks=pytest.mark.slow), "bert", "t5"])
-def test_loss_before_the_first_step_is_that_of_evaluate_for_an_imported_run(
+def test_loss_before_the_first_step_equals_that_of_evaluate_for_an_imported_run(
     kind, imported, small_recipe, dataset_folder, other_data, pair_dataset, tmp_path
 ):
     source = imported(kind)
@@ -91,7 +91,7 @@ def test_loss_before_the_first_step_is_that_of_evaluate_for_an_imported_run(
     assert replace(new, before=old.before) == old  # a decoder's documents begin as in the new dataset
 
 
-def test_new_run_begins_at_step_0_with_the_other_runs_weights_and_records_them(
+def test_new_run_begins_at_step_0_with_the_weights_of_its_source_and_records_the_checkpoint(
     trained_gpt, small_recipe, dataset_folder, tmp_path
 ):
     recipe = short(small_recipe, trained_gpt)
@@ -111,7 +111,7 @@ def test_new_run_begins_at_step_0_with_the_other_runs_weights_and_records_them(
         load_trained(Run(tmp_path / "run"))
 
 
-def test_averaged_weights_are_taken_and_the_others_named(small_recipe, dataset_folder, tmp_path, printed):
+def test_averaged_weights_are_loaded_and_the_parts_left_out_are_named(small_recipe, dataset_folder, tmp_path, printed):
     averaging = with_train(small_recipe, average=0.9, tokens=2560)
     pretrain(averaging, data=dataset_folder, out=tmp_path / "source")
     printed.readouterr()
@@ -172,7 +172,7 @@ def test_run_with_another_start_is_refused(trained_gpt, small_recipe, dataset_fo
 def test_differing_fields_are_all_listed_with_the_options_that_set_them(
     small_recipe, trained_gpt, dataset_folder, tmp_path, in_process
 ):
-    # Fields that the recipe sets and the run does not, and the other way round.
+    # Some fields are set by the recipe only, others by the run only.
     model = replace(small_recipe.model, layers=2, width=64, bias=True, positions="learned", qk_norm=True, norm_eps=1e-6)
     save_config(tmp_path / "recipe.toml", replace(small_recipe, model=model), {})
     words = ["pretrain", tmp_path / "recipe.toml", "--data", dataset_folder, "--out", tmp_path / "run"]
@@ -200,7 +200,7 @@ def test_default_and_the_number_it_stands_for_are_the_same_model(small_recipe, t
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run", init_from=trained_gpt) == 0
 
 
-def test_fields_that_leave_the_weights_alone_may_differ_and_are_named(
+def test_fields_that_do_not_change_the_weights_may_differ_and_are_printed(
     small_recipe, trained_gpt, dataset_folder, tmp_path, printed
 ):
     recipe = short(small_recipe, trained_gpt)
@@ -211,14 +211,14 @@ def test_fields_that_leave_the_weights_alone_may_differ_and_are_named(
     assert "model.dropout 0.0 (was 0.1), model.attention 'reference' (was 'auto')" in said
 
 
-def test_encoder_decoder_goes_on_with_another_objective(trained_t5, small_recipe, sentinel_dataset, tmp_path):
+def test_encoder_decoder_continues_with_another_objective(trained_t5, small_recipe, sentinel_dataset, tmp_path):
     (tmp_path / "pairs.jsonl").write_text("".join(f'{{"a": "x{i}", "b": "y{i}"}}\n' for i in range(100)))
     build_dataset([str(tmp_path / "pairs.jsonl")], pairs=("a", "b"), tokenizer=sentinel_dataset, out=tmp_path / "data")
     recipe = replace(short(small_recipe, trained_t5), objective="sequence-pairs")
     assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run", init_from=trained_t5) == 0
 
 
-def test_longer_context_takes_rotary_scaling(small_recipe, trained_gpt, other_data, tmp_path):
+def test_longer_context_allows_rotary_scaling(small_recipe, trained_gpt, other_data, tmp_path):
     recipe = short(small_recipe, trained_gpt)
     scaled = {"rotary_scaling": "yarn", "rotary_factor": 2.0, "rotary_original_length": 32}
     longer = replace(recipe, model=replace(recipe.model, context_length=34, **scaled))
@@ -228,7 +228,7 @@ def test_longer_context_takes_rotary_scaling(small_recipe, trained_gpt, other_da
         pretrain(same_length, data=other_data, out=tmp_path / "other", init_from=trained_gpt)
 
 
-def test_learned_positions_fit_another_context(imported, small_recipe, dataset_folder, other_data, tmp_path):
+def test_learned_positions_are_resized_to_another_context(imported, small_recipe, dataset_folder, other_data, tmp_path):
     recipe = short(small_recipe, source := imported("gpt2"))
     shorter = replace(recipe, model=replace(recipe.model, context_length=32))
     pretrain(shorter, data=dataset_folder, out=tmp_path / "short", init_from=source)
@@ -247,7 +247,7 @@ def test_dataset_of_another_tokenizer_is_refused(small_recipe, trained_gpt, sent
     assert not (tmp_path / "run").exists()
 
 
-def test_source_without_a_recipe_lends_its_own(trained_gpt, dataset_folder, tmp_path, in_process):
+def test_without_a_recipe_the_recipe_of_the_source_is_used(trained_gpt, dataset_folder, tmp_path, in_process):
     words = ["--data", dataset_folder, "--out", tmp_path / "run", "--train.tokens", "512", "--train.device", "cpu"]
     assert "would train" in in_process("pretrain", "--init-from", trained_gpt, *words, "--dry-run").stdout
     done = in_process("pretrain", "--init-from", trained_gpt, *words)
@@ -256,13 +256,13 @@ def test_source_without_a_recipe_lends_its_own(trained_gpt, dataset_folder, tmp_
     assert Run(tmp_path / "run").recipe.train.lr == Run(trained_gpt).recipe.train.lr
 
 
-def test_source_that_is_no_run_is_a_one_line_error(dataset_folder, tmp_path, in_process):
+def test_source_that_is_not_a_run_is_a_one_line_error(dataset_folder, tmp_path, in_process):
     done = in_process("pretrain", "--init-from", "nothing", "--data", dataset_folder, "--out", tmp_path / "run")
     assert done.returncode == 1
     assert done.stderr == "bytelm pretrain: nothing is not a run: it has no config.toml (bytelm pretrain makes one)\n"
 
 
-def test_dry_run_says_what_is_loaded(small_recipe, trained_gpt, dataset_folder, tmp_path, printed):
+def test_dry_run_names_the_loaded_weights(small_recipe, trained_gpt, dataset_folder, tmp_path, printed):
     pretrain(small_recipe, data=dataset_folder, out=tmp_path / "run", init_from=trained_gpt, dry_run=True)
     said = " ".join(printed.readouterr().out.split())
     assert "starts from the weights of" in said and "not loaded: optimizer state, progress" in said

@@ -54,9 +54,9 @@ def recipe(small_recipe):
 
 
 def launch(recipe, data, out, kind, *options, processes=2, more=()):
-    """Start a run as the guide says, and return the process of torchrun, the parent of all ranks.
+    """Start a run as docs/training.md says, and return the process of torchrun, the parent of all ranks.
 
-    `options` are torchrun's, `more` those of pretrain.
+    `options` are options of torchrun, and `more` options of pretrain.
     """
     path = out.with_suffix(".toml")
     save_config(path, recipe, {})

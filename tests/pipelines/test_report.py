@@ -310,7 +310,7 @@ def test_a_run_with_label_smoothing_is_named_below_the_loss_curves(tmp_path, sma
     train = replace(small_recipe.train, tokens=256, warmup_tokens=256, label_smoothing=0.1)
     pretrain(replace(small_recipe, train=train), data=dataset_folder, out=tmp_path / "smooth")
     text = plain([gpt, tmp_path / "smooth"], tmp_path / "page.html").sections["plots"]
-    assert "The training loss of smooth has label smoothing or z-loss" in text
+    assert "The training loss of smooth includes label smoothing or z-loss" in text
 
 
 def test_rows_without_a_value_are_left_out(whole_page):
