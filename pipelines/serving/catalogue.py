@@ -25,7 +25,7 @@ def catalogue_routes(service: Service) -> list[Route]:
     async def tokenize(request: Request) -> JSONResponse:
         fields = Fields(await json_object(request), ("model", "prompt", "add_special_tokens"))
         served = _tokenizing(service, fields.get("model"))
-        ids = await prompt_ids(served, fields.text("prompt"))
+        ids = await _prompt_ids(served, fields.text("prompt"))
         if fields.flag("add_special_tokens"):
             around = served.run.around
             ids = [*around.before, *ids, *(around.after if served.architecture == "encoder-decoder" else ())]
@@ -50,7 +50,7 @@ def catalogue_routes(service: Service) -> list[Route]:
     ]
 
 
-async def prompt_ids(served: ServedModel, text: str) -> list[int]:
+async def _prompt_ids(served: ServedModel, text: str) -> list[int]:
     """Return the ids of a prompt. A prompt that is exactly a special token is this token; all other text is data."""
     special = served.run.tokenizer.special_tokens.get(text)
     return await served.encode(text, "prompt") if special is None else [special]

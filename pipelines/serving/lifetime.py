@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
 from starlette.responses import Response
@@ -50,12 +49,10 @@ class Lifetime:
             async with asyncio.timeout(self.limits.body_s):
                 whole = await self._read(receive, body)
         except TimeoutError:
-            await answer.fail(HTTPStatus.REQUEST_TIMEOUT, f"the body took longer than {self.limits.body_s:g} s")
+            await answer.fail(408, f"the body took longer than {self.limits.body_s:g} s")
             return
         if len(body) > self.limits.body:
-            await answer.fail(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is longer than {self.limits.body:,} bytes"
-            )
+            await answer.fail(413, f"the body is longer than {self.limits.body:,} bytes")
         elif whole:
             await self._work(scope, bytes(body), receive, answer)
 
@@ -73,7 +70,7 @@ class Lifetime:
     async def _work(self, scope: Scope, body: bytes, receive: Receive, answer: "_Answer") -> None:
         left = asyncio.create_task(_client_leaves(receive))
         stopped = asyncio.create_task(self.stopping.wait())
-        work = asyncio.create_task(self._answer(scope, body, left, answer))
+        work = asyncio.ensure_future(self.app(scope, _Replay(body, left), answer.send))
         try:
             await asyncio.wait({work, left, stopped}, timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             in_time, stops, absent = work.done(), stopped.done(), left.done()
@@ -85,16 +82,11 @@ class Lifetime:
                 return
             _report(error)
             with suppress(OSError):
-                await answer.fail(HTTPStatus.INTERNAL_SERVER_ERROR, f"the server failed: {one_sentence(error)}")
+                await answer.fail(500, f"the server failed: {one_sentence(error)}")
         elif stops:
-            await answer.fail(HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down")
+            await answer.fail(503, "the server is shutting down")
         elif not absent:
-            await answer.fail(
-                HTTPStatus.GATEWAY_TIMEOUT, f"the request took longer than {self.limits.seconds:g} s: ask for less"
-            )
-
-    async def _answer(self, scope: Scope, body: bytes, left: "asyncio.Task[None]", answer: "_Answer") -> None:
-        await self.app(scope, _Replay(body, left), answer.send)
+            await answer.fail(504, f"the request took longer than {self.limits.seconds:g} s: ask for less")
 
 
 class _Replay:
@@ -150,7 +142,7 @@ async def _client_leaves(receive: Receive) -> None:
         pass
 
 
-async def _cancel(tasks: "Iterable[asyncio.Task[Any]]") -> None:
+async def _cancel(tasks: "Iterable[asyncio.Future[Any]]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

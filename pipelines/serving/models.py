@@ -1,4 +1,4 @@
-"""The served models: their names, the spelling of their tokens, and who asked for which."""
+"""The served models: their names, and the names of their tokens."""
 
 import asyncio
 from collections import Counter
