@@ -23,16 +23,16 @@ def serve(
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
-    """Serve runs to programs and browsers until Ctrl-C: OpenAI's completions API, and a page.
+    """Serve runs until Ctrl-C: a page for browsers, and OpenAI's completions API for programs.
 
-    A model's name is the name of its run's folder. Only this machine can reach the server, unless --host or
-    --allow-host says otherwise. Then requests need the token in the printed address.
+    A model is named after its run's folder. Only this machine can reach the server, unless --host or --allow-host
+    admits others. Requests then need the access token in the printed address.
 
     Args:
         runs: Folders of runs.
-        port: Port to listen on; 0 takes a free one.
+        port: Port to listen on; 0 chooses a free one.
         host: Address to listen on; 0.0.0.0 for all addresses of this machine.
-        allow_host: Name under which other machines reach this one, without the port. Repeat the option for several.
+        allow_host: Host name, without the port, that other machines use for this one. Repeat it for more names.
     """
     if not runs:
         raise ValueError("name at least one run folder")
@@ -72,7 +72,7 @@ def serve(
 
 
 def _folders(runs: Sequence[Path]) -> dict[str, Path]:
-    """Return the folders by name. Raises ValueError for two of the same name."""
+    """Return the folders by name. Raises ValueError if two have the same name."""
     folders: dict[str, Path] = {}
     for folder in runs:
         name = folder.resolve().name

@@ -22,9 +22,9 @@ from lm.positions import Rows
 class KVCache:
     """Keys and values of the positions that a stack has read, for each block a pair of (B, G, columns, D).
 
-    Position t is in column t % columns. With attention windows and `ring` there are as many columns as a window has
-    positions, so a new position overwrites one that is out of sight; otherwise there are `capacity`. Sequences of
-    different lengths end together: the first `padding` (B,) int64 positions of each are padding.
+    Position t is in column t % columns. With `ring` and an attention window, there is one column for each position of
+    the window, so a new position overwrites one outside the window. Otherwise there are `capacity` columns. Sequences
+    of different lengths end together: the first `padding` (B,) int64 positions of each are padding.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class KVCache:
         self.length += tokens
 
     def crop(self, length: int) -> None:
-        """Forget every position from `length` on. If a window has overwritten earlier positions, forget all of them."""
+        """Forget all positions from `length` on, or all positions if the window has overwritten earlier ones."""
         self.length = min(self.length, length) if self.length <= self.columns else 0
 
     def positions(self, tokens: int) -> Rows:

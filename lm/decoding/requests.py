@@ -1,4 +1,4 @@
-"""What is asked of a decoder that serves several texts at once, and what it answers."""
+"""Requests to continue a prompt, and the generated tokens, of a decoder that serves several texts at once."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class GenerationRequest:
     top_p: float | None = None
     min_p: float | None = None
     seed: int = 0
-    """The samples of a text depend on its own seed only."""
+    """The samples of a text depend on this seed only."""
     stop_ids: Sequence[int] = ()
-    """Ids that end the text; the one that does is part of it."""
+    """Ids that end the text, which includes the stop id"""
     top: int = 0
     """Number of likeliest tokens to return with each token"""
 
@@ -63,11 +63,11 @@ def check_ids(ids: Sequence[int], config: ModelConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedToken:
-    """A generated token, with log-probabilities in nats: the model's, before temperature and truncation."""
+    """A generated token, with the model's log-probabilities in nats, before temperature and truncation."""
 
     id: int
     log_probability: float
     top_ids: list[int]
-    """The likeliest tokens, likeliest first"""
+    """The likeliest tokens, in descending order"""
     top_log_probabilities: list[float]
-    """The entry of the generated token, if it is among them, equals `log_probability` exactly."""
+    """If `top_ids` contains the generated token, its entry equals `log_probability` exactly."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 LEAST = 1e-30
-"""Smaller temperatures and top_p have the same effect. In float32 they would overflow or become 0."""
+"""Smaller temperatures and top_p are replaced by this one, because they would overflow or become 0 in float32."""
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:

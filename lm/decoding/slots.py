@@ -1,7 +1,7 @@
-"""Continuous batching: texts of one model that begin and end at any time and share every step.
+"""Continuous batching: texts of one model share every step, and may begin and end at any time.
 
-All texts end in the same column of one KV cache, padded on the left. A prompt is read in a cache of its own, a piece in
-each step so that running texts do not wait long, and then copied into the columns before the shared end.
+All texts end in the same column of one KV cache, padded on the left. A prompt is first read into a separate cache, one
+piece per step so that running texts do not wait long. Its keys and values are then copied into the shared cache.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lm.decoding.requests import GeneratedToken, GenerationRequest
 from lm.decoding.sampling import greedy, keep_allowed, sample
 from lm.decoding.state import pad_left, read
 
-PREFILL = 128  # positions of prompts, with padding, that a step reads
+PREFILL = 128  # positions of prompts that a step reads, padding included
 
 
 class SlotCache(KVCache):
-    """A KVCache whose sequences come and go. The present ones are the first rows of its tensors."""
+    """A KVCache to which sequences are added and removed. They are the first rows of its tensors."""
 
     def __init__(self, model: InferenceModel, rows: int) -> None:
         """Make an empty cache for at most `rows` sequences, each as long as the context."""
@@ -33,7 +33,7 @@ class SlotCache(KVCache):
         self._keep([])
 
     def join(self, prompts: KVCache) -> None:
-        """Add the sequences of another cache, after the present ones."""
+        """Append the sequences of another cache."""
         begun, count = len(self._padding), len(prompts.keys[0])
         if self.length < prompts.length:
             self._shift(prompts.length - self.length)
@@ -48,7 +48,7 @@ class SlotCache(KVCache):
         self._keep([*self._padding, *(start + each for each in padding)])
 
     def leave(self, row: int) -> None:
-        """Remove the sequence in `row`. The last one takes its place."""
+        """Remove the sequence in `row` and move the last sequence there."""
         last = len(self._padding) - 1
         if row != last:
             for block in (*self.keys, *self.values):
@@ -56,16 +56,16 @@ class SlotCache(KVCache):
             self._padding[row] = self._padding[last]
         self._keep(self._padding[:-1])
         unused = min(self._padding, default=self.length)
-        if 2 * unused > self.length:  # more is saved in every step than is copied now
+        if 2 * unused > self.length:  # each later step saves more than this copy costs
             self._shift(-unused)
 
     def make_room(self) -> None:
-        """Make room for a token of each sequence. None is as long as the context."""
+        """Make room for one more token of each sequence, all shorter than the context."""
         if self.length == self.columns:
             self._shift(-min(self._padding))
 
     def _shift(self, columns: int) -> None:
-        """Move the sequences by so many columns to the right, or to the left if negative."""
+        """Move the sequences to the right by `columns`, or to the left if negative."""
         kept = slice(max(0, -columns), self.length)
         self.length += columns
         for block in (*self.keys, *self.values):
@@ -75,7 +75,7 @@ class SlotCache(KVCache):
         self._keep([each + columns for each in self._padding])
 
     def _keep(self, padding: list[int]) -> None:
-        """Set the padding of each present sequence."""
+        """Keep the first len(padding) sequences and set their padding."""
         self._padding, rows = padding, len(padding)
         self.keys, self.values = ([block[:rows] for block in blocks] for blocks in self._stored)
         self.padding = torch.tensor(padding, device=self.keys[0].device) if any(padding) else None
@@ -84,19 +84,19 @@ class SlotCache(KVCache):
 
 @dataclass(eq=False)
 class Text:
-    """A text that is generated or waits for it. Made by `Slots.add`."""
+    """A text that is being generated or waits in the queue, made by `Slots.add`."""
 
     request: GenerationRequest
     generator: torch.Generator
     made: int = 0
     """Number of generated tokens"""
     ended: bool = False
-    """Whether no more tokens follow"""
+    """Whether the text is complete"""
     left: bool = False
-    """Set this to end the text early; any thread may."""
+    """Set to True, from any thread, to end the text early"""
 
     def count(self, item: GeneratedToken | Exception) -> bool:
-        """Count a new token. Return whether the text ends with it, as it does with an exception."""
+        """Count a new token and return whether the text ends with it; an exception always ends the text."""
         self.made += 1
         last = isinstance(item, Exception) or item.id in self.request.stop_ids
         self.ended = last or self.left or self.made == self.request.max_tokens
@@ -105,29 +105,29 @@ class Text:
 
 @dataclass
 class _Prompts:
-    """Prompts that are read together, before their texts join the others."""
+    """Prompts that are read together before their texts join the running ones."""
 
     texts: list[Text]
     ids: Tensor
     """(B, T) int64, padded on the left"""
     cache: KVCache
-    """Its length is the number of columns that were read."""
+    """A cache whose length is the number of columns read so far"""
 
 
 class Slots:
-    """Generates up to `rows` texts of a decoder at once; others wait in the order they came.
+    """Generates up to `rows` texts of a decoder at once; others wait in order of arrival.
 
-    A text's tokens do not depend on its company but for rounding: products of other shapes add in another order, which
-    changes the last bits of logits. So a greedy choice can differ only between tokens whose logits are that close.
-    Samples depend on the text's own seed only.
+    The tokens of a text do not depend on the other texts, except through rounding: the shape of a matrix product
+    decides the order of its sums, and so the last bits of the logits. A greedy choice can differ only between tokens
+    whose logits are that close. Samples depend on the text's own seed only.
     """
 
     def __init__(
         self, model: InferenceModel, rows: int, *, allowed: Tensor | None = None, prefill: int = PREFILL
     ) -> None:
-        """Ids for which `allowed` (V,) bool is False are never generated.
+        """Make slots for `model`. Ids for which `allowed` (V,) bool is False are never generated.
 
-        `prefill`: number of positions of prompts, with padding, that a step reads.
+        `prefill`: number of positions of prompts that a step reads, padding included.
         """
         if model.config.architecture != "decoder":
             raise ValueError(f"the model is an {model.config.architecture}: only a decoder continues a prompt")
@@ -136,7 +136,7 @@ class Slots:
         self.allowed = allowed
         self._prefill = prefill
         self.texts: list[Text] = []  # in the order of the cache's rows
-        self._last: list[int] = []  # of each text, the newest token, which is not read yet
+        self._last: list[int] = []  # the newest token of each text, which the model has not read yet
         self._cache = SlotCache(model, rows)
         self._waiting: deque[Text] = deque()
         self._prompts: _Prompts | None = None
@@ -146,7 +146,7 @@ class Slots:
         return len(self.texts) + len(self._waiting) + (0 if self._prompts is None else len(self._prompts.texts))
 
     def add(self, request: GenerationRequest) -> Text:
-        """Return the text of a request, which `step` will generate. Raises ValueError as `request.check` does."""
+        """Queue a request and return its text, which `step` generates. Raises ValueError as `request.check` does."""
         request.check(self.model.config)
         text = Text(request, torch.Generator(self.model.device).manual_seed(request.seed))
         self._waiting.append(text)
@@ -154,9 +154,9 @@ class Slots:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Text, GeneratedToken | Exception]]:
-        """Generate a token of every running text, and read a piece of the prompts that wait.
+        """Generate a token of each running text, read a piece of the waiting prompts, and return the new tokens.
 
-        Returns the new tokens. An exception ends its text.
+        A text that fails has an exception instead of a token, which ends it.
         """
         for row in reversed(range(len(self.texts))):
             if self.texts[row].left:
@@ -164,7 +164,7 @@ class Slots:
         return self._advance() + self._read_prompts()
 
     def _advance(self) -> list[tuple[Text, GeneratedToken | Exception]]:
-        """Generate a token of every running text."""
+        """Generate a token of each running text and return the tokens."""
         if not self.texts:
             return []
         texts = [*self.texts]
@@ -182,7 +182,7 @@ class Slots:
         return [*zip(texts, found, strict=True)]
 
     def _read_prompts(self) -> list[tuple[Text, GeneratedToken | Exception]]:
-        """Read a piece of the prompts. After the last piece their texts have a token and run with the others."""
+        """Read a piece of the prompts. After the last piece, return the first token of each text and let it run."""
         if self._prompts is None or all(text.left for text in self._prompts.texts):
             self._prompts = self._admit()
         if self._prompts is None:
@@ -211,7 +211,7 @@ class Slots:
         return [*zip(texts, found, strict=True)]
 
     def _admit(self) -> _Prompts | None:
-        """Return the next prompts that fit in the free rows and in a step, at least one; None if none wait."""
+        """Return the next prompts that fit in the free rows and in one step (at least one), or None without any."""
         texts: list[Text] = []
         longest = 0
         while self._waiting and len(self.texts) + len(texts) < self.rows:
@@ -238,7 +238,7 @@ class Slots:
         return _Prompts(texts, ids, cache)
 
     def _leave(self, row: int) -> None:
-        """Free a row. The last text takes its place, as in the cache."""
+        """Free a row and move the last text there, as in the cache."""
         self._cache.leave(row)
         self.texts[row], self._last[row] = self.texts[-1], self._last[-1]
         del self.texts[-1], self._last[-1]
@@ -247,7 +247,7 @@ class Slots:
 def choose(logits: Tensor, texts: Sequence[Text], allowed: Tensor | None) -> list[GeneratedToken | Exception]:
     """Return the next token of each text from logits (B, V), or the error that ends the text.
 
-    Ids for which `allowed` (V,) bool is False are not chosen, but have their log-probabilities.
+    Ids for which `allowed` (V,) bool is False are not chosen, but keep their log-probabilities.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     log_p = torch.log_softmax(logits, dim=-1)

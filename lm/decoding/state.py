@@ -107,12 +107,12 @@ class DecodeState:
 
 
 def read(model: InferenceModel, cache: KVCache, ids: Tensor, cross_cache: CrossAttentionCache | None = None) -> Tensor:
-    """Read ids (B, T), the next tokens of the cache's sequences, and return the hidden states (B, width) at the last.
+    """Return the hidden states (B, width) at the last of ids (B, T), the next tokens of the cache's sequences.
 
-    Writes keys and values of all tokens to the cache.
+    Writes the keys and values of all T tokens to the cache.
     """
     tokens = ids.shape[1]
-    # The cache's attention masks by itself.
+    # The attention of the cache applies its own mask.
     hidden = _last_hidden(model, ids, Mask(), cache.positions(tokens), cache.attends(tokens), cross_cache)
     cache.advance(tokens)
     return hidden

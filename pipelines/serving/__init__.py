@@ -1,1 +1,1 @@
-"""What `bytelm serve` runs: inference of several requests at once."""
+"""The server of `bytelm serve`: its API, its page and its inference engine."""

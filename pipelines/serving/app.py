@@ -1,4 +1,4 @@
-"""The web application of `bytelm serve`: routes within the checks that every request passes."""
+"""The web application of `bytelm serve`: its routes, wrapped in the checks of every request."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ PAGE_FOLDER = Path(__file__).with_name("page")
 
 
 def create_app(service: Service, access: Access, stopping: asyncio.Event, limits: Limits | None = None) -> ASGIApp:
-    """Return the application. Requests that are at work when `stopping` is set are cut short."""
+    """Return the application. Setting `stopping` cuts short all requests in progress."""
 
     async def page(request: Request) -> FileResponse:
         return FileResponse(PAGE_FOLDER / "index.html")

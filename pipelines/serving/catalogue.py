@@ -1,4 +1,4 @@
-"""`/v1/models`, and the tokenizer endpoints that vLLM introduced and lm-evaluation-harness asks."""
+"""`/v1/models`, and the tokenizer endpoints that vLLM introduced and lm-evaluation-harness uses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +51,7 @@ def catalogue_routes(service: Service) -> list[Route]:
 
 
 async def _prompt_ids(served: ServedModel, text: str) -> list[int]:
-    """Return the ids of a prompt. A prompt that is exactly a special token is this token; all other text is data."""
+    """Return the ids of a prompt: one id if the prompt is exactly a special token, otherwise those of plain text."""
     special = served.run.tokenizer.special_tokens.get(text)
     return await served.encode(text, "prompt") if special is None else [special]
 
@@ -68,7 +68,7 @@ def _entry(service: Service, served: ServedModel) -> dict[str, Any]:
 
 
 def _tokenizing(service: Service, name: object) -> ServedModel:
-    """Return the model whose tokenizer is meant. The name may be left out if all models have the same tokenizer."""
+    """Return the model `name`; None is allowed if all models have the same tokenizer."""
     every = list(service.models.values())
     if name is None and len({each.run.tokenizer.fingerprint for each in every}) == 1:
         return every[0]

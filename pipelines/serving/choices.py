@@ -1,4 +1,4 @@
-"""The choices of a completion: their texts and log-probabilities, built token by token."""
+"""The choices of a completion: texts and log-probabilities, built token by token."""
 
 import math
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from pipelines.serving.models import ServedModel
 from pipelines.serving.text import GrowingText
 
 Logprobs = dict[str, list[Any]]
-"""OpenAI's lists, an entry for each token: tokens, token_logprobs, top_logprobs, text_offset"""
+"""OpenAI's lists, with one entry per token: tokens, token_logprobs, top_logprobs, text_offset"""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A text to make."""
+    """A text to generate."""
 
     index: int
     prompt: list[int]
@@ -26,7 +26,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Piece:
-    """What a step adds to a choice."""
+    """The part of a choice that one step adds."""
 
     text: str
     logprobs: Logprobs | None = None
@@ -36,7 +36,7 @@ class Piece:
 
 
 def whole(pieces: Sequence[Piece]) -> Piece:
-    """Return all pieces of a choice as one."""
+    """Return all pieces of a choice joined into one."""
     parts = [piece.logprobs for piece in pieces if piece.logprobs is not None]
     return Piece(
         "".join(piece.text for piece in pieces),
@@ -50,7 +50,7 @@ class Writer:
     """Turns the tokens of a choice into pieces. The text ends at an end token or a stop string."""
 
     def __init__(self, served: ServedModel, stops: Sequence[str], logprobs: int | None) -> None:
-        """`logprobs`: number of likeliest tokens in top_logprobs; None for no log-probabilities."""
+        """Make a writer. `logprobs`: number of likeliest tokens in top_logprobs; None for no log-probabilities."""
         self.served, self.logprobs = served, logprobs
         self.over = False
         """Whether the text has ended"""
@@ -72,7 +72,7 @@ class Writer:
         return Piece("".join(texts), self._entries(ids, chosen, tops, offsets))
 
     def token(self, token: GeneratedToken) -> Piece:
-        """Return the piece of a generated token. After the end of the text, its text is empty."""
+        """Return the piece of a generated token; its text is empty after the end of the text."""
         offset = self._text.characters
         self.over = self.over or token.id in self.served.run.around.stops
         text = "" if self.over else self._text.add(self.served.run.tokenizer.token_bytes(token.id))
@@ -84,12 +84,12 @@ class Writer:
         return Piece(text, logprobs, tokens=1)
 
     def end(self) -> Piece:
-        """Return the last piece: text that was held back, and why the choice ended."""
+        """Return the last piece: the text held back so far, and the reason why the choice ended."""
         text = self._text.end()
         return Piece(text, finish_reason="stop" if self.over or self._text.stopped else "length")
 
     def _top(self, chosen: int, value: float, best: Sequence[int], values: Sequence[float]) -> dict[str, float]:
-        """Return the likeliest tokens and the chosen one. Tokens of probability 0 are left out."""
+        """Return the log-probabilities of the likeliest tokens and the chosen one, without tokens of probability 0."""
         names, count = self.served.token_names, self.logprobs
         found = {names[i]: p for i, p in zip(best[:count], values[:count], strict=True) if math.isfinite(p)}
         return found | {names[chosen]: value}

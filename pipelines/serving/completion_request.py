@@ -13,7 +13,7 @@ MOST_LOGPROBS = 100
 MOST_STOPS = 16
 READ = {"model", "prompt", "max_tokens", "n", "best_of", "stop", "seed", "temperature", "top_p", "top_k", "min_p"}
 READ |= {"logprobs", "echo", "stream", "stream_options", "user"}
-# Fields of OpenAI's API that are refused, except with the value that asks for nothing.
+# Fields of OpenAI's API that are refused unless their value has no effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "logit_bias": ({},),
@@ -46,16 +46,16 @@ class CompletionRequest:
 
     @property
     def exact(self) -> bool:
-        """Return whether exactly `max_tokens` tokens follow the prompt, with a log-probability each.
+        """Return whether exactly `max_tokens` tokens follow the prompt, each with a log-probability.
 
-        lm-evaluation-harness drops the last `max_tokens` log-probabilities. If the end of the text came earlier, it
-        would drop tokens of the prompt.
+        lm-evaluation-harness drops the last `max_tokens` log-probabilities. With fewer new tokens it would drop tokens
+        of the prompt.
         """
         return self.echo and self.logprobs is not None
 
 
 def completion_request(body: dict[str, Any]) -> CompletionRequest:
-    """Return the request in a JSON object. Raises RequestError for a wrong value or an unsupported field."""
+    """Return the request in a JSON object. Raises RequestError for an invalid value or an unsupported field."""
     fields = Fields(body, {*READ, *NEUTRAL})
     for name, values in NEUTRAL.items():
         if (value := fields.get(name)) is not None and (isinstance(value, bool) or value not in values):
@@ -94,7 +94,7 @@ def _above_0(fields: Fields, name: str) -> float | None:
 
 
 def _prompts(value: Any) -> list[Prompt | None]:
-    """Return the prompts: one for a string or a list of ids, several for a list of these."""
+    """Return the prompts: one for a string or a list of ids, several for a list of strings or of lists of ids."""
     if value is None or isinstance(value, str) or (value and is_ids(value)):
         return [value]
     if isinstance(value, list) and value:

@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: texts that continue prompts, and the log-probabilities of prompts."""
+"""`POST /v1/completions`: continued prompts and log-probabilities."""
 
 import asyncio
 import json
@@ -40,10 +40,10 @@ def completion_routes(service: Service) -> list[Route]:
 
 
 async def _prompt_ids(served: ServedModel, prompt: Prompt | None) -> list[int]:
-    """Return the ids of a prompt, None for the start token. Raises RequestError for a prompt without tokens.
+    """Return the ids of a prompt; None is the start token. Raises RequestError for a prompt without tokens.
 
-    Special tokens that a text begins with are read as such, since a text has no other way to begin with the end of
-    another one. Later ones are ordinary text.
+    Special tokens at the start of a text are read as special tokens, because a text prompt can name a start token in no
+    other way. Later ones are ordinary text.
     """
     if isinstance(prompt, list):
         served.check_ids(prompt, "prompt")
@@ -65,7 +65,7 @@ async def _prompt_ids(served: ServedModel, prompt: Prompt | None) -> list[int]:
 
 
 class _Job:
-    """A completion request at work. Raises RequestError for a prompt that does not fit."""
+    """A completion request in progress. Raises RequestError for a prompt that does not fit."""
 
     def __init__(
         self, service: Service, served: ServedModel, asked: CompletionRequest, prompts: Sequence[list[int]]
@@ -178,9 +178,9 @@ class _Job:
         yield writer.end()
 
     async def _scored(self, choice: Choice) -> tuple[Predictions, GeneratedToken | None]:
-        """Return the predictions of a prompt, and the next token if it is the likeliest and the only one.
+        """Return the predictions of a prompt, and the next token if one greedy token is asked for, otherwise None.
 
-        This is what lm-evaluation-harness asks for: a single pass of the model.
+        lm-evaluation-harness asks for one greedy token, so its requests need a single pass of the model.
         """
         engine, name, prompt = self.service.engine, self.served.name, choice.prompt
         likeliest = choice.max_tokens == 1 and self.asked.temperature == 0

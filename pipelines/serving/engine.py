@@ -1,7 +1,7 @@
-"""The inference engine of `bytelm serve`: one thread runs the models, coroutines ask it.
+"""The inference engine of `bytelm serve`: one thread runs the models for all coroutines.
 
-The thread works in turns. In each turn, every model generates a token of each of its texts and scores the sequences
-that wait, and one other function runs. So a long request delays the others by a turn, not by its length.
+The thread works in turns. In each turn, every model scores waiting sequences and generates one token of each of its
+texts, and one other function runs. A long request therefore delays the others by one turn, not by its length.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pipelines.scoring.windows import Window
 T = TypeVar("T")
 
 SLOTS = 16  # texts that a model generates at once
-SCORED = 2048  # positions, with padding, that a model scores in a turn
+SCORED = 2048  # positions that a model scores in a turn, padding included
 CLOSING_S = 0.5  # how long `close` waits for the end of a turn
 CLOSED = "the server is shutting down"
 
@@ -40,14 +40,14 @@ class EngineClosedError(RuntimeError):
 
 
 class Engine:
-    """Generates, scores and computes with several models on one thread. Other requests wait in a queue.
+    """Generates, scores and calls functions on one thread for several models. Further requests wait in a queue.
 
-    Use it as a context manager, or call `start` and `close`. Errors of a request, such as a ValueError, are raised
-    where it was made, and do not affect others.
+    Use it as a context manager, or call `start` and `close`. An error of a request, such as a ValueError, is raised in
+    its caller and does not affect other requests.
     """
 
     def __init__(self, runs: Mapping[str, LoadedRun], *, slots: int = SLOTS) -> None:
-        """`runs` by the model's name. Each model generates at most `slots` texts at once."""
+        """Make an engine for `runs` by model name. Each model generates at most `slots` texts at once."""
         self._served = {name: _Served(run, slots) for name, run in runs.items()}
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._wake = threading.Condition()
@@ -59,7 +59,7 @@ class Engine:
         self._thread.start()
 
     def close(self) -> None:
-        """End the inference thread. Requests that are not answered raise EngineClosedError."""
+        """End the inference thread. Unanswered requests raise EngineClosedError."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -76,8 +76,8 @@ class Engine:
     def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
         """Return an iterator over the tokens that continue a prompt, up to a stop id or `max_tokens`.
 
-        Closing the iterator ends the work. Raises ValueError for an unknown model, for an encoder, for a prompt that
-        does not leave `max_tokens` in the context, and for ids outside the vocabulary.
+        Closing the iterator ends the work. Raises ValueError for an unknown model, a model that is not a decoder, a
+        prompt that leaves less than `max_tokens` in the context, and ids outside the vocabulary.
         """
         served = self._find(model)
         request.check(served.run.model.config)
@@ -105,10 +105,10 @@ class Engine:
             streams.pop(text, None)
 
     async def score(self, model: str, ids: Sequence[int], top: int = 0) -> Predictions:
-        """Return the predictions of N `ids`, each from the ids before it. The first has none.
+        """Return the predictions of N `ids`, each from the ids before it; the first has no prediction.
 
-        `top`: number of likeliest tokens to return for each id. Raises ValueError for an unknown model, for one that is
-        not a decoder, for more ids than fit in the context, and for ids outside the vocabulary.
+        `top`: number of likeliest tokens to return for each id. Raises ValueError for an unknown model, a model that is
+        not a decoder, more ids than fit in the context, and ids outside the vocabulary.
         """
         served = self._find(model)
         config = served.run.model.config
@@ -162,7 +162,7 @@ class Engine:
             for served in self._served.values():
                 try:
                     served.take_turn()
-                except Exception as error:  # such as a lack of memory; the other models go on
+                except Exception as error:  # such as out of memory; the other models continue
                     served.fail(error)
         closed = EngineClosedError(CLOSED)
         for served in self._served.values():
@@ -173,7 +173,7 @@ class Engine:
 
 
 class _Stream:
-    """The tokens of a text, on their way from the inference thread to a coroutine."""
+    """The tokens of a text, passed from the inference thread to a coroutine."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.tokens: asyncio.Queue[GeneratedToken | Exception | None] = asyncio.Queue()
@@ -213,7 +213,7 @@ class _Served:
         return bool(self.unscored or self.streams)
 
     def take_turn(self) -> None:
-        """Score some of the sequences that wait, and generate a token of every text."""
+        """Score some of the waiting sequences and generate one token of each text."""
         self._score([each for each in self._next_sequences() if each.future.set_running_or_notify_cancel()])
         if self.slots is None or not self.streams:
             return
@@ -223,7 +223,7 @@ class _Served:
                 stream.send(item, *((None,) if text.ended else ()))
 
     def _next_sequences(self) -> list[_Sequence]:
-        """Remove and return the next sequences that fit in a turn, at least one if any wait."""
+        """Remove the next sequences that fit in a turn from the queue, at least one, and return them."""
         sequences: list[_Sequence] = []
         longest = 0
         while self.unscored:
@@ -234,7 +234,7 @@ class _Served:
         return sequences
 
     def fail(self, error: Exception) -> None:
-        """Answer all requests with this error."""
+        """Answer all requests with `error`."""
         while self.streams:
             text, stream = self.streams.popitem()
             text.left = True
@@ -245,7 +245,7 @@ class _Served:
                 sequence.future.set_exception(error)
 
     def _score(self, sequences: list[_Sequence]) -> None:
-        """Predict the sequences in one batch; if it fails, each alone, so that only those at fault fail."""
+        """Predict the sequences in one batch. If the batch fails, predict each alone, so that only faulty ones fail."""
         if not sequences:
             return
         try:

@@ -1,4 +1,4 @@
-"""Errors of requests, in the form of OpenAI's API: {"error": {"message", "type", "param", "code"}}."""
+"""Errors of requests, in the format of OpenAI's API: {"error": {"message", "type", "param", "code"}}."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ CHAT = "the models served here continue text and are not chat models: use POST /
 
 
 class RequestError(Exception):
-    """A request that cannot be answered: its HTTP status, and what is wrong with which field."""
+    """A request that cannot be answered, with its HTTP status, a message and the field at fault."""
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Score a text while it is edited: only the tokens after the first changed one are read again."""
+"""Score a text while it is edited: only the tokens from the first change on are read again."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,20 +20,20 @@ class IncrementalScorer:
     """Scores versions of one text with a decoder, as `score_text` does with its default stride.
 
     It keeps the predictions of the last version, and the keys and values of its last window. Versions are compared by
-    ids: an edit can change tokens before it. Not safe for several threads.
+    ids, because an edit can also change tokens before it. Not thread-safe.
     """
 
     def __init__(self, run: LoadedRun, top: int = 5) -> None:
-        """`top`: number of likeliest tokens to return for each prediction."""
+        """Make a scorer. `top`: number of likeliest tokens to return for each prediction."""
         config = run.config.model
         self.run = run
         self.before = np.array(run.around.before, np.int64)
         self.window = config.context_length
         self.stride = max(1, self.window // 2)
         self.read = 0
-        """Number of tokens that the model has read, for all versions together"""
+        """Number of tokens that the model has read for all versions together"""
         self._ids = self.before
-        """The ids of the last version, up to the last one that was predicted"""
+        """The ids of the last version, up to the last predicted one"""
         self._made = Predictions.unknown(0, min(top, config.vocab_size))
         self._begin = 0  # of the window in the cache
         self._cache = KVCache(
@@ -45,16 +45,16 @@ class IncrementalScorer:
         )
 
     def score(self, text: str) -> TextScore:
-        """Return the scores of a text. Raises ValueError if logits are not finite."""
+        """Return the score of a text. Raises ValueError if logits are not finite."""
         *_, score = self.steps(text_tokens(self.run, text))
         assert score is not None
         return score
 
     def steps(self, ids: ArrayLike) -> Iterator[TextScore | None]:
-        """Score the `ids` of a text window by window: yield None after each window, and at last the scores.
+        """Score the `ids` of a text window by window: yield None after each window, and the score at the end.
 
-        The caller may stop early; the next version reuses the windows that were read. If a newer version was scored in
-        the meantime, the iterator ends without scores.
+        The caller may stop early; the next version reuses the windows that were read. If a newer version has been
+        scored in the meantime, the iterator ends without a score.
         """
         own, before = np.array(ids, np.int64), len(self.before)
         whole = np.concatenate((self.before, own))
@@ -99,7 +99,7 @@ class IncrementalScorer:
 
 
 class RecentTexts:
-    """The scorers of the texts that were scored last. The least recently used one is dropped."""
+    """The scorers of the most recent texts. The least recently used one is dropped."""
 
     def __init__(self, texts: int = 8, top: int = 10) -> None:
         """`texts`: number of scorers to keep; `top` as in IncrementalScorer."""
@@ -107,7 +107,7 @@ class RecentTexts:
         self._scorers: OrderedDict[tuple[str, str], IncrementalScorer] = OrderedDict()
 
     def scorer(self, model: str, key: str, run: LoadedRun) -> IncrementalScorer:
-        """Return the scorer of the text that a client calls `key`, for the model of this name."""
+        """Return the scorer of the model named `model` for the text that a client names `key`."""
         scorer = self._scorers.pop((model, key), None) or IncrementalScorer(run, self.top)
         self._scorers[model, key] = scorer
         if len(self._scorers) > self.texts:

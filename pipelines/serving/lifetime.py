@@ -1,4 +1,4 @@
-"""How long a request lives: its body is limited, and its work ends with its client, its time or the server."""
+"""The lifetime of a request: limits on its body and time, and an end when the client leaves or the server stops."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipelines.cli.errors import complain, one_sentence
 from pipelines.serving.errors import error_response
 
-CLOSING_S = 0.2  # how long a client may take to read the end of an answer that is cut short
+CLOSING_S = 0.2  # time for a client to read the end of an answer that is cut short
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,10 @@ class Limits:
 
 
 class Lifetime:
-    """Middleware that reads the body, runs the work, and cancels it when the client leaves, its time is up or the
-    server stops.
+    """Middleware that reads the body, runs the work, and cancels it.
 
-    Errors that no endpoint expects become status 500 and a line on standard error.
+    It cancels when the client leaves, the time is up or the server stops. An unexpected error of an endpoint becomes
+    status 500 and a line on standard error.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, stopping: asyncio.Event) -> None:
@@ -57,7 +57,10 @@ class Lifetime:
             await self._work(scope, bytes(body), receive, answer)
 
     async def _read(self, receive: Receive, body: bytearray) -> bool:
-        """Append the body to `body`, and return whether it is whole. Stops beyond the limit or if the client leaves."""
+        """Append the request's body to `body` and return whether it is complete.
+
+        Stops when the body exceeds the limit or the client leaves.
+        """
         while len(body) <= self.limits.body:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -90,7 +93,7 @@ class Lifetime:
 
 
 class _Replay:
-    """The `receive` of the work: the body, and later that the client left."""
+    """A `receive` that returns the body, and then waits until the client leaves."""
 
     def __init__(self, body: bytes, left: "asyncio.Task[None]") -> None:
         self.body: bytes | None = body
@@ -105,7 +108,7 @@ class _Replay:
 
 
 class _Answer:
-    """What was sent of an answer."""
+    """An answer that keeps track of the parts sent so far."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope, self._send = scope, send
@@ -120,7 +123,7 @@ class _Answer:
         await self._send(message)
 
     async def fail(self, status: int, message: str) -> None:
-        """Answer with an error; after the start of an answer, as the last event of its stream, if it is one."""
+        """Answer with an error. If a stream of events has started, the error is its last event."""
         if self._ended:
             return
         response: Response = error_response(status, message)

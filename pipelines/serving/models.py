@@ -18,7 +18,7 @@ from tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A run that is served under a name."""
+    """A run and the name that it is served under."""
 
     name: str
     run: LoadedRun
@@ -30,12 +30,12 @@ class ServedModel:
 
     @property
     def context_length(self) -> int:
-        """Return the tokens that the model reads at once."""
+        """Return the number of tokens that the model reads at once."""
         return self.run.config.model.context_length
 
     @cached_property
     def token_names(self) -> list[str]:
-        """Return a unique name of each id: see `token_names`."""
+        """Return a unique name for each id; see `token_names`."""
         return token_names(self.run.tokenizer, self.run.config.model.vocab_size)
 
     @cached_property
@@ -53,8 +53,8 @@ class ServedModel:
     async def encode(self, text: str, param: str) -> list[int]:
         """Return the ids of a text in which special tokens are ordinary text.
 
-        Raises RequestError for text that UTF-8 cannot represent. A thread encodes, because the kernels for long texts
-        load in seconds.
+        Raises RequestError for text that UTF-8 cannot represent. Encodes in a thread, because the kernels for long
+        texts take seconds to load.
         """
         with blamed_on(param):
             ids: list[int] = (await asyncio.to_thread(text_tokens, self.run, text)).tolist()
@@ -63,12 +63,12 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Service:
-    """What the endpoints work with: the models by name, and the engine that runs them."""
+    """The models by name and the engine that runs them, shared by all endpoints."""
 
     models: Mapping[str, ServedModel]
     engine: Engine
     created: int = field(kw_only=True)
-    """When the server started, in seconds since 1970"""
+    """Start of the server, in seconds since 1970"""
 
     def model(self, name: object) -> ServedModel:
         """Return the model of a request's field `model`, which may be None if there is only one.
@@ -87,10 +87,10 @@ class Service:
 
 
 def token_names(tok: Tokenizer, count: int) -> list[str]:
-    """Return a name of each id from 0 to `count` - 1. No two ids have the same name.
+    """Return a unique name for each id from 0 to `count` - 1.
 
-    The name is the token's text. A token that is not UTF-8 is `bytes:` and its bytes, such as `bytes:\\xe2\\x80`. Of
-    tokens that spell alike, all have their id added, such as ` the (id 17)`. An id without a token is `id:50300`.
+    The name is the token's text. A token that is not valid UTF-8 is `bytes:` and its bytes, such as `bytes:\\xe2\\x80`.
+    Tokens with the same spelling have their ids added, such as ` the (id 17)`. An id without a token is `id:50300`.
     """
     special = set(tok.special_tokens.values())
     ordinary = tok.ordinary

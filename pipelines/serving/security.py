@@ -1,8 +1,8 @@
-"""Who may ask the server: an allow-list of hosts, no other sites, JSON bodies only, and a token beyond this machine.
+"""The checks of every request: its Host header, its origin, a JSON body, and a token if other machines have access.
 
-A web page of another site can send requests to a server on this machine from its reader's browser. It cannot read the
-answers without CORS headers, which are never sent. A page whose name was made to point to this machine (DNS rebinding)
-could, so the Host header must be one of ours.
+A page of another site can make its reader's browser send requests to a server on this machine. It cannot read the
+answers, because the server never sends CORS headers. A site whose name resolves to this machine (DNS rebinding) could
+read them, so the Host header must be an allowed name.
 """
 
 import hmac
@@ -18,7 +18,7 @@ from pipelines.serving.errors import error_response
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 PAGE = "/page/"
-"""Path of the page's files, which hold no data: they need no token."""
+"""Path of the page's files, which need no token because they hold no data"""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -29,27 +29,27 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Headers of every response."""
+"""Headers of every response"""
 
 
 @dataclass(frozen=True)
 class Access:
-    """The values of the Host header that are answered, and the token that requests must carry."""
+    """The allowed values of the Host header, and the token that requests must carry."""
 
     hosts: frozenset[str]
     token: str | None = None
-    """None: the server can be reached from this machine only, and needs none."""
+    """None if only this machine can reach the server"""
 
 
 def access_to(address: str, port: int, names: Iterable[str] = ()) -> Access:
-    """Return who may reach a server on `address` and `port`: this machine, and others under one of `names`.
+    """Return the access to a server on `address` and `port`, which other machines reach under one of `names`.
 
-    A new token is needed as soon as another machine could reach the server. Raises ValueError for a name with a scheme,
-    a port or a path.
+    It has a new token if another machine could reach the server. Raises ValueError for a name with a scheme, a port or
+    a path.
     """
     for name in names:
         if not name or set(name) & set("/@?# ") or (":" in name and not name.startswith("[")):
-            raise ValueError(f"--allow-host {name!r} is not a host name: give it without scheme, port and path")
+            raise ValueError(f"--allow-host {name!r} is not a host name: leave out scheme, port and path")
     hosts = {*LOCAL_NAMES, *(name.lower() for name in names)}
     if not is_any(address):
         hosts.add(f"[{address}]" if ":" in address else address.lower())
@@ -64,7 +64,7 @@ def is_local(address: str) -> bool:
 
 
 def is_any(address: str) -> bool:
-    """Return whether an address stands for all of this machine's addresses, as 0.0.0.0 does."""
+    """Return whether an address, such as 0.0.0.0, stands for all addresses of this machine."""
     return _is(address, "is_unspecified")
 
 
@@ -76,7 +76,7 @@ def _is(address: str, what: str) -> bool:
 
 
 class Security:
-    """Middleware that refuses requests that `Access` does not allow, and adds HEADERS to every response."""
+    """Middleware that refuses requests without access and adds HEADERS to every response."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access
@@ -100,12 +100,15 @@ class Security:
 
 
 def refused(access: Access, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
-    """Return the HTTP status and the sentence that refuse a request; None for a request that is allowed."""
+    """Return the HTTP status and the message of a refusal, or None if the request is allowed."""
     named = [host.lower() for host in headers.getlist("host")]
     if len(named) != 1 or named[0] not in access.hosts:
-        return 403, f"the Host header {', '.join(named)!r} is not allowed: name it with --allow-host, without the port"
+        return (
+            403,
+            f"the Host header {', '.join(named)!r} is not allowed: add its name with --allow-host, without the port",
+        )
     if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        return 403, "requests of pages of other sites are not allowed"
+        return 403, "requests from pages of other sites are not allowed"
     reads = method in ("GET", "HEAD")
     is_page = reads and (path == "/" or path.startswith(PAGE))
     if access.token is not None and not is_page:

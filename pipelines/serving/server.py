@@ -1,4 +1,4 @@
-"""The server process: its socket, uvicorn, and an end within a second after Ctrl-C."""
+"""The server process: its socket, uvicorn, and a shutdown within a second after Ctrl-C."""
 
 import asyncio
 import logging
@@ -8,13 +8,13 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-LEAVING_S = 1  # how long connections may take to close after their answers were cut short
-KEEP_ALIVE_S = 75  # a client that asks again on a connection that is being closed gets an error
+LEAVING_S = 1  # time for connections to close after their answers were cut short
+KEEP_ALIVE_S = 75  # long, because a request on a connection that is being closed fails
 BACKLOG = 2048  # connections that wait to be accepted
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes a free one. Raises ValueError for an address that cannot be used."""
+    """Return a listening socket; port 0 chooses a free port. Raises ValueError for an address that cannot be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
@@ -34,7 +34,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def serve_until_interrupted(app: ASGIApp, bound: socket.socket, stopping: asyncio.Event) -> None:
     """Serve `app` until Ctrl-C, which sets `stopping` and then raises KeyboardInterrupt."""
-    # asyncio warns of every client that leaves before its answer.
+    # asyncio warns about each client that disconnects before its answer.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,
@@ -52,7 +52,7 @@ def serve_until_interrupted(app: ASGIApp, bound: socket.socket, stopping: asynci
 
 
 class _Server(uvicorn.Server):
-    """A server that ends open streams when it is interrupted. uvicorn would wait for them, and then print errors."""
+    """A server that ends open streams when interrupted. uvicorn alone would wait for them and then print errors."""
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)

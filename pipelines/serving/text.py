@@ -1,14 +1,14 @@
-"""Text from tokens as they come: whole characters only, and nothing that may belong to a stop string."""
+"""Text from generated tokens: complete characters only, without anything that may belong to a stop string."""
 
 import codecs
 from collections.abc import Sequence
 
 
 class GrowingText:
-    """A text to which tokens are added. It gives out only what later tokens cannot change.
+    """A text to which tokens are added. It releases only text that later tokens cannot change.
 
-    The bytes of a character may be spread over several tokens, and so may a stop string. The text ends before the stop
-    string that is complete first; of several that end at the same place, the longest counts.
+    A character or a stop string may span several tokens. The text ends before the first stop string that is complete;
+    if several end at the same place, before the longest.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
@@ -21,15 +21,15 @@ class GrowingText:
         self._held = ""
 
     def prompt(self, piece: bytes) -> str:
-        """Add bytes in which stop strings do not count, and return their whole characters."""
+        """Add bytes in which stop strings do not count, and return the complete characters."""
         return self._decoded(piece)
 
     def add(self, piece: bytes) -> str:
-        """Add bytes, and return the text that is certain now."""
+        """Add bytes and return the text that can no longer change."""
         return self._released(self._decoded(piece))
 
     def end(self) -> str:
-        """Return the rest of the text. A character that is not whole becomes U+FFFD."""
+        """Return the rest of the text. An incomplete character becomes U+FFFD."""
         text = self._released(self._decoded(b"", final=True)) + self._held
         self._held = ""
         return text
@@ -53,5 +53,5 @@ class GrowingText:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that begins `stop`."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of `stop`."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
