@@ -1,10 +1,10 @@
-"""Measure `bytelm serve` over HTTP: tokens/s with several clients, and many clients for minutes.
+"""Measure `bytelm serve` over HTTP: tokens/s with several clients, and an endurance run with many clients.
 
     python -m benchmarks.serve [--run RUN] [--clients 1 4 16] [--seconds 30] [--rounds 3] [--crowd 50] [--endurance 120]
 
-Clients stream completions of prompts of unequal lengths, one request after the other. Numbers of clients take turns.
-Then a crowd of clients mixes streams, whole answers, scores of prompts, and streams that it leaves. Results go to
-`benchmarks/results/serve/`.
+Each client streams completions of prompts of unequal lengths, one request after another. The numbers of clients are
+measured in alternation. In the endurance run, clients mix streams, whole answers, scores of prompts, and streams that
+they leave early. Results go to `benchmarks/results/serve/`.
 """
 
 import json
@@ -36,11 +36,11 @@ from pipelines.run.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
 
 BYTELM = Path(sys.executable).with_name("bytelm")
-SPEED_UP = 4.0  # target of 16 clients over one
-GROWTH = 0.05  # most growth of memory between the first and the last quarter of the endurance run
+SPEED_UP = 4.0  # target speed-up of 16 clients over one
+GROWTH = 0.05  # largest growth of memory between the second and the last quarter of the endurance run
 IN_PROMPT, IN_ANSWER = (8, 128), (16, 128)  # shortest and longest, in tokens
 STAGGER_S = 0.5  # the longest time between the starts of clients
-KINDS = {"stream": 6, "whole": 2, "score": 1, "left": 1}  # kinds of requests of a crowd, and their shares
+KINDS = {"stream": 6, "whole": 2, "score": 1, "left": 1}  # kinds of requests of the endurance run, and their weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,24 +50,24 @@ class Options:
     run: Path | None = None
     """Run folder of a decoder; by default one is trained for 2 steps (6 layers of width 384, 8,192 entries)."""
     clients: tuple[int, ...] = (1, 4, 16)
-    """Numbers of clients."""
+    """Numbers of clients to measure."""
     seconds: float = 30.0
-    """Seconds of a turn."""
+    """Length of a turn in seconds."""
     rounds: int = 3
-    """Turns of each number of clients."""
+    """Turns for each number of clients."""
     crowd: int = 50
-    """Clients of the endurance run."""
+    """Number of clients in the endurance run."""
     endurance: float = 120.0
-    """Seconds of the endurance run."""
+    """Length of the endurance run in seconds."""
     threads: int = 2
-    """Threads of the server."""
+    """CPU threads of the server."""
     out: Path = RESULTS / "serve"
     """Results folder."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """A request that was answered: when it began and ended, and its new tokens."""
+    """An answered request: its start, its end and its number of new tokens."""
 
     begun: float
     ended: float
@@ -95,7 +95,7 @@ class Server:
     def complete(self, body: dict, leave: bool = False) -> int:
         """Return the number of new tokens of a completion; 0 if the client leaves after the first event.
 
-        Raises RuntimeError for an answer that is an error or that is not whole.
+        Raises RuntimeError for an error or an incomplete answer.
         """
         with closing(HTTPConnection(self.host, timeout=600)) as connection:
             content = json.dumps(body | {"model": self.model})
@@ -114,7 +114,7 @@ class Server:
 
 
 def _until(response: Iterator[bytes], leave: bool) -> Iterator[bytes]:
-    """Yield the lines of an answer, or only the first."""
+    """Yield the lines of an answer; with `leave`, only the first."""
     for line in response:
         yield line
         if leave:
@@ -138,7 +138,7 @@ def serving(run: Path, threads: int) -> Iterator[Server]:
 
 
 def small_run(folder: Path) -> Path:
-    """Return a run of SHAPE that was trained for 2 steps on the built-in corpus: its weights do not matter here."""
+    """Return a run of SHAPE, trained for 2 steps on the built-in corpus because its weights do not matter here."""
     tok, data, run = folder / "tokenizer", folder / "data", folder / "decoder"
     train_tokenizer(["stdlib"], vocab_size=SHAPE.vocab_size, out=tok)
     build_dataset(["stdlib"], tokenizer=tok, context_length=SHAPE.context_length, out=data)
@@ -161,9 +161,9 @@ def streamed(draws: random.Random, entries: int) -> dict:
 
 
 def turn(server: Server, clients: int, seconds: float, entries: int, seed: int) -> dict:
-    """Return tokens/s, and per CPU second of the server, of clients that each stream one text after the other.
+    """Return the tokens per second, and per CPU second of the server, of clients that stream one text after another.
 
-    A request that runs over the beginning or the end of the turn counts in proportion.
+    A request that crosses the start or the end of the turn counts in proportion.
     """
     begin = time.perf_counter() + 2 * STAGGER_S
     end = begin + seconds
@@ -191,9 +191,9 @@ def turn(server: Server, clients: int, seconds: float, entries: int, seed: int) 
 
 
 def endure(server: Server, clients: int, seconds: float, entries: int) -> dict:
-    """Return counts of requests and errors of a crowd, and the server's memory over time.
+    """Return the counts of requests and errors of many clients, and the server's memory over time.
 
-    Lost requests had no answer or a part of one.
+    A request is lost if it has no answer or an incomplete one.
     """
     before, end = server.memory(), time.perf_counter() + seconds
     asked, answered, errors = Counter(), Counter(), []
@@ -302,7 +302,7 @@ def markdown(result: dict) -> str:
                 _rates(result),
             ),
             "",
-            f"{crowd['clients']} clients for {crowd['seconds']:g} s asked {asked:,} times ({kinds}): {answered:,} were "
+            f"In {crowd['seconds']:g} s, {crowd['clients']} clients sent {asked:,} requests ({kinds}): {answered:,} were "
             f"answered, {crowd['lost']} lost ({met(crowd['lost'] == 0)}). The server's memory was "
             f"{crowd['memory_before'] / 1e6:,.0f} MB before, {crowd['memory_first'] / 1e6:,.0f} MB in the second "
             f"quarter and {crowd['memory_last'] / 1e6:,.0f} MB in the last: {growth:+.1%} ({met(growth <= GROWTH)}).",

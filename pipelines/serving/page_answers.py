@@ -1,7 +1,7 @@
-"""What the browser page shows of a run, as objects for JSON. Surprisal and entropy are in bits.
+"""The JSON objects that the browser page shows of a run. Surprisal and entropy are in bits.
 
-Tokens travel as `hex`, the hexadecimal digits of their bytes: a token need not be whole characters. Numbers are rounded
-to what the page shows.
+The bytes of a token are sent as `hex`, hexadecimal digits, because a token may hold parts of characters. Numbers are
+rounded to the digits that the page shows.
 """
 
 import math
@@ -24,14 +24,14 @@ from tokenizer import CLS, MASK, SEP
 
 TOP = 10  # candidates at each position
 MOST_TOKENS = 4_000  # of a text: more would make the page slow
-MOST_MASKED_ALONE = 1_000  # tokens of a text for an encoder, which reads a window for each of them
+MOST_MASKED_ALONE = 1_000  # tokens of a text for an encoder, which reads a window for each token
 MOST_ATTENTION = 256  # tokens with attention weights
 
 Json = dict[str, Any]
 
 
 class PageModel:
-    """A run as the page shows it."""
+    """A run whose texts, scores and attention are turned into JSON for the page."""
 
     def __init__(self, name: str, run: LoadedRun) -> None:
         tok = run.tokenizer
@@ -63,7 +63,7 @@ class PageModel:
         }
 
     def spelled(self, ids: Iterable[int]) -> list[Json]:
-        """Return ids with their bytes, and `special` for special tokens; `hex` is null for an id without a token."""
+        """Return the ids with `hex`, null for an id without a token, and with `special` for special tokens."""
         special: Json = {"special": True}
         return [{"id": i, "hex": self._piece(i)} | (special if i in self._special else {}) for i in map(int, ids)]
 
@@ -74,7 +74,7 @@ class PageModel:
             raise ValueError(f"the text has {len(ids):,} tokens, and the page shows at most {most:,}: shorten it")
 
     def scored(self, score: TextScore, same: int = 0) -> Json:
-        """Return the tokens of a text with their scores, without the first `same` tokens, and the totals of all."""
+        """Return the scored tokens of a text after the first `same` tokens, and the totals of the whole text."""
         return {
             "same": same,
             "tokens": self.predicted(score.ids[same:], score.predictions.part(same, len(score.ids))),
@@ -89,16 +89,16 @@ class PageModel:
         }
 
     def answered(self, text: str, target: str) -> Json:
-        """Return `scored` of a target of an encoder-decoder, and the tokens of its source."""
+        """Return `scored` for a target of an encoder-decoder, and the tokens of its source."""
         self.check_length(text_tokens(self.run, text))
         (source,) = source_ids(self.run.tokenizer, [text], self.run.config.model, self.run.around)
         answer = self.scored(score_text(self.run, text, target=target, top=TOP))
         return answer | {"source": self.spelled(source)}
 
     def masked(self, text: str, places: list[int]) -> Json:
-        """Return the tokens of a text for an encoder, those at `places` with their scores if all of them are masked.
+        """Return the tokens of a text for an encoder; tokens at `places` have the scores when all of them are masked.
 
-        Raises ValueError for a place outside the text, and a text longer than the context.
+        Raises ValueError for a place outside the text and for a text longer than the context.
         """
         special, length = self.run.around.special, self.run.config.model.context_length
         require_special_tokens("an encoder", (CLS, SEP, MASK), special)
@@ -114,7 +114,7 @@ class PageModel:
         return {"tokens": self.predicted(ids, predict(self.run.model, window, len(ids), top=TOP))}
 
     def predicted(self, ids: Array, made: Predictions) -> list[Json]:
-        """Return tokens with their predictions; those without one have only `id` and `hex`."""
+        """Return tokens with their predictions; a token without a prediction has only `id` and `hex`."""
         tokens = self.spelled(ids)
         columns = (made.log_probabilities, made.entropies, made.ranks, made.top_ids, made.top_log_probabilities)
         for token, log_p, entropy, rank, top, top_log_p in zip(tokens, *(c.tolist() for c in columns), strict=True):
@@ -124,7 +124,7 @@ class PageModel:
         return tokens
 
     def candidates(self, ids: list[int], log_probabilities: list[float]) -> list[Json]:
-        """Return candidates with their probabilities, without those that cannot be chosen."""
+        """Return candidates with their probabilities, without candidates of probability 0."""
         return [
             token | {"p": float(f"{math.exp(log_p):.4g}")}
             for token, log_p in zip(self.spelled(ids), log_probabilities, strict=True)
@@ -133,10 +133,10 @@ class PageModel:
 
     @torch.no_grad()
     def attention(self, text: str, target: str | None, kind: str, layer: int, head: int) -> Json:
-        """Return the attention weights of a head: rows are queries, and trailing zeros of a row are left out.
+        """Return the attention weights of a head, one row for each query, without trailing zeros.
 
-        `queries` and `keys` are tokens as the model reads them; of a long text the last MOST_ATTENTION, of a source the
-        first. `kind` is own, cross or encoder. Raises ValueError for a head that the model does not have.
+        `queries` and `keys` are tokens as the model reads them. A longer text is cut to its last MOST_ATTENTION tokens,
+        a source to its first. `kind` is own, cross or encoder. Raises ValueError for a head that does not exist.
         """
         if kind not in self.layers or not (0 <= layer < self.layers[kind] and 0 <= head < self.run.config.model.heads):
             raise ValueError(f"the model has no head {head} in layer {layer} of its {kind} attention")
@@ -153,7 +153,7 @@ class PageModel:
         }
 
     def _read(self, text: str, target: str | None) -> tuple[list[int] | None, list[int]]:
-        """Return the source, if any, and the ids of the stack before the head, as the model reads them."""
+        """Return the ids of the source, if any, and the ids of the stack before the head, as the model reads them."""
         run, config = self.run, self.run.config.model
         most = min(MOST_ATTENTION, config.context_length)
         own = text_tokens(run, text).tolist()
@@ -168,10 +168,10 @@ class PageModel:
         return None, [*run.around.before, *own][-most:]
 
     def _piece(self, i: int) -> str | None:
-        """Return the bytes of a token in hexadecimal. A vocabulary may be padded beyond its tokenizer."""
+        """Return the bytes of a token in hexadecimal, or None for an id that pads the vocabulary."""
         return self._hex[i] if i < len(self._hex) else None
 
 
 def in_bits(log_p: float) -> float:
-    """Return -log2 p of ln p, to 4 decimals."""
+    """Return -log2 p, rounded to 4 decimals, for ln p."""
     return round(-log_p / NATS_PER_BIT, 4) + 0.0  # + 0.0: no negative zero

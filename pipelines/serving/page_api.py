@@ -1,4 +1,4 @@
-"""`/api/...`: what the browser page asks. The answers are described in `page_answers`."""
+"""`/api/...`: the endpoints of the browser page. `page_answers` describes their answers."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def page_routes(service: Service) -> list[Route]:
 
 
 class PageApi:
-    """The endpoints, and the texts that are being edited."""
+    """The endpoints of the page, and the scorers of the texts that are being edited."""
 
     def __init__(self, service: Service) -> None:
         self.engine = service.engine
@@ -52,14 +52,14 @@ class PageApi:
         self._writers: dict[str, InferenceModel] = {}
 
     async def models(self, request: Request) -> JSONResponse:
-        """List the models."""
+        """Return the models."""
         return JSONResponse({"models": [page.description() for page in self._pages.values()]})
 
     async def score(self, request: Request) -> JSONResponse:
-        """Score a text: of a decoder only the tokens after the first change since the last text of this `key`.
+        """Score a text. A decoder computes only the tokens from the first change on since the last text of this `key`.
 
-        The answer leaves out the tokens that `same` counts: those at the beginning whose ids the client lists in
-        `have`, because it holds their scores.
+        The client lists in `have` the ids whose scores it holds. The answer leaves out the first `same` tokens, whose
+        ids agree with `have`.
         """
         fields = Fields(await json_object(request), ("model", "text", "target", "key", "have"))
         page, text, target = self._page(fields), _nonempty(fields, "text"), _target(fields)
@@ -75,7 +75,7 @@ class PageApi:
         fields = Fields(await json_object(request), ("model", "text", "masked"))
         page, text, places = self._page(fields), _nonempty(fields, "text"), fields.ids("masked")
         if page.architecture != "encoder":
-            raise RequestError(400, f"{page.name} is no encoder: only an encoder fills masks", param="model")
+            raise RequestError(400, f"{page.name} is not an encoder: only an encoder fills masks", param="model")
         with blamed_on("masked"):
             return JSONResponse(await self.engine.call(partial(page.masked, text, places)))
 
@@ -90,9 +90,9 @@ class PageApi:
             )
 
     async def generate(self, request: Request) -> StreamingResponse:
-        """Continue a text and the ids after it, token by token, as server-sent events.
+        """Continue a text followed by ids, token by token, as server-sent events.
 
-        Events have a `token`, or at last `end`: length, end (the model ended the text) or stop.
+        Each event has a `token`. The last one has `end` instead: length, end (the model ended the text) or stop.
         """
         fields = Fields(
             await json_object(request),
@@ -108,7 +108,7 @@ class PageApi:
         return self._pages[self._service.model(fields.get("model")).name]
 
     async def _score_in_steps(self, page: PageModel, key: str, text: str, have: list[int]) -> Json:
-        """Score in steps, so that a long text holds up nobody. Raises RequestError if a newer version came."""
+        """Score in steps, so a long text does not delay other requests. Raises RequestError if a newer version came."""
         ids = np.array(await self._service.models[page.name].encode(text, "text"), np.int64)
         page.check_length(ids)
         if page.architecture == "encoder":
@@ -123,7 +123,7 @@ class PageApi:
         return await asyncio.to_thread(page.scored, score, same)
 
     async def _writing(self, page: PageModel, fields: Fields) -> "_Writing":
-        """Return the generation that a request asks for. A prompt that leaves no room is cut at its beginning."""
+        """Return the generation for a request. A prompt that leaves no room loses its beginning."""
         run = page.run
         served, context = self._service.models[page.name], run.config.model.context_length
         ids, text = fields.ids("ids"), fields.text("text")
@@ -161,7 +161,7 @@ class PageApi:
 
 @dataclass(frozen=True)
 class _Writing:
-    """The tokens of a generation as they come."""
+    """The tokens of a generation, as they are generated."""
 
     tokens: AsyncGenerator[GeneratedToken, None]
     stops: tuple[int, ...]
@@ -197,7 +197,7 @@ def _event(content: Json) -> str:
 def answered(
     run: LoadedRun, model: InferenceModel, asked: GenerationRequest, source: list[int]
 ) -> Iterator[GeneratedToken]:
-    """Yield the tokens that an encoder-decoder answers to a source, after the ids of `asked`."""
+    """Yield the tokens that an encoder-decoder generates for a source, after the ids of `asked`."""
     device = model.device
     generator = torch.Generator(device).manual_seed(asked.seed)
     found = []

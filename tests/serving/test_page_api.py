@@ -207,7 +207,7 @@ def test_a_prompt_that_leaves_no_room_is_cut_at_its_beginning(ask):
         ("score", {"text": "a " * 9_000, "key": "k"}, 400, "the page shows at most 4,000"),
         ("score", {"text": "a", "key": "k", "other": 1}, 400, "other is not a field"),
         ("score", {"text": "a", "key": "k", "model": "t5"}, 400, "encoder-decoder"),
-        ("fill", {"text": "a", "masked": []}, 400, "gpt is no encoder"),
+        ("fill", {"text": "a", "masked": []}, 400, "gpt is not an encoder"),
         ("fill", {"text": "a", "masked": [7], "model": "bert"}, 400, "masked places must be from 0 to 0"),
         ("fill", {"text": "a " * 200, "masked": [], "model": "bert"}, 400, "the encoder reads 32"),
         ("attention", {"text": "a", "kind": "own", "layer": 9, "head": 0}, 400, "no head 0 in layer 9"),

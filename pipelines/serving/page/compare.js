@@ -3,8 +3,8 @@
 const length = (token) => (token.special ? 0 : token.hex.length / 2);
 
 // Return the shortest stretches of the text that begin and end at tokens of both runs: [{first, second, hex, bits}].
-// `first` and `second` are the runs' tokens there. The tokens' surprisals add up, so `bits`, those of the second less
-// those of the first, is exact even if the tokenizers differ. It is undefined where a run did not score a token.
+// `first` and `second` are each run's tokens in the stretch. `bits` is the second run's surprisal minus the first run's.
+// Surprisals add up, so it is exact even if the tokenizers differ. It is undefined if a run did not score a token.
 export function aligned(first, second) {
   const stretches = [];
   let [i, j, a, b] = [0, 0, 0, 0];
@@ -39,13 +39,13 @@ export function sum(tokens) {
   return tokens.reduce((total, token) => total + (token.bits ?? NaN), 0);
 }
 
-// Return the index of the token that holds the byte at `offset`; -1 if there is none.
+// Return the index of the token that holds the byte at `offset`, or -1.
 export function tokenAt(tokens, offset) {
   let end = 0;
   return tokens.findIndex((token) => (end += length(token)) > offset);
 }
 
-// Return the byte at which the token of this index begins.
+// Return the offset in bytes of the token at `index`.
 export function offsetOf(tokens, index) {
   return tokens.slice(0, index).reduce((total, token) => total + length(token), 0);
 }

@@ -6,13 +6,13 @@ import { alone, spoken } from "./pieces.js";
 const number = (value, digits = 2) => value.toLocaleString("en", { maximumFractionDigits: digits });
 export const bits = (value) => (value === undefined ? "not scored" : `${number(value)} bits`);
 
-// Return a probability as a percentage with as many digits as it deserves.
+// Return a probability as a percentage, with more digits for small values.
 export function percent(p) {
   if (p < 0.0001) return "<0.01 %";
   return `${(100 * p).toFixed(p < 0.001 ? 2 : p < 0.9995 ? 1 : 0)} %`;
 }
 
-// Return what a screen reader says of a token.
+// Return the label of a token for screen readers.
 export function described(token) {
   const facts = token.bits === undefined ? [] : [bits(token.bits), token.rank && `rank ${number(token.rank)}`];
   return [spoken(token), ...facts.filter(Boolean)].join(", ");
@@ -39,8 +39,8 @@ export function facts(token, brief = false) {
   return make("dl", { className: "facts" }, ...pairs);
 }
 
-// Return bars for candidates [{hex, id, p}]. `chosen` is the id of the token that is in the text; with `onChoose`, a
-// click on a candidate calls onChoose(candidate).
+// Return bars for candidates [{hex, id, p}]. `chosen` is the id of the token in the text. With `onChoose`, a click on a
+// candidate calls onChoose(candidate).
 export function bars(candidates, { chosen, onChoose } = {}) {
   const largest = Math.max(...candidates.map(({ p }) => p));
   return make("ol", { className: "bars" }, ...candidates.map((each) => bar(each, each.p / largest, chosen, onChoose)));
@@ -62,8 +62,8 @@ function bar(candidate, share, chosen, onChoose) {
   return make("li", { className: own }, button);
 }
 
-// Fill the panel with nodes; without any, with a hint. On a narrow screen it covers a part of the text and can be
-// closed.
+// Fill the panel with nodes, or with a hint if there are none. It can be closed, because it covers part of the text on a
+// narrow screen.
 export function showIn(panel, hint, ...content) {
   panel.classList.toggle("empty", content.length === 0);
   if (content.length === 0) {
@@ -75,7 +75,7 @@ export function showIn(panel, hint, ...content) {
   panel.replaceChildren(close, ...content);
 }
 
-// Return a paragraph with the totals of a text, after a name, if any.
+// Return a paragraph with the totals of a text, after an optional name.
 export function totals({ pseudo, tokens, bytes, bits: all, perplexity, bits_per_byte: perByte }, name) {
   const facts = [
     `${number(tokens)} token${tokens === 1 ? "" : "s"}`,

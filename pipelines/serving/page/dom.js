@@ -1,4 +1,4 @@
-// Small helpers for the document. Text is only ever inserted as text.
+// Small helpers for the document. Text is always inserted as text, never as HTML.
 
 // Return the element with this id.
 export const byId = (id) => document.getElementById(id);
@@ -14,7 +14,7 @@ export function make(tag, options = {}, ...children) {
   return element;
 }
 
-// Fill a select with [value, text] pairs. The chosen value stays, if there still is such an option.
+// Fill a select with [value, text] pairs. Keep the chosen value if it is still an option.
 export function fillSelect(select, pairs) {
   const { value } = select;
   select.replaceChildren(...pairs.map(([value, textContent]) => make("option", { value: String(value), textContent })));
@@ -30,7 +30,7 @@ export function debounced(milliseconds, action) {
   };
 }
 
-// Return run(task), which calls task(signal) and aborts the task before. A stale task gives null.
+// Return run(task), which aborts the previous task and returns task(signal), or null if a newer task has started.
 export function latestOnly() {
   let current;
   return async (task) => {

@@ -1,4 +1,4 @@
-// The view in which an encoder guesses the words that one masks.
+// The view in which an encoder guesses masked words.
 
 import { ask } from "./api.js";
 import { bars, described, facts, heading, showIn } from "./detail.js";
@@ -8,7 +8,7 @@ import { textOf } from "./pieces.js";
 import { Strip, shown } from "./strip.js";
 
 const EXAMPLE = "The old man sat by the window of the house and looked at the sea.";
-const HINT = "Click a word, or move to it and press Enter, to mask it. The bars show what the model would put there.";
+const HINT = "Click a word, or move to it and press Enter, to mask it. The bars show the model's guesses.";
 const WAIT_MS = 120;
 
 export class FillView {

@@ -1,4 +1,4 @@
-// The levels of tokens: colours and bars, as `bytelm score` has them on a terminal, and their legends.
+// The levels of tokens (colours and bars, as in `bytelm score`) and their legends.
 
 import { make } from "./dom.js";
 

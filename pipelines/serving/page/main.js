@@ -8,7 +8,7 @@ import { WriteView } from "./write.js";
 
 const problem = byId("problem");
 
-// Show what went wrong; nothing hides the message.
+// Show an error message, or hide it if there is none.
 function report(message) {
   problem.textContent = message ?? "";
   problem.hidden = !message;
@@ -18,7 +18,7 @@ function chosenView() {
   return document.querySelector("input[name=view]:checked").value;
 }
 
-// Show what suits the architecture of the run, and the chosen view.
+// Show the chosen view, and only the fields for the architecture of the run.
 function arrange(views, models) {
   const model = models.find((each) => each.name === byId("run").value);
   for (const element of document.querySelectorAll("[data-for]")) {

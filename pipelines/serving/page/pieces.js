@@ -1,4 +1,4 @@
-// The bytes of tokens as visible pieces of text. A character that is spread over several tokens is shown as hex.
+// The bytes of tokens as visible text. A character that spans several tokens is shown as hexadecimal digits.
 
 import { make } from "./dom.js";
 
@@ -64,7 +64,7 @@ export function grouped(tokens) {
   return groups;
 }
 
-// White space is kept, with a mark beside it that is not part of the text.
+// White space is kept, and CSS adds a mark that is not part of the text.
 const MARKS = { " ": "space", "\t": "tab", "\n": "newline" };
 const INVISIBLE = /[\p{C}\p{Z}]/u;
 
@@ -98,7 +98,7 @@ function textNodes(text) {
   return made;
 }
 
-// Return a token as one line for a label that is read aloud.
+// Return a token as one line of text for screen readers.
 export function spoken(token) {
   if (token.hex === null) return `unused id ${token.id}`;
   return grouped([{ ...token }])[0]

@@ -1,4 +1,4 @@
-// The view that colours a text while it is typed, with one run or two.
+// The view that colours a text as it is typed, for one or two runs.
 
 import { ask } from "./api.js";
 import { aligned, offsetOf, sum, tokenAt } from "./compare.js";
@@ -38,7 +38,7 @@ export class ReadView {
     this.arrange();
   }
 
-  // Show the options that apply to each other.
+  // Show the options that apply to the other choices.
   arrange() {
     const attention = byId("show").value === "attention";
     const surprisal = byId("show").value === "surprisal";
@@ -54,7 +54,7 @@ export class ReadView {
     this.update();
   }
 
-  // Ask for what the fields say, and draw it unless they have changed in the meantime.
+  // Fetch the scores for the current fields, and draw them unless the fields have changed in the meantime.
   async update() {
     const text = byId("text").value;
     sessionStorage.setItem("bytelm-text", text);
@@ -84,7 +84,7 @@ export class ReadView {
     return Promise.all(runs.map(({ name }) => this.score(name, fields, signal)));
   }
 
-  // Return the scores of a text. The server sends only the tokens after those that the last answer shares with it.
+  // Return the scores of a text. The server leaves out the leading tokens that the last answer already has.
   async score(name, fields, signal) {
     const held = this.held.get(name) ?? [];
     const have = fields.target === undefined ? held.map(({ id }) => id) : [];
@@ -101,8 +101,8 @@ export class ReadView {
     showIn(byId("read-detail"), HINT);
   }
 
-  // Return a strip for each label, each in a panel under its title, if any, and above a place for notes. They stay
-  // while the layout stays, with the focus and the held token.
+  // Return a strip for each label, in a panel with an optional title above and notes below. As long as the layout stays
+  // the same, the strips keep their focus and held token.
   stripsFor(layout, labels, titles, onShow) {
     this.onShow = onShow;
     if (this.layout !== layout) {
@@ -148,7 +148,7 @@ export class ReadView {
     drawLegend(byId("legend"), levels.title, levels.legend, unscored && levels.title);
   }
 
-  // Show a token, and the token of the other run at the same place.
+  // Show a token and the token of the other run at the same place.
   showToken(all, names, index, which) {
     const token = all[which][index];
     if (!token) return;
@@ -175,7 +175,7 @@ export class ReadView {
     const [strip] = this.stripsFor(`difference ${names}`, labels, null, show);
     strip.set(stretches.map((each) => shown(each, differenceLevel(each.bits), () => differed(each, names))));
     this.active?.refresh();
-    const cut = "The tokenizers differ: the text is cut where both end a token.";
+    const cut = "The tokenizers differ, so the text is cut wherever both runs end a token.";
     const note = runs[0].tokenizer === runs[1].tokenizer ? [] : [make("p", { className: "note" }, cut)];
     this.notes[0].replaceChildren(...answers.map((answer, i) => totals(answer.totals, names[i])), ...note);
     drawLegend(byId("legend"), "bits", differenceLegend(...names));
@@ -204,8 +204,8 @@ export class ReadView {
     strips[0].set(queries.map(plain));
     if (cross) strips[1].set(keys.map(plain));
     const note = cross
-      ? "Point at a token of the target: the source shows where it looks."
-      : "Point at a token: the others show how much it attends to them.";
+      ? "Point at a token of the target to see which tokens of the source it attends to."
+      : "Point at a token to see which tokens it attends to.";
     drawLegend(byId("legend"), note, []);
     strips[0].show(Math.max(strips[0].held, Math.min(strips[0].current || queries.length - 1, queries.length - 1)));
   }

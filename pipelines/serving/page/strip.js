@@ -1,5 +1,5 @@
-// A row of tokens to look into: point at one, or move with the arrow keys. Choosing one (click, Enter) holds it, or
-// calls `onChoose(index)`.
+// A row of tokens to inspect with the pointer or the arrow keys. A click or Enter holds a token, or calls
+// `onChoose(index)`.
 
 import { make } from "./dom.js";
 import { grouped, nodes, textOf } from "./pieces.js";
@@ -105,12 +105,12 @@ export class Strip {
     this.onShow(index);
   }
 
-  // Show the shown token again, after its numbers may have changed.
+  // Show the shown token again, because its numbers may have changed.
   refresh() {
     if (this.shown < this.tokens.length) this.show(this.shown);
   }
 
-  // Make one token the stop of the Tab key.
+  // Make one token the only one that Tab reaches.
   reach(index) {
     this.spans[this.current]?.setAttribute("tabindex", "-1");
     this.current = Math.max(index, 0);
@@ -139,7 +139,7 @@ export class Strip {
     this.spans[index]?.setAttribute("aria-selected", "true");
   }
 
-  // Mark tokens that belong to what is shown elsewhere.
+  // Mark the tokens that correspond to the token shown in another strip.
   mark(indices) {
     for (const span of this.element.querySelectorAll(".marked")) span.classList.remove("marked");
     for (const index of indices) this.spans[index]?.classList.add("marked");

@@ -7,12 +7,12 @@ import { drawLegend, levelsOf } from "./levels.js";
 import { Strip, shown } from "./strip.js";
 
 const HINT =
-  "Each token comes with its ten likeliest candidates. Click a token to hold it, then a candidate to go on from there.";
+  "Point at a token to see its ten likeliest candidates. Click a token, then a candidate, to continue from there.";
 const EXAMPLE = "It was a dark and";
 const ENDS = {
   length: "Stopped after the chosen number of tokens.",
   end: "The model ended the text.",
-  stop: "Stopped at the chosen text.",
+  stop: "Stopped at the stop text.",
 };
 
 export class WriteView {
@@ -58,7 +58,7 @@ export class WriteView {
     byId("write-status").textContent = text;
   }
 
-  // Continue the text by what the options say.
+  // Continue the text with the given options.
   async write(options) {
     this.running?.abort();
     const mine = (this.running = new AbortController());
@@ -113,7 +113,7 @@ export class WriteView {
     showIn(byId("write-detail"), HINT, make("div", { className: "card" }, heading(token), facts(token), lead, list));
   }
 
-  // Replace the token at `index` by a candidate, drop what follows, and write on.
+  // Replace the token at `index` with a candidate, drop the tokens after it, and continue.
   continueFrom(index, candidate) {
     const old = this.tokens[index];
     const chosen = { ...old, ...candidate, special: candidate.special };
