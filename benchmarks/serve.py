@@ -284,9 +284,9 @@ def markdown(result: dict) -> str:
         [
             *heading("Serving several clients", result["command"], facts),
             f"Clients stream completions of a decoder ({model['layers']} layers of width {model['width']}, "
-            f"{model['vocab_size']:,} entries) over HTTP, one after the other, from prompts of "
-            f"{IN_PROMPT[0]} to {IN_PROMPT[1]} tokens, {IN_ANSWER[0]} to {IN_ANSWER[1]} tokens each, and share the "
-            "machine with the server. Numbers of clients take turns; rates are medians. Other processes slow "
+            f"{model['vocab_size']:,} entries) over HTTP, one after another. A prompt has "
+            f"{IN_PROMPT[0]} to {IN_PROMPT[1]} tokens and a completion {IN_ANSWER[0]} to {IN_ANSWER[1]}. Clients share "
+            "the machine with the server. The numbers of clients alternate; rates are medians. Other processes slow "
             "all turns, some more than others; the ratio per CPU second is the steadier one.",
             "",
             *table(
@@ -302,8 +302,8 @@ def markdown(result: dict) -> str:
                 _rates(result),
             ),
             "",
-            f"In {crowd['seconds']:g} s, {crowd['clients']} clients sent {asked:,} requests ({kinds}): {answered:,} were "
-            f"answered, {crowd['lost']} lost ({met(crowd['lost'] == 0)}). The server's memory was "
+            f"In {crowd['seconds']:g} s, {crowd['clients']} clients sent {asked:,} requests ({kinds}): "
+            f"{answered:,} were answered, {crowd['lost']} lost ({met(crowd['lost'] == 0)}). The server's memory was "
             f"{crowd['memory_before'] / 1e6:,.0f} MB before, {crowd['memory_first'] / 1e6:,.0f} MB in the second "
             f"quarter and {crowd['memory_last'] / 1e6:,.0f} MB in the last: {growth:+.1%} ({met(growth <= GROWTH)}).",
             "",
