@@ -67,6 +67,10 @@ class GeneratedToken:
 
     id: int
     log_probability: float
+    entropy: float
+    """Of the prediction, in nats"""
+    rank: int
+    """1 for the likeliest token"""
     top_ids: list[int]
     """The likeliest tokens, in descending order"""
     top_log_probabilities: list[float]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lm.analysis.token_scores import token_scores
 from lm.decoding.cache import KVCache, present_columns
 from lm.decoding.packed import InferenceModel
 from lm.decoding.requests import GeneratedToken, GenerationRequest
@@ -249,9 +250,7 @@ def choose(logits: Tensor, texts: Sequence[Text], allowed: Tensor | None) -> lis
 
     Ids for which `allowed` (V,) bool is False are not chosen, but keep their log-probabilities.
     """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    log_p = torch.log_softmax(logits, dim=-1)
-    finite = (~log_p[:, 0].isnan()).tolist()  # one logit that is not finite makes its whole row NaN
+    finite = logits.logsumexp(dim=-1).isfinite().tolist()
     possible = keep_allowed(logits, allowed)
     chosen = greedy(possible)
     for row, text in enumerate(texts):
@@ -265,13 +264,11 @@ def choose(logits: Tensor, texts: Sequence[Text], allowed: Tensor | None) -> lis
                 min_p=request.min_p,
                 generator=text.generator,
             )
-    own = log_p.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).tolist()
-    most = min(max(text.request.top for text in texts), log_p.shape[-1])
-    best = log_p.topk(most, dim=-1)
-    rows = zip(texts, finite, chosen.tolist(), own, best.indices.tolist(), best.values.tolist(), strict=True)
+    scores = token_scores(logits, chosen, max(text.request.top for text in texts))
+    rows = zip(texts, finite, chosen.tolist(), *(each.tolist() for each in scores), strict=True)
     return [
-        GeneratedToken(token, log_probability, ids[: text.request.top], values[: text.request.top])
+        GeneratedToken(token, log_p, entropy, rank, ids[: text.request.top], values[: text.request.top])
         if sound
         else ValueError("the model's logits are not finite: its training diverged, choose an earlier checkpoint")
-        for text, sound, token, log_probability, ids, values in rows
+        for text, sound, token, log_p, entropy, rank, ids, values in rows
     ]

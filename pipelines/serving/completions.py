@@ -190,7 +190,7 @@ class _Job:
         first = None
         if likeliest and self.served.known[found.top_ids[-1, 0]]:
             best, values = found.top_ids[-1].tolist(), found.top_log_probabilities[-1].tolist()
-            first = GeneratedToken(best[0], values[0], best, values)
+            first = GeneratedToken(best[0], values[0], float(found.entropies[-1]), 1, best, values)
         return found.part(0, len(prompt)), first
 
     def _generated(self, choice: Choice) -> AsyncGenerator[GeneratedToken, None]:

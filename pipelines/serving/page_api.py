@@ -175,10 +175,12 @@ async def _events(page: PageModel, writing: _Writing, stop: str | None) -> Async
     try:
         async with aclosing(writing.tokens) as tokens:
             async for made in tokens:
-                token = page.spelled([made.id])[0] | {"bits": in_bits(made.log_probability)}
-                token["top"] = page.candidates(made.top_ids, made.top_log_probabilities)
-                if made.id in made.top_ids:
-                    token["rank"] = 1 + made.top_ids.index(made.id)
+                token = page.spelled([made.id])[0] | {
+                    "bits": in_bits(made.log_probability),
+                    "rank": made.rank,
+                    "entropy": in_bits(-made.entropy),
+                    "top": page.candidates(made.top_ids, made.top_log_probabilities),
+                }
                 yield _event({"token": token})
                 text.add(page.run.tokenizer.token_bytes(made.id))
                 if made.id in writing.stops or text.stopped:
@@ -228,6 +230,8 @@ def answered(
         yield GeneratedToken(
             int(ids[0]),
             float(scores.log_probabilities[0]),
+            float(scores.entropies[0]),
+            int(scores.ranks[0]),
             scores.top_ids[0].tolist(),
             scores.top_log_probabilities[0].tolist(),
         )

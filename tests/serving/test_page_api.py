@@ -9,6 +9,7 @@ import torch
 
 import bytelm
 from lm.analysis.attention_maps import attention_maps
+from lm.analysis.token_scores import token_scores
 from lm.decoding.generation import generate
 from pipelines.run.text_generation import filled_masks
 from pipelines.scoring.texts import encoder_steps, text_tokens
@@ -155,13 +156,14 @@ def test_generated_tokens_are_those_of_generate(ask, runs):
         expected = generate(run.model, torch.tensor(prompt), 6, generator=generator, stop_ids=stops, **options)
         assert [event["token"]["id"] for event in tokens] == expected.tolist()
         assert end == {"end": "end" if tokens[-1]["token"]["id"] in stops else "length", "cut": False}
-        for event in tokens:
+        logits = run.model.logits(run.model(torch.tensor([[*prompt, *expected]])))[0, len(prompt) - 1 : -1]
+        scores = token_scores(logits, expected, 10)
+        for event, log_p, entropy, rank, top in zip(tokens, *(each.tolist() for each in scores[:4]), strict=True):
             token = event["token"]
-            assert len(token["top"]) == 10
-            if "rank" in token:
-                own = token["top"][token["rank"] - 1]
-                assert own["id"] == token["id"]
-                assert math.log2(own["p"]) == pytest.approx(-token["bits"], abs=1e-2)
+            assert token["bits"] == pytest.approx(-log_p / math.log(2), abs=1e-3)
+            assert token["entropy"] == pytest.approx(entropy / math.log(2), abs=1e-3)
+            assert token["rank"] == rank
+            assert [candidate["id"] for candidate in token["top"]] == top
 
 
 def test_generation_continues_from_a_chosen_candidate(ask, runs):
