@@ -8,7 +8,7 @@ Part = tuple[str, Sequence[bytes | str]]
 
 
 def digest_of(parts: Iterable[Part]) -> str:
-    """Return the hexadecimal SHA-256 of named parts. Lengths are hashed too, so no two lists of parts look alike."""
+    """Return the hexadecimal SHA-256 of named parts. Lengths are hashed too, so different lists of parts differ."""
     import hashlib
 
     digest = hashlib.sha256()

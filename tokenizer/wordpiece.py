@@ -1,7 +1,7 @@
-"""The WordPiece vocabulary: words of BERT cut into the longest tokens, whole words and "##" continuations.
+"""The WordPiece vocabulary: BERT's words are cut into the longest tokens from left to right.
 
-It has the properties of `Vocabulary`; `encoding/kinds.py` says what encodes and decodes each kind. Devlin et al.,
-"BERT" (2019), after Schuster and Nakajima (2012).
+It has the properties of `Vocabulary`. `encoding/kinds.py` names the encoder and decoder of each kind. Source: Devlin et
+al., "BERT" (2019), after Schuster and Nakajima (2012).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ LONGEST_WORD = 100  # characters
 class WordPieceVocabulary:
     """An immutable WordPiece vocabulary.
 
-    ids: token -> id. Special tokens may be among them; a word with such a spelling gets their id, as in tokenizers.
-    unknown: the token of a word that no tokens spell. prefix: the beginning of tokens that continue a word.
-    longest_word: words of more code points are unknown. cleanup: whether decoding joins punctuation to words.
+    ids: maps tokens to ids. It may contain special tokens; a word spelled like one gets its id, as in tokenizers.
+    unknown: the token of a word that no tokens spell. prefix: the start of tokens that continue a word.
+    longest_word: longer words, in code points, are unknown. cleanup: whether decoding joins punctuation to words.
     added_flags and post_processor: as in `Vocabulary`.
 
-    The caller has checked that ids are distinct whole numbers and that `unknown` is a token.
+    The caller must check that ids are distinct whole numbers and that `unknown` is a token.
     """
 
     kind = "wordpiece"

@@ -35,7 +35,7 @@ CHUNKS_PER_CALL = 8  # of CHUNK pretokens: milliseconds, between which Ctrl-C is
 
 
 class KernelTables:
-    """Read-only tables of a vocabulary that all threads share. Those of another kind of vocabulary stay empty."""
+    """Read-only tables of a vocabulary, shared by all threads. Tables for other kinds of vocabularies stay empty."""
 
     def __init__(self, pattern: Splitter):
         self.pattern = pattern
@@ -50,11 +50,11 @@ class KernelTables:
     def encode_long(
         self, data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, check: Callable[[], None]
     ) -> int:
-        """Write the ids of a pretoken that is too long for the kernel to out[at:]. Return the end of the ids."""
+        """Write the ids of a pretoken that is too long for the kernel to out[at:] and return their end."""
         raise NotImplementedError
 
     def long_parts(self, data: np.ndarray, start: int, end: int, check: Callable[[], None]) -> Iterator[np.ndarray]:
-        """Yield the ids of a pretoken that is too long for the kernel in parts."""
+        """Yield, in parts, the ids of a pretoken that is too long for the kernel."""
         raise NotImplementedError
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tokenizer.wordpiece import WordPieceVocabulary
 
 MANY_IDS = 50_000  # decode longer arrays with a kernel
-# What the decoder of `tokenizers` replaces in each token, in this order.
+# Replacements that the decoder of `tokenizers` makes in each token, in this order.
 _CLEANED = [
     *((f" {mark}", mark) for mark in ".?!,"),
     (" ' ", "'"),
@@ -36,7 +36,7 @@ class ByteDecoding:
 
     @cached_property
     def by_id(self) -> list[bytes | None]:
-        """Return the bytes of each id, then `size` times None, so that small negative ids are unknown, too."""
+        """Return the bytes of each id, followed by `size` Nones, so that negative indices are unknown too."""
         by_id = self._vocabulary.tokens + [None] * self._vocabulary.size
         for spelling, i in self._vocabulary.special_tokens.items():
             by_id[i] = spelling.encode()
@@ -44,7 +44,7 @@ class ByteDecoding:
 
     @property
     def ordinary(self) -> npt.NDArray[np.bool_]:
-        """Which ids stand for text, bool (vocab_size,)."""
+        """Whether each id stands for text, bool (vocab_size,)."""
         import numpy as np
 
         return np.array([token is not None for token in self._vocabulary.tokens])
@@ -62,7 +62,7 @@ class ByteDecoding:
         return found
 
     def added_bytes(self, token: int) -> bytes:
-        """Return what a token adds to a text that it continues. Raises ValueError for an unknown id."""
+        """Return the bytes that a token adds to a preceding text. Raises ValueError for an unknown id."""
         return self.token_bytes(token)
 
     def decode(self, ids: Iterable[int]) -> bytes:
@@ -88,7 +88,7 @@ class ByteDecoding:
         return b"".join(map(self.by_id.__getitem__, ids))  # type: ignore[arg-type]  # None is a TypeError
 
     def _decode_many(self, ids: Any) -> bytes | None:
-        """Return the bytes of an array of ids, None if an id is unknown."""
+        """Return the bytes of an array of ids, or None if an id is unknown."""
         return self._decoder.decode(ids)
 
     @cached_property
@@ -99,7 +99,7 @@ class ByteDecoding:
 
 
 class PieceDecoding(ByteDecoding):
-    """Words with a space before each but the first, as the WordPiece decoder of `tokenizers` writes them."""
+    """Words with single spaces between them, as the WordPiece decoder of `tokenizers` writes them."""
 
     _vocabulary: WordPieceVocabulary
 
@@ -109,7 +109,7 @@ class PieceDecoding(ByteDecoding):
 
     @cached_property
     def _later(self) -> list[bytes | None]:
-        """Return the text of each id after the first of a text."""
+        """Return the bytes of each id where it is not the first id of a text."""
         prefix = self._vocabulary.prefix.encode()
         later = []
         for token in self.by_id:
@@ -130,4 +130,4 @@ class PieceDecoding(ByteDecoding):
         return first + b"".join(map(self._later.__getitem__, ids[1:]))  # type: ignore[arg-type]
 
     def _decode_many(self, ids: Any) -> None:
-        """Leave long arrays to `_join`: the first token of a text is written differently."""
+        """Return None: `_join` decodes long arrays too, because the first token of a text is written differently."""

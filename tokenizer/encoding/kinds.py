@@ -1,6 +1,6 @@
-"""The kinds of vocabularies: what encodes and decodes each of them. A new kind needs an entry here.
+"""The kinds of vocabularies, with the encoder and decoder of each. A new kind needs an entry here.
 
-Short texts need neither numpy nor numba, so the modules that do are imported when their function is called.
+Short texts need neither numpy nor numba, so modules that need them are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AnyVocabulary = Vocabulary | WordPieceVocabulary
 
 
 def pretoken_encoder(vocabulary: AnyVocabulary) -> Callable[[bytes], list[int]]:
-    """Return the function from a pretoken to its ids, in plain Python."""
+    """Return a function that maps a pretoken to its ids, in plain Python."""
     from tokenizer.encoding.short import MergingEncoder, PieceEncoder
 
     encoder = MergingEncoder(vocabulary) if isinstance(vocabulary, Vocabulary) else PieceEncoder(vocabulary)

@@ -1,4 +1,4 @@
-"""The tables with which the encoding kernel cuts words into WordPiece tokens."""
+"""The tables that the encoding kernel needs to cut words into WordPiece tokens."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class MergingEncoder:
 
 
 class PieceEncoder:
-    """Encoder of words by the longest tokens of a WordPiece vocabulary, from left to right."""
+    """Cuts words into the longest tokens of a WordPiece vocabulary, from left to right."""
 
     def __init__(self, vocabulary: WordPieceVocabulary):
         self._vocabulary = vocabulary

@@ -56,9 +56,9 @@ def wordpiece_json(vocabulary: WordPieceVocabulary) -> Iterator[str]:
 
 
 def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
-    """Return the vocabulary of a tokenizer.json's value, whose model is a WordPiece.
+    """Return the vocabulary in the content of a tokenizer.json whose model is WordPiece.
 
-    Raises ValueError that names the field that is missing, damaged or not supported.
+    Raises ValueError that names a missing, damaged or unsupported field.
     """
     model = content["model"]
     refuse_truncation_and_padding(content)
@@ -107,7 +107,7 @@ def build_wordpiece(
 
 
 def parse_vocab_txt(text: str) -> dict[str, int]:
-    """Return the ids of a vocab.txt: one token a line, its id is the number of the line from 0 on.
+    """Return the ids of a vocab.txt, which has one token per line; the id is the line number, from 0.
 
     White space at the end of a line is cut, as in `tokenizers`. Raises ValueError for empty and repeated lines.
     """
@@ -124,7 +124,7 @@ def parse_vocab_txt(text: str) -> dict[str, int]:
 
 
 def words_of_config(config: dict[str, Any]) -> BertWords | None:
-    """Return the words that a tokenizer_config.json of BERT asks for, None if it does not say."""
+    """Return the words for the settings in a tokenizer_config.json of BERT, or None if it lacks them."""
     if "do_lower_case" not in config:
         return None
     return _words(
@@ -144,7 +144,7 @@ def _parse_normalizer(normalizer: Any) -> BertWords:
 
 
 def _words(given: dict[str, Any], where: str) -> BertWords:
-    """Return the words for the fields of BertNormalizer. Without strip_accents, lowercase decides about accents."""
+    """Return the words for the fields of BertNormalizer. strip_accents defaults to lowercase."""
     options = {option: given.get(field, True) for option, field in _OPTIONS.items()}
     strip = given.get("strip_accents")
     options["strip_accents"] = options["lowercase"] if strip is None else strip

@@ -1,4 +1,4 @@
-"""BERT's words: text as BertNormalizer and BertPreTokenizer of `tokenizers` turn it into words, white space removed.
+"""BERT's words: text split as by BertNormalizer and BertPreTokenizer of `tokenizers`, without white space.
 
 This module holds the choice of options and the plain Python, which splits short texts and is the reference for the
 kernel in `kernels/words.py`.
@@ -23,15 +23,15 @@ from tokenizer.splitting.bert_characters import (
 )
 from tokenizer.splitting.patterns import Pattern, resolve_pattern
 
-# A code point that no text has: `text_bytes` refuses lone surrogates.
+# A code point that no text contains, because `text_bytes` refuses lone surrogates.
 _DIVIDER = "\ud800"
 
 
 class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_text", "chinese"])):
-    """A splitter into words that do not give back the text. It replaces a `Pattern`.
+    """A splitter into normalized words, used in place of a `Pattern`. Its words do not join to the text again.
 
-    The fields are the options of BertNormalizer: lower case, accents deleted, control characters deleted, and a space
-    on both sides of every ideograph. Each byte of invalid UTF-8 is read as U+FFFD, which clean_text deletes.
+    The fields are the options of BertNormalizer: convert to lower case, delete accents, delete control characters, and
+    put spaces around every ideograph. Each byte of invalid UTF-8 is read as U+FFFD, which clean_text deletes.
     """
 
     automaton: None = None
@@ -44,7 +44,7 @@ class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_t
 
     @property
     def spelling(self) -> str:
-        """The text from which `words_of` makes these words again: a name, or "bert:" and the options."""
+        """The text that `words_of` parses: a name, or "bert:" and the options."""
         return self.name or "bert:" + ",".join(option for option in self._fields if getattr(self, option))
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_t
 
     @cached_property
     def characters(self) -> Characters:
-        """Return what happens to each code point."""
+        """Return the table that says what becomes of each code point."""
         return characters(self.clean_text, self.chinese, self.strip_accents, self.lowercase)
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
@@ -109,7 +109,7 @@ NAMED_WORDS = {
 
 @cache
 def words_of(spelling: str) -> BertWords | None:
-    """Return the words for a `BertWords.spelling`, None for any other text."""
+    """Return the `BertWords` with this `spelling`, or None for any other text."""
     if spelling in NAMED_WORDS:
         return NAMED_WORDS[spelling]
     if not spelling.startswith("bert:"):
@@ -121,6 +121,6 @@ def words_of(spelling: str) -> BertWords | None:
 
 
 def resolve_splitter(spelling: str | Pattern | BertWords) -> Pattern | BertWords:
-    """Return the words for a `BertWords.spelling`, otherwise the pattern for a name or regex, as `resolve_pattern`."""
+    """Return the `BertWords` with this `spelling`, or else the pattern from `resolve_pattern`."""
     words = spelling if isinstance(spelling, BertWords) else isinstance(spelling, str) and words_of(spelling)
     return words or resolve_pattern(spelling)  # type: ignore[arg-type]  # words are returned before

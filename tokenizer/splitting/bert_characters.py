@@ -1,4 +1,4 @@
-"""What BERT's normalizer and pre-tokenizer in `tokenizers` do with each code point.
+"""Tables of what BERT's normalizer and pre-tokenizer in `tokenizers` do with each code point.
 
 Their Unicode tables have several ages, and none is that of the installed Python. They were probed from `tokenizers` and
 committed as `bert_characters.bin`: JSON compressed by zlib. A test checks every code point.
@@ -24,13 +24,13 @@ _FILE = Path(__file__).with_name("bert_characters.bin")
 _SYLLABLES, _LEADING, _VOWELS, _TRAILING = 0xAC00, 0x1100, 0x1161, 0x11A7
 _SYLLABLE_COUNT, _VOWEL_COUNT, _TRAILING_COUNT = 11172, 21, 28
 
-# Classes of code points. A code point is part of a word, vanishes, separates words, is a word by itself, is replaced,
-# is a combining mark that stays, or vanishes like an accent but separates combining marks that may be reordered.
+# Classes of code points. WORD: part of a word. DELETED: dropped. SPACE: separates words. ALONE: a word by itself.
+# REPLACED: replaced by others. MARK: a combining mark that stays. DIVIDER: dropped, but marks are not sorted across it.
 WORD, DELETED, SPACE, ALONE, REPLACED, MARK, DIVIDER = range(7)
 
 
 class Tables(NamedTuple):
-    """The steps one by one. Sets of code points are stored as gaps between the ends of ranges."""
+    """The separate steps. Sets of code points are stored as gaps between the ends of ranges."""
 
     deleted: list[int]  # by clean_text
     cleaned_to_space: list[int]  # by clean_text
@@ -44,11 +44,11 @@ class Tables(NamedTuple):
 
 
 class Characters(NamedTuple):
-    """The steps together, for one choice of options.
+    """All steps combined, for one choice of options.
 
-    classes: (CODE_POINTS,), one class each. Surrogates, which encode invalid UTF-8, have the class of U+FFFD.
-    replacements: the code points that replace those of class REPLACED, deleted accents left out.
-    combining_classes: of code points of class MARK.
+    classes: (CODE_POINTS,), the class of each code point. Surrogates encode invalid UTF-8 and have the class of U+FFFD.
+    replacements: the replacement of each code point of class REPLACED, without deleted accents.
+    combining_classes: the combining class of each code point of class MARK.
     """
 
     classes: bytes
@@ -71,7 +71,7 @@ def stored_tables() -> Tables:
 
 @cache
 def characters(clean_text: bool, chinese: bool, strip_accents: bool, lowercase: bool) -> Characters:
-    """Return what happens to each code point with these options of BertNormalizer."""
+    """Return the combined table for these options of BertNormalizer."""
     tables = stored_tables()
     classes = bytearray(CODE_POINTS)
 

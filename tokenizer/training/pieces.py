@@ -21,9 +21,9 @@ PROGRESS_STEP = 256  # merges
 
 
 def alphabet_of(counts: PretokenCounts, limit: int | None, order: str | None) -> tuple[str, str]:
-    """Return the characters of all words by code point, and the characters that continue a word in the given order.
+    """Return the characters of all words by code point, and those that continue a word, by code point or in `order`.
 
-    limit: only the most frequent characters, ties by code point. ValueError if `order` lacks a character.
+    limit: number of characters to keep, the most frequent; ties by code point. ValueError if `order` lacks one.
     """
     occurrences = np.zeros(CODE_POINTS, dtype=np.int64)
     continuing = np.zeros(CODE_POINTS, dtype=np.bool_)
@@ -53,9 +53,9 @@ def learn_pieces(
     min_frequency: int,
     progress: Callable[[str, int, int | None], None] | None,
 ) -> list[str]:
-    """Return up to `wanted` merged tokens in the order in which they are made.
+    """Return up to `wanted` merged tokens in the order of their merges.
 
-    known: the tokens that exist already; a merge that makes one of them, or an earlier token, adds no token.
+    known: existing tokens. A merge that makes a known or an earlier token adds none.
     """
     merging = _lay_out(counts, alphabet, later)
     texts = [*alphabet, *(CONTINUATION + character for character in later)]
@@ -132,9 +132,9 @@ def _lay_out(counts: PretokenCounts, alphabet: str, later: str) -> kernel.Mergin
 
 
 def _sort_positions(merging: kernel.Merging) -> None:
-    """Sort the positions of the present pair of one symbol.
+    """Sort the positions of the current pair, which repeats one symbol.
 
-    Its occurrences overlap, so they are replaced from left to right; but several merges append to its list in turn.
+    Its occurrences overlap, so they must be replaced from left to right, but several merges have appended to its list.
     """
     record = int(merging.state[kernel.CURRENT])
     nodes = np.empty(merging.sizes[record], dtype=np.int32)
@@ -143,14 +143,14 @@ def _sort_positions(merging: kernel.Merging) -> None:
 
 
 def _larger(array: np.ndarray, length: int) -> np.ndarray:
-    """Return a longer array that begins with the same rows; the rest takes no memory yet."""
+    """Return a longer array with the same first rows; the new rows take no memory until they are written."""
     larger = np.empty((length, *array.shape[1:]), dtype=array.dtype)
     larger[: len(array)] = array
     return larger
 
 
 def _with_records(merging: kernel.Merging, least: int = 0) -> kernel.Merging:
-    """Make room for twice the records, and for `least` more."""
+    """Return the data with room for at least twice the records, and for `least` more."""
     length = 2 * len(merging.keys)
     while length < merging.state[kernel.RECORDS] + least:
         length *= 2
@@ -162,7 +162,7 @@ def _with_records(merging: kernel.Merging, least: int = 0) -> kernel.Merging:
 
 
 def _grown(merging: kernel.Merging) -> kernel.Merging:
-    """Make room for the merge of the present pair: each of its positions makes at most two pairs."""
+    """Return the data with room to merge the current pair; each of its positions makes at most two new pairs."""
     state, more = merging.state, int(merging.state[kernel.TOUCHED])
     if (current := int(state[kernel.CURRENT])) != kernel.NONE:
         more = 2 * int(merging.sizes[current])
