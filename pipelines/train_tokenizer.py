@@ -74,11 +74,11 @@ def train_tokenizer(
         vocab_size: Number of entries: special tokens, the 256 bytes (wordpiece: the characters) and the merges.
         out: Folder for tokenizer.json.
         model: Kind of vocabulary: byte-level BPE, or the WordPiece of BERT, which does not keep the text exactly.
-        pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece
+        pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased.
         min_frequency: Pairs that occur less often are not merged.
         max_token_length: Maximum length of a token in bytes; bpe only.
-        limit_alphabet: Number of characters to keep, the most frequent; all by default. wordpiece only.
+        limit_alphabet: Number of characters to keep, the most frequent first; wordpiece only. Default: all.
         byte_order: Ids of the bytes, which also break ties: gpt2 (as in Hugging Face) or raw.
         special_tokens: First entries of the vocabulary; give the option without a value for none.
         sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs

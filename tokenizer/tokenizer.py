@@ -47,9 +47,9 @@ class Tokenizer:
     If a file asks for NFC, text is normalized before encoding, as in Hugging Face, and decodes to its normalized form.
     In bytes, only the valid UTF-8 is normalized.
 
-    WordPiece tokenizers give the ids and decode to the text of BERT in `tokenizers`: words in lower case, say, with
-    single spaces. So `is_lossless` is false, and tokens have no number of bytes. Each byte of invalid UTF-8 is read as
-    U+FFFD, which BERT's normalizer deletes.
+    WordPiece tokenizers give the same ids and decoded text as BERT's in `tokenizers`, such as lower-case words with
+    single spaces. `is_lossless` is therefore false, and tokens have no fixed number of bytes. Each byte of invalid
+    UTF-8 is read as U+FFFD, which BERT's normalizer deletes.
 
     Threads may share a tokenizer. Plain Python encodes the first short texts; the kernels are loaded on demand.
     """
@@ -102,9 +102,9 @@ class Tokenizer:
             were spilled) and "merge" (merges).
         memory: limit in bytes, without the interpreter and the text being read; None for no limit. Counts that do not
             fit are spilled to disk, as in `count_pretokens`. Merging needs all distinct pretokens in memory.
-        limit_alphabet: WordPiece only: keep this many characters, the most frequent. Others are left out of words.
+        limit_alphabet: WordPiece only: number of characters to keep, the most frequent. Others are left out of words.
         alphabet_order: WordPiece only: the order of the ids of characters within words, which breaks ties; by default
-            by code point. With the order of a vocabulary that tokenizers trained, its vocabulary comes out.
+            the order of code points. With the order of a vocabulary from tokenizers, training gives that vocabulary.
 
         Warns if the corpus runs out of pairs; the vocabulary is then smaller. Raises ValueError for an invalid
         argument, and before merging if the distinct pretokens do not fit in `memory`.
@@ -214,7 +214,7 @@ class Tokenizer:
 
     @property
     def is_lossless(self) -> bool:
-        """Whether ids decode to the normalized text exactly. WordPiece changes case, accents and white space."""
+        """Whether ids decode exactly to the normalized text. WordPiece loses case, accents or white space."""
         return self.vocabulary.is_lossless
 
     @property
@@ -245,7 +245,7 @@ class Tokenizer:
 
     @property
     def ordinary(self) -> npt.NDArray[np.bool_]:
-        """Which ids stand for text, bool (vocab_size,): not special tokens, not unused ids."""
+        """Whether each id stands for text, bool (vocab_size,): False for special tokens and unused ids."""
         return self._decoding.ordinary
 
     def token_bytes(self, token: int) -> bytes:
@@ -253,7 +253,7 @@ class Tokenizer:
         return self._decoding.token_bytes(token)
 
     def added_bytes(self, token: int) -> bytes:
-        """Return what a token adds to a decoded text that it continues; WordPiece puts a space before a word."""
+        """Return the bytes that a token adds to a preceding text; in WordPiece, a word adds a space before it."""
         return self._decoding.added_bytes(token)
 
     # Text to ids

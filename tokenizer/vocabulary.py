@@ -52,7 +52,7 @@ class PackedPairs:
 
 
 class Vocabulary:
-    """An immutable vocabulary of byte-level byte-pair encoding. `WordPieceVocabulary` is the other kind.
+    """An immutable vocabulary of byte-level BPE. `WordPieceVocabulary` is the other kind.
 
     ids: token -> id, without special tokens. Tokens are bytes or, if `spelled`, strings in ByteLevel's alphabet.
     pairs: the merges in order, as pairs of tokens of the same type; None for a vocabulary of ranks.

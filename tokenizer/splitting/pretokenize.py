@@ -1,5 +1,7 @@
-"""Find the ends of pretokens in blocks of documents: by the scanner for named patterns, by `regex` for other patterns,
-and for BERT's words by a kernel that rewrites the text."""
+"""Find the ends of pretokens in blocks of documents.
+
+Named patterns use the scanner, other patterns `regex`, and BERT's words a kernel that rewrites the text.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tokenizer.text import text_bytes
 
 Splitter = Pattern | Chain | BertWords
 
-# Bytes per call of the kernel of BERT's words.
+# Bytes per call of the kernel for BERT's words.
 WORD_BYTES_PER_CALL = 4 << 20
 # Pretokens per kernel call. Their ends stay in the L2 cache, and Python handles Ctrl-C between calls.
 CHUNK = 16384
@@ -124,7 +126,7 @@ def _words(block: Block, words: BertWords) -> tuple[Block, Iterator[np.ndarray]]
 
 @cache
 def _word_arrays(words: BertWords) -> tuple[npt.NDArray[np.generic] | bool, ...]:
-    """Return the `kernels.words.Table` of these options, array by array."""
+    """Return the fields of the `kernels.words.Table` for these options."""
     found = words.characters
     replacements, packed = [-1], np.zeros(CODE_POINTS, dtype=np.uint64)
     places = np.zeros(CODE_POINTS, dtype=np.int32)
@@ -142,7 +144,7 @@ def _word_arrays(words: BertWords) -> tuple[npt.NDArray[np.generic] | bool, ...]
 
 
 def split(text: str | bytes, pattern: Splitter) -> list[bytes]:
-    """Return the pretokens of one text. Joined, those of a pattern give the text."""
+    """Return the pretokens of one text. The pretokens of a pattern join to the text again."""
     block, chunks = pretokenized(single_block(text_bytes(text)), pattern)
     pretokens, start = [], 0
     for ends in chunks:

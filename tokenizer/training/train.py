@@ -24,7 +24,7 @@ LARGEST_VOCABULARY = 2**24
 
 @dataclass(frozen=True)
 class Options:
-    """What to train, as `Tokenizer.train` describes it. Raises ValueError for options that make no vocabulary."""
+    """The options of `Tokenizer.train`. Raises ValueError for options with which no vocabulary can be trained."""
 
     model: str
     vocab_size: int
@@ -67,7 +67,7 @@ class Options:
             raise ValueError(f"vocab_size must be at most {LARGEST_VOCABULARY}, not {self.vocab_size}")
 
     def splitter(self, pattern: str | Pattern | BertWords | None) -> Pattern | BertWords:
-        """Return the resolved pattern, by default the model's. Raises ValueError if it belongs to another model."""
+        """Return the resolved pattern, by default that of the model. Raises ValueError for one of another model."""
         resolved = resolve_splitter(DEFAULT_PATTERNS[self.model] if pattern is None else pattern)
         if isinstance(resolved, BertWords) != (self.model == "wordpiece"):
             needed = "words: bert-uncased or bert-cased" if self.model == "wordpiece" else "a pattern such as cl100k"
