@@ -1,4 +1,4 @@
-"""Texts that share every step have the tokens that they have alone, whenever they begin and end."""
+"""Continuous batching: a text has the same tokens as alone, whenever other texts begin and end."""
 
 import math
 from dataclasses import replace
@@ -62,7 +62,7 @@ def config(request):
 
 @pytest.fixture(scope="module")
 def decoder(config):
-    """A model in float64: rounding does not decide which token is the likeliest."""
+    """Return a model in float64, where rounding does not decide which token is the likeliest."""
     return random_model(config, torch.float64)
 
 
@@ -73,7 +73,7 @@ def float_decoder(config):
 
 @st.composite
 def schedules(draw):
-    """Draw up to 7 requests, each with the steps before it comes and the tokens after which its client leaves."""
+    """Draw up to 7 requests, each with its first step and the number of tokens after which its client leaves."""
     schedule = []
     for _ in range(draw(st.integers(1, 7))):
         tokens = draw(st.integers(1, 23))
@@ -103,7 +103,7 @@ def run(slots, schedule, **options):
 
 
 def ended(ids, asked, leaves, stops):
-    """Return the first ids, up to the end of the text."""
+    """Return the first ids up to the end of the text."""
     ids = ids[: asked["max_tokens"] if leaves is None else leaves]
     ends = [i for i, token in enumerate(ids, 1) if token in stops]
     return ids[: ends[0]] if ends else ids
@@ -116,7 +116,7 @@ def ended(ids, asked, leaves, stops):
     prefill=st.sampled_from([1, 5, 16, 256]),
     stops=st.lists(st.integers(0, 52), max_size=4),
 )
-def test_greedy_tokens_do_not_depend_on_company(decoder, schedule, rows, prefill, stops):
+def test_greedy_tokens_do_not_depend_on_other_texts(decoder, schedule, rows, prefill, stops):
     found = run(Slots(decoder, rows, prefill=prefill), schedule, temperature=0, stop_ids=stops)
     ids, present = pad_left([asked["prompt_ids"] for _, asked, _ in schedule])
     expected = generate(decoder, ids, 23, present=present, temperature=0).tolist()
@@ -126,8 +126,8 @@ def test_greedy_tokens_do_not_depend_on_company(decoder, schedule, rows, prefill
 
 @settings(max_examples=3)
 @given(schedule=schedules(), rows=st.integers(1, 5))
-def test_log_probabilities_are_those_of_the_whole_text_but_for_rounding(float_decoder, schedule, rows):
-    """Products of other shapes add in another order. In float32, this changes log-probabilities by less than 1e-4."""
+def test_log_probabilities_equal_those_of_the_whole_text_to_rounding(float_decoder, schedule, rows):
+    """The shape of a product decides the order of its sums, which changes log-probabilities by less than 1e-4."""
     found = run(Slots(float_decoder, rows, prefill=16), schedule, temperature=1.0, top=53)
     for tokens, (_, asked, _) in zip(found, schedule, strict=True):
         if not tokens:

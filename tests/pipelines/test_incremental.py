@@ -1,4 +1,4 @@
-"""A text that is scored while it is edited has the scores of `bytelm.score_text`, and little is read again."""
+"""Scoring a text while it is edited gives the scores of `bytelm.score_text` and reads little again."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def runs(trained_gpt):
         model = build_model(config.model, seed=1).eval()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.mul_(2.0)  # predictions that depend on what was read
+                parameter.mul_(2.0)  # so that predictions depend on the input
         return replace(run, config=config, model=model)
 
     return [run, *map(varied, CHANGES)]
@@ -57,7 +57,7 @@ def assert_same(made, expected):
 @given(data=st.data())
 @pytest.mark.parametrize("which", range(1 + len(CHANGES)))
 @pytest.mark.parametrize("start", [True, False])
-def test_random_edits_have_the_scores_of_the_whole_text(which, start, runs, data):
+def test_random_edits_give_the_scores_of_the_whole_text(which, start, runs, data):
     run = runs[which]
     if not start:
         run = replace(run, around=replace(run.around, before=()))
@@ -90,7 +90,7 @@ def test_a_token_before_the_edit_may_change_with_it(runs):
         assert_same(scorer.score(text), bytelm.score_text(run, text))
 
 
-def test_scoring_that_stops_after_a_window_continues_there(runs):
+def test_scoring_stopped_after_a_window_continues_there(runs):
     run, text = runs[0], "def f(x):\n    return x\n" * 20
     steps = iter((scorer := IncrementalScorer(run)).steps(text_tokens(run, text)))
     assert [next(steps) for _ in range(3)] == [None] * 3

@@ -1,4 +1,4 @@
-"""Served models without a server process: the application with a client in this process."""
+"""Fixtures: the application and its client in this process, without a server process."""
 
 import asyncio
 from contextlib import contextmanager

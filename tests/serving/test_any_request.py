@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets an answer or a sentence about its mistake."""
+"""Any request gets an answer or a sentence that names its mistake."""
 
 import json
 
@@ -69,7 +69,7 @@ def check(asked, answer):
 
 
 def count_of(asked, answer):
-    """Return the number of tokens that have log-probabilities: those of the completion, with echo also the prompt's."""
+    """Return the number of tokens with log-probabilities: the completion's, and with echo also the prompt's."""
     usage = answer["usage"]
     return usage["completion_tokens"] + (usage["prompt_tokens"] if asked.get("echo") else 0)
 

@@ -1,4 +1,4 @@
-"""The list of models, and tokenizers as lm-evaluation-harness asks for them."""
+"""The list of models, and the tokenizer endpoints that lm-evaluation-harness uses."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def test_models_are_listed_with_their_context(client):
     assert missing.status_code == 404 and missing.json()["error"]["code"] == "model_not_found"
 
 
-def test_tokens_are_those_of_the_tokenizer(gpt, client):
+def test_tokens_equal_those_of_the_tokenizer(gpt, client):
     for text in ("import os", "", "é😀\n\0", " <|endoftext|>", "<|endoftext|>import", "x" * 5000):
         answer = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()
         assert answer["tokens"] == gpt.tokenizer.encode(text, disallowed_special=())
@@ -27,7 +27,7 @@ def test_tokens_are_those_of_the_tokenizer(gpt, client):
 
 
 def test_a_prompt_that_is_a_special_token_is_its_id(gpt, client):
-    """The harness takes the first id of the spelled end token as the context of texts without one."""
+    """For texts without context, the harness uses the first id of the end token's spelling as context."""
     info = client.get("/tokenizer_info").json()
     assert (info["eos_token"], info["bos_token"], info["pad_token"]) == ("<|endoftext|>", "<|endoftext|>", "<|pad|>")
     assert info["chat_template"] is None

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness and the openai package get the figures of bytelm from a real server, offline.
+"""lm-evaluation-harness and the openai package get bytelm's numbers from a real server, offline.
 
 Both live in an environment of their own. `make test-serve` makes it and sets BYTELM_CLIENTS to its Python.
 """
@@ -102,7 +102,7 @@ def test_choices_have_the_scores_of_bytelm(gpt, harness, run, tolerance):
     for question, answers in zip(QUESTIONS, harness[run]["choices"], strict=True):
         if "exported" in run and "<|" in question["context"]:
             continue
-        # Without a context, the harness begins with the end of a text, as a decoder does with its start token.
+        # For an empty context, the harness starts with the end token, which is also a decoder's start token.
         start = not question["context"]
         ranked = bytelm.rank_choices(gpt, question["context"], question["choices"], start=start)
         for number, answer in enumerate(answers):

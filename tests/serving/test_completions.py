@@ -51,14 +51,14 @@ def pairs_of(run):
     return pairs
 
 
-def test_the_harness_reads_the_scores_of_bytelm_one_by_one(gpt, complete):
+def test_the_harness_computes_the_scores_of_bytelm_one_by_one(gpt, complete):
     for ids, length, expected, greedy in pairs_of(gpt):
         ((value, is_greedy),) = harness_reads(complete(**harness_request([ids])), [length])
         assert value == pytest.approx(expected, abs=1e-6 * (len(ids) - length))
         assert is_greedy == greedy
 
 
-def test_the_harness_reads_the_scores_of_bytelm_in_a_ragged_batch(gpt, complete):
+def test_the_harness_computes_the_scores_of_bytelm_in_a_ragged_batch(gpt, complete):
     pairs = pairs_of(gpt)
     answer = complete(**harness_request([ids for ids, *_ in pairs]))
     assert [choice["index"] for choice in answer["choices"]] == [*range(len(pairs))]
@@ -68,7 +68,7 @@ def test_the_harness_reads_the_scores_of_bytelm_in_a_ragged_batch(gpt, complete)
         assert is_greedy == greedy
 
 
-def test_the_harness_reads_the_likelihood_of_a_text_after_the_start_token(gpt, complete):
+def test_the_harness_computes_the_likelihood_of_a_text_after_the_start_token(gpt, complete):
     """An empty context is the end-of-text token, whose id the harness asks from /tokenize."""
     score = bytelm.score_text(gpt, "import os\n\n")
     ids = [*score.before, *score.ids.tolist()]
@@ -110,7 +110,7 @@ def test_end_of_text_as_the_first_token_ends_a_completion(ended):
 
 
 @pytest.mark.parametrize("max_tokens", [1, 5])
-def test_end_of_text_as_the_first_token_drops_no_token_of_the_prompt(ended, gpt, max_tokens):
+def test_end_of_text_as_the_first_token_keeps_the_scores_of_the_whole_prompt(ended, gpt, max_tokens):
     client, prompt = ended
     request = harness_request([prompt]) | {"max_tokens": max_tokens}
     (choice,) = client.post("/v1/completions", json=request).json()["choices"]
@@ -157,21 +157,21 @@ def test_a_prompt_without_logprobs_may_be_echoed(complete):
     assert choice == {"index": 0, "text": "import os", "logprobs": None, "finish_reason": "length"}
 
 
-def test_greedy_completions_are_those_of_generate(gpt, trained_gpt, complete):
+def test_greedy_completions_equal_those_of_generate(gpt, trained_gpt, complete):
     expected = bytelm.generate(trained_gpt, prompt="import os", tokens=10, greedy=True, device="cpu")
     start = complete(prompt="<|endoftext|>import os", max_tokens=10, temperature=0)
     assert start["choices"][0]["text"] == expected
     assert start["usage"]["prompt_tokens"] == 1 + len(gpt.tokenizer.encode("import os"))
 
 
-def test_nothing_is_put_before_a_prompt_except_for_none(gpt, complete):
+def test_only_a_missing_prompt_gets_a_start_token(gpt, complete):
     assert complete(prompt="import", max_tokens=0, echo=True)["usage"]["prompt_tokens"] == len(
         gpt.tokenizer.encode("import")
     )
     assert complete(max_tokens=0, echo=True)["choices"][0]["text"] == "<|endoftext|>"
 
 
-def test_special_tokens_count_at_the_beginning_of_a_prompt_only(complete):
+def test_special_tokens_are_read_only_at_the_start_of_a_prompt(complete):
     begun = complete(prompt="<|endoftext|>", max_tokens=0, echo=True, logprobs=0)["choices"][0]
     assert begun["logprobs"]["tokens"] == ["<|endoftext|>"]
     later = complete(prompt="<|sep|><|endoftext|>a<|endoftext|>", max_tokens=0, echo=True, logprobs=0)["choices"][0]
@@ -180,7 +180,7 @@ def test_special_tokens_count_at_the_beginning_of_a_prompt_only(complete):
     assert later["text"] == "<|sep|><|endoftext|>a<|endoftext|>"
 
 
-def test_every_form_of_prompts_is_answered_in_order(gpt, complete):
+def test_every_form_of_prompt_is_answered_in_order(gpt, complete):
     ids = [gpt.tokenizer.encode(text) for text in ("import", "def f")]
     forms = {"one text": "import", "texts": ["import", "def f"], "one list of ids": ids[0], "lists of ids": ids}
     answers = {name: complete(prompt=form, max_tokens=4, temperature=0) for name, form in forms.items()}
@@ -189,7 +189,7 @@ def test_every_form_of_prompts_is_answered_in_order(gpt, complete):
     assert texts["texts"] == texts["lists of ids"] and len(texts["texts"]) == 2
 
 
-def test_a_seed_repeats_its_samples_and_n_differ(complete):
+def test_a_seed_repeats_its_samples_and_the_n_texts_differ(complete):
     request = {"prompt": ["import", "def"], "n": 3, "max_tokens": 12, "temperature": 1.5}
     one, again, other = (complete(**request, seed=seed)["choices"] for seed in (7, 7, 8))
     assert one == again != other
@@ -217,7 +217,7 @@ def test_a_stop_string_ends_the_text_wherever_its_tokens_begin(complete, length)
         assert answer["usage"]["completion_tokens"] <= 20
 
 
-def test_offsets_are_the_characters_before_each_token(gpt, complete):
+def test_offsets_count_the_characters_before_each_token(gpt, complete):
     (choice,) = complete(prompt="é = '€'", max_tokens=6, echo=True, logprobs=0, temperature=0)["choices"]
     logprobs, text = choice["logprobs"], choice["text"]
     for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
@@ -263,7 +263,7 @@ def test_usage_comes_in_a_stream_only_if_asked_for(client):
 
 
 def test_a_character_of_several_tokens_is_streamed_whole(gpt):
-    """The pieces that the server would stream for the tokens of a text, whatever the model."""
+    """Check the pieces that the server would stream for the tokens of a text, whatever the model."""
     tok = gpt.tokenizer
     writer = Writer(ServedModel("gpt", gpt), [], None)
     ids = tok.encode("a😀é")
@@ -320,7 +320,7 @@ def test_a_character_of_several_tokens_is_streamed_whole(gpt):
         ({"model": 5}, "model", "there is no model 5"),
     ],
 )
-def test_a_bad_field_is_refused_by_its_name(client, fields, param, words):
+def test_a_bad_field_is_named_in_the_error(client, fields, param, words):
     body = json.dumps({"model": "gpt", "prompt": "a", **fields})
     response = client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
     error = response.json()["error"]
@@ -329,7 +329,7 @@ def test_a_bad_field_is_refused_by_its_name(client, fields, param, words):
     assert error["type"] == "invalid_request_error" and "code" in error
 
 
-def test_fields_that_ask_for_nothing_and_nulls_are_accepted(complete):
+def test_nulls_and_fields_without_effect_are_accepted(complete):
     neutral = {"suffix": None, "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "best_of": 1}
     nulls = dict.fromkeys(("n", "stop", "seed", "top_p", "top_k", "min_p", "logprobs", "echo", "stream"))
     assert complete(prompt="a", max_tokens=2, temperature=0, user="me", **neutral, **nulls)["choices"][0]["text"]
@@ -338,7 +338,7 @@ def test_fields_that_ask_for_nothing_and_nulls_are_accepted(complete):
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'"a"', b"\xff", b"null", b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}", b'{"n": NaN}']
 )
-def test_a_body_that_is_no_json_object_is_refused(client, body):
+def test_a_body_that_is_not_a_json_object_is_refused(client, body):
     response = client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
@@ -352,10 +352,12 @@ def test_a_prompt_too_long_is_refused_with_the_numbers(gpt, client, complete):
         assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
         assert f"{len(ids):,} tokens" in error["message"] and f"{CONTEXT} tokens" in error["message"]
     assert complete(prompt=[5] * (CONTEXT - 1), max_tokens=1)["usage"]["total_tokens"] == CONTEXT
-    assert complete(prompt=[5] * (CONTEXT - 3))["usage"]["completion_tokens"] <= 3  # the default fits into what is left
+    assert (
+        complete(prompt=[5] * (CONTEXT - 3))["usage"]["completion_tokens"] <= 3
+    )  # the default fits in the rest of the context
 
 
-def test_an_unknown_model_is_refused_with_the_names_there_are(client):
+def test_an_unknown_model_is_refused_with_the_known_names(client):
     response = client.post("/v1/completions", json={"model": "gpt-4", "prompt": "a"})
     error = response.json()["error"]
     assert response.status_code == 404
@@ -374,7 +376,7 @@ def test_unknown_paths_are_refused_with_a_sentence(client):
     assert response.status_code == 404 and "/v1/embeddings" in response.json()["error"]["message"]
 
 
-def test_an_encoder_completes_nothing(trained_bert):
+def test_an_encoder_cannot_complete_a_prompt(trained_bert):
     with client_of({"bert": load_run(trained_bert, device="cpu")}) as client:
         response = client.post("/v1/completions", json={"prompt": "a"})
         assert response.status_code == 400
@@ -382,7 +384,7 @@ def test_an_encoder_completes_nothing(trained_bert):
         assert client.get("/v1/models").json()["data"][0]["architecture"] == "encoder"
 
 
-def test_log_probabilities_are_those_of_the_logits(gpt, complete):
+def test_log_probabilities_equal_those_of_the_logits(gpt, complete):
     expected = gpt.logits("import os").log_softmax(-1)[-1]
     body = {"prompt": "<|endoftext|>import os", "max_tokens": 1, "temperature": 0, "logprobs": 100}
     (top,) = complete(**body)["choices"][0]["logprobs"]["top_logprobs"]

@@ -1,4 +1,4 @@
-"""The requests on the page about serving work as printed."""
+"""The requests in docs/serving.md work as printed, and the page explains every field."""
 
 import json
 import re

@@ -21,7 +21,7 @@ LONG = {"prompt": "import", "max_tokens": 20, "n": 1000, "temperature": 1}
 
 
 class CountingEngine(Engine):
-    """An engine that counts the texts that are asked for and not yet closed."""
+    """An engine that counts its open texts."""
 
     open = 0
 
@@ -36,7 +36,7 @@ class CountingEngine(Engine):
 
 
 class Client:
-    """A client that talks to the application message by message. It leaves when `left` is set."""
+    """A client that exchanges messages with the application and leaves when `left` is set."""
 
     def __init__(self, app, parts, path="/v1/completions"):
         self.app, self.parts, self.left, self.sent = app, list(parts), asyncio.Event(), []
@@ -89,7 +89,7 @@ def run_with(gpt, test, limits=None):
 
 @contextmanager
 def kept_busy(engine):
-    """Let the inference thread do nothing else."""
+    """Block the inference thread."""
     release = threading.Event()
     waiting = asyncio.ensure_future(engine.call(release.wait))
     try:
@@ -124,7 +124,7 @@ def test_a_body_that_does_not_arrive_is_refused(gpt):
     run_with(gpt, test, Limits(body_s=0.05))
 
 
-def test_a_client_that_leaves_before_its_body_is_whole_asks_nothing(gpt):
+def test_a_client_that_leaves_before_its_body_is_complete_starts_no_work(gpt):
     async def test(app, engine, stopping):
         client = Client(app, [])
         client.left.set()
@@ -202,7 +202,7 @@ def test_many_requests_at_once_wait_and_are_all_answered(gpt):
             (prompt, json.loads(client.body)["choices"][0]["text"])
             for prompt, client in zip(prompts, clients, strict=True)
         }
-        assert len(texts) == 9  # the same prompt gets the same text, whoever else asks
+        assert len(texts) == 9  # the same prompt gets the same text, whatever other clients ask
         assert engine.open == 0
 
     run_with(gpt, test)

@@ -1,4 +1,4 @@
-"""The page in a browser: what it shows is what bytelm computes, for eyes, keyboards and screen readers.
+"""The page in a browser shows the numbers of bytelm, and works by pointer, keyboard and screen reader.
 
 `make test-page` runs these tests with playwright and an installed Chromium.
 """
@@ -60,7 +60,7 @@ def runs(trained_gpt, trained_bert, trained_t5, text_folder):
 
 @contextmanager
 def serving(runs, **options):
-    """Serve runs over HTTP in a thread; yield the page's address and the access."""
+    """Serve runs over HTTP in a thread, and yield the page's address and the access."""
     with Engine(runs) as engine, bound_socket("127.0.0.1", 0) as bound:
         port = bound.getsockname()[1]
         access = access_to("127.0.0.1", port, **options)
@@ -119,12 +119,12 @@ def page(visit):
 
 
 def is_problem(message):
-    """Return whether a console message is an error. Of refused requests the page tells its user, in `#problem`."""
+    """Return whether a console message is an error; the page reports refused requests in `#problem` instead."""
     return message.type in ("error", "warning") and "status of 400" not in message.text
 
 
 def read(page, text, run="gpt"):
-    """Let the page score a text, and wait for it."""
+    """Enter a text on the page and wait for its scores."""
     page.select_option("#run", run)
     page.fill("#text", text)
     page.wait_for_function("([strip, text]) => document.querySelector(strip)?.textContent === text", arg=[STRIP, text])
@@ -295,7 +295,7 @@ def test_editing_the_end_keeps_the_tokens_before_it(page):
 
 
 @pytest.mark.parametrize("kind", ["rank", "entropy", "pieces"])
-def test_a_text_can_be_coloured_otherwise(kind, page, runs):
+def test_a_text_can_be_coloured_by_rank_entropy_or_token(kind, page, runs):
     text = "import os\nimport sys\n"
     read(page, text)
     page.select_option("#show", kind)
@@ -314,7 +314,7 @@ def test_a_text_can_be_coloured_otherwise(kind, page, runs):
     assert [classes.split()[1] for _, classes, _ in tokens_of(page)] == names
 
 
-def test_two_runs_stand_side_by_side(page, runs):
+def test_two_runs_are_shown_side_by_side(page, runs):
     text = "import os\n"
     read(page, text)
     page.select_option("#other", HOSTILE)
@@ -518,7 +518,7 @@ def test_attention_of_a_token_is_listed_and_tinted(page):
     assert set(weights[4:]) == {0.0}  # a decoder does not attend to later tokens
 
 
-def test_the_token_in_the_address_goes_to_the_session_and_into_requests(visit, runs):
+def test_the_access_token_moves_from_the_address_to_the_session_and_its_requests(visit, runs):
     with serving({"gpt": runs["gpt"]}, names=["other.example"]) as (address, access):
         page = visit(f"{address}#token={access.token}")
         assert page.url == address
@@ -527,7 +527,7 @@ def test_the_token_in_the_address_goes_to_the_session_and_into_requests(visit, r
         page.wait_for_selector(f"{STRIP} .token")
 
 
-def test_without_the_token_the_page_says_where_to_find_it(browser, runs):
+def test_without_the_access_token_the_page_says_where_to_find_it(browser, runs):
     with serving({"gpt": runs["gpt"]}, names=["other.example"]) as (address, _):
         page = browser.new_page()
         page.goto(address)
@@ -548,8 +548,8 @@ LOOKS = [f"level-{i}" for i in range(6)] + ["first-1", "first-2", "second-1", "s
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_on_every_tint_has_the_contrast_that_wcag_asks_for(scheme, visit):
-    """axe cannot judge text on gradients, which tokens have as background."""
+def test_text_on_every_tint_has_the_contrast_that_wcag_requires(scheme, visit):
+    """axe cannot judge text on gradients, and tokens have a gradient as background."""
     page = visit(color_scheme=scheme)
     colours = page.evaluate(
         """looks => looks.map(look => {

@@ -1,4 +1,4 @@
-"""`/api/...`: what the browser page asks is what the functions of bytelm answer."""
+"""`/api/...`: the page gets the same numbers as the functions of bytelm return."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def test_a_scored_text_has_the_numbers_of_score_text(ask, runs):
         assert answer["totals"]["bits"] == pytest.approx(-expected.log_probability_bits, rel=1e-5)
 
 
-def test_an_answer_leaves_out_the_tokens_that_the_client_has(ask):
+def test_an_answer_leaves_out_the_tokens_whose_scores_the_client_has(ask):
     before = ask("score", model="gpt", text=TEXT, key="b")["tokens"]
     have = [token["id"] for token in before]
     answer = ask("score", model="gpt", text=TEXT + "!", key="b", have=have)
@@ -86,7 +86,7 @@ def test_an_encoders_text_has_the_numbers_of_score_text(ask, runs):
     assert answer["totals"]["bits_per_byte"] is None
 
 
-def test_an_encoder_scores_a_long_text_in_steps_between_which_others_are_served(runs):
+def test_an_encoder_scores_a_long_text_in_steps_so_that_others_are_served(runs):
     text = TEXT * 20
     ids = text_tokens(runs["bert"], text)
     *steps, score = encoder_steps(runs["bert"], ids, 5)
@@ -128,7 +128,7 @@ def test_masked_tokens_have_the_guesses_of_generate(ask, runs):
         ("t5", "cross", {"target": "os"}),
     ],
 )
-def test_attention_weights_are_those_of_the_model(model, kind, fields, ask, runs):
+def test_attention_weights_equal_those_of_the_model(model, kind, fields, ask, runs):
     text, run = "import os\n", runs[model]
     answer = ask("attention", model=model, text=text, kind=kind, layer=0, head=1, **fields)
     inputs = [run.target_ids("os"), run.ids(text)] if model == "t5" else [run.ids(text)]
@@ -146,7 +146,7 @@ def events_of(ask, **fields):
     return [json.loads(event.removeprefix("data: ")) for event in response.text.split("\n\n")[:-1]]
 
 
-def test_generated_tokens_are_those_of_generate(ask, runs):
+def test_generated_tokens_equal_those_of_generate(ask, runs):
     run = runs["gpt"]
     prompt = [*run.around.before, *run.tokenizer.encode("import")]
     for options in ({"temperature": 0}, {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01}):
@@ -176,7 +176,7 @@ def test_generation_continues_from_a_chosen_candidate(ask, runs):
     assert [event["token"]["id"] for event in tokens] == expected.tolist()
 
 
-def test_an_encoder_decoder_answers_its_source(ask, runs):
+def test_an_encoder_decoder_generates_a_target_for_its_source(ask, runs):
     run = runs["t5"]
     *tokens, _ = events_of(ask, model="t5", max_tokens=4, temperature=0)
     start, source = torch.tensor([run.around.start]), torch.tensor(run.ids("import"))

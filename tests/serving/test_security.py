@@ -1,4 +1,4 @@
-"""Only requests that should be answered are answered."""
+"""Requests from other sites, to unknown hosts or without the token are refused; all others are answered."""
 
 import pytest
 
@@ -36,7 +36,7 @@ OTHER_HOSTS = [
 
 @pytest.mark.parametrize("host", [*EVIL_HOSTS, *OTHER_HOSTS])
 def test_every_other_host_is_refused(client, host):
-    """A page whose name was made to point to this machine sends its own name."""
+    """A page whose name resolves to this machine sends its own name."""
     response = client.get(MODELS, headers={"host": host})
     assert response.status_code == 403
     assert "--allow-host" in response.json()["error"]["message"]
@@ -69,7 +69,7 @@ def test_fetches_of_the_page_and_of_the_address_bar_are_answered(client, site):
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/detokenize"])
 def test_bodies_that_are_not_json_are_refused(client, kind, path):
-    """Pages of other sites can send these types without asking."""
+    """Pages of other sites can send these content types without a preflight."""
     headers = {} if kind is None else {"content-type": kind}
     assert client.post(path, content=b'{"prompt": "a"}', headers=headers).status_code == 415
 
@@ -95,7 +95,7 @@ def test_a_refusal_has_the_headers_too(client):
     assert {name: response.headers[name] for name in HEADERS} == HEADERS
 
 
-def test_the_policy_lets_a_page_load_and_ask_nothing_but_this_server():
+def test_the_content_security_policy_limits_the_page_to_this_server():
     policy = dict(each.strip().split(" ", 1) for each in HEADERS["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert {policy[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
@@ -123,7 +123,7 @@ def test_a_server_for_others_makes_a_new_token():
 
 @pytest.mark.parametrize("value", [None, "", "Bearer ", "Bearer wrong", "Bearer {}x", "bearer {}", "{}", "Basic {}"])
 @pytest.mark.parametrize("path", [MODELS, "/tokenizer_info", "/nowhere", "/pages", "/page"])
-def test_without_its_token_only_the_page_is_given(elsewhere, value, path):
+def test_without_the_token_only_the_page_is_served(elsewhere, value, path):
     client, token = elsewhere
     headers = {} if value is None else {"authorization": value.format(token)}
     response = client.get(path, headers=headers)
@@ -159,5 +159,5 @@ def test_a_name_with_more_than_a_host_is_refused(name):
 
 
 @pytest.mark.parametrize("path", ["/page/../app.py", "/page/%2e%2e/app.py", "/page//etc/passwd", "/page/..%2fapp.py"])
-def test_only_files_of_the_page_are_given(client, path):
+def test_only_files_of_the_page_are_served(client, path):
     assert client.get(path).status_code == 404

@@ -1,4 +1,4 @@
-"""Text that grows token by token is the text of all tokens at once."""
+"""Text released token by token equals the text of all tokens at once."""
 
 from itertools import combinations
 
@@ -47,8 +47,8 @@ def test_a_stop_string_is_found_wherever_pieces_end(size):
 
 
 @given(BYTES, STOPS, st.data())
-def test_what_is_given_out_is_never_taken_back(data, stops, draw):
-    """Whatever comes later, the text begins with what was given out."""
+def test_released_text_is_never_taken_back(data, stops, draw):
+    """Whatever comes later, the text starts with the released text."""
     later = draw.draw(BYTES)
     growing = GrowingText(stops)
     given_out = "".join(growing.add(piece) for piece in cut(data, draw.draw))
@@ -56,13 +56,13 @@ def test_what_is_given_out_is_never_taken_back(data, stops, draw):
 
 
 @given(BYTES, st.data())
-def test_without_stop_strings_every_whole_character_is_given_out_at_once(data, draw):
+def test_without_stop_strings_every_complete_character_is_released_at_once(data, draw):
     growing, read = GrowingText(), b""
     for piece in cut(data, draw.draw):
         growing.add(piece)
         read += piece
         whole = read.decode(errors="replace")
-        # At most one character is not whole yet, which would show as U+FFFD.
+        # At most one character is incomplete; it would show as U+FFFD.
         assert growing.characters == len(whole) or whole[growing.characters :] == "\ufffd"
 
 

@@ -20,7 +20,7 @@ ASCII = "The quick BROWN fox, jumps over 13 lazy dogs...\tand\r\nso on; ok_ok 't
 
 
 def words_of_tokenizers(text, words):
-    """Return the words that tokenizers makes with the same options."""
+    """Return the words of tokenizers with the same options."""
     normalizer = normalizers.BertNormalizer(
         clean_text=words.clean_text,
         handle_chinese_chars=words.chinese,
@@ -38,7 +38,7 @@ def assert_equal_words(text, words):
 
 
 def code_points_of_every_kind(words):
-    """Return all code points, but of each run of one class only the first and the last 16."""
+    """Return the first and last 16 code points of each run of one class."""
     kept, place = [], 0
     for _, run in itertools.groupby(words.characters.classes):
         length = sum(1 for _ in run)
@@ -48,25 +48,25 @@ def code_points_of_every_kind(words):
 
 
 @pytest.mark.parametrize("words", EVERY_OPTION, ids=str)
-def test_code_points_of_every_kind_make_the_words_of_tokenizers(words):
+def test_code_points_of_every_class_give_the_words_of_tokenizers(words):
     assert_equal_words(" ".join(f"x{chr(c)}X{chr(c)}" for c in code_points_of_every_kind(words)), words)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", EVERY_OPTION, ids=str)
-def test_every_code_point_makes_the_words_of_tokenizers(words):
+def test_every_code_point_gives_the_words_of_tokenizers(words):
     everything = [chr(c) for c in range(0x110000) if c not in SURROGATES]
     for first in range(0, len(everything), 1 << 16):
         assert_equal_words(" ".join(f"x{c}X{c}" for c in everything[first : first + (1 << 16)]), words)
 
 
 @pytest.mark.slow
-def test_committed_tables_are_those_of_the_installed_tokenizers():
+def test_committed_tables_equal_those_of_the_installed_tokenizers():
     assert stored_tables() == probe_tokenizers()
 
 
 def hard_strings(count, seed, words):
-    """Return strings of code points that change, and of combining marks in any order, in and between ASCII text."""
+    """Return random strings of ASCII text, code points that normalization changes, and unordered combining marks."""
     rng = random.Random(seed)
     found = words.characters
     changing = [c for c, kind in enumerate(found.classes) if kind != WORD and not 0xE000 <= c < 0xF900][::3]
@@ -82,7 +82,7 @@ def hard_strings(count, seed, words):
 
 
 @pytest.mark.parametrize("words", [UNCASED, CASED, BertWords(False, True, False, False)], ids=str)
-def test_random_hard_strings_make_the_words_of_tokenizers(words):
+def test_hard_random_strings_give_the_words_of_tokenizers(words):
     for text in hard_strings(3000, 1, words):
         assert_equal_words(text, words)
 
@@ -117,7 +117,7 @@ def test_without_clean_text_each_byte_of_invalid_utf8_is_one_replacement_charact
     assert split(data, words) == list(words.pretokens(data)) == ["a\ufffd\ufffd\ufffdb".encode(), b"\0"]
 
 
-def test_counts_are_of_the_words_of_each_document_whatever_the_threads(stdlib_texts):
+def test_counts_do_not_depend_on_the_number_of_threads(stdlib_texts):
     texts = [*stdlib_texts[:60], "", " \n", "日本 Déjà", "\u302e"]
     expected = Counter(word for text in texts for word in words_of_tokenizers(text, UNCASED))
     for threads in (1, 2):
@@ -133,6 +133,6 @@ def test_saved_counts_keep_the_kind_of_words(tmp_path):
         assert loaded.pattern == words_of(str(words))
 
 
-def test_byte_level_training_refuses_words_that_do_not_give_back_the_text():
+def test_byte_level_training_refuses_bert_words():
     with pytest.raises(ValueError, match="bpe needs a pattern such as cl100k, not bert-cased"):
         Tokenizer.train_from_counts(count_pretokens(["a b"], "bert-cased"), 300)

@@ -119,7 +119,7 @@ def test_ids_of_whole_files_are_those_of_tokenizers_with_the_published_vocabular
     assert ours.encode_batch(texts) == peer_ids(peer, texts)
 
 
-def test_words_of_100_code_points_are_spelled_and_longer_ones_are_unknown(both):
+def test_words_of_100_code_points_are_encoded_and_longer_ones_are_unknown(both):
     ours, peer = both
     unknown = ours.special_tokens["[UNK]"]
     for character in ("a", "é", "字", "𝅘"):
