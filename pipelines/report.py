@@ -15,7 +15,7 @@ from pipelines.runs import run_folders
 
 @verb
 def report(
-    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")],
     *,
     out: Path | None = None,
     samples: bool = True,

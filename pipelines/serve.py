@@ -14,7 +14,7 @@ from pipelines.cli.verbs import verb
 
 @verb
 def serve(
-    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")],
     *,
     port: int = 8000,
     host: str = "127.0.0.1",

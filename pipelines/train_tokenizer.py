@@ -78,7 +78,7 @@ def train_tokenizer(
             bert-uncased (the default) or bert-cased.
         min_frequency: Pairs that occur less often are not merged.
         max_token_length: Maximum length of a token in bytes; bpe only.
-        limit_alphabet: Number of characters to keep, the most frequent first; wordpiece only. Default: all.
+        limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
         byte_order: Ids of the bytes, which also break ties: gpt2 (as in Hugging Face) or raw.
         special_tokens: First entries of the vocabulary; give the option without a value for none.
         sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs

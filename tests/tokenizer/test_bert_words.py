@@ -117,7 +117,7 @@ def test_without_clean_text_each_byte_of_invalid_utf8_is_one_replacement_charact
     assert split(data, words) == list(words.pretokens(data)) == ["a\ufffd\ufffd\ufffdb".encode(), b"\0"]
 
 
-def test_counts_do_not_depend_on_the_number_of_threads(stdlib_texts):
+def test_counts_equal_those_of_tokenizers_for_any_number_of_threads(stdlib_texts):
     texts = [*stdlib_texts[:60], "", " \n", "日本 Déjà", "\u302e"]
     expected = Counter(word for text in texts for word in words_of_tokenizers(text, UNCASED))
     for threads in (1, 2):
