@@ -42,7 +42,8 @@ def save_peer(folder, kind, tokenizer_folder, entries=512, ids=IDS, **options):
         for parameter in peer.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     peer.save_pretrained(folder, **options)
-    shutil.copy(tokenizer_folder / "tokenizer.json", folder)
+    if tokenizer_folder != folder:
+        shutil.copy(tokenizer_folder / "tokenizer.json", folder)
     return peer
 
 
