@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -108,7 +108,7 @@ def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool
     # Before the other options: --help lists it beside -h.
     parameters = sorted([option, *signature.parameters.values()], key=lambda parameter: parameter.kind)
     bind.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
-    hints = {**_parameter_annotations(target), "quiet": Quiet}
+    hints = {name: _as_union(hint) for name, hint in _parameter_annotations(target).items()} | {"quiet": Quiet}
     for parameter in signature.parameters.values():
         hint = _default_hint(parameter)
         if hint is not None:
@@ -122,6 +122,14 @@ def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool
 def _parameter_annotations(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of the parameters; that of the result may name a type that only type checkers import."""
     return {name: hint for name, hint in inspect.get_annotations(function).items() if name != "return"}
+
+
+def _as_union(hint: Any) -> Any:
+    """Return the annotation `A | B` as Union[A, B]. For `A | B`, tyro would import typeguard to check the default."""
+    if get_origin(hint) is Annotated:
+        plain, *rest = get_args(hint)
+        return Annotated[_as_union(plain), *rest]
+    return Union[get_args(hint)] if isinstance(hint, UnionType) else hint  # noqa: UP007
 
 
 def _default_hint(parameter: inspect.Parameter) -> str | None:
