@@ -27,7 +27,6 @@ def texts(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_part_of_a_stage_measures_tiny_shapes_on_a_cpu(stage, tmp_path, texts):
     """The script runs with this Python and writes to the folder of a variable."""

@@ -52,7 +52,7 @@ def read(spec: str, endpoint: str, home: Path, **environment) -> dict:
         | environment
     )
     result = subprocess.run(
-        [sys.executable, "-c", READ, spec], env=environment, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", READ, spec], env=environment, capture_output=True, text=True, timeout=300, check=True
     )
     return json.loads(result.stdout)
 

@@ -76,9 +76,9 @@ def serve(arguments, folder):
         try:
             address = [process.stdout.readline() for _ in range(2)][1].strip()
             assert address, process.communicate()
-            assert urlopen(address, timeout=60).status == 200
+            assert urlopen(address, timeout=300).status == 200
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 130, errors

@@ -186,7 +186,7 @@ def test_checkpoints_of_version_0_1_load_with_one_warning_per_process(gpt):
         "from pipelines.run.folder import Run; run = Run(Path(sys.argv[1])); load_trained(run); load_trained(run)"
     )
     command = [sys.executable, "-W", "always", "-c", code, str(gpt)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert done.stderr.count("UserWarning") == 1
     assert "has no manifest.json because version 0.1 wrote it: its settings are not verified" in done.stderr
 

@@ -149,7 +149,7 @@ def terminal(tmp_path):
                 shown += piece
         except OSError:  # the other end is closed
             pass
-        process.wait(60)
+        process.wait(300)
         os.close(ours)
         return shown.decode()
 
@@ -213,7 +213,7 @@ def test_control_c_while_modules_are_imported_is_no_traceback(tmp_path, dataset_
             time.sleep(0.005)
         time.sleep(0.15 * moment)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=300)[1]
         assert process.returncode == 130, said
         assert complaints(said) == "bytelm pretrain: interrupted\n"
 

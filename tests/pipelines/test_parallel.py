@@ -95,7 +95,7 @@ def members(job):
 
 
 def wait_for_step(out, step, job):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         if (out / "metrics.jsonl").exists() and any(line["step"] >= step for line in metrics_of(out)):
             return

@@ -50,7 +50,7 @@ def test_a_stopped_run_resumes_and_ends_with_the_same_weights(how, tmp_path, sma
     wait_for_step(out, 15, process)
     wait_for_checkpoint(out, process)
     process.send_signal(how)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     if how != signal.SIGKILL:
         assert process.returncode == 128 + how, output
         assert "saved at step" in output
@@ -107,7 +107,7 @@ def test_training_continues_while_a_checkpoint_is_written(
         while made.acquire(blocking=False):
             pass
         if state["step"] < 50:
-            waited.append(made.acquire(timeout=60) and made.acquire(timeout=60))
+            waited.append(made.acquire(timeout=300) and made.acquire(timeout=300))
         return write(run, snapshot, state, *more)
 
     monkeypatch.setattr(Trainer, "step", counted)
@@ -295,7 +295,7 @@ def test_a_full_disk_stops_the_run_with_a_one_line_error_and_keeps_the_checkpoin
         "import resource, sys; from pipelines.cli.dispatch import main; import torch; "
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); sys.exit(main({command!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("bytelm pretrain: ")
     assert "Traceback" not in done.stderr
@@ -306,7 +306,6 @@ def test_a_full_disk_stops_the_run_with_a_one_line_error_and_keeps_the_checkpoin
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # starts sixty processes, each of which imports torch
 def test_a_run_killed_dozens_of_times_ends_like_an_uninterrupted_run(tmp_path, small_recipe, dataset_folder):
     """Kills come at random times: a third after a start, some of them before the first checkpoint, the others soon
     after a new checkpoint. Every second step writes a checkpoint, so many kills interrupt a write. Times scale with
@@ -326,7 +325,7 @@ def test_a_run_killed_dozens_of_times_ends_like_an_uninterrupted_run(tmp_path, s
         if kills % 3 == 2:
             time.sleep(generator.uniform(0.0, 1.1 * until_a_checkpoint))
         else:
-            while process.poll() is None and time.monotonic() < started + 120:
+            while process.poll() is None and time.monotonic() < started + 300:
                 if len(checkpoint_folders(out)) and latest_checkpoint(out).name != before:
                     break
                 time.sleep(0.002)

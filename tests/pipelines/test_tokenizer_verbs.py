@@ -47,7 +47,7 @@ def on_a_terminal(*arguments, columns=80):
             break
         raw += part
     os.close(ours)
-    assert process.wait(60) == 0, raw.decode()
+    assert process.wait(300) == 0, raw.decode()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw.decode())
     return [line.rsplit("\r", 1)[-1].rstrip() for line in text.replace("\r\n", "\n").split("\n")], raw.decode()
 

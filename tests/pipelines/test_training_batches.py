@@ -158,11 +158,11 @@ def test_prefetched_batches_equal_batches_made_on_demand():
     batches = Prefetcher(data)
     for _ in range(20):
         batch = batches.step(consumed, tokens)
-        assert batch.number == data.made.get(timeout=60) == (consumed, tokens)
+        assert batch.number == data.made.get(timeout=300) == (consumed, tokens)
         examples, more = data.size(consumed, tokens)
         consumed, tokens = consumed + examples, tokens + more
         # The next batch is prefetched before the trainer requests it.
-        assert data.made.get(timeout=60) == (consumed, tokens)
+        assert data.made.get(timeout=300) == (consumed, tokens)
         data.made.put((consumed, tokens))
     assert batches.step(2, 7).number == (2, 7)  # another position, as after resuming
     batches.close()

@@ -64,7 +64,7 @@ def wait_for_checkpoint(run, process):
 
 
 def _wait(until, process):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         if until():
             return

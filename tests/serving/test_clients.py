@@ -16,10 +16,7 @@ import bytelm
 from tests.serving.test_serve import served
 
 CLIENTS = os.environ.get("BYTELM_CLIENTS")
-pytestmark = [
-    pytest.mark.skipif(CLIENTS is None, reason="lm_eval and openai are in no environment: run make test-serve"),
-    pytest.mark.timeout(1200),
-]
+pytestmark = pytest.mark.skipif(CLIENTS is None, reason="lm_eval and openai are in no environment: run make test-serve")
 SCRIPTS = Path(__file__).with_name("clients")
 CONTEXT = 32
 QUESTIONS = [

@@ -23,7 +23,6 @@ def corpus(request, stdlib_texts):
         return [json.loads(line)["text"] for line in lines]
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["gpt2", "cl100k"])
 def test_32000_entries_have_the_merges_of_tokenizers_and_rustbpe(name, corpus):
     pattern = resolve_pattern(name).regex
@@ -54,7 +53,6 @@ def test_a_million_random_strings_have_the_ids_of_tiktoken(part, tokenizers_and_
         assert tok.encode_batch(strings, disallowed_special=()) == peer.encode_ordinary_batch(strings), repr(tok)
 
 
-@pytest.mark.timeout(1800)
 def test_whole_files_have_the_ids_of_tiktoken(corpus, tokenizers_and_peers, tmp_path):
     text = "\n\n".join(corpus)
     path = tmp_path / "text.txt"

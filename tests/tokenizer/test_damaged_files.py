@@ -183,7 +183,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize(("name", "said"), [(name, said) for name, bombs in BOMBS.items() for said in bombs])
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_malicious_files_are_refused_at_once(name, said, tmp_path):
     path = tmp_path / name
     path.write_bytes(BOMBS[name][said])
@@ -200,7 +200,7 @@ MANY_LINES = {
 
 
 @pytest.mark.parametrize("kind", MANY_LINES)
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_too_many_merges_are_refused_without_taking_memory(kind, tmp_path):
     """The file has the largest possible number of merges. Python objects for them would not fit in most memories."""
     said, line = MANY_LINES[kind]
