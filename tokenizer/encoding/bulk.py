@@ -45,7 +45,7 @@ class KernelTables:
         pairs = aligned(2 * table_rows(0), int(kernel.NOTHING))
         of_bytes = np.full(65536, kernel.NOTHING, dtype=np.uint64)
         self.merges = kernel.Merges(np.arange(256, dtype=np.int32), pairs, of_bytes, np.zeros(0, dtype=np.bool_))
-        self.pieces = Pieces(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64))
+        self.pieces = Pieces(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
 
     def encode_long(
         self, data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, check: Callable[[], None]

@@ -11,11 +11,10 @@ from tokenizer.documents import as_readonly
 from tokenizer.encoding.bulk import KernelTables
 from tokenizer.encoding.merge_tables import table_rows
 from tokenizer.kernels import pieces as kernel
+from tokenizer.kernels.tools import aligned
 
 if TYPE_CHECKING:
     from tokenizer.wordpiece import WordPieceVocabulary
-
-TOKENS_PER_CALL = 1 << 16
 
 
 class PieceTables(KernelTables):
@@ -23,16 +22,21 @@ class PieceTables(KernelTables):
 
     def __init__(self, vocabulary: WordPieceVocabulary):
         super().__init__(vocabulary.pattern)
-        tokens = [vocabulary.prefix.encode(), *(token.encode() for token in vocabulary.ids)]
-        offsets = np.zeros(len(tokens) + 1, dtype=np.int64)
-        np.cumsum([len(token) for token in tokens], out=offsets[1:])
-        blob = as_readonly(np.frombuffer(b"".join(tokens), dtype=np.uint8))
-        ids = np.array([kernel.NONE, *vocabulary.ids.values()], dtype=np.int32)
+        tokens = sorted(((token.encode(), i) for token, i in vocabulary.ids.items()), key=lambda entry: len(entry[0]))
+        paths = [*(token for token, _ in tokens), vocabulary.prefix.encode()]
+        ids = np.array([*(i for _, i in tokens), kernel.NOT_A_TOKEN], dtype=np.int32)
+        offsets = np.zeros(len(paths) + 1, dtype=np.int64)
+        np.cumsum([len(path) for path in paths], out=offsets[1:])
+        blob = as_readonly(np.frombuffer(b"".join(paths), dtype=np.uint8))
+        root = vocabulary.size
+        # Paths share their first edges, so a table for all bytes is too large for the cache. It only counts the edges.
         edges = np.zeros(table_rows(len(blob)), dtype=np.uint64)
-        finals = np.full(len(blob) + 1, kernel.NONE, dtype=np.int32)
-        nodes, continuation = kernel.insert_pieces(blob, offsets, ids, edges, finals, 1)
-        rules = np.array([continuation, vocabulary.ids[vocabulary.unknown], vocabulary.longest_word], dtype=np.int64)
-        self.pieces = kernel.Pieces(edges, finals[:nodes], rules)
+        kernel.insert_pieces(blob, offsets, ids, root, edges)
+        edges = aligned(table_rows(int(np.count_nonzero(edges))), 0)
+        continuation = kernel.insert_pieces(blob, offsets, ids, root, edges)
+        unknown = vocabulary.ids[vocabulary.unknown]
+        rules = np.array([root, continuation, unknown, vocabulary.longest_word], dtype=np.int64)
+        self.pieces = kernel.Pieces(edges, rules)
 
     def encode_long(
         self, data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, check: Callable[[], None]

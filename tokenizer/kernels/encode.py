@@ -264,7 +264,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
         last = stopped or first == len(ends) or turn == BATCHES - 1
         if misses and (last or used or misses >= WAITING):
             if len(pieces.edges):
-                find_pieces(data, merging, used, pieces, caches.large, missed)
+                find_pieces(data, merging, used, pieces, missed)
             else:
                 find_or_merge(data, merging, used, merges, tokens, caches.large, missed, batch.scratch)
             at = close_gaps(misses, at, missed, out, id_offsets, state[DOCUMENT], document)
@@ -283,7 +283,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
 def encode(
     data, offsets, out, id_offsets, state, ends, scratch, chunks,
     actions, loops, byte_classes, code_point_classes, fold, ascii_rules,
-    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, edges, finals, rules, small, large,
+    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, edges, rules, small, large,
 ):  # fmt: skip
     """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
 
@@ -297,7 +297,7 @@ def encode(
     """
     merges = Merges(byte_ids, pairs, of_bytes, joined)
     tokens = Tokens(short, long, blob, token_offsets)
-    pieces = Pieces(edges, finals, rules)
+    pieces = Pieces(edges, rules)
     caches = Caches(small, large)
     for _ in range(chunks):
         if state[FIRST] == state[LAST]:
