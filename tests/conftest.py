@@ -196,6 +196,20 @@ def trained_t5(sentinel_dataset, small_recipe):
     return out
 
 
+@pytest.fixture(scope="session")
+def wordpiece_run(tmp_path_factory, text_folder, small_recipe):
+    """Return the run folder of a small decoder on WordPiece; its dataset `data` and tokenizer `tok` are beside it."""
+    from pipelines.build_dataset import build_dataset
+    from pipelines.pretrain import pretrain
+    from pipelines.train_tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("wordpiece")
+    train_tokenizer([str(text_folder)], vocab_size=600, model="wordpiece", out=folder / "tok")
+    build_dataset([str(text_folder)], tokenizer=folder / "tok", context_length=32, out=folder / "data")
+    assert pretrain(small_recipe, data=folder / "data", out=folder / "run") == 0
+    return folder / "run"
+
+
 @pytest.fixture
 def printed(capsys):
     """Let functions print as on the command line, and return capsys with their output."""

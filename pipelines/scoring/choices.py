@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelines.run.prompts import source_ids
 from pipelines.scoring.predictions import Predictions, predict
-from pipelines.scoring.texts import check_options, sentinel_ids, target_window, text_tokens
+from pipelines.scoring.texts import check_options, sentinel_ids, target_window, tokens_to_score
 from pipelines.scoring.windows import Array, Window, decoder_windows
 
 if TYPE_CHECKING:
@@ -137,5 +137,7 @@ def _targets(run: "LoadedRun", context: str, endings: Sequence[str]) -> tuple[li
     if not context:
         raise ValueError("the text is empty: give the source of the choices")
     (source,) = source_ids(run.tokenizer, [context], run.config.model, run.around)
-    ids = [text_tokens(run, ending, sentinel_ids(run)) for ending in endings]
-    return source, [target_window(run, each, f"choice {number}") for number, each in enumerate(ids, 1)]
+    named = [(f"choice {number} of {len(endings)}", ending) for number, ending in enumerate(endings, 1)]
+    allowed = sentinel_ids(run)
+    ids = [(tokens_to_score(run, ending, name, allowed), name) for name, ending in named]
+    return source, [target_window(run, each, name) for each, name in ids]

@@ -29,6 +29,10 @@ UNSCORED_BAR, UNSCORED_STYLE = "?", "dim"
 MOST_SURPRISING = 10
 CONTEXT = 24  # columns of the text before a surprising token
 LINE_END = visible(b"\n")
+LOST = (
+    "The tokenizer loses text, such as case or unknown words: its tokens have no number of bytes, and the score is not "
+    "the length of a code for the text."
+)
 
 
 class Cell(NamedTuple):
@@ -58,7 +62,8 @@ def show_text(score: TextScore, tok: Tokenizer, limit: int) -> None:
     else:
         _most_surprising_words(score, cells)
     answer("")
-    answer(f"{counted(score.tokens, 'token')}, {counted(score.bytes, 'byte')}; {_reading(score, tok)}")
+    size = "" if score.bytes is None else f", {counted(score.bytes, 'byte')}"
+    answer(f"{counted(score.tokens, 'token')}{size}; {_reading(score, tok)}")
     answer(_totals(score))
 
 
@@ -152,7 +157,7 @@ def _most_surprising_tokens(score: TextScore, tok: Tokenizer) -> None:
                 f"{made.ranks[place]:,}",
                 f"{np.exp(made.log_probabilities[place]):.2g}",
                 _before(score, place),
-                visible(score.pieces[place]),
+                token_label(tok, int(score.ids[place])),
                 "  ".join(f"{token_label(tok, i)} {p:.1%}" for i, p in candidates),
             )
         )
@@ -200,7 +205,11 @@ def _totals(score: TextScore) -> str:
     line = f"{name} {score.log_probability:.4f} nats ({score.log_probability_bits:.4f} bits)"
     if score.perplexity is not None:
         line += f", {'' if name == 'log p' else 'pseudo-'}perplexity {score.perplexity:,.4f}"
-    return line if score.bits_per_byte is None else f"{line}, {score.bits_per_byte:.4f} bits per byte"
+    if score.bits_per_byte is not None:
+        line += f", {score.bits_per_byte:.4f} bits per byte"
+    if score.bits_per_original_byte is not None:
+        line += f", {score.bits_per_original_byte:.4f} bits per byte of the original"
+    return line if score.byte_lengths is not None else f"{line}\n{LOST}"
 
 
 def _reading(score: TextScore, tok: Tokenizer) -> str:

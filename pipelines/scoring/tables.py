@@ -26,6 +26,7 @@ def totals_of(score: TextScore) -> dict[str, Any]:
         "log_probability_bits": score.log_probability_bits,
         "perplexity": score.perplexity,
         "bits_per_byte": score.bits_per_byte,
+        "bits_per_original_byte": score.bits_per_original_byte,
         "start_ids": list(score.before),
         "window": score.window,
         "stride": score.stride,
@@ -33,20 +34,23 @@ def totals_of(score: TextScore) -> dict[str, Any]:
 
 
 def token_table(score: TextScore, tok: Tokenizer) -> pa.Table:
-    """Return one row for each token of a text."""
-    columns = {"text": _texts(score.pieces), "bytes": pa.array(score.pieces, pa.binary()), "id": pa.array(score.ids)}
+    """Return one row for each token of a text. If the tokenizer loses text, `bytes` are null."""
+    spelled = [tok.token_bytes(i) for i in score.ids.tolist()]
+    known = spelled if tok.is_lossless else [None] * len(spelled)
+    columns = {"text": _texts(spelled), "bytes": pa.array(known, pa.binary()), "id": pa.array(score.ids)}
     return pa.table(columns | _prediction_columns(score.predictions, tok))
 
 
 def word_table(score: TextScore) -> pa.Table:
-    """Return one row for each word of a text."""
+    """Return one row for each word of a text. If the tokenizer loses text, `bytes` are null."""
     words = score.words
     assert words is not None
     pieces = [b"".join(score.pieces[start:end]) for start, end in zip(words.starts, words.ends, strict=True)]
+    known = [None] * len(pieces) if score.byte_lengths is None else pieces
     return pa.table(
         {
             "text": _texts(pieces),
-            "bytes": pa.array(pieces, pa.binary()),
+            "bytes": pa.array(known, pa.binary()),
             "first_token": pa.array(words.starts),
             "tokens": pa.array(words.ends - words.starts),
             "surprisal_bits": _bits(words.log_probabilities),

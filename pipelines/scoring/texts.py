@@ -11,7 +11,7 @@ from lm.analysis.metrics import NATS_PER_BIT, bits, bits_per_byte, perplexity
 from pipelines.run.prompts import source_ids
 from pipelines.scoring.predictions import Predictions, predict, predict_batches
 from pipelines.scoring.windows import Array, Window, decoder_windows, encoder_windows
-from pipelines.scoring.words import Words, ends_of_words, word_beginnings, words_of
+from pipelines.scoring.words import Words, ends_of_words, pieces_of, word_beginnings, words_of
 from pipelines.training.objectives import require_special_tokens
 from tokenizer import CLS, MASK, SEP, sentinels
 
@@ -31,9 +31,11 @@ class TextScore:
     ids: Array
     """(T,) int64"""
     pieces: list[bytes]
-    """Bytes of each token; the spelling of a special token"""
-    byte_lengths: Array
-    """(T,) int64; 0 for special tokens"""
+    """Bytes that each token adds to the decoded text; the spelling of a special token"""
+    byte_lengths: Array | None
+    """(T,) int64; 0 for special tokens. None if the tokenizer loses text, so that tokens have no number of bytes."""
+    text_bytes: int | None
+    """Bytes of the text, or of the target of an encoder-decoder; None if the caller knows only its ids"""
     predictions: Predictions
     """Predictions of the T tokens"""
     words: Words | None
@@ -56,9 +58,14 @@ class TextScore:
         return int(self.scored.sum())
 
     @property
-    def bytes(self) -> int:
-        """Return the number of bytes of the scored tokens."""
-        return int(self.byte_lengths[self.scored].sum())
+    def bytes(self) -> int | None:
+        """Return the number of bytes of the scored tokens; None if it is unknown.
+
+        If the tokenizer loses text, only the number of bytes of all tokens together is known.
+        """
+        if self.byte_lengths is not None:
+            return int(self.byte_lengths[self.scored].sum())
+        return self.text_bytes if self.scored.all() else None
 
     @property
     def log_probability(self) -> float:
@@ -77,8 +84,24 @@ class TextScore:
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Return -log2 p / bytes; None for an encoder, because a pseudo-log-likelihood is not a code length."""
-        return None if self.measure == "pseudo-log-likelihood" else bits_per_byte(-self.log_probability, self.bytes)
+        """Return -log2 p / bytes; None if -log2 p is not a code length of the text.
+
+        It is none for an encoder, whose score is a pseudo-log-likelihood, and for a tokenizer that loses text.
+        """
+        if self.measure == "pseudo-log-likelihood" or self.byte_lengths is None or self.bytes is None:
+            return None
+        return bits_per_byte(-self.log_probability, self.bytes)
+
+    @property
+    def bits_per_original_byte(self) -> float | None:
+        """Return -log2 p per byte of the original text, for a tokenizer that loses text; otherwise None.
+
+        It is not a code length: lost case, accents and unknown words cost nothing. None also for an encoder, and if
+        the first token was not scored.
+        """
+        if self.measure == "pseudo-log-likelihood" or self.byte_lengths is not None or self.bytes is None:
+            return None
+        return bits_per_byte(-self.log_probability, self.bytes)
 
     @property
     def surprisal_bits(self) -> Array:
@@ -154,7 +177,7 @@ def _decoder_score(run: "LoadedRun", text: str, stride: int | None, start: bool,
     length = run.config.model.context_length
     stride = _stride(stride, length)
     before = run.around.before if start else ()
-    own = text_tokens(run, text)
+    own = tokens_to_score(run, text, "the text")
     count = len(own)
     # One more prediction after the text gives the probability that the last word ends. Its target does not matter.
     ids = np.concatenate((np.array(before, np.int64), own, np.zeros(int(words), np.int64)))
@@ -167,7 +190,7 @@ def _decoder_score(run: "LoadedRun", text: str, stride: int | None, start: bool,
         total=1 + max(0, -(-(len(ids) - 1 - length) // stride)),
     )
     borders = made.group_log_probabilities if words else None
-    return text_result(run, own, made.part(0, count), words, borders, before=before, window=length, stride=stride)
+    return text_result(run, own, made.part(0, count), words, borders, text, before=before, window=length, stride=stride)
 
 
 def _encoder_score(
@@ -175,10 +198,10 @@ def _encoder_score(
 ) -> TextScore:
     window = run.config.model.context_length - 2
     stride = _stride(stride, window)
-    ids = text_tokens(run, text)
+    ids = tokens_to_score(run, text, "the text")
     windows = masked_windows(run, ids, stride, masking)
     made = predict(run.model, windows, len(ids), top=top, total=len(ids))
-    return text_result(run, ids, made, words, None, window=window, stride=stride)
+    return text_result(run, ids, made, words, None, text, window=window, stride=stride)
 
 
 def encoder_steps(run: "LoadedRun", ids: Array, top: int) -> Iterator[TextScore | None]:
@@ -200,7 +223,7 @@ def masked_windows(run: "LoadedRun", ids: Array, stride: int, masking: Masking) 
     require_special_tokens("an encoder", (CLS, SEP, MASK), special)
     masked_to = np.arange(len(ids)) + 1
     if masking == "word":
-        masked_to = ends_of_words([run.tokenizer.token_bytes(i) for i in ids.tolist()], np.zeros(len(ids), bool))
+        masked_to = ends_of_words(pieces_of(run.tokenizer, ids.tolist()), np.zeros(len(ids), bool))
     return encoder_windows(
         ids,
         masked_to,
@@ -214,13 +237,13 @@ def masked_windows(run: "LoadedRun", ids: Array, stride: int, masking: Masking) 
 
 def _target_score(run: "LoadedRun", text: str, target: str, top: int, words: bool) -> TextScore:
     (source,) = source_ids(run.tokenizer, [text], run.config.model, run.around)
-    ids = np.append(text_tokens(run, target, sentinel_ids(run)), run.around.stops[0])
+    ids = np.append(tokens_to_score(run, target, "the target", sentinel_ids(run)), run.around.stops[0])
     window = target_window(run, ids, "--target with its end token")
     group = _word_beginnings(run) if words else None
     made = predict(run.model, [window], len(ids), top=top, source=source, group=group)
     # A word is certain to end after the end token, so the last border is never read.
     borders = np.append(made.group_log_probabilities, np.nan) if words else None
-    return text_result(run, ids, made, words, borders)
+    return text_result(run, ids, made, words, borders, target)
 
 
 def target_window(run: "LoadedRun", ids: Array, name: str) -> Window:
@@ -251,6 +274,14 @@ def text_tokens(run: "LoadedRun", text: str, allowed: Set[int] = frozenset()) ->
     return np.array(encode(text, allowed_special=spellings, disallowed_special=()), dtype=np.int64)
 
 
+def tokens_to_score(run: "LoadedRun", text: str, name: str, allowed: Set[int] = frozenset()) -> Array:
+    """Return the ids of a text as `text_tokens` does; ValueError if there are none. The message calls it `name`."""
+    ids = text_tokens(run, text, allowed)
+    if not len(ids):
+        raise ValueError(f"{name} has no tokens, because the tokenizer deletes all its characters: add a word")
+    return ids
+
+
 def _stride(stride: int | None, length: int) -> int:
     if stride is not None and not 1 <= stride <= length:
         raise ValueError(f"--stride is {stride}, but must be from 1 to the window of {length} tokens")
@@ -267,6 +298,7 @@ def text_result(
     predictions: Predictions,
     words: bool,
     borders: Array | None,
+    text: str | None = None,
     *,
     before: tuple[int, ...] = (),
     window: int | None = None,
@@ -277,15 +309,15 @@ def text_result(
     `words`: whether to include the probabilities of words. For `borders` see `words_of`, and for the rest TextScore.
     """
     tok = run.tokenizer
-    pieces = [tok.token_bytes(i) for i in ids.tolist()]
-    lengths = tok.token_byte_lengths[ids].astype(np.int64)
-    found = words_of(pieces, lengths == 0, predictions.log_probabilities, borders) if words else None
+    pieces = pieces_of(tok, ids.tolist())
+    found = words_of(pieces, ~tok.ordinary[ids], predictions.log_probabilities, borders) if words else None
     pseudo = run.config.model.architecture == "encoder"
     return TextScore(
         "pseudo-log-likelihood" if pseudo else "log-likelihood",
         ids,
         pieces,
-        lengths,
+        tok.token_byte_lengths[ids].astype(np.int64) if tok.is_lossless else None,
+        None if text is None else len(text.encode()),
         predictions,
         found,
         before,

@@ -35,6 +35,11 @@ class Words:
     """(W,) float64: sum of ln p of the tokens"""
 
 
+def pieces_of(tok: Tokenizer, ids: Sequence[int]) -> list[bytes]:
+    """Return the bytes that each token adds to the decoded text; the spelling of a special token."""
+    return [tok.added_bytes(i) if place else tok.decode_bytes([i]) for place, i in enumerate(ids)]
+
+
 def certain_borders(pieces: Sequence[bytes], special: Array) -> Array:
     """Return whether a new word certainly begins at each token, and after the last one: (T + 1,) bool.
 
@@ -60,7 +65,7 @@ def word_beginnings(tok: Tokenizer, entries: int, stops: Sequence[int]) -> Array
     """Return whether each token ends the word before it: (entries,) bool. `entries` is the model's vocabulary size."""
     found = np.zeros(entries, bool)
     for token in np.flatnonzero(tok.ordinary).tolist():
-        found[token] = tok.token_bytes(token)[:1] in WHITE_SPACE
+        found[token] = tok.added_bytes(token)[:1] in WHITE_SPACE
     found[[*tok.special_tokens.values(), *stops]] = True
     return found
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.scoring.predictions import Predictions
+from pipelines.scoring.words import pieces_of
 from pipelines.serving.engine import GeneratedToken
 from pipelines.serving.models import ServedModel
 from pipelines.serving.text import GrowingText
@@ -58,11 +59,10 @@ class Writer:
 
     def prompt(self, ids: Sequence[int], predictions: Predictions | None) -> Piece:
         """Return the piece of an echoed prompt, with log-probabilities if there are predictions."""
-        token_bytes = self.served.run.tokenizer.token_bytes
         texts, offsets = [], []
-        for i in ids:
+        for piece in pieces_of(self.served.run.tokenizer, ids):
             offsets.append(self._text.characters)
-            texts.append(self._text.prompt(token_bytes(i)))
+            texts.append(self._text.prompt(piece))
         if predictions is None:
             return Piece("".join(texts))
         own = predictions.log_probabilities.tolist()
@@ -75,7 +75,7 @@ class Writer:
         """Return the piece of a generated token; its text is empty after the end of the text."""
         offset = self._text.characters
         self.over = self.over or token.id in self.served.run.around.stops
-        text = "" if self.over else self._text.add(self.served.run.tokenizer.token_bytes(token.id))
+        text = "" if self.over else self._text.add(self.served.run.tokenizer.added_bytes(token.id))
         self.over = self.over or self._text.stopped
         logprobs = None
         if self.logprobs is not None:

@@ -1,7 +1,7 @@
 """The JSON objects that the browser page shows of a run. Surprisal and entropy are in bits.
 
-The bytes of a token are sent as `hex`, hexadecimal digits, because a token may hold parts of characters. Numbers are
-rounded to the digits that the page shows.
+The bytes that a token adds to the text are sent as `hex`, hexadecimal digits, because a token may hold parts of
+characters. Numbers are rounded to the digits that the page shows.
 """
 
 import math
@@ -45,7 +45,7 @@ class PageModel:
             self.layers = {"own": decoder_layers, "cross": decoder_layers, "encoder": layers}
         self._special = set(tok.special_tokens.values())
         used = tok.ordinary
-        self._hex = [tok.token_bytes(i).hex() if used[i] or i in self._special else None for i in range(tok.vocab_size)]
+        self._hex = [tok.added_bytes(i).hex() if used[i] or i in self._special else None for i in range(tok.vocab_size)]
 
     def description(self) -> Json:
         """Return the facts of the model that the page needs."""
@@ -59,6 +59,7 @@ class PageModel:
             "context": config.context_length,
             "vocabulary": self.run.tokenizer.vocab_size,
             "tokenizer": self.run.tokenizer.fingerprint,
+            "lossless": self.run.tokenizer.is_lossless,
             "levels": LEVELS,
         }
 

@@ -182,7 +182,7 @@ async def _events(page: PageModel, writing: _Writing, stop: str | None) -> Async
                     "top": page.candidates(made.top_ids, made.top_log_probabilities),
                 }
                 yield _event({"token": token})
-                text.add(page.run.tokenizer.token_bytes(made.id))
+                text.add(page.run.tokenizer.added_bytes(made.id))
                 if made.id in writing.stops or text.stopped:
                     end = "stop" if text.stopped else "end"
                     break

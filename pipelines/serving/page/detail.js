@@ -79,7 +79,7 @@ export function showIn(panel, hint, ...content) {
 export function totals({ pseudo, tokens, bytes, bits: all, perplexity, bits_per_byte: perByte }, name) {
   const facts = [
     `${number(tokens)} token${tokens === 1 ? "" : "s"}`,
-    `${number(bytes)} byte${bytes === 1 ? "" : "s"}`,
+    bytes !== null && `${number(bytes)} byte${bytes === 1 ? "" : "s"}`,
     perByte !== null && `${number(perByte, 3)} bits per byte`,
     perplexity !== null && `${pseudo ? "pseudo-" : ""}perplexity ${number(perplexity)}`,
     `${number(all)} bits in all`,

@@ -31,7 +31,11 @@ export class ReadView {
 
   open(model) {
     this.model = model;
-    const comparable = this.models.filter((each) => each !== model && each.architecture === model.architecture);
+    const others = this.models.filter((each) => each !== model && each.architecture === model.architecture);
+    // Tokens of different tokenizers are matched by their bytes, which are unknown if a tokenizer loses text.
+    const comparable = others.filter(
+      (each) => each.tokenizer === model.tokenizer || (each.lossless && model.lossless),
+    );
     fillSelect(byId("other"), [["", "no other run"], ...comparable.map(({ name }) => [name, name])]);
     fillSelect(byId("kind"), Object.keys(model.layers).map((kind) => [kind, KINDS[kind]]));
     this.comparable = comparable.length > 0;
