@@ -1,32 +1,55 @@
 """`bytelm demo` runs the whole pipeline, here with seconds of training instead of minutes."""
 
+import contextlib
+import io
 import json
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from pipelines.cli.dispatch import main
 from pipelines.dataset.reader import TokenDataset
+from pipelines.reporting import demo_steps
+from tests.conftest import BYTELM
+
+
+@pytest.fixture(scope="module", params=["text", pytest.param("stdlib", marks=pytest.mark.slow)])
+def demo(request, tmp_path_factory, text_folder):
+    """Return run(), which runs the demo in one folder, and the folder.
+
+    The ordinary suite runs it on `text_folder`, in this process. The slow tests run the installed command on the
+    built-in corpus, which takes more than a minute.
+    """
+    folder = tmp_path_factory.mktemp("demo")
+
+    def installed():
+        words = [str(BYTELM), "demo", "--seconds", "2"]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def in_this_process():
+        output = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+            patch.chdir(folder)
+            patch.setattr(demo_steps, "CORPUS", str(text_folder))
+            patch.setattr(demo_steps, "MEASURED_SECONDS", 0.5)
+            assert main(["demo", "--seconds", "2"]) == 0
+        return output.getvalue()
+
+    return (installed if request.param == "stdlib" else in_this_process), folder
 
 
 @pytest.fixture(scope="module")
-def demo_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demo")
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("bytelm")), "demo", "--seconds", "2"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+def first(demo):
+    """Return the folder of a demo and its output."""
+    run, folder = demo
+    return folder, run()
 
 
-def test_the_demo_makes_everything_and_prints_the_table(demo_folder):
-    folder, output = demo_folder
+def test_the_demo_makes_everything_and_prints_the_table(first):
+    folder, output = first
     out = folder / "bytelm-demo"
     for path in (
         "tokenizer/tokenizer.json",
@@ -53,13 +76,11 @@ def test_the_demo_makes_everything_and_prints_the_table(demo_folder):
         assert words in output
 
 
-def test_a_repeated_demo_reuses_its_files(demo_folder, bytelm):
-    folder, _ = demo_folder
+def test_a_repeated_demo_reuses_its_files(first, demo):
+    run, folder = demo
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
     assert len(before) >= 4
-    done = bytelm("demo", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert "exists already" in done.stdout
+    assert "exists already" in run()
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
 
 
