@@ -38,7 +38,8 @@ class Attention(Component):
         super().__init__()
         self.heads, self.kv_heads = config.heads, config.key_value_heads
         query_width, kv_width = self.heads * config.head_features, self.kv_heads * config.head_features
-        self.query = Linear(config.width, query_width, config.bias)
+        gain = 1.0 if config.scaled_attention else config.head_features**-0.5
+        self.query = Linear(config.width, query_width, config.bias, gain=gain)
         self.key = Linear(config.width, kv_width, config.bias)
         self.value = Linear(config.width, kv_width, config.bias)
         self.output = Linear(query_width, config.width, config.bias, residual_writes)

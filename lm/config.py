@@ -12,7 +12,7 @@ RotaryScaling = Literal["none", "linear", "yarn", "llama3"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu", "geglu"]
-Initialization = Literal["gpt2", "xavier"]
+Initialization = Literal["gpt2", "xavier", "t5"]
 AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "reference"]
 
 GATED = ("swiglu", "geglu")
@@ -108,6 +108,7 @@ class ModelConfig:
         self._check_heads()
         self._check_positions()
         self._check_architecture()
+        self._check_initialization()
         self._check_attention()
 
     def _check_choices(self) -> None:
@@ -243,6 +244,13 @@ class ModelConfig:
             )
         if self.value_embeddings and self.architecture == "encoder-decoder":
             raise ValueError("model.value_embeddings is for decoders and encoders: leave it out of an encoder-decoder")
+
+    def _check_initialization(self) -> None:
+        if self.initialization == "t5" and self.tied_head and not self.scaled_head:
+            raise ValueError(
+                "model.initialization is 't5', whose embeddings have std 1, so the logits of a tied head would have "
+                "std sqrt(width): give model.scaled_head=true or model.tied_head=false"
+            )
 
     def _check_attention(self) -> None:
         if self.dropout and self.attention in WITHOUT_DROPOUT:

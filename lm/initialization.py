@@ -1,4 +1,4 @@
-"""Initial values of parameters: the two schemes that modules draw from."""
+"""Initial values of parameters: the schemes that modules draw from."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ class Initializer:
     """Fills parameters by the scheme that `config.initialization` names, with one generator.
 
     gpt2 follows Radford et al. 2019, 2.3. xavier follows Glorot and Bengio 2010, uniform, as the code of the original
-    Transformer. R is the number of sub-layers that write to a residual stream: 2 a block, 3 with cross-attention.
+    Transformer. t5 follows the code of Raffel et al. 2020: the outputs of each layer have variance 1, and so have the
+    scores, which T5 does not divide by sqrt(D). R is the number of sub-layers that write to a residual stream: 2 a
+    block, 3 with cross-attention. D is the number of features of an attention head.
 
-    | kind                                                  | gpt2                        | xavier                     |
-    |-------------------------------------------------------|-----------------------------|----------------------------|
-    | table: embeddings, learned positions, relative bias,  | normal, std 0.02            | normal, std 1/sqrt(width)  |
-    | untied output matrix                                  |                             |                            |
-    | matrix: every linear layer                            | normal, std 0.02            | U(-a, a),                  |
-    |                                                       |                             | a = sqrt(6 / (in + out))   |
-    | matrix that writes to the residual stream             | normal, std 0.02 / sqrt(R): | as any matrix              |
-    |                                                       | the variance stays constant |                            |
-    | the same with `zero_projections`                      | 0                           | 0                          |
+    | kind                                        | gpt2                 | xavier                | t5                  |
+    |---------------------------------------------|----------------------|-----------------------|---------------------|
+    | embedding: tokens, learned positions        | normal, std 0.02     | normal,               | normal, std 1       |
+    |                                             |                      | std 1/sqrt(width)     |                     |
+    | table: relative bias, untied output matrix  | normal, std 0.02     | normal,               | normal,             |
+    |                                             |                      | std 1/sqrt(width)     | std 1/sqrt(width)   |
+    | matrix: every linear layer                  | normal, std 0.02     | U(-a, a),             | normal,             |
+    |                                             |                      | a = sqrt(6/(in+out))  | std 1/sqrt(in)      |
+    | matrix of the queries of unscaled attention | as any matrix        | as any matrix         | normal,             |
+    |                                             |                      |                       | std 1/sqrt(in D)    |
+    | matrix that writes to the residual stream   | normal, std          | as any matrix         | as any matrix       |
+    |                                             | 0.02/sqrt(R): the    |                       |                     |
+    |                                             | variance stays       |                       |                     |
+    | the same with `zero_projections`            | 0                    | 0                     | 0                   |
 
     Modules set the rest themselves: 1 for the weights of norms, 0 for biases, and their own scales. GPT-2's released
     code draws learned positions with std 0.01; later code uses 0.02.
@@ -36,19 +43,31 @@ class Initializer:
         self.config = config
         self.generator = generator
 
+    def embedding(self, parameter: Tensor) -> None:
+        """Fill a table whose rows are added to the residual stream, or to values."""
+        if self.config.initialization == "t5":
+            parameter.normal_(0.0, 1.0, generator=self.generator)
+        else:
+            self.table(parameter)
+
     def table(self, parameter: Tensor) -> None:
-        """Fill a table whose rows belong to tokens, positions or distances."""
-        xavier = self.config.initialization == "xavier"
-        deviation = self.config.width**-0.5 if xavier else STANDARD_DEVIATION
+        """Fill a table whose rows belong to tokens or distances."""
+        small = self.config.initialization == "gpt2"
+        deviation = STANDARD_DEVIATION if small else self.config.width**-0.5
         parameter.normal_(0.0, deviation, generator=self.generator)
 
-    def matrix(self, parameter: Tensor, residual_writes: int = 0) -> None:
-        """Fill a weight (outputs, inputs); `residual_writes`: R if it writes to a residual stream, else 0."""
+    def matrix(self, parameter: Tensor, residual_writes: int = 0, gain: float = 1.0) -> None:
+        """Fill a weight (outputs, inputs).
+
+        residual_writes: R if it writes to a residual stream, else 0. gain: a factor on the deviation of t5.
+        """
         if residual_writes and self.config.zero_projections:
             parameter.zero_()
         elif self.config.initialization == "xavier":
             limit = math.sqrt(6.0 / sum(parameter.shape))
             parameter.uniform_(-limit, limit, generator=self.generator)
+        elif self.config.initialization == "t5":
+            parameter.normal_(0.0, gain * parameter.shape[1] ** -0.5, generator=self.generator)
         else:
             deviation = STANDARD_DEVIATION / math.sqrt(residual_writes or 1)
             parameter.normal_(0.0, deviation, generator=self.generator)

@@ -49,18 +49,18 @@ class Component(nn.Module):
 class Linear(Component):
     """x (..., inputs) to x W^T + b (..., outputs), in the dtype of x."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool, residual_writes: int = 0) -> None:
-        """`residual_writes`: as in `Initializer.matrix`."""
+    def __init__(self, inputs: int, outputs: int, bias: bool, residual_writes: int = 0, gain: float = 1.0) -> None:
+        """`residual_writes` and `gain`: as in `Initializer.matrix`."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
-        self.residual_writes = residual_writes
+        self.residual_writes, self.gain = residual_writes, gain
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype), _cast(self.bias, x.dtype))
 
     def reset_parameters(self, initializer: Initializer) -> None:
-        initializer.matrix(self.weight, self.residual_writes)
+        initializer.matrix(self.weight, self.residual_writes, self.gain)
         if self.bias is not None:
             self.bias.zero_()
 
@@ -85,7 +85,7 @@ class Embedding(Component):
         return F.embedding(ids, self.weight)
 
     def reset_parameters(self, initializer: Initializer) -> None:
-        initializer.table(self.weight)
+        initializer.embedding(self.weight)
 
 
 class LayerNorm(Component):

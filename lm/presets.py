@@ -57,6 +57,7 @@ T5 = ModelConfig(
     scaled_attention=False,
     scaled_head=True,
     dropout=0.1,
+    initialization="t5",
 )
 TRANSFORMER = ModelConfig(
     architecture="encoder-decoder",

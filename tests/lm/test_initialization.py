@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from lm.config import ModelConfig
 from lm.model import build_model
@@ -57,6 +58,35 @@ def test_xavier_keeps_variances_in_both_directions(architecture):
         limit = math.sqrt(6 / sum(parameter.shape))
         assert parameter.abs().max() <= limit, key
         check(key, parameter, limit / math.sqrt(3))
+
+
+def test_t5_gives_every_layer_and_the_unscaled_scores_unit_variance():
+    config = replace(BOTH, initialization="t5", scaled_attention=False, scaled_head=True, activation="relu", bias=False)
+    model = build_model(config, seed=0)
+    for key, parameter in random_parameters(model):
+        deviation = 1.0 if key == "embedding.weight" else 128**-0.5
+        if key.endswith("query.weight"):
+            deviation = (128 * 32) ** -0.5
+        elif key.endswith("down.weight"):
+            deviation = 512**-0.5
+        check(key, parameter, deviation)
+    x = torch.nn.functional.rms_norm(torch.randn(1, 200, 128, generator=torch.Generator().manual_seed(0)), (128,))
+    for block in model.decoder.blocks:
+        q, k, v = block.attention.queries_keys_values(x)
+        assert (q @ k.transpose(-1, -2)).std().item() == pytest.approx(1, abs=0.1)
+        assert v.std().item() == pytest.approx(1, abs=0.1)
+
+
+def test_t5_divides_queries_only_where_attention_does_not_scale_scores():
+    model = build_model(replace(DECODER, initialization="t5"), seed=0)
+    for key, parameter in random_parameters(model):
+        if key.endswith("query.weight"):
+            check(key, parameter, 128**-0.5)
+
+
+def test_t5_refuses_a_tied_head_without_scaling():
+    with pytest.raises(ValueError, match=r"model.initialization is 't5'.*model.scaled_head=true"):
+        ModelConfig(**SHAPE, initialization="t5")
 
 
 def test_zero_projections_make_every_block_the_identity_at_first():
