@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizer.methods.decoding import DecodingMethods
 from tokenizer.methods.encoding import EncodingMethods
@@ -150,6 +150,69 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         from tokenizer.formats.vocabulary_files import load_vocabulary
 
         return cls(load_vocabulary(path, pattern, special_tokens, normalizer))
+
+    @classmethod
+    def from_ranks(
+        cls,
+        ranks: Mapping[bytes, int],
+        pattern: str | Pattern,
+        special_tokens: Mapping[str, int] | None = None,
+        *,
+        normalizer: Literal["NFC"] | None = None,
+    ) -> Tokenizer:
+        """Return the tokenizer of tiktoken's ranks, which are the tokens' ids.
+
+        ranks: from the bytes of each token to its id, such as `Encoding._mergeable_ranks`, with all 256 single bytes.
+        Raises ValueError that names the wrong token.
+        """
+        from tokenizer.formats.in_memory import checked_ranks, vocabulary_of_ranks
+
+        return cls(vocabulary_of_ranks(checked_ranks(ranks), pattern, special_tokens, normalizer))
+
+    @classmethod
+    def from_merges(
+        cls,
+        vocabulary: Mapping[str, int] | Mapping[bytes, int],
+        merges: Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]],
+        pattern: str | Pattern,
+        special_tokens: Mapping[str, int] | None = None,
+        *,
+        normalizer: Literal["NFC"] | None = None,
+    ) -> Tokenizer:
+        """Return the tokenizer of a vocabulary and its merges in order.
+
+        Tokens are bytes, as in `merges`, or spelled as in `get_vocab` and vocab.json. Raises ValueError that names the
+        wrong token or merge.
+        """
+        from tokenizer.formats.in_memory import vocabulary_of_merges
+
+        return cls(vocabulary_of_merges(vocabulary, merges, pattern, special_tokens, normalizer))
+
+    @classmethod
+    def from_wordpiece(
+        cls,
+        vocabulary: Mapping[str, int],
+        pattern: str | BertWords = "bert-uncased",
+        special_tokens: Mapping[str, int] | None = None,
+    ) -> Tokenizer:
+        """Return the WordPiece tokenizer of a vocabulary such as {"[UNK]": 0, "play": 1, "##ing": 2}.
+
+        special_tokens: by default those of BERT that are in the vocabulary. Raises ValueError that names the wrong
+        token.
+        """
+        from tokenizer.formats.in_memory import vocabulary_of_pieces
+
+        return cls(vocabulary_of_pieces(vocabulary, pattern, special_tokens))
+
+    def add_special_tokens(self, special_tokens: Sequence[str]) -> Tokenizer:
+        """Return a new tokenizer with more special tokens; this one is unchanged.
+
+        New ids follow the largest one, in this order. Special tokens that are there already keep their ids, and so do
+        WordPiece tokens such as [unused1]. Raises ValueError for the spelling of an ordinary BPE token.
+        """
+        from tokenizer.formats.in_memory import with_special_tokens
+
+        return Tokenizer(with_special_tokens(self.vocabulary, special_tokens))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write folder/tokenizer.json atomically, in the format of tokenizers and transformers. Ranks become merges.

@@ -112,6 +112,14 @@ class Vocabulary:
         """Return a token as a key of `ids`: bytes, or a str if `spelled`."""
         return spell(token) if self.spelled else token
 
+    def find(self, token: bytes) -> int | None:
+        """Return the id of the ordinary token with these bytes, or None."""
+        return self.ids.get(self.written(token))
+
+    def spelling(self, token: bytes) -> str:
+        """Return a token as tokenizer.json spells it: in ByteLevel's alphabet."""
+        return spell(token)
+
     @cached_property
     def tokens(self) -> list[bytes | None]:
         """The bytes of each token by id; None for special tokens and gaps."""

@@ -65,6 +65,14 @@ class WordPieceVocabulary:
         self.post_processor = post_processor
         self.size = max([*ids.values(), *special_tokens.values()]) + 1
 
+    def find(self, token: bytes) -> int | None:
+        """Return the id of the token with this spelling in UTF-8, or None."""
+        return self.ids.get(token.decode(errors="surrogateescape"))
+
+    def spelling(self, token: bytes) -> str:
+        """Return a token as tokenizer.json spells it: as text."""
+        return token.decode()
+
     @cached_property
     def tokens(self) -> list[bytes | None]:
         """The spelling of each token by id; None for special tokens and gaps."""

@@ -3,6 +3,11 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tokenizer.test_added_tokens import hugging_face
+from tokenizer import Tokenizer
 
 
 def test_decoding_takes_lists_arrays_and_arrow(trained):
@@ -48,3 +53,73 @@ def test_invalid_ids_are_value_errors(trained):
         with pytest.raises(ValueError, match="whole number"):
             tok.token_bytes(wrong)
     assert tok.token_bytes(np.uint16(300)) == tok.token_bytes(300)
+
+
+TEXTS = st.one_of(st.text(max_size=40), st.binary(max_size=40), st.text(st.sampled_from("a é字😀\u0301"), max_size=40))
+
+
+@given(TEXTS)
+def test_tokens_have_the_character_offsets_of_tiktoken(trained, as_tiktoken, tiktoken_patterns, text):
+    tok = trained["gpt2"]
+    peer = as_tiktoken(tok, tiktoken_patterns["gpt2"])
+    ids = tok.encode_ordinary(text)
+    pieces = tok.decode_tokens_bytes(ids)
+    assert pieces == peer.decode_tokens_bytes(ids)
+    decoded, offsets = tok.decode_with_offsets(ids)
+    assert decoded == tok.decode(ids)
+    # By definition: the character that holds the first byte of a token.
+    before = [b"".join(pieces[:number]) for number in range(len(pieces))]
+    data = b"".join(pieces)
+    lengths = [len(data[: len(start) + 1].decode(errors="replace")) for start in before]
+    assert offsets == [length - 1 for length in lengths]
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        with pytest.raises(ValueError, match="utf-8"):
+            tok.decode_with_offsets(ids, errors="strict")
+    else:
+        assert tok.decode_with_offsets(ids, errors="strict") == peer.decode_with_offsets(ids) == (decoded, offsets)
+
+
+def test_a_token_inside_a_character_has_the_offset_of_the_character(trained):
+    tok = trained["gpt2"]
+    ids = tok.encode("é") + [tok.encode_single_token(bytes([byte])) for byte in "a😀b".encode()] + [0]
+    assert tok.decode_with_offsets(ids)[1][-7:] == [1, 2, 2, 2, 2, 3, 4]
+    assert tok.decode_with_offsets([]) == ("", [])
+    with pytest.raises(ValueError, match="errors must be 'replace' or 'strict', not 'ignore'"):
+        tok.decode_with_offsets(ids, errors="ignore")
+
+
+def test_a_batch_of_ids_decodes_as_each_of_its_lists(trained):
+    tok = trained["cl100k"]
+    texts = ["hello wörld", "", "字", "a" * 1000]
+    batch = tok.encode_batch(texts)
+    assert tok.decode_batch(batch) == texts
+    assert tok.decode_batch(tok.encode_arrow(pa.array(texts))) == texts
+    assert tok.decode_batch(np.array([[1, 2], [3, 4]])) == [tok.decode([1, 2]), tok.decode([3, 4])]
+    with pytest.raises(ValueError, match=rf"batch\[1\]: {len(tok)} is not an id"):
+        tok.decode_batch([[1], [len(tok)]])
+
+
+def test_skipped_special_tokens_leave_no_bytes(trained):
+    tok = trained["gpt2"]
+    special = [*tok.special_tokens.values()]
+    ids = [special[0], *tok.encode("a b"), special[1], *tok.encode(" c"), *special]
+    for form in (ids, np.array(ids), pa.array(ids)):
+        assert tok.decode(form, skip_special_tokens=True) == "a b c"
+        assert tok.decode_bytes(form, skip_special_tokens=True) == b"a b c"
+    assert tok.decode_batch([ids, special], skip_special_tokens=True) == ["a b c", ""]
+    many = np.tile(np.array(ids), 10_000)
+    for form in (many, pa.array(many)):
+        assert tok.decode_bytes(form, skip_special_tokens=True) == b"a b c" * 10_000
+    for wrong in ([len(tok)], ["a"], [[1]]):
+        with pytest.raises(ValueError, match="id"):
+            tok.decode(wrong, skip_special_tokens=True)
+
+
+def test_added_tokens_that_are_not_special_are_not_skipped_as_in_tokenizers(tmp_path):
+    peer = hugging_face(tmp_path / "tokenizer.json")
+    tok = Tokenizer.load(tmp_path)
+    ids = [*range(256, len(tok)), *tok.encode("a")]
+    assert tok.decode(ids, skip_special_tokens=True) == peer.decode(ids, skip_special_tokens=True)
+    assert tok.decode(ids, skip_special_tokens=True) not in ("a", tok.decode(ids))

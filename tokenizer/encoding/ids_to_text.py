@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import chain
 from operator import index
 
 TYPE_CHECKING = False
@@ -26,6 +27,13 @@ _CLEANED = [
     (" do not", " don't"),
     *((f" {ending}", ending) for ending in ("'s", "'ve", "'re")),
 ]
+
+
+def _listed(ids: Any) -> Any:
+    """Return ids as a list; a value that is not a list of ids is returned unchanged."""
+    if isinstance(ids, (str, bytes)) or not hasattr(ids, "__iter__"):
+        return ids
+    return ids.tolist() if hasattr(ids, "tolist") else list(ids)
 
 
 class ByteDecoding:
@@ -65,17 +73,18 @@ class ByteDecoding:
         """Return the bytes that a token adds to a preceding text. Raises ValueError for an unknown id."""
         return self.token_bytes(token)
 
-    def decode(self, ids: Iterable[int]) -> bytes:
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> bytes:
         """Return the bytes of ids. Raises ValueError for an unknown id."""
         if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1 or not hasattr(ids, "__iter__"):
             raise ValueError(f"ids must be a list of ids, not {repr(ids)[:80]}; put a single id in a list")
         if hasattr(ids, "tolist"):  # an array of numpy or Arrow, which has a length
-            if len(ids) >= MANY_IDS and (decoded := self._decode_many(ids)) is not None:  # type: ignore[arg-type]
+            if len(ids) >= MANY_IDS and (decoded := self._decode_many(ids, skip_special_tokens)) is not None:  # type: ignore[arg-type]
                 return decoded
             ids = ids.tolist()
         listed = ids if isinstance(ids, list) else list(ids)
         try:
-            return self._join(listed)
+            kept = [i for i in listed if i not in self._skipped] if skip_special_tokens else listed
+            return b"".join(self._pieces(kept))
         except (IndexError, TypeError):
             for i in listed:
                 if not hasattr(i, "__index__"):
@@ -83,12 +92,29 @@ class ByteDecoding:
                 self.token_bytes(i)
             raise
 
-    def _join(self, ids: list[int]) -> bytes:
-        """Return the bytes of ids. Raises IndexError or TypeError for an unknown id."""
-        return b"".join(map(self.by_id.__getitem__, ids))  # type: ignore[arg-type]  # None is a TypeError
+    def decode_each(self, ids: Iterable[int]) -> list[bytes]:
+        """Return the bytes that each id adds to the text. Raises ValueError for an unknown id."""
+        listed = _listed(ids)
+        self.decode(listed)  # raises for an unknown id
+        return list(self._pieces(listed))
 
-    def _decode_many(self, ids: Any) -> bytes | None:
+    def _pieces(self, ids: list[int]) -> Iterable[bytes]:
+        """Return the bytes that each id adds. Unknown ids raise IndexError or TypeError, or give None."""
+        return map(self.by_id.__getitem__, ids)  # type: ignore[arg-type]
+
+    @cached_property
+    def _skipped(self) -> frozenset[int]:
+        """The ids of special tokens, without added tokens that are not special."""
+        special, flags = self._vocabulary.special_tokens, self._vocabulary.added_flags
+        return frozenset(i for spelling, i in special.items() if flags.get(spelling, {}).get("special", True))
+
+    def _decode_many(self, ids: Any, skip_special_tokens: bool) -> bytes | None:
         """Return the bytes of an array of ids, or None if an id is unknown."""
+        if skip_special_tokens:
+            import numpy as np
+
+            ids = np.asarray(ids)
+            ids = ids[~np.isin(ids, list(self._skipped))]
         return self._decoder.decode(ids)
 
     @cached_property
@@ -125,9 +151,9 @@ class PieceDecoding(ByteDecoding):
             token = token.replace(found.encode(), replacement.encode())
         return token
 
-    def _join(self, ids: list[int]) -> bytes:
-        first = b"".join([self._cleaned(self.by_id[i]) for i in ids[:1]])  # type: ignore[misc]  # None is a TypeError
-        return first + b"".join(map(self._later.__getitem__, ids[1:]))  # type: ignore[arg-type]
+    def _pieces(self, ids: list[int]) -> Iterable[bytes]:
+        first = [self._cleaned(self.by_id[i]) for i in ids[:1]]
+        return chain(first, map(self._later.__getitem__, ids[1:]))  # type: ignore[arg-type]
 
-    def _decode_many(self, ids: Any) -> None:
-        """Return None: `_join` decodes long arrays too, because the first token of a text is written differently."""
+    def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
+        """Return None: `_pieces` decodes long arrays too, because the first token of a text is written differently."""

@@ -9,20 +9,20 @@ import gc
 import os
 import re
 from binascii import a2b_base64
-from collections.abc import Mapping
 from io import BytesIO
 from itertools import chain
 from operator import lt
 from pathlib import Path
 
 from tokenizer.formats.hugging_face import parse_added_tokens, parse_tokenizer_json, tokenizer_json, type_of
+from tokenizer.formats.in_memory import checked_special_tokens, vocabulary_of_ranks
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
-from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, is_id, largest_size, most_merges
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, largest_size, most_merges
 from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_json, read_text
-from tokenizer.special import END_OF_TEXT, check_special_tokens
+from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
-from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
+from tokenizer.vocabulary import Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,11 +55,8 @@ def load_vocabulary(
         path = _in_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"no such tokenizer: {path}")
-    if special_tokens is not None and not isinstance(special_tokens, Mapping):
-        raise ValueError(
-            "special_tokens must be a dict from spelling to id, such as {'<|endoftext|>': 100257}, "
-            f"not a {type(special_tokens).__name__}"
-        )
+    if special_tokens is not None:
+        special_tokens = checked_special_tokens(special_tokens)
     if normalizer not in (None, "NFC"):
         raise ValueError(f"normalizer must be 'NFC' or None, not {normalizer!r}")
     # Loading creates many objects and no garbage, so garbage collection would only take time.
@@ -200,21 +197,7 @@ def _load_ranks(
             raise PatternNeededError(f"does not say how text is split; pass pattern= with one of {', '.join(NAMES)}")
         pattern = known[0]
         special_tokens = known[1] if special_tokens is None else special_tokens
-    special_tokens = dict(special_tokens or {})
-    check_special_tokens(tuple(special_tokens))
-    for spelling, i in special_tokens.items():
-        if not is_id(i):
-            raise ValueError(f"the id of the special token {spelling!r} must be below {LARGEST_ID}, not {i!r}")
-    longest = max(map(len, ranks), default=0)
-    if longest > LONGEST_RANKED_TOKEN:
-        raise ValueError(f"a token has {longest} bytes; a vocabulary of ranks may have at most {LONGEST_RANKED_TOKEN}")
-    return Vocabulary(
-        ids=ranks,
-        special_tokens=special_tokens,
-        pattern=resolve_pattern(pattern),
-        rule=BY_RANKS,
-        normalizer=normalizer,
-    )
+    return vocabulary_of_ranks(ranks, pattern, special_tokens, normalizer)
 
 
 def _parse_ranks(content: bytes) -> dict[bytes, int]:

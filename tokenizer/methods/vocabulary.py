@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from tokenizer.text import text_bytes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
@@ -22,6 +24,18 @@ class VocabularyMethods:
 
     def __reduce__(self) -> tuple[type[Self], tuple[AnyVocabulary]]:
         return type(self), (self.vocabulary,)
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both give the same ids for every text, by their fingerprints."""
+        if not isinstance(other, VocabularyMethods):
+            return NotImplemented
+        return self is other or self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.vocab_size} entries, pattern {self.vocabulary.pattern})"
@@ -71,3 +85,39 @@ class VocabularyMethods:
     def token_byte_lengths(self) -> npt.NDArray[np.int32]:
         """The bytes of each token, int32 (vocab_size,), 0 for special and unused ids. ValueError for WordPiece."""
         return self.vocabulary.byte_lengths
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the id of each token, special ones too. Tokens are spelled as in tokenizer.json, such as "Ġthe"."""
+        return self._spelled_ids | self.vocabulary.special_tokens
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id of a token spelled as in `get_vocab`, or None."""
+        special = self.vocabulary.special_tokens.get(token)
+        return self._spelled_ids.get(token) if special is None else special
+
+    def id_to_token(self, token: int) -> str | None:
+        """Return the spelling of an id as in `get_vocab`, or None for an unknown id."""
+        return self._spellings.get(token)
+
+    def encode_single_token(self, token: str | bytes) -> int:
+        """Return the id of the token with these bytes, special or not; `token_bytes` is the inverse.
+
+        WordPiece tokens have the bytes of their spelling, such as "##ing". Raises ValueError if there is no such token.
+        """
+        data = text_bytes(token)
+        found = self.vocabulary.find(data)
+        if found is None:
+            found = self.vocabulary.special_tokens.get(data.decode(errors="surrogateescape"))
+        if found is None:
+            raise ValueError(f"{token!r} is not a token of this vocabulary; encode gives the ids of any text")
+        return found
+
+    @cached_property
+    def _spelled_ids(self) -> dict[str, int]:
+        """The ids of tokens that are not special, by spelling."""
+        spelling = self.vocabulary.spelling
+        return {spelling(token): i for i, token in enumerate(self.vocabulary.tokens) if token is not None}
+
+    @cached_property
+    def _spellings(self) -> dict[int, str]:
+        return {i: spelling for spelling, i in [*self._spelled_ids.items(), *self.vocabulary.special_tokens.items()]}

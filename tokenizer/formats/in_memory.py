@@ -1,0 +1,143 @@
+"""Vocabularies from Python objects: ranks, merges or WordPiece tokens, and vocabularies with more special tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tokenizer.byte_level import spell
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, expect, is_id, largest_size, shown
+from tokenizer.special import check_special_tokens
+from tokenizer.splitting.patterns import Pattern, resolve_pattern
+from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from tokenizer.encoding.kinds import AnyVocabulary
+    from tokenizer.splitting.bert import BertWords
+    from tokenizer.wordpiece import WordPieceVocabulary
+
+
+def checked_special_tokens(special_tokens: Mapping[str, int] | None) -> dict[str, int]:
+    """Return special tokens with their ids as a new dict. Raises ValueError for any other type, spelling or id."""
+    if special_tokens is not None and not isinstance(special_tokens, Mapping):
+        raise ValueError(
+            "special_tokens must be a dict from spelling to id, such as {'<|endoftext|>': 100257}, "
+            f"not a {type(special_tokens).__name__}"
+        )
+    special_tokens = dict(special_tokens or {})
+    check_special_tokens(tuple(special_tokens))
+    for spelling, i in special_tokens.items():
+        if not is_id(i):
+            raise ValueError(f"the id of the special token {spelling!r} must be below {LARGEST_ID}, not {i!r}")
+    return special_tokens
+
+
+def vocabulary_of_ranks(
+    ranks: Mapping[bytes, int],
+    pattern: str | Pattern,
+    special_tokens: Mapping[str, int] | None,
+    normalizer: str | None = None,
+) -> Vocabulary:
+    """Return the vocabulary of tiktoken's ranks, which are ids."""
+    special_tokens = checked_special_tokens(special_tokens)
+    longest = max(map(len, ranks), default=0)
+    if longest > LONGEST_RANKED_TOKEN:
+        raise ValueError(f"a token has {longest} bytes; a vocabulary of ranks may have at most {LONGEST_RANKED_TOKEN}")
+    return Vocabulary(
+        ids=ranks,
+        special_tokens=special_tokens,
+        pattern=resolve_pattern(pattern),
+        rule=BY_RANKS,
+        normalizer=normalizer,
+    )
+
+
+def checked_ranks(ranks: object) -> dict[bytes, int]:
+    """Return ranks as a new dict. Raises ValueError unless they map non-empty bytes to distinct ids."""
+    if not isinstance(ranks, Mapping) or not ranks:
+        raise ValueError(f"ranks must be a dict from bytes to id with all 256 single bytes, not {shown(ranks)}")
+    seen: dict[int, bytes] = {}
+    for token, rank in ranks.items():
+        expect(isinstance(token, bytes) and token != b"", f"ranks: has the token {shown(token)}, which is not bytes")
+        expect(is_id(rank) and rank < largest_size(len(ranks)), f"ranks: has the rank {shown(rank)} for {shown(token)}")
+        expect(rank not in seen, f"ranks: has the rank {rank} twice, for {shown(seen.get(rank))} and {shown(token)}")
+        seen[rank] = token
+    return dict(ranks)
+
+
+def vocabulary_of_merges(
+    ids: Mapping[str, int] | Mapping[bytes, int],
+    merges: Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]],
+    pattern: str | Pattern,
+    special_tokens: Mapping[str, int] | None,
+    normalizer: str | None = None,
+) -> Vocabulary:
+    """Return the vocabulary of tokens with their ids and of merges. Tokens are bytes, or spelled as in vocab.json."""
+    special_tokens, pattern = checked_special_tokens(special_tokens), resolve_pattern(pattern)
+    try:
+        return build_vocabulary(
+            {_spelled(token): i for token, i in _items(ids)},
+            [[_spelled(part) for part in merge] for merge in merges],
+            special_tokens,
+            pattern,
+            vocab_field="it",
+            normalizer=normalizer,
+        )
+    except ValueError as error:
+        raise ValueError(f"vocabulary: {error}") from None
+
+
+def _spelled(token: Any) -> Any:
+    return spell(token) if isinstance(token, bytes) else token
+
+
+def _items(ids: Any) -> Iterable[tuple[Any, Any]]:
+    if not isinstance(ids, Mapping) or not all(isinstance(token, (str, bytes)) for token in ids):
+        raise ValueError(f"must be a dict from token to id, not {shown(ids)}")
+    return ids.items()
+
+
+def vocabulary_of_pieces(
+    ids: Mapping[str, int], pattern: str | BertWords, special_tokens: Mapping[str, int] | None
+) -> WordPieceVocabulary:
+    """Return the WordPiece vocabulary of tokens with their ids. special_tokens default to BERT's that are in `ids`."""
+    from tokenizer.formats.wordpiece_files import BERT_SPECIAL_TOKENS, build_wordpiece
+    from tokenizer.splitting.bert import NAMED_WORDS, BertWords, words_of
+
+    words = pattern if isinstance(pattern, BertWords) else words_of(pattern) if isinstance(pattern, str) else None
+    if words is None:
+        raise ValueError(f"pattern must be one of {', '.join(NAMED_WORDS)}, not {pattern!r}")
+    if special_tokens is not None:
+        special_tokens = checked_special_tokens(special_tokens)
+    try:
+        ids = dict(_items(ids))
+        if special_tokens is None:
+            special_tokens = {spelling: ids[spelling] for spelling in BERT_SPECIAL_TOKENS if spelling in ids}
+        return build_wordpiece(ids, special_tokens, words, field="it")
+    except ValueError as error:
+        raise ValueError(f"vocabulary: {error}") from None
+
+
+def with_special_tokens(vocabulary: AnyVocabulary, spellings: Sequence[str]) -> AnyVocabulary:
+    """Return the vocabulary with more special tokens.
+
+    A WordPiece token keeps its id, such as [unused1]. Other new spellings get the ids after the largest one.
+    """
+    from inspect import signature
+
+    special, size = dict(vocabulary.special_tokens), vocabulary.size
+    for spelling in check_special_tokens(spellings):
+        if spelling in special:
+            continue
+        found: Any = vocabulary.find(spelling.encode())
+        if found is not None and vocabulary.kind == "bpe":
+            raise ValueError(f"{spelling!r} is an ordinary token: choose another spelling, such as '<|name|>'")
+        special[spelling] = size if found is None else found
+        size += found is None
+    fields = {name: getattr(vocabulary, name) for name in signature(type(vocabulary)).parameters}
+    if vocabulary.kind == "wordpiece":  # as in tokenizer.json, its ids include those of special tokens
+        fields["ids"] = {**vocabulary.ids, **special}
+    return type(vocabulary)(**fields | {"special_tokens": special})
