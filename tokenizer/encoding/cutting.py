@@ -2,10 +2,16 @@
 
 import numpy as np
 
-from tokenizer.splitting.pretokenize import Splitter
+from tokenizer.documents import single_block
+from tokenizer.splitting.bert import BertWords
+from tokenizer.splitting.bert_characters import ALONE, SPACE
+from tokenizer.splitting.pretokenize import Splitter, pretoken_ends
+from tokenizer.splitting.scanner import pretokens
 
 # The search goes back this far from the wanted place; if it finds no cut, the piece becomes longer.
 SEARCHED_BYTES = 1 << 16
+# At the end of a text, this much is searched at first for the pretokens that more text cannot change.
+TAIL_BYTES = 1 << 10
 
 
 def safe_cuts(text: memoryview | bytes, pattern: Splitter, piece_bytes: int) -> list[int]:
@@ -31,3 +37,55 @@ def safe_cuts(text: memoryview | bytes, pattern: Splitter, piece_bytes: int) -> 
         else:
             wanted += SEARCHED_BYTES
     return cuts
+
+
+def decided_bytes(data: bytes, pattern: Splitter) -> int:
+    """Return the length of a beginning of a text whose ids are the same whatever follows the text; 0 if none is known.
+
+    Named patterns: up to the first pretoken near the end that depends on what follows. BERT's words: up to the last
+    white space or punctuation. A custom regex can depend on any later text, so its texts have no such beginning.
+    """
+    data = data[: _whole_characters(data)]
+    if isinstance(pattern, BertWords):
+        return _last_divider(data, pattern)
+    if pattern.automaton is None:
+        return 0
+    tail, ends = TAIL_BYTES, np.zeros(1, dtype=np.int64)
+    while True:
+        if len(data) > tail and len(ends) == 1:
+            ends = np.concatenate([ends, *(chunk.copy() for chunk in pretoken_ends(single_block(data), pattern))])
+        # Pretokens before the tail do not depend on what follows if the tail's first one does not: all that a pretoken
+        # looks at after its end are a few characters, or a run that the next pretoken looks at, too.
+        start = int(ends[np.searchsorted(ends, max(0, len(data) - tail), side="right") - 1])
+        decided = list(pretokens(data[start:], pattern.automaton, complete=False))
+        # White space can be split otherwise if the text ends there.
+        while decided and list(pretokens(b"".join(decided[-8:]), pattern.automaton)) != decided[-8:]:
+            decided.pop()
+        if decided or start == 0:
+            return start + sum(map(len, decided))
+        tail *= 8
+
+
+def _whole_characters(data: bytes) -> int:
+    """Return the length of a text without a character of UTF-8 at its end that may be incomplete."""
+    for length in range(1, min(4, len(data) + 1)):
+        byte = data[-length]
+        if byte >= 0xC0:
+            return len(data) - length if length < (2 + (byte >= 0xE0) + (byte >= 0xF0)) else len(data)
+        if byte < 0x80:
+            break
+    return len(data)
+
+
+def _last_divider(data: bytes, words: BertWords) -> int:
+    """Return the start of the last character that ends a word, whatever surrounds it; 0 if there is none."""
+    classes, end = words.characters.classes, len(data)
+    while end:
+        start = max(0, end - TAIL_BYTES)
+        at = end
+        for character in reversed(data[start:end].decode(errors="surrogateescape")):
+            at -= len(character.encode(errors="surrogateescape"))
+            if classes[ord(character)] in (SPACE, ALONE):
+                return at
+        end = start
+    return 0

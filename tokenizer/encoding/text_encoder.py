@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from tokenizer.documents import Block
     from tokenizer.encoding.bulk import EncoderPool
     from tokenizer.encoding.kinds import AnyVocabulary
+
+
+STREAMED_BYTES = 1 << 18  # of a stream that are encoded at once
+COUNTED_BYTES = 1 << 16  # the list of ids of so short a text is soon made
+_NOT_ASCII = bytes(range(128, 256))
 
 
 class MissingByteError(ValueError):
@@ -98,6 +103,46 @@ class TextEncoder:
                 self.to_arrays(block, 1)  # raises the error, which needs the ids of the whole text
             yield ids
 
+    def to_stream(self, pieces: Iterable[bytes], size: int = STREAMED_BYTES) -> Iterator[int]:
+        """Yield the ids of the joined pieces. Holds about `size` bytes and the longest pretoken."""
+        from tokenizer.encoding.cutting import decided_bytes
+
+        held, offset, wanted = bytearray(), 0, size
+        for piece in self._normalized(_sliced(pieces, size)):
+            held += piece
+            if len(held) < wanted:
+                continue
+            cut = decided_bytes(bytes(held), self._vocabulary.pattern)
+            with offset_by(offset):
+                yield from self.to_list(bytes(held[:cut]))
+            del held[:cut]
+            offset += cut
+            wanted = max(size, 2 * len(held))
+        with offset_by(offset):
+            yield from self.to_list(bytes(held))
+
+    def _normalized(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the pieces of a text normalized. No characters compose across the start of an ASCII character."""
+        if self._vocabulary.normalizer is None:
+            yield from pieces
+            return
+        held = bytearray()
+        for piece in pieces:
+            last_ascii = len(piece.rstrip(_NOT_ASCII)) - 1
+            if last_ascii >= 0:
+                yield nfc(bytes(held + piece[:last_ascii]))
+                held.clear()
+            held += piece[max(0, last_ascii) :]
+        yield nfc(bytes(held))
+
+    def count(self, data: bytes) -> int:
+        """Return the number of ids of one text."""
+        if len(data) <= (COUNTED_BYTES if self.short is None else FIRST_BYTES):
+            return len(self.to_list(data))
+        from tokenizer.documents import single_block
+
+        return sum(map(len, self.to_parts(single_block(data))))
+
     def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
         """Return the first byte of a text without a token, and its offset. ids: the text's ids up to this byte."""
         size, tokens = self._vocabulary.size, self._vocabulary.tokens
@@ -134,6 +179,13 @@ class TextEncoder:
 
         self.short = None
         return EncoderPool(lambda: kernel_tables(self._vocabulary))
+
+
+def _sliced(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the pieces, long ones in slices of `size` bytes."""
+    for piece in pieces:
+        for start in range(0, len(piece), size):
+            yield piece[start : start + size]
 
 
 def _encode_shortly(short: ShortEncoder, block: Block) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from tokenizer.encoding.special_spellings import SpecialTokens
 from tokenizer.encoding.text_encoder import TextEncoder, offset_by
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     Text = str | bytes
 
 
+# With max_tokens, this much text is encoded at once.
+LEAST_BYTES = 1 << 12
+BYTES_PER_TOKEN = 8
+
+
 class EncodingMethods(VocabularyMethods):
     """Text to ids."""
 
@@ -41,15 +46,21 @@ class EncodingMethods(VocabularyMethods):
         text: Text,
         allowed_special: SpecialSet = frozenset(),
         disallowed_special: SpecialSet = "all",
+        *,
+        max_tokens: int | None = None,
     ) -> list[int]:
         """Return the ids of a text, with tiktoken's rule for special tokens.
 
         allowed_special: a set, or "all". The spelling of one of these tokens becomes its id and splits the text.
         disallowed_special: a set, or "all" for every token that is not allowed. Their spelling raises ValueError.
         Any other spelling is ordinary text. If several spellings start at one position, the longest counts.
+        max_tokens: return only the first ids, up to this number. The rest of the text is checked for disallowed
+            special tokens but not encoded, unless the pattern is a custom regex.
         """
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
+        if max_tokens is not None:
+            return self._first_ids(data, allowed, max_tokens)
         if not allowed:
             return self._texts.to_list(data)
         ids: list[int] = []
@@ -57,6 +68,48 @@ class EncodingMethods(VocabularyMethods):
             with offset_by(start):
                 ids += self._texts.to_list(part) if isinstance(part, bytes) else [part]
         return ids
+
+    def _first_ids(self, data: bytes, allowed: frozenset[str], max_tokens: int) -> list[int]:
+        """Return the first ids of a text, up to `max_tokens`."""
+        if not isinstance(max_tokens, int) or max_tokens < 0:
+            raise ValueError(f"max_tokens must be a whole number of at least 0, not {max_tokens!r}")
+        ids: list[int] = []
+        for start, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
+            wanted = max_tokens - len(ids)
+            if not wanted:
+                break
+            if isinstance(part, int):
+                ids.append(part)
+                continue
+            with offset_by(start):
+                ids += islice(self._texts.to_stream([part], max(LEAST_BYTES, BYTES_PER_TOKEN * wanted)), wanted)
+        return ids
+
+    def encode_iterable(self, pieces: Iterable[Text]) -> Iterator[int]:
+        """Yield the ids that `encode_ordinary` gives for the joined pieces, such as the lines or chunks of a file.
+
+        Pieces may end anywhere: within a word or, if they are bytes, within a character. They are not kept in memory,
+        only the last quarter of a megabyte, or a pretoken if it is longer. The exceptions: a custom regex needs the
+        whole text, and NFC the text since the last ASCII character.
+        """
+        if isinstance(pieces, (str, bytes, bytearray, memoryview)) or not isinstance(pieces, Iterable):
+            raise ValueError(f"pieces must be an iterable of texts, not a {type(pieces).__name__}; encode takes a text")
+        return self._texts.to_stream(map(text_bytes, pieces))
+
+    def count(
+        self,
+        text: Text,
+        allowed_special: SpecialSet = frozenset(),
+        disallowed_special: SpecialSet = "all",
+    ) -> int:
+        """Return the number of ids of a text, as `len(encode(...))`, without a list of the ids of a long text."""
+        data = text_bytes(text)
+        allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
+        number = 0
+        for start, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
+            with offset_by(start):
+                number += self._texts.count(part) if isinstance(part, bytes) else 1
+        return number
 
     def encode_to_numpy(
         self,

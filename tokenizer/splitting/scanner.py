@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from tokenizer.splitting.chains import Chain
 
 
-def pretokens(text: bytes, automaton: Automaton) -> Iterator[bytes]:
+def pretokens(text: bytes, automaton: Automaton, *, complete: bool = True) -> Iterator[bytes]:
     """Yield the pretokens of one text in order. Joined, they give the text.
 
-    Each byte of invalid UTF-8 is a pretoken. The text before it is split as if it ended there.
+    Each byte of invalid UTF-8 is a pretoken. The text before it is split as if it ended there. If the text is not
+    `complete`, stop before the first pretoken that more text could change.
     """
     # An invalid byte is decoded to a surrogate, whose class is END.
     characters = text.decode(errors="surrogateescape")
@@ -38,14 +39,20 @@ def pretokens(text: bytes, automaton: Automaton) -> Iterator[bytes]:
     else:
         table = automaton.code_point_classes
         classes = bytes([table[ord(character)] for character in characters])
-    classes += bytes([END])
+    if complete:
+        classes += bytes([END])
     actions = automaton.actions
     position = 0
     while position < len(characters):
         state, start = START, position
         while True:
-            action = actions[state * CLASSES + classes[position]]
+            try:
+                action = actions[state * CLASSES + classes[position]]
+            except IndexError:  # the text is not complete
+                return
             if action == CONTRACTION:
+                if not complete and position + 3 > len(characters):
+                    return
                 length = _contraction(characters[position + 1 : position + 3], automaton.fold_contractions)
                 action = EMIT if length else actions[state * CLASSES + OTHER]
                 position += length
