@@ -66,6 +66,16 @@ def find_property(name: str, in_class: bool = False) -> Ranges | None:
     return None
 
 
+def scripts() -> dict[str, Ranges]:
+    """Return the code points of each script by its long name, such as "latin". Scripts are disjoint."""
+    names = _table().names
+    found: dict[int, str] = {}
+    for name, number in names.items():
+        if f"scx={name}" in names:
+            found.setdefault(number, name)
+    return {name: _ranges(number) for number, name in found.items()}
+
+
 @cache
 def _ranges(number: int) -> Ranges:
     return ranges_of(_table().sets[number])
