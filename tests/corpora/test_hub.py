@@ -15,14 +15,15 @@ SERVER = Path(__file__).with_name("hub_server.py")
 READ = """
 import json, sys
 from corpora import open_corpus
-try:
-    corpus = open_corpus(sys.argv[1])
-    found = {name: [] for name in corpus.split_names}
-    for split, batch in corpus.routed_batches():
-        found[split] += batch.column("text").to_pylist()
-    print(json.dumps({"rule": corpus.split_rule, "name": corpus.name, "found": found}))
-except (ValueError, OSError) as error:
-    print(json.dumps({"kind": type(error).__name__, "error": str(error)}))
+for spec in sys.argv[1:]:
+    try:
+        corpus = open_corpus(spec)
+        found = {name: [] for name in corpus.split_names}
+        for split, batch in corpus.routed_batches():
+            found[split] += batch.column("text").to_pylist()
+        print(json.dumps({"rule": corpus.split_rule, "name": corpus.name, "found": found}))
+    except (ValueError, OSError) as error:
+        print(json.dumps({"kind": type(error).__name__, "error": str(error)}))
 """
 
 
@@ -45,20 +46,22 @@ def hub(tmp_path_factory):
         server.terminate()
 
 
-def read(spec: str, endpoint: str, home: Path, **environment) -> dict:
-    environment = (
-        os.environ
-        | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "NO_PROXY": "127.0.0.1", "HF_HUB_OFFLINE": "0"}
-        | environment
-    )
+def read(endpoint: str, home: Path, *specs: str) -> list[dict]:
+    """Return what one process reads of each corpus."""
+    environment = os.environ | {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "NO_PROXY": "127.0.0.1",
+        "HF_HUB_OFFLINE": "0",
+    }
     result = subprocess.run(
-        [sys.executable, "-c", READ, spec], env=environment, capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-c", READ, *specs], env=environment, capture_output=True, text=True, timeout=300, check=True
     )
-    return json.loads(result.stdout)
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_a_hub_corpus_streams_with_its_own_splits_and_leaves_no_data_behind(hub, tmp_path):
-    answer = read("hub:ann/words", hub, tmp_path)
+    (answer,) = read(hub, tmp_path, "hub:ann/words")
     assert answer["rule"] == "own"
     assert answer["found"] == {
         "train": [f"train {i}\r\n" for i in range(50)],
@@ -68,32 +71,37 @@ def test_a_hub_corpus_streams_with_its_own_splits_and_leaves_no_data_behind(hub,
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 10_000
 
 
-def test_a_card_can_point_at_the_hub(hub, tmp_path):
-    (tmp_path / "card.toml").write_text(
-        'reader = "hub"\nrepository = "ann/words"\n[splits]\ntrain = "train"\nvalidation = "test"\n'
-    )
-    answer = read(str(tmp_path / "card.toml"), hub, tmp_path)
-    assert answer["found"]["validation"] == [f"test {i}\r\n" for i in range(4)]
+COMPLAINTS = {
+    "hub:ann/nothing": ("FileNotFoundError", "no such dataset on the hub"),
+    "hub:ann/words/french": ("ValueError", "'french' not found. Available: ['default']"),
+    "hub:ann/one": ("ValueError", 'no column "text": choose one of its columns (title, body) with --text-column'),
+    "hub:ann": ("ValueError", "is not a hub name"),
+}
 
 
-@pytest.mark.parametrize(
-    ("spec", "kind", "complaint"),
-    [
-        ("hub:ann/nothing", "FileNotFoundError", "no such dataset on the hub"),
-        ("hub:ann/words/french", "ValueError", "'french' not found. Available: ['default']"),
-        ("hub:ann/one", "ValueError", 'no column "text": choose one of its columns (title, body) with --text-column'),
-        ("hub:ann", "ValueError", "is not a hub name"),
-    ],
-)
-def test_a_missing_hub_dataset_is_refused_in_one_sentence(hub, tmp_path, spec, kind, complaint):
-    answer = read(spec, hub, tmp_path)
-    assert answer["kind"] == kind
-    assert complaint in answer["error"]
-    assert "\n" not in answer["error"]
+@pytest.fixture(scope="module")
+def answers(hub, tmp_path_factory):
+    """Return what a process reads of a card that points at the hub, as "card", and of the corpora of COMPLAINTS."""
+    card = tmp_path_factory.mktemp("card") / "card.toml"
+    card.write_text('reader = "hub"\nrepository = "ann/words"\n[splits]\ntrain = "train"\nvalidation = "test"\n')
+    home = tmp_path_factory.mktemp("home")
+    return dict(zip(["card", *COMPLAINTS], read(hub, home, str(card), *COMPLAINTS), strict=True))
+
+
+def test_a_card_can_point_at_the_hub(answers):
+    assert answers["card"]["found"]["validation"] == [f"test {i}\r\n" for i in range(4)]
+
+
+@pytest.mark.parametrize("spec", COMPLAINTS)
+def test_a_missing_hub_dataset_is_refused_in_one_sentence(answers, spec):
+    kind, complaint = COMPLAINTS[spec]
+    assert answers[spec]["kind"] == kind
+    assert complaint in answers[spec]["error"]
+    assert "\n" not in answers[spec]["error"]
 
 
 def test_an_unreachable_hub_is_a_one_line_error(tmp_path):
-    answer = read("hub:ann/words", "http://127.0.0.1:9", tmp_path)
+    (answer,) = read("http://127.0.0.1:9", tmp_path, "hub:ann/words")
     assert answer["kind"] == "ConnectionError"
     assert "cannot be fetched from the hub" in answer["error"]
     assert "\n" not in answer["error"]

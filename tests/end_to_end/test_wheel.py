@@ -35,7 +35,7 @@ def test_the_wheel_holds_only_the_four_packages_and_bytelm(wheel):
         assert needed in names
 
 
-def test_the_installed_wheel_imports_and_runs_from_an_empty_folder(wheel, tmp_path):
+def test_the_installed_wheel_imports_and_runs_from_an_empty_folder(wheel, tokenizer_folder, tmp_path):
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     (tmp_path / "empty").mkdir()
@@ -45,13 +45,18 @@ def test_the_installed_wheel_imports_and_runs_from_an_empty_folder(wheel, tmp_pa
         "modules = (bytelm, corpora, lm.model, pipelines.cli.dispatch, tokenizer); "
         "assert all(module.__file__.startswith(sys.argv[1]) for module in modules); "
         "from pipelines.run.recipe import load_recipe; load_recipe('gpt-tiny'); "
-        "tok = tokenizer.Tokenizer.train(['some text, some more text'], vocab_size=270); "
+        "tok = tokenizer.Tokenizer.load(sys.argv[2]); "
+        "assert len(tokenizer.count_pretokens(['some text'], 'cl100k')) == 2; "
         "assert bytelm.Tokenizer is tokenizer.Tokenizer and bytelm.__version__; "
         "assert tok.decode(tok.encode('some text')) == 'some text'; "
         "sys.exit(pipelines.cli.dispatch.main(['corpus', 'list']))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(site)], cwd=tmp_path / "empty", capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(site), str(tokenizer_folder)],
+        cwd=tmp_path / "empty",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "stdlib" in done.stdout
