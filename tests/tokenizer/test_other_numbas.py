@@ -20,14 +20,14 @@ NAMES = (
     "_nrt",
     "get_call_template",
 )
-# Renames an identifier in all of numba's sources as they are imported.
+# Renames an identifier in the sources of numba that have it, as they are imported.
 RENAME = """
 import importlib.machinery, re, sys
 
 class Renamed(importlib.machinery.SourceFileLoader):
     def get_code(self, module):
-        source = re.sub(rf"\\b{NAME}\\b", "renamed", self.get_source(module))
-        return compile(source, self.path, "exec", dont_inherit=True)
+        source, found = re.subn(rf"\\b{NAME}\\b", "renamed", self.get_source(module))
+        return compile(source, self.path, "exec", dont_inherit=True) if found else super().get_code(module)
 
 class Finder:
     def find_spec(name, path=None, target=None):
