@@ -155,9 +155,9 @@ def test_a_terminal_shows_one_line_that_other_output_replaces(start):
 @pytest.mark.parametrize(
     ("module", "name", "arguments"),
     [
-        ("torch.nn", "PyTorch", ["params", "gpt2", "--json"]),
         ("torch.nn", "PyTorch", ["evaluate", "RUN", "--json"]),
-        ("torch.nn", "PyTorch", ["generate", "RUN", "--prompt", "import", "--tokens", "3", "--json"]),
+        pytest.param("torch.nn", "PyTorch", ["params", "gpt2", "--json"], marks=pytest.mark.slow),
+        pytest.param("torch.nn", "PyTorch", ["generate", "RUN", "--prompt", "x", "--json"], marks=pytest.mark.slow),
         ("matplotlib.rcsetup", "matplotlib", ["report", "RUN", "--no-samples", "--no-inside"]),
     ],
 )
