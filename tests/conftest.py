@@ -241,7 +241,7 @@ def in_process(tmp_path, monkeypatch):
     """
     from pipelines.cli.dispatch import main
 
-    def run(*arguments, cwd=tmp_path):
+    def run(*arguments, cwd=tmp_path, stdin=""):
         out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with (
             monkeypatch.context() as patch,
@@ -252,6 +252,7 @@ def in_process(tmp_path, monkeypatch):
             patch.chdir(cwd)
             patch.setattr(os, "environ", os.environ.copy())
             patch.setenv("COLUMNS", "80")
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
             warnings.simplefilter("ignore")
             warnings.simplefilter("default", UserWarning)
             try:

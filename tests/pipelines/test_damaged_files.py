@@ -185,10 +185,10 @@ def test_garbled_names_in_a_file_do_not_garble_the_message(tmp_path, trained_gpt
     assert_one_sentence(error, "checksums.json")
 
 
-def test_a_hostile_file_causes_a_one_line_error_on_the_command_line(bytelm, tmp_path, trained_gpt, dataset_folder):
+def test_a_hostile_file_causes_a_one_line_error_on_the_command_line(in_process, tmp_path, trained_gpt, dataset_folder):
     out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
     (data / "dataset.json").write_text(NESTED)
-    done = bytelm("evaluate", out, "--data", data)
+    done = in_process("evaluate", out, "--data", data)
     assert (done.returncode, done.stdout) == (1, "")
     error = done.stderr.splitlines()[-1]  # on a slow machine, "loading PyTorch ..." comes first
     assert error.startswith(f"bytelm evaluate: {data / 'dataset.json'} is damaged")

@@ -208,8 +208,8 @@ def test_the_table_fits_80_columns_and_marks_unreliable_rows(in_process, text_fo
     assert "Miller" in done.stdout
 
 
-def test_json_has_nothing_else_on_standard_output(bytelm, text_folder):
-    done = bytelm("entropy", text_folder, "--json", "--sample", "50k")
+def test_json_has_nothing_else_on_standard_output(in_process, text_folder):
+    done = in_process("entropy", text_folder, "--json", "--sample", "50k")
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout)
     assert numbers["entropy_rate"]["sizes"] == [16384, 50_000]

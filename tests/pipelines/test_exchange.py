@@ -128,11 +128,11 @@ def test_a_trained_decoder_opens_in_transformers(in_process, trained_gpt, tmp_pa
     assert tok.decode(written, skip_special_tokens=True) == expected
 
 
-def test_an_imported_run_is_evaluated_generated_from_and_reported(bytelm, peers, dataset_folder, tmp_path):
+def test_an_imported_run_is_evaluated_generated_from_and_reported(in_process, peers, dataset_folder, tmp_path):
     folder, peer, _ = peers("gpt2")
-    done = bytelm("import-hf", folder, "--out", "run")
+    done = in_process("import-hf", folder, "--out", "run")
     assert done.returncode == 0, done.stderr
-    refused = bytelm("evaluate", "run")
+    refused = in_process("evaluate", "run")
     assert refused.returncode == 1
     assert "run was imported and has no dataset" in refused.stderr
 
@@ -291,8 +291,8 @@ def test_a_folder_that_cannot_be_imported_leaves_nothing_behind(spoil, words, pe
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_that_transformers_cannot_express_is_refused_by_field(bytelm, trained_bert, tmp_path):
-    done = bytelm("export-hf", trained_bert, "--out", "out")
+def test_a_model_that_transformers_cannot_express_is_refused_by_field(in_process, trained_bert, tmp_path):
+    done = in_process("export-hf", trained_bert, "--out", "out")
     assert done.returncode == 1
     assert "BERT would need model.positions = 'learned', not 'rotary'" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -307,9 +307,9 @@ def test_existing_files_are_not_replaced(export, peers, tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_missing_folder_and_a_hub_that_is_out_of_reach_are_named(bytelm):
+def test_a_missing_folder_and_a_hub_that_is_out_of_reach_are_named(in_process):
     for source, words in (("nowhere", "is not a folder"), ("hub:nobody/nothing", "cannot be fetched from the hub")):
-        done = bytelm("import-hf", source, "--out", "run")
+        done = in_process("import-hf", source, "--out", "run")
         assert done.returncode == 1
         assert f"{source} {words}" in done.stderr
         assert "Traceback" not in done.stderr

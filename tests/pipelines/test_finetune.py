@@ -144,18 +144,18 @@ def test_texts_beyond_the_context_are_cut_and_counted(tmp_path, trained_bert):
     assert torch.equal(long, longer)
 
 
-def test_classify_ranks_labels_for_arguments_and_for_lines(trained_classifier, bytelm, passages):
+def test_classify_ranks_labels_for_arguments_and_for_lines(trained_classifier, in_process, passages):
     folder, _ = trained_classifier
     texts = [text.replace("\n", " ") for text in read_labelled(passages[1]).texts[:3]]
     labels, probabilities = load_classifier(folder).predict(texts)
-    given = bytelm("classify", folder, *texts, "--json", "--top", "2")
-    piped = bytelm("classify", folder, "--json", "--top", "2", input="".join(text + "\n" for text in texts))
+    given = in_process("classify", folder, *texts, "--json", "--top", "2")
+    piped = in_process("classify", folder, "--json", "--top", "2", stdin="".join(text + "\n" for text in texts))
     assert given.stdout == piped.stdout
     results = [json.loads(line) for line in given.stdout.splitlines()]
     assert [result["label"] for result in results] == labels
     for result, row in zip(results, probabilities, strict=True):
         assert [label["probability"] for label in result["labels"]] == pytest.approx(sorted(row)[:-3:-1])
-    assert f"{labels[0]} {probabilities[0].max():.0%}" in bytelm("classify", folder, texts[0]).stdout
+    assert f"{labels[0]} {probabilities[0].max():.0%}" in in_process("classify", folder, texts[0]).stdout
 
 
 def test_a_line_that_is_not_utf8_is_named(trained_classifier, monkeypatch):

@@ -26,8 +26,8 @@ def test_batched_prompts_continue_as_each_does_alone(trained_gpt, printed):
         assert prompt + text in shown
 
 
-def test_several_prompts_are_a_list_in_json(trained_gpt, bytelm):
-    done = bytelm("generate", trained_gpt, "--prompt", "a", "--prompt", "b", "--tokens", "4", "--json")
+def test_several_prompts_are_a_list_in_json(trained_gpt, in_process):
+    done = in_process("generate", trained_gpt, "--prompt", "a", "--prompt", "b", "--tokens", "4", "--json")
     assert done.returncode == 0, done.stderr
     assert [answer["prompt"] for answer in json.loads(done.stdout)] == ["a", "b"]
 

@@ -129,10 +129,10 @@ def test_a_change_of_the_objective_or_the_data_order_is_refused_by_field(
 
 
 def test_a_finished_run_is_extended_and_prints_its_new_schedule(
-    tmp_path, small_recipe, dataset_folder, trained_gpt, bytelm
+    tmp_path, small_recipe, dataset_folder, trained_gpt, in_process
 ):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    done = bytelm("pretrain", "--out", out, "--train.tokens", "25.6k")
+    done = in_process("pretrain", "--out", out, "--train.tokens", "25.6k")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "gpt resumes with train.tokens 25600 (was 12800)" in said
@@ -148,25 +148,25 @@ def test_a_finished_run_is_extended_and_prints_its_new_schedule(
 
 
 def test_a_stopped_run_resumes_by_its_folder_alone_and_ends_with_the_same_weights(
-    tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch, bytelm
+    tmp_path, small_recipe, dataset_folder, trained_gpt, monkeypatch, in_process
 ):
     out = tmp_path / "gpt"
     with monkeypatch.context() as patch:
         stop_after(23, patch)
         assert pretrain(small_recipe, data=dataset_folder, out=out) == 128 + signal.SIGTERM
-    done = bytelm("pretrain", "--out", out)
+    done = in_process("pretrain", "--out", out)
     assert done.returncode == 0, done.stderr
     assert "float32 as before" in " ".join(done.stdout.split())
     assert_same_run(out, trained_gpt)
 
 
-def test_a_refused_resume_names_the_command_that_resumes(tmp_path, trained_gpt, dataset_folder, bytelm):
+def test_a_refused_resume_names_the_command_that_resumes(tmp_path, trained_gpt, dataset_folder, in_process):
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     for options in ((), ("--model.context-length", "32")):
-        refused = bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", out, *options)
+        refused = in_process("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", out, *options)
         assert refused.returncode == 1
         assert f"bytelm pretrain --out {out}" in refused.stderr
-    nowhere = bytelm("pretrain", "--out", tmp_path / "nowhere")
+    nowhere = in_process("pretrain", "--out", tmp_path / "nowhere")
     assert nowhere.returncode == 2
     assert "name a recipe first" in nowhere.stderr
 

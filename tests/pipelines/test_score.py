@@ -448,11 +448,11 @@ def test_sentinels_of_span_corruption_are_sentinels(trained_t5):
     assert end not in score.ids[:-1]  # its spelling in the target is text
 
 
-def test_standard_input_is_a_text(bytelm, trained_gpt):
-    done = bytelm("score", trained_gpt, "-", "--json", input="import os\n")
+def test_standard_input_is_a_text(in_process, trained_gpt):
+    done = in_process("score", trained_gpt, "-", "--json", stdin="import os\n")
     assert done.returncode == 0, done.stderr
     assert "".join(row["text"] for row in json.loads(done.stdout)["tokens"]) == "import os\n"
-    named = bytelm("score", trained_gpt, "--file", "-", "--json", input="import os\n")
+    named = in_process("score", trained_gpt, "--file", "-", "--json", stdin="import os\n")
     assert named.stdout == done.stdout
 
 

@@ -186,7 +186,7 @@ def test_an_open_micro_batch_is_16_on_a_cpu(tmp_path, small_recipe, dataset_fold
 
 @pytest.mark.parametrize(("validate", "checkpoint"), [(768, 5120), (2560, 1024)])
 def test_the_best_checkpoint_and_milestones_are_kept(
-    tmp_path, small_recipe, dataset_folder, bytelm, validate, checkpoint
+    tmp_path, small_recipe, dataset_folder, in_process, validate, checkpoint
 ):
     """The learning rate grows until the loss rises again. Checkpoints are less or more frequent than validations."""
     every = {"validate_every_tokens": validate, "checkpoint_every_tokens": checkpoint, "keep_every_tokens": 6000}
@@ -198,11 +198,11 @@ def test_the_best_checkpoint_and_milestones_are_kept(
     best = min((count for count in losses if count), key=losses.__getitem__)
     assert best < 12800 and tokens >= {best, 12800} and len(tokens) <= 4
     assert any(6000 <= count < 6000 + checkpoint for count in tokens)
-    done = bytelm("evaluate", out, "--checkpoint", "best", "--stride", "32")
+    done = in_process("evaluate", out, "--checkpoint", "best", "--stride", "32")
     assert done.returncode == 0, done.stderr
     assert json.loads((out / "evaluation.json").read_text())["checkpoint"] == f"step-{best // 256:07d}"
     step = str(best // 256)
-    written = [bytelm("generate", out, "--checkpoint", which, "--tokens", "5").stdout for which in ("best", step)]
+    written = [in_process("generate", out, "--checkpoint", which, "--tokens", "5").stdout for which in ("best", step)]
     assert written[0] == written[1] != ""
 
 
@@ -232,8 +232,8 @@ def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
         ("last", "--checkpoint is 'last': give newest, best, or the number of a step"),
     ],
 )
-def test_a_missing_checkpoint_is_refused(bytelm, trained_gpt, which, message):
-    done = bytelm("generate", trained_gpt, "--checkpoint", which)
+def test_a_missing_checkpoint_is_refused(in_process, trained_gpt, which, message):
+    done = in_process("generate", trained_gpt, "--checkpoint", which)
     assert (done.returncode, message in " ".join(done.stderr.split())) == (1, True), done.stderr
 
 

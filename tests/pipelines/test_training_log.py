@@ -100,10 +100,10 @@ def test_the_progress_of_training_shows_the_perplexity_of_a_plain_cross_entropy(
 
 
 def test_the_validation_loss_is_printed_when_it_is_measured_and_at_the_end(
-    tmp_path, small_recipe, dataset_folder, bytelm
+    tmp_path, small_recipe, dataset_folder, in_process
 ):
     save_config(tmp_path / "recipe.toml", small_recipe, {})
-    done = bytelm("pretrain", "recipe.toml", "--data", dataset_folder, "--out", "my run")
+    done = in_process("pretrain", "recipe.toml", "--data", dataset_folder, "--out", "my run")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     losses = {line["step"]: line["loss"] for line in metrics_of(tmp_path / "my run") if line["split"] == "validation"}

@@ -238,18 +238,18 @@ def test_a_vocabulary_without_all_bytes_decodes_every_id(ascii_only, tmp_path):
         Tokenizer.load(path)
 
 
-def test_a_dataset_is_built_or_the_error_names_the_missing_byte(bytelm, texts, tmp_path):
+def test_a_dataset_is_built_or_the_error_names_the_missing_byte(in_process, texts, tmp_path):
     trained_by_tokenizers(texts, "Falcon", tmp_path / "tokenizer.json")
     (tmp_path / "text.txt").write_text("".join(texts[:40]), encoding="utf-8")
     build = ("build-dataset", "text.txt", "--tokenizer", "tokenizer.json", "--context-length", "64")
-    done = bytelm(*build, "--out", "data")
+    done = in_process(*build, "--out", "data")
     assert done.returncode == 0, done.stderr
     info = json.loads((tmp_path / "data" / "dataset.json").read_text(encoding="utf-8"))
     assert info["tokenizer"]["fingerprint"] == Tokenizer.load(tmp_path / "data").fingerprint
     assert info["splits"]["train"]["encoded_tokens"] > 10_000
     missing = Tokenizer.load(tmp_path / "tokenizer.json").vocabulary.missing_bytes
     (tmp_path / "text.txt").write_bytes(b"a text" * 50 + missing[:1] + b" more" * 50)
-    done = bytelm(*build, "--invalid", "bytes", "--out", "other")
+    done = in_process(*build, "--invalid", "bytes", "--out", "other")
     assert done.returncode == 1
     assert f"the byte 0x{missing[0]:02x} at byte offset 300, for which the vocabulary has no token" in done.stderr
     assert not (tmp_path / "other").exists()
