@@ -78,6 +78,8 @@ class ModelConfig:
     """Divide scores by the root of the head width; T5 does not"""
     scaled_head: bool = False
     """Divide hidden states by the root of the width before the head, as in T5"""
+    position_offset: int = 0
+    """Unused rows before the learned positions; RoBERTa's begin after its padding id"""
     token_types: int = 0
     """Entries of the segment embedding, as in BERT; 0: none"""
     window: int = 0
@@ -302,6 +304,7 @@ _CHOICES = {
 _OF_POSITIONS = {
     "rotary": ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length"),
     "relative": ("relative_buckets", "relative_distance"),
+    "learned": ("position_offset",),
 }
 # Upper limits: far above any model, and low enough that the bytes of a matrix fit 64 bits.
 _MOST = {
@@ -314,6 +317,7 @@ _MOST = {
     "mlp_width": 10**9,
     "rotary_original_length": 10**8,
     "relative_buckets": 10**6,
+    "position_offset": 10**8,
     "token_types": 10**6,
 }
 _ZERO_MEANS = {
@@ -323,6 +327,7 @@ _ZERO_MEANS = {
     "head_width": "width / heads",
     "mlp_width": "the usual multiple",
     "rotary_original_length": "none",
+    "position_offset": "none",
     "token_types": "none",
     "window": "all positions",
     "value_embeddings": "none",

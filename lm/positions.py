@@ -40,7 +40,8 @@ class PositionalEmbedding(Component):
         super().__init__()
         self.kind = config.positions
         if self.kind == "learned":
-            self.learned = Embedding(config.context_length, config.width)
+            self.offset = config.position_offset
+            self.learned = Embedding(self.offset + config.context_length, config.width)
         elif self.kind == "sinusoidal":
             self.scale = math.sqrt(config.width)  # sinusoids of size 1 would drown the embedding
             table = sinusoidal_table(config.context_length, config.width)
@@ -48,7 +49,7 @@ class PositionalEmbedding(Component):
 
     def forward(self, x: Tensor, positions: Rows) -> Tensor:
         if self.kind == "learned":
-            return x + self.learned.weight[positions]
+            return x + self.learned.weight[self.offset :][positions]
         if self.kind == "sinusoidal":
             return x * self.scale + self.table[positions]
         return x
@@ -67,14 +68,15 @@ def with_resized_positions(weights: Mapping[str, Tensor], model: nn.Module) -> d
     """Return `weights` (tensors by name) with learned positions resized to the context of `model`.
 
     For a shorter context, the table (old length, width) is cut. For a longer one, it is repeated (Beltagy et al. 2020,
-    section 5), so positions keep their neighbours except where copies meet.
+    section 5), so positions keep their neighbours except where copies meet. Unused rows before the positions stay.
     """
     resized = dict(weights)
     for name, module in model.named_modules():
         if isinstance(module, PositionalEmbedding) and module.kind == "learned":
-            key, length = f"{name}.learned.weight", len(module.learned.weight)
-            copies = -(-length // len(weights[key]))
-            resized[key] = weights[key].repeat(copies, 1)[:length]
+            key, length = f"{name}.learned.weight", len(module.learned.weight) - module.offset
+            unused, table = weights[key][: module.offset], weights[key][module.offset :]
+            copies = -(-length // len(table))
+            resized[key] = torch.cat((unused, table.repeat(copies, 1)[:length]))
     return resized
 
 

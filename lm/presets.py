@@ -122,6 +122,9 @@ PRESETS: dict[str, ModelConfig] = {
     # Devlin et al. 2019
     "bert-base": BERT,
     "bert-large": replace(BERT, layers=24, width=1024, heads=16),
+    # Liu et al. 2019; Sanh et al. 2019
+    "roberta-base": replace(BERT, vocab_size=50265, norm_eps=1e-5, position_offset=2, token_types=1),
+    "distilbert-base": replace(BERT, layers=6, token_types=0),
     # Raffel et al. 2020
     "t5-small": T5,
     "t5-base": replace(T5, layers=12, width=768, heads=12),

@@ -45,7 +45,8 @@ def import_hf(
 
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace an imported run with --overwrite)")
-    say(import_model(source, objective, out, replaceable))
+    for line in import_model(source, objective, out, replaceable):
+        say(line)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Exchange of models with `transformers`, in the formats of GPT-2, GPT-NeoX, Llama, BERT and T5.
+"""Exchange of models with `transformers`, in the formats of GPT-2, GPT-NeoX, Llama, BERT and its kin, and T5.
 
 `to_hugging_face` turns (`ModelConfig`, our tensors) into (config.json, its tensors); `from_hugging_face` goes back.
 Neither touches files or tokenizers.
@@ -7,44 +7,66 @@ Neither touches files or tokenizers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lm.config import ModelConfig
-from lm.exchange.bert import BERT
+from lm.exchange.bert import BERT, DISTILBERT, ROBERTA
 from lm.exchange.format import Entry, Format, Pretrained
 from lm.exchange.gpt2 import GPT2
 from lm.exchange.gpt_neox import GPT_NEOX
 from lm.exchange.llama import LLAMA
 from lm.exchange.t5 import T5
+from lm.heads import MaskedTokenHead
+from lm.initialization import Initializer
+from lm.layers import Embedding
 from lm.model import LanguageModel
 
-FORMATS = (GPT2, GPT_NEOX, LLAMA, BERT, T5)
+FORMATS = (GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, DISTILBERT, T5)
 
 
-def format_of(config: ModelConfig) -> Format:
-    """Return the format that expresses `config`.
+@dataclass(frozen=True)
+class Imported:
+    """A model of `transformers` as ours."""
 
-    Raises ValueError if there is none, naming what each format of that architecture would need instead.
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    """Float32 `state_dict`"""
+    left_out: list[str]
+    """Names of the parts that our model lacks"""
+    new_head: bool
+    """Whether the weights had no masked-token head, so that this one is initialized at random"""
+
+
+def format_of(config: ModelConfig, model_type: str | None = None) -> Format:
+    """Return the format that expresses `config`: of several that of `model_type`, or else the first.
+
+    Raises ValueError if there is none, naming what each format of that architecture would need instead. Formats that
+    would need the same as another and more are left out.
     """
-    answers = []
-    for candidate in FORMATS:
+    answers: dict[str, list[str]] = {}
+    for candidate in sorted(FORMATS, key=lambda each: each.model_type != model_type):
         objections = candidate.objections(config)
         if not objections:
             return candidate
-        if config.architecture == candidate.fixed["architecture"]:
-            answers.append(f"{candidate.name} would need {', '.join(objections)}")
-    raise ValueError(f"no format of transformers that bytelm writes can express this model: {'; '.join(answers)}")
+        less = any(set(other) <= set(objections) for other in answers.values())
+        if config.architecture == candidate.fixed["architecture"] and not less:
+            answers[candidate.name] = objections
+    needs = "; ".join(f"{name} would need {', '.join(objections)}" for name, objections in answers.items())
+    raise ValueError(f"no format of transformers that bytelm writes can express this model: {needs}")
 
 
-def to_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return config.json and the tensors of a model, given its `state_dict`, in the format that expresses `config`.
+def to_hugging_face(
+    config: ModelConfig, weights: Mapping[str, Tensor], model_type: str | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return config.json and the tensors of a model, given its `state_dict`, in the format that `format_of` chooses.
 
     Raises ValueError as `format_of` does.
     """
-    chosen = format_of(config)
+    chosen = format_of(config, model_type)
     tensors = {entry.theirs: entry.pack(weights) for entry in chosen.entries(config)}
     tensors |= {name: torch.zeros(shape) for name, shape in chosen.zeros(config).items()}
     tensors |= {name: tensors[chosen.copies(config)[name]].clone() for name in chosen.written_copies(config)}
@@ -52,13 +74,12 @@ def to_hugging_face(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple
     return settings | chosen.write(config), tensors
 
 
-def from_hugging_face(
-    settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """Return the configuration and the float32 `state_dict` of a model, given its config.json and tensors.
+def from_hugging_face(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
+    """Return the model with these config.json and tensors.
 
-    Raises ValueError, by name, for another format or a setting that we cannot express. The same goes for tensors that
-    are missing, unknown, of another shape, not floating-point or not finite.
+    An encoder without a masked-token head gets a new one. Raises ValueError, by name, for another format or a setting
+    that we cannot express. The same goes for tensors that are missing, unknown, of another shape, not floating-point or
+    not finite.
     """
     chosen = next((each for each in FORMATS if each.model_type == settings.get("model_type")), None)
     if chosen is None:
@@ -66,13 +87,26 @@ def from_hugging_face(
         raise ValueError(f"config.json has model_type = {settings.get('model_type')!r}: bytelm reads {known}")
     if settings.get("quantization_config"):
         raise ValueError("config.json has a quantization_config: take the model as it was before it was quantized")
-    given = Pretrained({**chosen.defaults, **settings}, chosen.canonical(tensors))
+    named, left_out = chosen.canonical(tensors)
+    given = Pretrained({**chosen.defaults, **settings}, named)
     fields = chosen.read(given)
     try:
         config = ModelConfig(**fields)
     except ValueError as error:
         raise ValueError(f"config.json makes a model that cannot be built: {error}") from None
-    return config, _weights(chosen, config, given.tensors)
+    new_head = config.architecture == "encoder" and not any(name.startswith(chosen.head) for name in named)
+    if new_head:
+        named |= _new_head(chosen, config)
+    return Imported(config, _weights(chosen, config, named), left_out, new_head)
+
+
+def _new_head(chosen: Format, config: ModelConfig) -> dict[str, Tensor]:
+    """Return the format's tensors of a masked-token head with random weights."""
+    head = MaskedTokenHead(config, Embedding(0, 0))
+    head.initialize(Initializer(config, torch.Generator().manual_seed(0)))
+    weights = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
+    entries = (entry for entry in chosen.entries(config) if entry.ours[0] in weights)
+    return {entry.theirs: entry.pack(weights) for entry in entries}
 
 
 def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

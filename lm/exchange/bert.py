@@ -1,17 +1,27 @@
-"""BERT with its masked-token head: an encoder with learned positions and layer norms after the residual sums."""
+"""BERT, RoBERTa and DistilBERT with their masked-token heads: encoders with learned positions and layer norms after the
+residual sums.
+
+RoBERTa's positions begin after its padding id. DistilBERT has no token types.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from lm.config import ModelConfig
 from lm.exchange.format import Entry, Format, Pretrained, Setting, constant, layer
 
-EMBEDDINGS = "bert.embeddings"
-TYPES = f"{EMBEDDINGS}.token_type_embeddings.weight"
-WORDS = f"{EMBEDDINGS}.word_embeddings.weight"
-HEAD_BIAS = "cls.predictions.bias"
-SEGMENTS = 2  # as in every published BERT
+FIXED = {
+    "architecture": "encoder",
+    "positions": "learned",
+    "norm": "layernorm",
+    "norm_position": "post",
+    "activation": "gelu",
+}
+CLASSIFIER = "the classifier"
+OTHER_HEADS = {r"^(pre_)?classifier\.": CLASSIFIER, r"^qa_outputs\.": "the question-answering head"}
+TYPES = "embeddings.token_type_embeddings.weight"
 LAYERS = {
     "attention.self.query": "attention.query",
     "attention.self.key": "attention.key",
@@ -22,55 +32,74 @@ LAYERS = {
     "output.dense": "mlp.down",
     "output.LayerNorm": "mlp_norm",
 }
+DISTILBERT_LAYERS = {
+    "attention.q_lin": "attention.query",
+    "attention.k_lin": "attention.key",
+    "attention.v_lin": "attention.value",
+    "attention.out_lin": "attention.output",
+    "sa_layer_norm": "attention_norm",
+    "ffn.lin1": "mlp.up",
+    "ffn.lin2": "mlp.down",
+    "output_layer_norm": "mlp_norm",
+}
 
 
-def _token_types(given: Pretrained) -> int:
+def _segments(config: ModelConfig, segments: int) -> int:
+    """Return type_vocab_size: `segments`, as in the published models, if ours has no token types."""
+    return config.token_types or segments
+
+
+def _token_types(given: Pretrained, table: str) -> int:
     """Return type_vocab_size, or 0 if the table is zero, as in the export of a model without token types."""
-    table = given.tensors.get(TYPES)
-    return given.settings["type_vocab_size"] if table is not None and table.any() else 0
+    tensor = given.tensors.get(table)
+    return given.settings["type_vocab_size"] if tensor is not None and tensor.any() else 0
 
 
-SETTINGS = (
-    Setting("vocab_size", "vocab_size", 30522),
-    Setting("max_position_embeddings", "context_length", 512),
-    Setting(
-        "type_vocab_size",
-        "token_types",
-        2,
-        write=lambda config: config.token_types or SEGMENTS,
-        read=_token_types,
-    ),
-    Setting("hidden_size", "width", 768),
-    Setting("intermediate_size", "mlp_width", 3072, write=lambda config: config.hidden_width),
-    Setting("num_hidden_layers", "layers", 12),
-    Setting("num_attention_heads", "heads", 12),
-    Setting("hidden_act", default="gelu", allowed=("gelu",), write=constant("gelu")),
-    Setting("layer_norm_eps", "norm_eps", 1e-12),
-    Setting("tie_word_embeddings", default=True, allowed=(True,), write=constant(True)),
-    Setting("hidden_dropout_prob", "dropout", 0.1),
-    Setting("attention_probs_dropout_prob", write=lambda config: config.dropout),
-    Setting("position_embedding_type", default="absolute", allowed=("absolute", None)),
-    Setting("is_decoder", default=False, allowed=(False,)),
-    Setting("add_cross_attention", default=False, allowed=(False,)),
-)
+def _settings(prefix: str, segments: int, *own: Setting) -> tuple[Setting, ...]:
+    """Return the settings that BERT and RoBERTa share, after `own` ones."""
+    return (
+        *own,
+        Setting(
+            "type_vocab_size",
+            "token_types",
+            2,
+            write=partial(_segments, segments=segments),
+            read=partial(_token_types, table=prefix + TYPES),
+        ),
+        Setting("hidden_size", "width", 768),
+        Setting("intermediate_size", "mlp_width", 3072, write=lambda config: config.hidden_width),
+        Setting("num_hidden_layers", "layers", 12),
+        Setting("num_attention_heads", "heads", 12),
+        Setting("hidden_act", default="gelu", allowed=("gelu",), write=constant("gelu")),
+        Setting("layer_norm_eps", "norm_eps", 1e-12),
+        Setting("tie_word_embeddings", default=True, allowed=(True,), write=constant(True)),
+        Setting("hidden_dropout_prob", "dropout", 0.1),
+        Setting("attention_probs_dropout_prob", write=lambda config: config.dropout),
+        Setting("position_embedding_type", default="absolute", allowed=("absolute", None)),
+        Setting("is_decoder", default=False, allowed=(False,)),
+        Setting("add_cross_attention", default=False, allowed=(False,)),
+    )
 
 
-def _entries(config: ModelConfig) -> Iterator[Entry]:
-    yield Entry(WORDS, ("embedding.weight",))
-    yield Entry(f"{EMBEDDINGS}.position_embeddings.weight", ("encoder.positional.learned.weight",))
+def _entries(
+    config: ModelConfig, prefix: str, layers: str, parts: Mapping[str, str], head: Mapping[str, str]
+) -> Iterator[Entry]:
+    """Yield the tensors of an encoder, whose block i is `layers`i; `parts` and `head` map names of layers to ours."""
+    yield Entry(f"{prefix}embeddings.word_embeddings.weight", ("embedding.weight",))
+    yield Entry(f"{prefix}embeddings.position_embeddings.weight", ("encoder.positional.learned.weight",))
     if config.token_types:
-        yield Entry(TYPES, ("token_types.weight",))
-    yield from layer(f"{EMBEDDINGS}.LayerNorm", "encoder.embedding_norm")
+        yield Entry(prefix + TYPES, ("token_types.weight",))
+    yield from layer(f"{prefix}embeddings.LayerNorm", "encoder.embedding_norm")
     for i in range(config.layers):
-        for peer, mine in LAYERS.items():
-            yield from layer(f"bert.encoder.layer.{i}.{peer}", f"encoder.blocks.{i}.{mine}")
-    yield from layer("cls.predictions.transform.dense", "head.dense")
-    yield from layer("cls.predictions.transform.LayerNorm", "head.norm")
-    yield Entry(HEAD_BIAS, ("head.bias",))
+        for peer, mine in parts.items():
+            yield from layer(f"{prefix}{layers}{i}.{peer}", f"encoder.blocks.{i}.{mine}")
+    yield from layer(head["dense"], "head.dense")
+    yield from layer(head["norm"], "head.norm")
+    yield Entry(head["bias"], ("head.bias",))
 
 
-def _zeros(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    return {} if config.token_types else {TYPES: (SEGMENTS, config.width)}
+def _zeros(config: ModelConfig, prefix: str, segments: int) -> dict[str, tuple[int, ...]]:
+    return {} if config.token_types else {prefix + TYPES: (segments, config.width)}
 
 
 BERT = Format(
@@ -79,17 +108,107 @@ BERT = Format(
     auto_class="BertForMaskedLM",
     prefix="bert.",
     head="cls.",
-    fixed={
-        "architecture": "encoder",
-        "positions": "learned",
-        "norm": "layernorm",
-        "norm_position": "post",
-        "activation": "gelu",
+    fixed=FIXED,
+    settings=_settings(
+        "bert.",
+        2,
+        Setting("vocab_size", "vocab_size", 30522),
+        Setting("max_position_embeddings", "context_length", 512),
+    ),
+    entries=partial(
+        _entries,
+        prefix="bert.",
+        layers="encoder.layer.",
+        parts=LAYERS,
+        head={
+            "dense": "cls.predictions.transform.dense",
+            "norm": "cls.predictions.transform.LayerNorm",
+            "bias": "cls.predictions.bias",
+        },
+    ),
+    zeros=partial(_zeros, prefix="bert.", segments=2),
+    copies=lambda config: {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    settings=SETTINGS,
-    entries=_entries,
-    zeros=_zeros,
-    copies=lambda config: {"cls.predictions.decoder.weight": WORDS, "cls.predictions.decoder.bias": HEAD_BIAS},
     renamed={r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"},
-    superfluous=(r"^bert\.pooler\.", r"^cls\.seq_relationship\.", r"position_ids$"),
+    superfluous=(r"position_ids$",),
+    left_out={r"^bert\.pooler\.": "the pooler", r"^cls\.seq_relationship\.": "the next-sentence head", **OTHER_HEADS},
+)
+
+ROBERTA = Format(
+    name="RoBERTa",
+    model_type="roberta",
+    auto_class="RobertaForMaskedLM",
+    prefix="roberta.",
+    head="lm_head.",
+    fixed=FIXED,
+    settings=_settings(
+        "roberta.",
+        1,
+        Setting("vocab_size", "vocab_size", 50265),
+        Setting(
+            "pad_token_id",
+            "position_offset",
+            1,
+            least=0,
+            write=lambda config: config.position_offset - 1,
+            read=lambda given: given.settings["pad_token_id"] + 1,
+        ),
+        Setting(
+            "max_position_embeddings",
+            "context_length",
+            512,
+            write=lambda config: config.context_length + config.position_offset,
+            read=lambda given: given.settings["max_position_embeddings"] - given.settings["pad_token_id"] - 1,
+        ),
+    ),
+    entries=partial(
+        _entries,
+        prefix="roberta.",
+        layers="encoder.layer.",
+        parts=LAYERS,
+        head={"dense": "lm_head.dense", "norm": "lm_head.layer_norm", "bias": "lm_head.bias"},
+    ),
+    zeros=partial(_zeros, prefix="roberta.", segments=1),
+    copies=lambda config: {
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    conflicts=lambda config: [] if config.position_offset else ["model.position_offset of 1 or more, not 0"],
+    superfluous=(r"position_ids$",),
+    left_out={r"^roberta\.pooler\.": "the pooler", **OTHER_HEADS},
+)
+
+DISTILBERT = Format(
+    name="DistilBERT",
+    model_type="distilbert",
+    auto_class="DistilBertForMaskedLM",
+    prefix="distilbert.",
+    head="vocab_",
+    fixed={**FIXED, "norm_eps": 1e-12},
+    settings=(
+        Setting("vocab_size", "vocab_size", 30522),
+        Setting("max_position_embeddings", "context_length", 512),
+        Setting("dim", "width", 768),
+        Setting("hidden_dim", "mlp_width", 3072, write=lambda config: config.hidden_width),
+        Setting("n_layers", "layers", 6),
+        Setting("n_heads", "heads", 12),
+        Setting("activation", default="gelu", allowed=("gelu",), write=constant("gelu")),
+        Setting("tie_word_embeddings", default=True, allowed=(True,), write=constant(True)),
+        Setting("dropout", "dropout", 0.1),
+        Setting("attention_dropout", write=lambda config: config.dropout),
+        # Sinusoids are initial values of the table, which the file holds.
+        Setting("sinusoidal_pos_embds", default=False, allowed=(False, True), write=constant(False)),
+    ),
+    entries=partial(
+        _entries,
+        prefix="distilbert.",
+        layers="transformer.layer.",
+        parts=DISTILBERT_LAYERS,
+        head={"dense": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias"},
+    ),
+    copies=lambda config: {"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    superfluous=(r"position_ids$",),
+    left_out=OTHER_HEADS,
 )

@@ -48,6 +48,8 @@ class Setting:
     """Format's name of each value of the field; other values cannot be expressed."""
     allowed: tuple[Any, ...] | None = field(default=None, kw_only=True)
     """Values that we can read."""
+    least: int = field(default=1, kw_only=True)
+    """Smallest value of an int."""
     write: Callable[[ModelConfig], Any] | None = field(default=None, kw_only=True)
     """Setting from the configuration, if not simply the field's value."""
     read: Callable[[Pretrained], Any] | None = field(default=None, kw_only=True)
@@ -72,14 +74,14 @@ class Setting:
         return {self.fields: value} if isinstance(self.fields, str) else dict(zip(self.fields, value, strict=True))
 
     def check(self, value: Any, format_name: str) -> None:
-        """Raise ValueError for a value of the wrong type, a size below 1, or a meaning that we do not have."""
+        """Raise ValueError for a value of the wrong type, a number below `least`, or a meaning that we do not have."""
         if self.default is not ABSENT:
             kind = int if self.default is None else type(self.default)
             fits = type(value) is kind or (kind is float and type(value) is int) or value is self.default
             if not fits:
                 raise ValueError(f"config.json has {self.key} = {value!r}, but it must be of type {kind.__name__}")
-            if kind is int and value is not None and value < 1:
-                raise ValueError(f"config.json has {self.key} = {value}, but it must be 1 or more")
+            if kind is int and value is not None and value < self.least:
+                raise ValueError(f"config.json has {self.key} = {value}, but it must be {self.least} or more")
         if self.allowed is not None and value not in self.allowed:
             raise ValueError(
                 f"config.json has {self.key} = {value!r}, which is not supported: {format_name} models are read with "
@@ -179,7 +181,9 @@ class Format:
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Patterns in tensor names of older or newer files, with their replacements."""
     superfluous: tuple[str, ...] = ()
-    """Patterns of tensor names that the model does not need: buffers, and parts outside it."""
+    """Patterns of tensor names that no model reads: buffers."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of tensor names of parts that our model lacks, each with the name of the part."""
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -219,18 +223,20 @@ class Format:
             found.append(f"model.{each.name} = {_listed(allowed)}, not {value!r}")
         return found + self.conflicts(config)
 
-    def canonical(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors under the names of the complete model, without superfluous ones."""
+    def canonical(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+        """Return the tensors that the model needs, under the names of the complete model, and the parts left out."""
         bare = not any(name.startswith(self.prefix) for name in tensors)
-        found = {}
+        found, left_out = {}, set()
         for name, tensor in tensors.items():
             for pattern, replacement in self.renamed.items():
                 name = re.sub(pattern, replacement, name)
             if bare and not name.startswith(self.head):
                 name = self.prefix + name
-            if not any(re.search(pattern, name) for pattern in self.superfluous):
+            if part := next((part for pattern, part in self.left_out.items() if re.search(pattern, name)), None):
+                left_out.add(part)
+            elif not any(re.search(pattern, name) for pattern in self.superfluous):
                 found[name] = tensor
-        return found
+        return found, [part for part in dict.fromkeys(self.left_out.values()) if part in left_out]
 
 
 def _listed(values: Collection[Any]) -> str:

@@ -10,7 +10,7 @@ from pipelines.files import read_json, save_tensors, whole_folder, write_json, w
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.model_card import model_card
-from pipelines.run.text_ids import BEFORE_TEXT, ROLES, special_ids, text_ids
+from pipelines.run.text_ids import BEFORE_TEXT, OPTIONAL_ROLES, ROLES, SPECIAL_IDS, special_ids, text_ids
 from tokenizer import Tokenizer
 
 AUTO_CLASSES = {
@@ -23,13 +23,6 @@ LOADING = """from transformers import {auto}, AutoTokenizer
 model = {auto}.from_pretrained("{out}")
 tokenizer = AutoTokenizer.from_pretrained("{out}")"""
 REMEDIES = {"encoder": ": the recipe bert-tiny-published has the shape of BERT, which can be exported"}
-SPECIAL_IDS = {
-    "decoder": ("bos_token_id", "eos_token_id", "pad_token_id"),
-    "encoder": ("pad_token_id",),
-    "encoder-decoder": ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
-}
-"""Special ids in config.json, by architecture"""
-
 Ids = Mapping[str, int | list[int] | None]
 
 
@@ -38,18 +31,20 @@ def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replacea
     run = Run(folder)
     tok, config = run.tokenizer(), run.recipe.model
     try:
-        chosen = format_of(config)
+        chosen = format_of(config, run.facts.get("model_type"))
     except ValueError as error:
         raise ValueError(f"{error}{REMEDIES.get(config.architecture, '')}") from None
     model = load_trained(run, device="cpu", checkpoint=checkpoint).model
     parameters = sum(p.numel() for p in model.parameters())
-    settings, tensors = to_hugging_face(config, model.state_dict())
+    settings, tensors = to_hugging_face(config, model.state_dict(), chosen.model_type)
     if config.architecture == "decoder":
         settings[BEFORE_TEXT] = list(text_ids(run, tok).before)
     # None is written too: otherwise transformers would use its defaults.
-    ids = {name: i for name, i in special_ids(run.facts, tok).items() if name in SPECIAL_IDS[config.architecture]}
+    ids = _special_ids(run, tok)
     with whole_folder(out, replaceable) as partial:
-        write_json(partial / "config.json", settings | ids)
+        write_json(
+            partial / "config.json", {**ids, **settings}
+        )  # RoBERTa's settings have the padding id of its positions
         if config.architecture != "encoder":
             write_json(partial / "generation_config.json", {name: i for name, i in ids.items() if i is not None})
         save_tensors(partial / "model.safetensors", tensors, metadata={"format": "pt"})
@@ -57,6 +52,17 @@ def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replacea
         loading = LOADING.format(auto=AUTO_CLASSES[config.architecture], out=out.name)
         write_whole(partial / "README.md", model_card(run, tok, parameters, "transformers", loading))
     return f"{out}: {quantity(parameters, '')} parameters in the format of {chosen.name} ({chosen.auto_class})"
+
+
+def _special_ids(run: Run, tok: Tokenizer) -> Ids:
+    """Return the special ids of config.json. An encoder that was trained here has only the padding id."""
+    architecture = run.recipe.model.architecture
+    names = set(SPECIAL_IDS)
+    if architecture != "encoder-decoder":
+        names.remove("decoder_start_token_id")
+    if architecture == "encoder" and "special_ids" not in run.facts:
+        names = {"pad_token_id"}
+    return {name: i for name, i in special_ids(run.facts, tok).items() if name in names}
 
 
 def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:
@@ -72,7 +78,7 @@ def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:
     named = {name: spelling(ids.get(f"{name}_id")) for name in ("pad_token", "bos_token", "eos_token")}
     encoder = config.architecture == "encoder"
     if encoder or "roles" in run.facts:  # of our own models, only encoders learn these tokens
-        named |= {role: spelling(around.special.get(ours)) for role, ours in ROLES.items()}
+        named |= {role: spelling(around.special.get(ours)) for role, ours in (ROLES | OPTIONAL_ROLES).items()}
     roles = {role: token for role, token in named.items() if token is not None}
     inputs = ["input_ids", "attention_mask"]
     if config.token_types:

@@ -33,26 +33,34 @@ INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 """Files that transformers reads if there is no safetensors file"""
-FETCHED_FILES = ("*.json", "*.safetensors", "merges.txt", "tokenizer.model", "*.tiktoken")
+FETCHED_FILES = ("*.json", "*.safetensors", "merges.txt", "vocab.txt", "tokenizer.model", "*.tiktoken")
+WORD_PIECE_NAMES = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
+DEFAULT_NAMES = {
+    "bert": WORD_PIECE_NAMES,
+    "distilbert": WORD_PIECE_NAMES,
+    "roberta": {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>", "unk_token": "<unk>"},
+}
+"""Special tokens by model_type where no file names them, as in transformers"""
 
 
-def import_model(source: str, objective: Objective | None, out: Path, replaceable: Callable[[Path], bool]) -> str:
-    """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return a line about the result."""
+def import_model(source: str, objective: Objective | None, out: Path, replaceable: Callable[[Path], bool]) -> list[str]:
+    """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return lines about the result."""
     folder = _local_folder(source)
     settings = read_json(folder / "config.json", "import a folder that transformers' save_pretrained wrote")
     tok = Tokenizer.load(folder)
-    config, weights = from_hugging_face(settings, read_weights(folder))
+    model = from_hugging_face(settings, read_weights(folder))
+    config = model.config
     if tok.vocab_size > config.vocab_size:
         raise ValueError(
             f"{source}: the tokenizer has {tok.vocab_size} entries, but the model only {config.vocab_size}: "
             "they do not belong together"
         )
     special = given_special_ids(tok, _optional_json(folder, "generation_config.json"), settings)
-    roles = given_roles(
-        tok, *(_optional_json(folder, name) for name in ("tokenizer_config.json", "special_tokens_map.json"))
-    )
+    names = [_optional_json(folder, name) for name in ("tokenizer_config.json", "special_tokens_map.json")]
+    roles = given_roles(tok, *names, DEFAULT_NAMES.get(settings["model_type"], {}))
     facts = {
         "imported_from": source,
+        "model_type": settings["model_type"],
         "special_ids": special,
         "roles": roles,
         "around_text": _around_text(folder, settings, tok),
@@ -61,9 +69,18 @@ def import_model(source: str, objective: Objective | None, out: Path, replaceabl
         _warn_of_missing_roles(source, tok.special_tokens | roles)
     recipe = Recipe(objective=objective or DEFAULT_OBJECTIVES[config.architecture], model=config)
     with whole_folder(out, replaceable) as partial:
-        _write_run(partial, recipe, weights, tok, facts)
-    parameters = sum(tensor.numel() for tensor in weights.values())
-    return f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {source}"
+        _write_run(partial, recipe, model.weights, tok, facts)
+    if model.new_head:
+        warnings.warn(
+            f"{source} has no masked-token head: the run has a new one with random weights; finetune does not need it, "
+            "and pretrain --init-from trains it",
+            stacklevel=3,
+        )
+    parameters = sum(tensor.numel() for tensor in model.weights.values())
+    lines = [f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {source}"]
+    if model.left_out:
+        lines.append(f"left out {' and '.join(model.left_out)}, which bytelm's encoders do not have")
+    return lines
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -18,6 +18,8 @@ BEFORE_TEXT = "bytelm_before_text"
 by itself."""
 ROLES = {"cls_token": CLS, "sep_token": SEP, "mask_token": MASK}
 """Names of special tokens in tokenizer_config.json of transformers, with our spellings."""
+OPTIONAL_ROLES = {"unk_token": "<|unk|>"}
+"""The same for tokens that no objective needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,7 @@ def given_roles(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str, int]:
     """
     special = tok.special_tokens
     roles: dict[str, int] = {}
-    for name, ours in ROLES.items():
+    for name, ours in (ROLES | OPTIONAL_ROLES).items():
         named = (each.get(name) for each in settings)
         spellings = (token.get("content") if isinstance(token, dict) else token for token in named)
         spelling = next((each for each in spellings if isinstance(each, str) and each in special), ours)

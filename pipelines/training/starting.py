@@ -25,8 +25,8 @@ FREE = (
 )
 # These may differ too if the context grows.
 ROTARY_FREQUENCIES = ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length")
-# Entries of the table [run] that a run copies from its source: the ids of an imported model.
-GIVEN_IDS = ("special_ids", "roles", "around_text")
+# Entries of the table [run] that a run copies from its source: the format and the ids of an imported model.
+GIVEN = ("model_type", "special_ids", "roles", "around_text")
 ORIGIN = ("init_from", "init_from_checkpoint", "init_from_sha256")
 
 
@@ -50,7 +50,7 @@ class Source:
     def facts(self) -> dict[str, Any]:
         """The entries of the table [run] that name the source, and the ids that its model reads around texts."""
         origin = str(self.run.folder.resolve()), self.checkpoint.name, manifest_sha256(self.checkpoint)
-        given = {name: self.run.facts[name] for name in GIVEN_IDS if name in self.run.facts}
+        given = {name: self.run.facts[name] for name in GIVEN if name in self.run.facts}
         return dict(zip(ORIGIN, origin, strict=True)) | given
 
     def summary(self) -> str:
@@ -111,7 +111,7 @@ def find_start(recipe: Recipe, dataset: Dataset, out: Path, init_from: Path | No
     """
     if (out / "config.toml").exists():
         run = Run(out)
-        facts = {name: run.facts[name] for name in (*ORIGIN, *GIVEN_IDS) if name in run.facts}
+        facts = {name: run.facts[name] for name in (*ORIGIN, *GIVEN) if name in run.facts}
         _check_origin(run, init_from)
         loads = "init_from" in facts and not checkpoint_folders(out)
         vocab_size = run.recipe.model.vocab_size if "init_from" in facts else dataset.vocab_size

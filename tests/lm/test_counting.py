@@ -34,6 +34,8 @@ PUBLISHED = {
     "gpt2-xl": 1_557_611_200,
     "bert-base": 109_514_298,  # with the masked head, without the pooler
     "bert-large": 335_174_458,
+    "roberta-base": 124_697_433,
+    "distilbert-base": 66_985_530,
     "t5-small": 60_506_624,
     "t5-base": 222_903_552,
     "gpt3-175b": 174_604_259_328,
@@ -64,6 +66,7 @@ def test_presets_have_the_published_number_of_parameters(name):
         ("llama-13b", 40, 5120, 40, 128),
         ("llama3-8b", 32, 4096, 32, 128),
         ("bert-large", 24, 1024, 16, 64),
+        ("distilbert-base", 6, 768, 12, 64),
         ("t5-base", 12, 768, 12, 64),
         ("transformer-base", 6, 512, 8, 64),
     ],

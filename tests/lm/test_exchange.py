@@ -35,10 +35,14 @@ CASES = {
     "llama yarn": {"activation": "swiglu", "rotary_scaling": "yarn", **LONGER, **RMS},
     "bert": BERT,
     "bert with token types": {**BERT, "token_types": 3},
+    "roberta": {**BERT, "position_offset": 2, "token_types": 1, "norm_eps": 1e-5},
+    "roberta without token types": {**BERT, "position_offset": 1},
+    "distilbert": BERT,
     "t5": {**T5, "activation": "relu", "scaled_head": True, "decoder_layers": 1},
     "t5 1.1": {**T5, "activation": "geglu", "tied_head": False, "relative_buckets": 8, "relative_distance": 20},
     "t5 tied without the division": {**T5, "activation": "swiglu"},
 }
+MODEL_TYPES = {"distilbert": "distilbert"}  # of a case whose shape two formats express
 AUTO = {
     "decoder": transformers.AutoModelForCausalLM,
     "encoder": transformers.AutoModelForMaskedLM,
@@ -69,13 +73,15 @@ def assert_same_weights(got, expected):
 @torch.no_grad()
 def test_an_exported_model_opens_in_transformers_and_imports_again_from_its_save(name, tmp_path):
     ours = random_model(ModelConfig(**SMALL, **CASES[name]))
-    config, tensors = to_hugging_face(ours.config, ours.state_dict())
+    config, tensors = to_hugging_face(ours.config, ours.state_dict(), MODEL_TYPES.get(name))
+    assert config["model_type"].replace("_", "-") == name.split()[0]
     (tmp_path / "config.json").write_text(json.dumps({**config, "bos_token_id": 0, "eos_token_id": 0}))
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     peer, loading = AUTO[ours.config.architecture].from_pretrained(tmp_path, output_loading_info=True)
     assert not any(loading.values()), loading
 
-    source, ids = torch.randint(VOCAB, (2, 30)), torch.randint(VOCAB, (2, 25))
+    # RoBERTa does not count padding ids, 1 or less here, as positions.
+    source, ids = torch.randint(2, VOCAB, (2, 30)), torch.randint(2, VOCAB, (2, 25))
     if ours.config.architecture == "encoder-decoder":
         expected, got = ours.logits(ours(ids, source)), peer(input_ids=source, decoder_input_ids=ids).logits
     else:
@@ -84,11 +90,11 @@ def test_an_exported_model_opens_in_transformers_and_imports_again_from_its_save
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
     peer.save_pretrained(tmp_path / "saved")
-    back, weights = from_hugging_face(*read_folder(tmp_path / "saved"))
-    assert_same_weights(weights, ours.state_dict())
-    again = LanguageModel(back).eval()
-    again.load_state_dict(weights)
-    same = again.logits(again(ids, source) if back.architecture == "encoder-decoder" else again(ids))
+    back = from_hugging_face(*read_folder(tmp_path / "saved"))
+    assert_same_weights(back.weights, ours.state_dict())
+    again = LanguageModel(back.config).eval()
+    again.load_state_dict(back.weights)
+    same = again.logits(again(ids, source) if back.config.architecture == "encoder-decoder" else again(ids))
     torch.testing.assert_close(same, expected)
 
 
@@ -119,29 +125,36 @@ def configurations(draw):
 def test_export_and_import_are_inverse(config, seed):
     model = random_model(config, seed)
     settings, tensors = to_hugging_face(config, model.state_dict())
-    back, weights = from_hugging_face(json.loads(json.dumps(settings)), tensors)
-    assert_same_weights(weights, model.state_dict())
+    back = from_hugging_face(json.loads(json.dumps(settings)), tensors)
+    assert_same_weights(back.weights, model.state_dict())
     filled = {"kv_heads": config.key_value_heads, "mlp_width": config.hidden_width}
     filled["head_width"] = config.head_features
     if config.architecture == "encoder-decoder":
         filled["decoder_layers"] = config.decoder_layers or config.layers
-    assert replace(back, **filled) == replace(config, **filled)
+    assert replace(back.config, **filled) == replace(config, **filled)
 
 
 @pytest.mark.parametrize(
     ("preset_name", "format_name"),
-    [("gpt2", "GPT-2"), ("gpt2-xl", "GPT-2"), ("llama", "Llama"), ("bert-large", "BERT"), ("t5-base", "T5")],
+    [
+        *(("gpt2", "GPT-2"), ("gpt2-xl", "GPT-2"), ("llama", "Llama"), ("bert-large", "BERT"), ("t5-base", "T5")),
+        ("roberta-base", "RoBERTa"),
+    ],
 )
 def test_published_shapes_are_exported_in_their_own_format(preset_name, format_name):
     assert format_of(preset(preset_name)).name == format_name
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("gpt2", "gpt2"), ("llama", "llama"), ("bert-base", "bert"), ("t5-small", "t5")]
+    ("name", "kind"),
+    [
+        *(("gpt2", "gpt2"), ("llama", "llama"), ("bert-base", "bert"), ("t5-small", "t5")),
+        ("distilbert-base", "distilbert"),
+    ],
 )
 def test_settings_of_published_models_equal_the_defaults_of_transformers(name, kind):
     """Except GPT-2's dropout, and rope_scaling, which versions spell differently."""
-    settings = format_of(preset(name)).write(preset(name))
+    settings = format_of(preset(name), kind).write(preset(name))
     published = transformers.AutoConfig.for_model(kind).to_dict()
     shared = {key for key in settings.keys() & published.keys() if not key.endswith("pdrop")} - {"rope_scaling"}
     assert len(shared) >= 8
@@ -200,7 +213,7 @@ def test_every_preset_has_a_format_or_is_refused_by_name():
 
 def exported(name="gpt2", **changes):
     model = random_model(ModelConfig(**{**SMALL, **CASES[name], **changes}))
-    return to_hugging_face(model.config, model.state_dict())
+    return to_hugging_face(model.config, model.state_dict(), MODEL_TYPES.get(name))
 
 
 @pytest.mark.parametrize(
@@ -249,6 +262,13 @@ def exported(name="gpt2", **changes):
         ("gpt-neox", {"attention_bias": False}, "the weights have gpt_neox.final_layer_norm.bias"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ("bert", {"is_decoder": True}, "is_decoder = True"),
+        ("roberta", {"hidden_act": "relu"}, "hidden_act = 'relu'"),
+        ("roberta", {"pad_token_id": -1}, "pad_token_id = -1, but it must be 0 or more"),
+        ("roberta", {"pad_token_id": None}, "pad_token_id = None, but it must be of type int"),
+        ("roberta", {"pad_token_id": 31}, "config.json .* model.context_length is 0"),
+        ("roberta", {"max_position_embeddings": 30}, r"has the shape \(32, 24\), but config.json makes it \(30, 24\)"),
+        ("distilbert", {"activation": "relu"}, "activation = 'relu'"),
+        ("distilbert", {"n_layers": 3}, "the weights have no distilbert.transformer.layer.2.attention.q_lin.weight"),
         ("t5", {"d_kv": 64}, "SelfAttention.q.weight has the shape"),
         ("t5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj = 'gated-relu'"),
     ],
@@ -262,11 +282,11 @@ def test_unsupported_settings_are_refused_by_name(name, change, words):
 @pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
 def test_rotary_scaling_by_one_is_read_as_no_scaling(kind):
     settings, tensors = exported("llama")
-    config, _ = from_hugging_face({**settings, "rope_scaling": {"rope_type": kind, "factor": 1.0}}, tensors)
+    config = from_hugging_face({**settings, "rope_scaling": {"rope_type": kind, "factor": 1.0}}, tensors).config
     assert (config.rotary_scaling, config.rotary_factor, config.rotary_original_length) == ("none", 1.0, 0)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "llama yarn", "bert", "t5"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "llama yarn", "bert", "roberta", "distilbert", "t5"])
 def test_any_damaged_setting_is_accepted_or_refused_in_a_sentence(name):
     settings, tensors = exported(name)
     rope = settings.get("rope_scaling") or {}
@@ -283,7 +303,7 @@ def test_yarn_of_transformers_5_is_read_with_its_factor():
     """transformers 5 writes rope_parameters; the factor counts there, not the ratio of the lengths."""
     settings, tensors = exported("llama yarn")
     rope = {**settings.pop("rope_scaling"), "rope_theta": 10000.0, "factor": 4.0}
-    config, _ = from_hugging_face({**settings, "rope_parameters": rope}, tensors)
+    config = from_hugging_face({**settings, "rope_parameters": rope}, tensors).config
     assert (config.rotary_scaling, config.rotary_factor, config.rotary_original_length) == ("yarn", 4.0, 8)
 
 
@@ -291,9 +311,9 @@ def test_a_file_of_the_bare_model_is_read_too():
     settings, tensors = exported("gpt2")
     bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
     bare["h.0.attn.bias"] = torch.ones(30, 30)  # a mask buffer in old files
-    config, weights = from_hugging_face(settings, bare)
-    assert config == from_hugging_face(settings, tensors)[0]
-    assert_same_weights(weights, from_hugging_face(settings, tensors)[1])
+    read, complete = from_hugging_face(settings, bare), from_hugging_face(settings, tensors)
+    assert read.config == complete.config
+    assert_same_weights(read.weights, complete.weights)
 
 
 def test_an_old_bert_with_a_pooler_is_read_too():
@@ -301,13 +321,49 @@ def test_an_old_bert_with_a_pooler_is_read_too():
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in tensors.items()}
     old = {name.replace("LayerNorm.bias", "LayerNorm.beta"): tensor for name, tensor in old.items()}
     old |= {"bert.pooler.dense.weight": torch.ones(24, 24), "cls.seq_relationship.bias": torch.ones(2)}
-    assert_same_weights(from_hugging_face(settings, old)[1], from_hugging_face(settings, tensors)[1])
+    read = from_hugging_face(settings, old)
+    assert_same_weights(read.weights, from_hugging_face(settings, tensors).weights)
+    assert read.left_out == ["the pooler", "the next-sentence head"]
+    assert not read.new_head
+
+
+@pytest.mark.parametrize(
+    ("cls", "left_out"),
+    [
+        ("BertForPreTraining", ["the pooler", "the next-sentence head"]),
+        ("BertModel", ["the pooler"]),
+        ("BertForSequenceClassification", ["the pooler", "the classifier"]),
+        ("BertForQuestionAnswering", ["the question-answering head"]),
+        ("RobertaModel", ["the pooler"]),
+        ("RobertaForTokenClassification", ["the classifier"]),
+        ("DistilBertModel", []),
+        ("DistilBertForSequenceClassification", ["the classifier"]),
+    ],
+)
+@torch.no_grad()
+def test_other_classes_of_the_family_give_the_same_encoder_and_name_what_is_left_out(cls, left_out, tmp_path):
+    """A model without a masked-token head gets a new one, the same every time."""
+    family = cls[: cls.index("For")] if "For" in cls else cls.removesuffix("Model")
+    shape = {"vocab_size": VOCAB, "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4}
+    shape |= {"intermediate_size": 40, "max_position_embeddings": 32}
+    peer = getattr(transformers, cls)(getattr(transformers, f"{family}Config")(**shape)).eval()
+    for parameter in peer.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.1)
+    peer.save_pretrained(tmp_path)
+    read = from_hugging_face(*read_folder(tmp_path))
+    assert read.left_out == left_out
+    assert read.new_head == (cls != "BertForPreTraining")
+    assert_same_weights(from_hugging_face(*read_folder(tmp_path)).weights, read.weights)
+    ours = LanguageModel(read.config).eval()
+    ours.load_state_dict(read.weights)
+    ids = torch.randint(2, VOCAB, (2, 20))
+    torch.testing.assert_close(ours(ids), peer.base_model(ids).last_hidden_state, atol=1e-4, rtol=1e-4)
 
 
 def test_half_precision_becomes_float32():
     settings, tensors = exported("llama")
-    _, weights = from_hugging_face(settings, {name: tensor.bfloat16() for name, tensor in tensors.items()})
-    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    read = from_hugging_face(settings, {name: tensor.bfloat16() for name, tensor in tensors.items()})
+    assert {weight.dtype for weight in read.weights.values()} == {torch.float32}
 
 
 def test_missing_settings_have_the_defaults_of_transformers():

@@ -45,9 +45,9 @@ def random_peer(name, **shape):
 
 def imported(peer, **changes):
     """Return our model with the shape and weights of `peer`, and changed configuration fields."""
-    config, weights = from_hugging_face(peer.config.to_dict(), peer.state_dict())
-    model = LanguageModel(replace(config, **changes))
-    model.load_state_dict(weights)
+    read = from_hugging_face(peer.config.to_dict(), peer.state_dict())
+    model = LanguageModel(replace(read.config, **changes))
+    model.load_state_dict(read.weights)
     return model.eval()
 
 
@@ -155,8 +155,8 @@ def reshaped(name, ours, theirs, **shape):
     tensors = dict(peer.state_dict())
     extra = {key: tensors.pop(key) for key in list(tensors) if key.split(".")[-2] in theirs}
     llama = peer.config.to_dict() | {"model_type": "llama", "head_dim": 12, "sliding_window": None}
-    config, weights = from_hugging_face(llama, tensors)
-    model = LanguageModel(replace(config, **ours))
+    read = from_hugging_face(llama, tensors)
+    model, weights = LanguageModel(replace(read.config, **ours)), dict(read.weights)
     for key, weight in extra.items():
         layer, norm = key.split(".")[2], theirs[key.split(".")[-2]]
         weights[f"decoder.blocks.{layer}.attention.{norm}.weight"] = weight

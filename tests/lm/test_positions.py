@@ -183,15 +183,22 @@ def test_alibi_generates_the_same_with_and_without_a_cache(options):
 
 
 @FEW
-@given(old=st.integers(1, 40), new=st.integers(1, 90), architecture=st.sampled_from(["decoder", "encoder"]))
-def test_learned_positions_are_cut_or_repeated_for_another_context(old, new, architecture):
+@given(
+    old=st.integers(1, 40),
+    new=st.integers(1, 90),
+    offset=st.integers(0, 2),
+    architecture=st.sampled_from(["decoder", "encoder"]),
+)
+def test_learned_positions_are_cut_or_repeated_for_another_context(old, new, offset, architecture):
     shape = {"architecture": architecture, "positions": "learned", "vocab_size": 9, "layers": 1, "width": 8, "heads": 2}
+    shape["position_offset"] = offset
     given = build_model(ModelConfig(context_length=old, **shape), seed=0).state_dict()
     model = build_model(ModelConfig(context_length=new, **shape), seed=1)
     resized = with_resized_positions(given, model)
     model.load_state_dict(resized)
     name = f"{architecture}.positional.learned.weight"
-    assert all(torch.equal(resized[name][i], given[name][i % old]) for i in range(new))
+    assert torch.equal(resized[name][:offset], given[name][:offset])
+    assert all(torch.equal(resized[name][offset + i], given[name][offset + i % old]) for i in range(new))
     assert all(resized[key] is given[key] for key in given if key != name)
 
 

@@ -15,6 +15,8 @@ AUTO = {
     "llama": transformers.AutoModelForCausalLM,
     "gpt_neox": transformers.AutoModelForCausalLM,
     "bert": transformers.AutoModelForMaskedLM,
+    "roberta": transformers.AutoModelForMaskedLM,
+    "distilbert": transformers.AutoModelForMaskedLM,
     "t5": transformers.AutoModelForSeq2SeqLM,
 }
 SHAPE = {
@@ -28,6 +30,8 @@ SHAPES = {
     "gpt2": {"n_positions": 34, "n_embd": 32, "n_layer": 2, "n_head": 4},
     "llama": {**SHAPE, "num_key_value_heads": 2},
     "bert": SHAPE,
+    "roberta": {**SHAPE, "max_position_embeddings": 36, "type_vocab_size": 1},
+    "distilbert": {"max_position_embeddings": 34, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
     "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
 }
 IDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 0}

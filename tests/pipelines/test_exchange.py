@@ -37,7 +37,8 @@ def logits(model, ids, source):
 
 def assert_same_logits(*models):
     generator = torch.Generator().manual_seed(2)
-    ids, source = (torch.randint(512, (2, length), generator=generator) for length in (34, 30))
+    # RoBERTa does not count padding, id 1, as a position.
+    ids, source = (torch.randint(2, 512, (2, length), generator=generator) for length in (34, 30))
     first, *others = (logits(model, ids, source) for model in models)
     for other in others:
         torch.testing.assert_close(other, first, atol=1e-4, rtol=1e-4)
@@ -172,7 +173,7 @@ def test_an_imported_model_with_a_padded_vocabulary_generates_only_tokens_of_its
     run = import_hf(str(tmp_path / "padded"), out=tmp_path / "run")
     if kind == "llama":
         assert evaluate(run, data=dataset_folder, device="cpu")["splits"]["validation"]["perplexity"] > 1
-    prompt, length = ("import <|mask|>", {}) if kind == "bert" else ("import ", {"tokens": 30})
+    prompt, length = ("import <|mask|>", {}) if "bert" in kind else ("import ", {"tokens": 30})
     for options in (length, length | {"beams": 0}):
         assert generate(run, prompt=prompt, device="cpu", **options)
     assert report([run]).is_file()
