@@ -105,8 +105,10 @@ def run_job(job: dict, threads: int, timeout: float = 600, extra_environment: di
         return worker.answer(timeout)
 
 
-def best(rows: list[Row], peers: set[str] | None = None, threads: int | None = None) -> Row | None:
-    """Return the fastest valid row of `peers` (default: all but us) with at most `threads` threads."""
+def best(
+    rows: list[Row], peers: set[str] | None = None, threads: int | None = None, key: str = "seconds"
+) -> Row | None:
+    """Return the valid row of `peers` (default: all but us) with at most `threads` threads and the least `key`."""
     found = [
         row
         for row in rows
@@ -114,7 +116,7 @@ def best(rows: list[Row], peers: set[str] | None = None, threads: int | None = N
         and (row.peer in peers if peers else row.peer != OURS)
         and (threads is None or row.threads <= threads)
     ]
-    return min(found, key=Row.minimum, default=None)
+    return min(found, key=lambda row: row.minimum(key), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +133,13 @@ class Case:
     """One workload on one text of `size` bytes. Contestants are compared by their minimum times.
 
     limit: the least seconds that any program needs on this machine. limit_says: how the limit is composed.
+    by_processor: whether CPU seconds on one thread decide instead, which depend less on the load of the machine.
     """
 
     work: str
     name: str
     size: int | None = None
+    by_processor: bool = False
     limit: float | None = None
     limit_says: str = ""
     rows: list[Row] = field(default_factory=list)
@@ -156,6 +160,15 @@ class Case:
             ratio = ours.minimum() / theirs.minimum()
             threads = f" ({threads_name(theirs.threads)})" if any(row.threads > 1 for row in self.rows) else ""
             self.judge(target, f"{ratio:.2f} of the time of {theirs.name}{threads}", ratio <= factor)
+
+    def judge_speed(self, peer: str, factor: float, key: str, target: str) -> None:
+        """Judge whether we are `factor` times as fast as a peer on one thread, by CPU seconds."""
+        ours, theirs = (best(self.rows, {name}, 1, key) for name in (OURS, peer))
+        if theirs and not ours:
+            self.judge(target, NO_TIME, False)
+        elif theirs:
+            ratio = theirs.minimum(key) / ours.minimum(key)
+            self.judge(target, f"{ratio:.2f} times", ratio >= factor)
 
     def judge_memory(self, ours: Row | None, peers: tuple[str, ...]) -> None:
         """Judge the growth of memory during the call. Memory held before belongs to the interpreter and libraries."""

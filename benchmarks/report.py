@@ -36,7 +36,7 @@ def markdown(result: dict) -> str:
         "## Measurements",
     ]
     for case in result["cases"]:
-        lines += ["", f"### {case['work'].capitalize()}: {case['name']}", "", *_case(case)]
+        lines += ["", f"### {case['work'][0].upper()}{case['work'][1:]}: {case['name']}", "", *_case(case)]
     return "\n".join(lines) + "\n"
 
 
@@ -54,6 +54,8 @@ def _case(case: dict) -> list[str]:
         "median": lambda row: least_and_median(_values(row, "seconds"))[1],
         "runs": lambda row: str(len(row["runs"])),
         "MB/s": lambda row: f"{case['size'] / min(_values(row, 'seconds')) / 1e6:,.0f}" if case["size"] else "",
+        "MB per CPU second": lambda row: _rate(case, row, "processor"),
+        "MB per CPU second, later passes": lambda row: _rate(case, row, "again_processor"),
         "second pass": lambda row: duration(min(_values(row, "again"))),
         "speed relative to tiktoken": lambda row: f"{statistics.median(_ratios(row)):.2f}",
         "cores busy": lambda row: f"{statistics.median(_ratios(row, 'processor')):.1f}",
@@ -79,6 +81,11 @@ def _cell(cell, row: dict) -> str:
         return cell(row)
     except ValueError:  # of an empty sequence: not measured
         return ""
+
+
+def _rate(case: dict, row: dict, key: str) -> str:
+    """Return MB per CPU second; empty for a case that is not judged by CPU seconds."""
+    return f"{case['size'] / min(_values(row, key)) / 1e6:,.1f}" if case.get("by_processor") else ""
 
 
 def _values(row: dict, key: str) -> list[float]:

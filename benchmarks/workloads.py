@@ -31,6 +31,7 @@ from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
 from benchmarks.peers.starting import FLOORS, PROGRAMS, program
 from benchmarks.peers.training import TRAINERS, tiktoken_spelling
 from benchmarks.texts import Text, hard_texts, size_name
+from benchmarks.wordpiece import wordpiece
 
 PATTERNS = ("gpt2", "cl100k")
 READ_ONCE = "reading the bytes once"
@@ -41,6 +42,7 @@ class Session:
     """Settings that all workloads share. begin(case) registers a case; show(case, row) reports whose turn it is."""
 
     texts: list[Text]
+    wordpiece_texts: list[Text]
     vocabulary: VocabularyFiles
     vocab_size: int
     folder: Path
@@ -251,6 +253,7 @@ def first_use(session: Session) -> None:
 WORKLOADS: dict[str, Callable[[Session], None]] = {
     "training": training,
     "encoding": encoding,
+    "wordpiece": wordpiece,
     "document": document,
     "decoding": decoding,
     "hard": hard,

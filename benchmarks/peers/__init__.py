@@ -12,6 +12,7 @@ DISTRIBUTIONS = {
     "bpeasy": "bpeasy",
     "sentencepiece": "sentencepiece",
     "fastokens": "fastokens",
+    "nanotoken": "nanotoken",
     "tokie": "tokie",
     "splintr": "splintr-rs",  # the distribution "splintr" is another package
     "quicktok": "quicktok-v1",  # the distribution "quicktok" is another package

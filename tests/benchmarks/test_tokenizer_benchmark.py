@@ -16,6 +16,7 @@ from benchmarks.harness import ROOT
 from benchmarks.peers import OURS, installed_version
 from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
 from benchmarks.peers.training import TRAINERS, bytelm
+from benchmarks.peers.wordpiece import LINE_ENCODERS, WordPieceFiles, alphabet_order, train_bytelm, train_tokenizers
 from benchmarks.texts import CUT, hard_texts, pieces, write_text
 from benchmarks.workloads import PATTERNS, timed_start
 from tokenizer import Tokenizer, count_pretokens
@@ -73,6 +74,25 @@ def test_every_encoder_gives_our_ids(text, vocabulary, monkeypatch, peer, way, t
     for encoder in (theirs, ours):
         decoded = encoder.decode(expected if encoder.decodes_arrays else expected.tolist())
         assert (decoded if isinstance(decoded, bytes) else decoded.encode()) == content
+
+
+@pytest.mark.parametrize(("peer", "way"), [key for key in LINE_ENCODERS if key != (OURS, "")])
+def test_every_wordpiece_encoder_gives_our_ids(text, tmp_path, peer, way):
+    if installed_version(peer) is None:
+        pytest.skip(f"{peer} is not installed")
+    files = WordPieceFiles(vocab=str(tmp_path / "vocab.txt"), json=str(tmp_path / "tokenizer.json"))
+    Path(files.vocab).write_text("\n".join(train_bytelm(text.path, 1000, 1)), encoding="utf-8")
+    Tokenizer.load(files.vocab, pattern="bert-uncased").save(tmp_path)
+    lines = text.path.read_text(encoding="utf-8").split("\n")
+    expected, expected_lengths = LINE_ENCODERS[OURS, ""](files).encode(lines, text.path)
+    ids, lengths = LINE_ENCODERS[peer, way](files).encode(lines, text.path)
+    assert compare_ids(ids, expected) == "equal"
+    assert lengths is None or lengths.tolist() == expected_lengths.tolist()
+
+
+def test_wordpiece_trainers_learn_the_same_entries(text):
+    theirs = train_tokenizers(text.path, 1000, 1)
+    assert train_bytelm(text.path, 1000, 1, alphabet_order(theirs)) == theirs
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -153,13 +173,17 @@ def test_a_quick_run_writes_json_and_markdown(text, tmp_path):
     """Run the command line with the peers that are test dependencies."""
     out = tmp_path / "out"
     words = [sys.executable, "-m", "benchmarks.tokenizer", str(text.path), "--quick", "--threads", "1"]
-    words += ["--works", "training,encoding,start", "--peers", "rustbpe,tiktoken", "--out", str(out)]
+    words += ["--works", "training,encoding,wordpiece,start", "--peers", "rustbpe,tiktoken", "--out", str(out)]
     nothing_shared = os.environ | {"BYTELM_SHARED": str(tmp_path / "absent")}
     finished = subprocess.run(words, cwd=ROOT, env=nothing_shared, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     result = json.loads((out / "tokenizer.json").read_text(encoding="utf-8"))
-    assert [case["work"] for case in result["cases"]] == ["training", "training", "encoding", "process start"]
+    works = ["training", "training", "encoding", "WordPiece encoding", "WordPiece training", "process start"]
+    assert [case["work"] for case in result["cases"]] == works
     for case in result["cases"]:
+        if case["work"].startswith("WordPiece"):  # no peer that takes part is asked for
+            assert {(row["peer"], row["result"]) for row in case["rows"]} <= {(OURS, "reference"), (OURS, "equal")}
+            continue
         results = {row["peer"]: row["result"] for row in case["rows"] if row["result"] != "-"}
         other = "rustbpe" if case["work"] == "training" else "tiktoken"
         assert results == {OURS: "reference", other: "equal"}
