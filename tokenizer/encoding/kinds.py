@@ -6,6 +6,7 @@ Short texts need neither numpy nor numba, so modules that need them are imported
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 
 from tokenizer.vocabulary import Vocabulary
 from tokenizer.wordpiece import WordPieceVocabulary
@@ -42,3 +43,14 @@ def decoding(vocabulary: AnyVocabulary) -> ByteDecoding:
     from tokenizer.encoding.ids_to_text import ByteDecoding, PieceDecoding
 
     return ByteDecoding(vocabulary) if isinstance(vocabulary, Vocabulary) else PieceDecoding(vocabulary)
+
+
+def span_encoder(
+    vocabulary: AnyVocabulary, encode: Callable[[bytes], list[int]]
+) -> Callable[[bytes], tuple[list[int], list[tuple[int, int]]]]:
+    """Return a function from a text to its ids and the bytes that each stands for. encode: from a text to its ids."""
+    from tokenizer.encoding.spans import merged_spans, piece_spans
+
+    if isinstance(vocabulary, Vocabulary):
+        return partial(merged_spans, vocabulary, encode)
+    return partial(piece_spans, vocabulary, cache(pretoken_encoder(vocabulary)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 
-from tokenizer.encoding.kinds import kernel_tables, pretoken_encoder
+from tokenizer.encoding.kinds import kernel_tables, pretoken_encoder, span_encoder
 from tokenizer.encoding.short import FIRST_BYTES, ShortEncoder
 from tokenizer.text import nfc
 
@@ -142,6 +142,14 @@ class TextEncoder:
         from tokenizer.documents import single_block
 
         return sum(map(len, self.to_parts(single_block(data))))
+
+    def with_spans(self, data: bytes) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of one text, and the bytes of the text that each stands for."""
+        return self._span_encoder(data)
+
+    @cached_property
+    def _span_encoder(self) -> Callable[[bytes], tuple[list[int], list[tuple[int, int]]]]:
+        return span_encoder(self._vocabulary, self.to_list)
 
     def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
         """Return the first byte of a text without a token, and its offset. ids: the text's ids up to this byte."""

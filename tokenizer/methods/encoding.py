@@ -111,6 +111,37 @@ class EncodingMethods(VocabularyMethods):
                 number += self._texts.count(part) if isinstance(part, bytes) else 1
         return number
 
+    def encode_with_offsets(
+        self,
+        text: Text,
+        allowed_special: SpecialSet = frozenset(),
+        disallowed_special: SpecialSet = "all",
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text as `encode` does, and the (start, end) of the part of the text that each stands for.
+
+        Offsets count the characters of a str and the bytes of bytes. They refer to the text as given, before it is
+        normalized. Tokens that are parts of one character all have the offsets of the character. The offsets of a BPE
+        token include its white space. Plain Python finds the offsets, at about a megabyte a second.
+        """
+        from tokenizer.encoding.offsets import decoded_with_starts, offsets_of
+
+        data = text_bytes(text)
+        allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
+        parts = list(self._special.parts(data, allowed)) if allowed else [(0, data)]
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for (start, part), (end, _) in pairwise([*parts, (len(data), b"")]):
+            with offset_by(start):
+                found, inside = ([part], [(0, end - start)]) if isinstance(part, int) else self._texts.with_spans(part)
+            ids += found
+            spans += [(start + first, start + last) for first, last in inside]
+        if not isinstance(text, str):
+            return ids, spans
+        _, starts = decoded_with_starts(data)
+        firsts = offsets_of([first for first, _ in spans], starts)
+        lasts = offsets_of([last - 1 for _, last in spans], starts)
+        return ids, [(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]
+
     def encode_to_numpy(
         self,
         text: Text,

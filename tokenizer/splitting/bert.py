@@ -69,6 +69,25 @@ class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_t
             if word:
                 yield word.encode()
 
+    def aligned_words(self, text: str) -> Iterator[tuple[str, list[int]]]:
+        """Yield the words of one text in order, each with the index in the text that each of its characters is from."""
+        classes = self.characters.combining_classes if self.strip_accents else {}
+        ordered: list[tuple[str, int]] = []
+        marks: list[tuple[str, int]] = []
+        for place, original in enumerate(f"{text} "):
+            for character in self._translation[ord(original)]:
+                if ord(character) in classes:
+                    marks.append((character, place))
+                    continue
+                ordered += sorted(marks, key=lambda mark: classes[ord(mark[0])])
+                marks = []
+                if character == " ":
+                    if ordered:
+                        yield "".join(character for character, _ in ordered), [place for _, place in ordered]
+                    ordered = []
+                elif character != _DIVIDER or not self.strip_accents:
+                    ordered.append((character, place))
+
     @cached_property
     def _translation(self) -> _Translation:
         return _Translation(self.characters)

@@ -1,0 +1,103 @@
+"""The part of the original text that each token stands for, in bytes, in plain Python."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator
+from itertools import accumulate, pairwise
+
+from tokenizer.text import nfc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.vocabulary import Vocabulary
+    from tokenizer.wordpiece import WordPieceVocabulary
+
+Spans = list[tuple[int, int]]
+
+
+def merged_spans(vocabulary: Vocabulary, encode: Callable[[bytes], list[int]], data: bytes) -> tuple[list[int], Spans]:
+    """Return the ids of a text and the bytes that each stands for, for byte-level BPE."""
+    ids = encode(data)
+    tokens = vocabulary.tokens
+    ends = list(accumulate((len(tokens[i] or b"") for i in ids), initial=0))
+    spans = list(pairwise(ends))
+    if vocabulary.normalizer is None and not getattr(vocabulary.pattern, "rewrites", False):
+        return ids, spans
+    of_bytes = _spans_of_bytes(vocabulary, data)
+    assert len(of_bytes) == ends[-1], "tokens have as many bytes as the rewritten text"
+    return ids, [(of_bytes[start][0], of_bytes[end - 1][1]) for start, end in spans]
+
+
+def _spans_of_bytes(vocabulary: Vocabulary, data: bytes) -> Spans:
+    """Return the bytes of the text that each byte of its rewritten form stands for.
+
+    A character that NFC composes stands for all characters it is made of. A space that the pre-tokenizer puts before a
+    word stands for the word's first byte.
+    """
+    spans: Spans = []
+    rewritten = b""
+    at = 0
+    normalizes = vocabulary.normalizer is not None
+    for group in _composed(data) if normalizes else [data]:
+        form = nfc(group) if normalizes else group
+        if form == group:
+            spans += [(start, start + 1) for start in range(at, at + len(group))]
+        else:
+            spans += [(at, at + len(group))] * len(form)
+        rewritten += form
+        at += len(group)
+    if not getattr(vocabulary.pattern, "rewrites", False):
+        return spans
+    with_spaces: Spans = []
+    at = 0
+    for pretoken in vocabulary.pattern.pretokens(rewritten):  # type: ignore[union-attr]  # only chains rewrite
+        if pretoken[:1] == b" " and rewritten[at : at + 1] != b" ":
+            with_spaces.append(spans[at])
+            pretoken = pretoken[1:]
+        with_spaces += spans[at : at + len(pretoken)]
+        at += len(pretoken)
+    return with_spaces
+
+
+def _composed(data: bytes) -> Iterator[bytes]:
+    """Yield a text in the smallest parts that NFC changes separately."""
+    group = ""
+    for character in data.decode(errors="surrogateescape"):
+        if group and not _composes(group, character):
+            yield group.encode(errors="surrogateescape")
+            group = ""
+        group += character
+    yield group.encode(errors="surrogateescape")
+
+
+def _composes(group: str, character: str) -> bool:
+    """Return whether NFC can change a group of characters together with the next one."""
+    if character.isascii():
+        return False
+    both = (group + character).encode(errors="surrogateescape")
+    return unicodedata.combining(character) > 0 or nfc(both) != (
+        nfc(group.encode(errors="surrogateescape")) + nfc(character.encode(errors="surrogateescape"))
+    )
+
+
+def piece_spans(
+    vocabulary: WordPieceVocabulary, encode: Callable[[bytes], list[int]], data: bytes
+) -> tuple[list[int], Spans]:
+    """Return the ids of a text and the bytes that each stands for, for WordPiece. encode: from a word to its ids."""
+    characters = data.decode(errors="surrogateescape")
+    starts = list(accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0))
+    lengths = {i: len(token) for token, i in vocabulary.ids.items()}
+    unknown = [vocabulary.ids[vocabulary.unknown]]
+    ids: list[int] = []
+    spans: Spans = []
+    for word, places in vocabulary.pattern.aligned_words(characters):
+        found = encode(word.encode())
+        first = 0
+        for i in found:
+            end = len(word) if found == unknown else first + lengths[i] - (len(vocabulary.prefix) if first else 0)
+            from_places = places[first:end]  # not ascending if combining marks were sorted
+            spans.append((starts[min(from_places)], starts[max(from_places) + 1]))
+            first = end
+        ids += found
+    return ids, spans
