@@ -18,6 +18,15 @@ def run(tmp_path, trained_gpt):
     return folder
 
 
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory, trained_gpt):
+    """Return another copy of the run and its evaluation."""
+    folder = shutil.copytree(trained_gpt, tmp_path_factory.mktemp("evaluated") / "gpt")
+    contents = evaluate(folder)
+    assert Run(folder).evaluation() == contents
+    return folder, contents
+
+
 def saved(run):
     return json.loads((run / "evaluation.json").read_text())
 
@@ -124,11 +133,10 @@ ROW = {"name": "number", "tokens": 1, "bytes": 1, "bits_per_token": 1.0, "bits_p
         ),
     ],
 )
-def test_entries_with_a_wrong_structure_are_refused_as_damaged(run, damage):
-    contents = evaluated = evaluate(run) | {}
-    assert Run(run).evaluation() == evaluated
-    contents["splits"] = {"validation": evaluated["splits"]["validation"] | damage}
-    (run / "evaluation.json").write_text(json.dumps(contents))
+def test_entries_with_a_wrong_structure_are_refused_as_damaged(evaluated, damage):
+    run, contents = evaluated
+    damaged = contents | {"splits": {"validation": contents["splits"]["validation"] | damage}}
+    (run / "evaluation.json").write_text(json.dumps(damaged))
     with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
         Run(run).evaluation()
 
