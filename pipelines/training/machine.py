@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -116,22 +117,34 @@ def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False
 
 
 def with_peaks(machine: Machine) -> Machine:
-    """Return `machine` with its tabulated and measured peaks; measuring takes milliseconds."""
+    """Return `machine` with its tabulated and measured peaks."""
     on_gpu = machine.device.type == "cuda"
     name = torch.cuda.get_device_name(machine.device) if on_gpu else ""
     tabulated = tabulated_flops(name)
     if machine.dtype == torch.float32:
         tabulated = None  # tabulated float32 leaves out tensor cores, or means TF32
-    # On a busy CPU one measurement in a dozen is far too low.
-    tries, size = (1, 8192) if on_gpu else (3, 1024)
     measured = None
     try:
-        measured = max(matmul_flops(machine.dtype, size, machine.device) for _ in range(tries))
+        settings = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        measured = measured_flops(machine.device, machine.dtype, *settings)
     except torch.OutOfMemoryError:
         say(f"{_describe(machine.device)} has too little free memory to measure its speed: no mfu_measured")
     if on_gpu:
         torch.cuda.empty_cache()  # training and other processes need the memory
     return replace(machine, peak_flops=tabulated, measured_flops=measured)
+
+
+@cache
+def measured_flops(device: torch.device, dtype: torch.dtype, threads: int, precision: str) -> float:
+    """Return the operations per second of a large matrix product.
+
+    It is measured once in a process for each device, dtype, number of CPU threads and precision of float32 products
+    (torch's present settings), because it takes half a second on a CPU.
+    """
+    if device.type == "cuda":
+        return matmul_flops(dtype, 8192, device)
+    # On a busy CPU one measurement in a dozen is far too low.
+    return max(matmul_flops(dtype, 1024, device) for _ in range(3))
 
 
 def tabulated_flops(name: str) -> float | None:

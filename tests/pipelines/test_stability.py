@@ -307,6 +307,7 @@ def test_a_machine_without_memory_for_the_measurement_trains_without_the_figure(
         raise torch.OutOfMemoryError("out of memory")
 
     before = choose_machine("cpu", "float32")
+    machine.measured_flops.cache_clear()
     monkeypatch.setattr(torch, "randn", full)
     after = machine.with_peaks(before)
     assert after == before and after.utilisation(1e9) == {}
