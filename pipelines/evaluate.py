@@ -160,8 +160,8 @@ def _show(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: b
     for numbers in columns.values():
         if found := numbers.get("difference"):
             answer(found["sentence"])
-            if "divergence" in found:
-                answer(found["divergence"])
+            for remark in (*found.get("reservations", ()), *([found["divergence"]] if "divergence" in found else ())):
+                answer(remark)
     for name, key, definition in definitions(rows) if explain else ():
         answer(f"\n{name} ({key})\n  {definition}")
     say("")

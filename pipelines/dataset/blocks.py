@@ -2,8 +2,8 @@
 
 The stream of a split is `<|endoftext|>` and a document, for every document in corpus order. Blocks cut the stream every
 T tokens; only the tail of the last block is dropped. The same corpus and tokenizer give byte-identical files, whatever
-the number of threads and the corpus's batch sizes. Splits other than train also record the SHA-256 and bytes of each
-document (`pipelines.dataset.documents`).
+the number of threads and the corpus's batch sizes. Splits other than train also record the SHA-256, bytes and tokens of
+each document (`pipelines.dataset.documents`).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import pyarrow as pa
 from corpora import Corpus
 from corpora.splits import TRAIN
 from pipelines.dataset.arrow import Progress, SplitFile, TextFingerprint, id_dtype, read_ahead, text_of
-from pipelines.dataset.documents import write_documents
+from pipelines.dataset.documents import RecordedDocuments, write_documents
 from pipelines.dataset.reader import write_info
 from pipelines.files import write_json
 from tokenizer import END_OF_TEXT, Tokenizer
@@ -57,6 +57,7 @@ class _SplitWriter:
         self._folder = folder
         self._hashes: list[bytes] = []
         self._sizes: list[np.ndarray] = []
+        self._starts: list[np.ndarray] = []
         self._pending: list[np.ndarray] = []
         self._pending_tokens = 0
         value = pa.from_numpy_dtype(dtype)
@@ -83,6 +84,10 @@ class _SplitWriter:
             self._hashes.append(hashlib.sha256(text[start:end]).digest())
         self._sizes.append(lengths)
 
+    def record_starts(self, starts: np.ndarray) -> None:
+        """Note that documents start at these places of the tokens that `add` gets next."""
+        self._starts.append(self.encoded_tokens + starts)
+
     def _write(self, tokens: np.ndarray) -> None:
         column = pa.FixedSizeListArray.from_arrays(pa.array(tokens), type=self._type)
         self.file.write([column])
@@ -96,7 +101,8 @@ class _SplitWriter:
                 self._write(tokens[:whole])
         file_bytes, digest = self.file.finish()
         if self._hashes:
-            write_documents(self._folder, self._hashes, np.concatenate(self._sizes))
+            tokens = np.diff(np.concatenate(self._starts), append=self.encoded_tokens)
+            write_documents(self._folder, RecordedDocuments(self._hashes, np.concatenate(self._sizes), tokens))
         return SplitSummary(
             documents=self.documents,
             bytes=self.bytes,
@@ -141,6 +147,7 @@ def write_blocks(
             writer.bytes += len(text)
             for pieces, begins in _pieces(batch.column(0), tokenizer):
                 for ids, starts in _encoded(pieces, begins, tokenizer, threads):
+                    writer.record_starts(starts + np.arange(len(starts)) * (separator_id is not None))
                     for part in _with_separators(ids, starts, separator_id):
                         writer.add(part)
                 done += len(text_of(pieces)[0])

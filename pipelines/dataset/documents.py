@@ -1,4 +1,4 @@
-"""The hash and size of each document of a split, by which runs with different tokenizers are paired.
+"""The hash, bytes and tokens of each document of a split, by which runs with different tokenizers are paired.
 
 They are in documents.arrow, in the folder of the split. dataset.json and the fingerprint do not depend on this file.
 """
@@ -19,11 +19,15 @@ class RecordedDocuments(NamedTuple):
     """SHA-256 of the bytes of each document"""
     sizes: np.ndarray
     """int64 (D,): bytes of each document"""
+    tokens: np.ndarray | None = None
+    """int64 (D,): tokens of each document with its separator; None in datasets of version 0.1"""
 
 
-def write_documents(folder: Path, hashes: list[bytes], sizes: np.ndarray) -> None:
+def write_documents(folder: Path, documents: RecordedDocuments) -> None:
     """Write the documents of the split in `folder`."""
-    table = pa.table({"sha256": pa.array(hashes, pa.binary(32)), "bytes": pa.array(sizes, pa.int64())})
+    numbers = {"bytes": documents.sizes, "tokens": documents.tokens}
+    columns = {name: pa.array(values, pa.int64()) for name, values in numbers.items()}
+    table = pa.table({"sha256": pa.array(documents.hashes, pa.binary(32)), **columns})
     with pa.OSFile(str(folder / DOCUMENTS_FILE), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table)
 
@@ -39,9 +43,11 @@ def read_documents(folder: Path, split: dict[str, Any]) -> RecordedDocuments | N
     try:
         with pa.OSFile(str(path), "rb") as file:
             table = pa.ipc.open_stream(file).read_all()
-        sizes = np.array(table["bytes"].to_pylist(), np.int64)  # pyarrow's to_numpy imports pandas
-        found = RecordedDocuments(table["sha256"].to_pylist(), sizes)
+        names = [name for name in ("bytes", "tokens") if name != "tokens" or name in table.column_names]
+        numbers = [np.array(table[name].to_pylist(), np.int64) for name in names]  # to_numpy imports pandas
+        found = RecordedDocuments(table["sha256"].to_pylist(), *numbers)
         sound = len(found.sizes) == split["documents"] and int(found.sizes.sum()) == split["bytes"]
+        sound = sound and (found.tokens is None or int(found.tokens.sum()) == split["encoded_tokens"])
     except (pa.ArrowInvalid, KeyError, OSError):
         sound = False
     if not sound:

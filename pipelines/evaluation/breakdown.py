@@ -11,7 +11,7 @@ import numpy as np
 
 from lm.analysis.metrics import bits
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.documents import StreamText, known_byte_lengths
+from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.token_scores import TokenScores
 from tokenizer import Tokenizer
 
@@ -48,24 +48,28 @@ def breakdown(
     `training_counts` (V,) are given; and `document` for the tokens of a stream and for pairs. A row has `name`,
     `tokens`, `bytes`, `bits_per_token`, `bits_per_byte` and `share`, the share of all bits. `bits_per_byte` is None for
     a group without bytes, and if `per_byte` is False because the loss is not a code length.
+
+    If the tokenizer loses text, tokens have no number of bytes: there is no `length`, and `bytes` are None. Only the
+    rows of `document` have bytes: those of the original, with `bits_per_original_byte` if `per_byte`.
     """
-    lengths = known_byte_lengths(tokenizer)
-    group = Groups(scores.nats, lengths[scores.targets], per_byte)
+    lengths = tokenizer.token_byte_lengths if tokenizer.is_lossless else None
+    group = Groups(scores.nats, None if lengths is None else lengths[scores.targets], per_byte)
     powers = np.log2(scores.columns + 1).astype(np.int64)
     found = {
         "position": group.rows(powers, _ranges(2 ** np.arange(int(powers.max()) + 1))),
         "class": group.rows(token_classes(scores.targets, scores.previous, tokenizer), CLASSES),
-        "length": group.rows(
-            np.searchsorted(LENGTHS, lengths[scores.targets], side="right") - 1,
-            ["0 bytes", *(f"{name} byte{'s' * (name != '1')}" for name in _ranges(LENGTHS[1:]))],
-        ),
     }
+    if lengths is not None:
+        names = ["0 bytes", *(f"{name} byte{'s' * (name != '1')}" for name in _ranges(LENGTHS[1:]))]
+        found["length"] = group.rows(np.searchsorted(LENGTHS, lengths[scores.targets], side="right") - 1, names)
     if training_counts is not None:
         found["frequency"] = group.rows(frequency_deciles(training_counts)[scores.targets], DECILES)
     if text is None:
         pairs = scores.windows
         found["document"] = ranked(group.rows(pairs, [f"pair {i + 1}" for i in range(int(pairs.max()) + 1)]))
     elif stream is not None and scores.indices[0] >= 0:
+        if lengths is None:
+            group = Groups(scores.nats, text.sizes[scores.indices], per_byte, "bits_per_original_byte")
         named = _document_rows(group, scores, text)
         found["document"] = ranked(named)
         for row in found["document"]:
@@ -77,28 +81,47 @@ def breakdown(
 class Groups:
     """Sums of nats, tokens and bytes by group."""
 
-    def __init__(self, nats: np.ndarray, sizes: np.ndarray, per_byte: bool) -> None:
-        self.nats, self.sizes, self.per_byte = nats, sizes, per_byte
+    def __init__(self, nats: np.ndarray, sizes: np.ndarray | None, per_byte: bool, key: str = "bits_per_byte") -> None:
+        """`nats` (N,), and bytes `sizes` (N,) if they are known. `key` is the name of the bits per byte."""
+        self.nats, self.sizes, self.per_byte, self.key = nats, sizes, per_byte, key
 
     def rows(self, groups: np.ndarray, names: Sequence[str]) -> Rows:
         """Return a row for each group with tokens; `groups` (N,) are indices of `names`."""
         count = len(names)
         tokens = np.bincount(groups, minlength=count)
-        nats, sizes = (np.bincount(groups, each, minlength=count) for each in (self.nats, self.sizes))
+        nats = np.bincount(groups, self.nats, minlength=count)
+        sizes = None if self.sizes is None else np.bincount(groups, self.sizes, minlength=count).round().astype(int)
         return [
-            row_of(names[i], int(tokens[i]), int(sizes[i]), float(nats[i]), self.nats.sum(), self.per_byte)
+            row_of(
+                names[i],
+                int(tokens[i]),
+                None if sizes is None else int(sizes[i]),
+                float(nats[i]),
+                self.nats.sum(),
+                self.per_byte,
+                self.key,
+            )
             for i in np.flatnonzero(tokens).tolist()
         ]
 
 
-def row_of(name: str, tokens: int, size: int, nats: float, total: float, per_byte: bool = True) -> dict[str, Any]:
+def row_of(
+    name: str,
+    tokens: int,
+    size: int | None,
+    nats: float,
+    total: float,
+    per_byte: bool = True,
+    key: str = "bits_per_byte",
+) -> dict[str, Any]:
     """Return a row of a breakdown for tokens with `nats`, out of the `total` nats of the split."""
     return {
         "name": name,
         "tokens": tokens,
         "bytes": size,
         "bits_per_token": bits(nats / tokens),
-        "bits_per_byte": bits(nats / size) if size and per_byte else None,
+        "bits_per_byte": None,
+        key: bits(nats / size) if size and per_byte else None,
         "share": nats / total if total else 0.0,
     }
 
@@ -110,13 +133,14 @@ def ranked(rows: Rows) -> Rows:
     """
 
     def cost(row: dict[str, Any]) -> float:
-        found: float = row["bits_per_token"] if row["bits_per_byte"] is None else row["bits_per_byte"]
-        return found
+        per_token: float = row["bits_per_token"]
+        return per_token if (per_byte := _per_byte(row)) is None else per_byte
 
     rows = sorted(rows, key=cost)
     between = rows[RANKED:-RANKED]
     if not between:
         return rows
+    key = "bits_per_original_byte" if "bits_per_original_byte" in rows[0] else "bits_per_byte"
     tokens, size = (sum(row[key] for row in between) for key in ("tokens", "bytes"))
     all_bits = sum(row["bits_per_token"] * row["tokens"] for row in between)
     others = {
@@ -124,7 +148,8 @@ def ranked(rows: Rows) -> Rows:
         "tokens": tokens,
         "bytes": size,
         "bits_per_token": all_bits / tokens,
-        "bits_per_byte": None if all(row["bits_per_byte"] is None for row in between) else all_bits / size,
+        "bits_per_byte": None,
+        key: None if all(row[key] is None for row in between) else all_bits / size,
         "share": sum(row["share"] for row in between),
     }
     return [*rows[:RANKED], others, *rows[-RANKED:]]
@@ -133,20 +158,30 @@ def ranked(rows: Rows) -> Rows:
 def table_of(rows: Rows) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the heads of a breakdown's table, and for each row its name and the cells below the heads.
 
-    If no row has bits per byte, neither has the table.
+    If no row has bytes or bits per byte, neither has the table.
     """
-    per_byte = any(row["bits_per_byte"] is not None for row in rows)
-    heads = ["tokens", "bytes", "bits/token", *(["bits/byte"] if per_byte else []), "share"]
-    return heads, [tuple(_cells(row, per_byte)) for row in rows]
+    sized = any(row["bytes"] is not None for row in rows)
+    per_byte = any(_per_byte(row) is not None for row in rows)
+    original = any(row.get("bits_per_original_byte") is not None for row in rows)
+    last = ["bits/original byte" if original else "bits/byte"] if per_byte else []
+    heads = ["tokens", *(["bytes"] if sized else []), "bits/token", *last, "share"]
+    return heads, [tuple(_cells(row, sized, per_byte)) for row in rows]
 
 
-def _cells(row: dict[str, Any], per_byte: bool) -> Iterator[str]:
+def _per_byte(row: dict[str, Any]) -> float | None:
+    """Return the bits per byte of a row, or per byte of the original."""
+    found: float | None = row["bits_per_byte"]
+    return row.get("bits_per_original_byte") if found is None else found
+
+
+def _cells(row: dict[str, Any], sized: bool, per_byte: bool) -> Iterator[str]:
     yield f"{row['name']}: {row['text']}" if row.get("text") else row["name"]
     yield f"{row['tokens']:,}"
-    yield f"{row['bytes']:,}"
+    if sized:
+        yield f"{row['bytes']:,}"
     yield f"{row['bits_per_token']:.3f}"
     if per_byte:
-        yield "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.3f}"
+        yield "–" if (found := _per_byte(row)) is None else f"{found:.3f}"
     yield f"{row['share']:.1%}"
 
 
@@ -170,12 +205,12 @@ def _vocabulary_classes(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, n
     kinds, begins, ends = np.full(size, SPECIAL), np.zeros(size, bool), np.zeros(size, bool)
     for token in np.flatnonzero(tokenizer.ordinary).tolist():
         try:
-            text = tokenizer.token_bytes(token).decode()
+            text = tokenizer.added_bytes(token).decode()
         except UnicodeDecodeError:
             kinds[token] = PART
             continue
         kinds[token] = _class_of(text)
-        begins[token], ends[token] = text[0].isalpha(), text[-1].isalpha()
+        begins[token], ends[token] = text[:1].isalpha(), text[-1:].isalpha()
     return kinds, begins, ends
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import zstandard
 
-from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.dataset.reader import TokenDataset
+from pipelines.evaluation.decoded_text import stream_text
 from tokenizer import Tokenizer
 
 PPM_ORDER = 16
@@ -89,9 +90,3 @@ def compressed_bits_per_byte(
         }
         for name, (both, given, alone) in sizes.items()
     }
-
-
-def stream_text(stream: TokenStream, tokenizer: Tokenizer) -> bytes:
-    """Return the text of a stream, without its special tokens."""
-    ordinary = tokenizer.ordinary
-    return b"".join(tokenizer.decode_bytes(chunk[ordinary[chunk]]) for chunk in stream.chunks())

@@ -68,7 +68,7 @@ def sampling_of(scores: TokenScores, text: StreamText | None, window: int) -> Sa
     if scores.indices[0] < 0:
         return _segments(scores.windows, text.documents)
     segment_bytes = max(1, round(text.size / len(text.start) * window))
-    segments = text.start[scores.indices] // segment_bytes
+    segments = (text.start[scores.indices] // segment_bytes).astype(np.int64)
     return _documents_or_segments(text.document[scores.indices], segments)
 
 
@@ -84,22 +84,25 @@ def _segments(segments: np.ndarray, documents: int) -> Sampling | None:
     return Sampling(segments, count, documents, block_length(count)) if count > 1 else None
 
 
-def intervals(scores: TokenScores, sampling: Sampling | None, byte_lengths: np.ndarray | None) -> dict[str, Any] | None:
+def intervals(
+    scores: TokenScores, sampling: Sampling | None, sizes: np.ndarray | None, per_byte: str = "bits_per_byte"
+) -> dict[str, Any] | None:
     """Return the entry `intervals` of a split: [low, high] of each number, and a description of the samples.
 
-    `byte_lengths` (V,) is None for models without bits per byte. None if the split has fewer than two units.
+    `sizes` (N,) are the bytes of the scored tokens, None for models without bits per byte, whose key is `per_byte`.
+    None if the split has fewer than two units.
     """
     if sampling is None:
         return None
     ones = np.ones(len(scores.nats))
-    sizes = ones if byte_lengths is None else byte_lengths[scores.targets]
-    nats, tokens, correct, size = sampling.drawn(scores.nats, ones, scores.correct, sizes).T
+    nats, tokens, correct, size = sampling.drawn(scores.nats, ones, scores.correct, ones if sizes is None else sizes).T
     low, high = interval(nats / tokens)
     found: dict[str, Any] = {
         "cross_entropy": [low, high],
         "cross_entropy_bits": [bits(low), bits(high)],
         "perplexity": [perplexity(low), perplexity(high)],
-        "bits_per_byte": None if byte_lengths is None else list(interval(bits(1) * nats / size)),
+        "bits_per_byte": None,
+        per_byte: None if sizes is None else list(interval(bits(1) * nats / size)),
         "accuracy": list(interval(correct / tokens)),
     }
     return found | sampling.described()

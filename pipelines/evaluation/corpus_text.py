@@ -68,24 +68,30 @@ class CorpusText:
     def _split(self, corpus: Corpus, tok: Tokenizer, names: Sequence[str]) -> CorpusSplit:
         views: list[np.ndarray] = []
         hashes: list[bytes] = []
-        sizes = [np.empty(0, np.int64)]
+        sizes, tokens = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         with Bar("encoding", corpus.text_bytes_estimate, "B") as bar:
             for split, batch in corpus.routed_batches():
                 if split not in names:
                     continue
-                views.append(self._encoded(batch.column(0), tok))
+                ids, lengths = self._encoded(batch.column(0), tok)
+                views.append(ids)
+                tokens.append(lengths)
                 sizes.append(text_of(batch.column(0))[1])
                 hashes += [hashlib.sha256(document).digest() for document in _documents(batch.column(0))]
                 bar.update(int(sum(map(np.sum, sizes))))
         if not views:
             raise ValueError(f"{corpus.name} has no text in {', '.join(names)}")
-        return CorpusSplit(TokenStream(views, self.context_length), RecordedDocuments(hashes, np.concatenate(sizes)))
+        recorded = RecordedDocuments(hashes, np.concatenate(sizes), np.concatenate(tokens))
+        return CorpusSplit(TokenStream(views, self.context_length), recorded)
 
-    def _encoded(self, column: pa.Array, tok: Tokenizer) -> np.ndarray:
+    def _encoded(self, column: pa.Array, tok: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of documents with their separators, and the number of tokens of each document."""
         encoded = tok.encode_arrow(column)
         offsets = encoded.offsets.to_numpy()
         ids = encoded.values.to_numpy()[offsets[0] : offsets[-1]].astype(id_dtype(tok.vocab_size))
-        return ids if self.separator is None else np.insert(ids, offsets[:-1] - offsets[0], self.separator)
+        if self.separator is None:
+            return ids, np.diff(offsets)
+        return np.insert(ids, offsets[:-1] - offsets[0], self.separator), np.diff(offsets) + 1
 
 
 def _documents(column: pa.Array) -> Iterator[memoryview]:

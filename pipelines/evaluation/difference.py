@@ -1,5 +1,6 @@
 """Compute the paired difference of two runs on the same documents, its 95 % interval, and a sentence about it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,19 @@ from lm.analysis.metrics import bits
 from pipelines.evaluation.confidence import FEWEST_DOCUMENTS, Sampling, drawn
 from pipelines.evaluation.documents import Key, StreamText
 from pipelines.evaluation.token_scores import TokenScores
+from pipelines.run.folder import Run
 
 NO_DIVERGENCE = (
     "The runs have different tokenizers: their predictions are over different tokens and have no KL or Jensen-Shannon "
     "divergence."
 )
 SEEDS = "training seeds not counted"
+UNITS = {
+    "bits_per_byte": "bits per byte",
+    "bits_per_original_byte": "bits per byte of the original",
+    "masked_bits_per_byte": "bits per byte of masked text",
+}
+ROUNDING = 1e-3  # bytes: sums of the shares of a document's tokens are inexact
 
 
 @dataclass(frozen=True)
@@ -25,17 +33,17 @@ class ScoredText:
     scores: TokenScores
     text: StreamText
     keys: list[Key]
-    byte_lengths: np.ndarray
-    """int (V,): bytes of each token"""
 
 
-def difference(scores: TokenScores, sampling: Sampling | None, byte_lengths: np.ndarray | None) -> dict[str, Any]:
+def difference(
+    scores: TokenScores, sampling: Sampling | None, sizes: np.ndarray | None, unit: str = UNITS["bits_per_byte"]
+) -> dict[str, Any]:
     """Return the difference of two runs with the same tokenizer, from `scores.gaps`. See `_entry` for the fields.
 
-    `byte_lengths` (V,) is None for models without bits per byte: their unit is bits per token.
+    `sizes` (N,) are the bytes of the scored tokens, of which `unit` is. Without them the unit is bits per token.
     """
-    sizes = np.ones(len(scores.gaps)) if byte_lengths is None else byte_lengths[scores.targets]
-    unit = "bits per token" if byte_lengths is None else "bits per byte"
+    if sizes is None:
+        sizes, unit = np.ones(len(scores.gaps)), "bits per token"
     value = scores.gaps.sum() / sizes.sum()
     if sampling is None:
         return _entry(unit, value, None, None)
@@ -43,8 +51,10 @@ def difference(scores: TokenScores, sampling: Sampling | None, byte_lengths: np.
     return _entry(unit, value, gaps / size, sampling.documents)
 
 
-def difference_per_byte(ours: ScoredText, theirs: ScoredText, window: int) -> dict[str, Any]:
-    """Return the difference in bits per byte of two runs with different tokenizers. See `_entry` for the fields.
+def difference_per_byte(
+    ours: ScoredText, theirs: ScoredText, window: int, unit: str = UNITS["bits_per_byte"]
+) -> dict[str, Any]:
+    """Return the difference of two runs with different tokenizers in `unit`. See `_entry` for the fields.
 
     Documents are paired by the hash of their bytes. If a dataset ends within a document, only the bytes that both
     datasets have count. `window` is the context of our run in tokens. Raises ValueError if no document is in both.
@@ -73,9 +83,9 @@ def difference_per_byte(ours: ScoredText, theirs: ScoredText, window: int) -> di
     totals = sums.sum(axis=0)
     value = totals[0] / totals[1] - totals[2] / totals[3]
     if len(sums) < 2:
-        return _entry("bits per byte", value, None, len(pairs))
+        return _entry(unit, value, None, len(pairs))
     columns = drawn(sums, block).T
-    return _entry("bits per byte", value, columns[0] / columns[1] - columns[2] / columns[3], len(pairs))
+    return _entry(unit, value, columns[0] / columns[1] - columns[2] / columns[3], len(pairs))
 
 
 def _sums_of_pairs(
@@ -90,13 +100,13 @@ def _sums_of_pairs(
     number = np.full(text.documents, -1)
     number[documents] = np.arange(len(documents))
     pair = number[text.document[indices]]
-    sizes = each.byte_lengths[each.scores.targets]
+    sizes = text.sizes[indices]
     inside = text.start[indices] - text.document_starts[text.document[indices]]
-    counted = (pair >= 0) & (inside + sizes <= common[pair])
+    counted = (pair >= 0) & (inside + sizes <= common[pair] + ROUNDING)
     pair, sizes, nats = pair[counted], sizes[counted], each.scores.nats[counted]
     unit, units = pair, len(documents)
     if segment is not None:
-        unit = ((np.cumsum(common) - common)[pair] + inside[counted]) // segment
+        unit = (((np.cumsum(common) - common)[pair] + inside[counted]) // segment).astype(np.int64)
         units = int(common.sum() - 1) // segment + 1
         unit = np.minimum(unit, units - 1)  # a separator at the end has no byte
     return np.bincount(unit, nats, minlength=units), np.bincount(unit, sizes, minlength=units)
@@ -109,6 +119,21 @@ def _entry(unit: str, nats: float, samples: np.ndarray | None, documents: int | 
     """
     low, high = (None, None) if samples is None else interval(bits(1) * samples)
     return {"unit": unit, "value": bits(float(nats)), "low": low, "high": high, "documents": documents}
+
+
+def reservations(runs: Sequence[Run], unit: str) -> list[str]:
+    """Return sentences about what two runs with different tokenizers, compared in `unit`, do not have in common."""
+    lossy = [run.name for run in runs if not run.tokenizer().is_lossless]
+    found = [
+        f"The tokenizer of {name} loses text, such as case or unknown words, which it does not have to predict."
+        for name in lossy
+    ]
+    if unit == UNITS["masked_bits_per_byte"]:
+        found.append(
+            "Each run masks 15 % of its own tokens: the other tokens of a masked word stay visible, which helps a "
+            "tokenizer with shorter tokens."
+        )
+    return found
 
 
 def sentence(found: dict[str, Any], run: str, other: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipelines.dataset.documents import RecordedDocuments
-from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.dataset.reader import TokenStream
 from tokenizer import Tokenizer
 
 Key = tuple[bytes, int]
@@ -22,15 +22,20 @@ class StreamText:
     """int32 (N,): number of the document of each token; a separator belongs to the document after it"""
     documents: int
     start: np.ndarray
-    """int64 (N,): bytes of text before each token in the stream"""
-    size: int
+    """(N,): bytes of text before each token in the stream; int64, or float64 if the tokenizer loses text"""
+    size: float
     """bytes of text in the stream"""
 
     @property
     def document_starts(self) -> np.ndarray:
-        """Return the bytes of text before each document, and of the whole stream: int64 (documents + 1,)."""
+        """Return the bytes of text before each document, and of the whole stream: (documents + 1,)."""
         first = np.searchsorted(self.document, np.arange(self.documents))
         return np.append(self.start[first], self.size)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Return the bytes of each token: (N,)."""
+        return np.diff(self.start, append=self.size)
 
 
 def known_byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
@@ -40,39 +45,54 @@ def known_byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
     return np.zeros(tokenizer.vocab_size, np.int32)
 
 
-def bits_per_original_byte(dataset: TokenDataset, split: str, bits_per_token: float) -> float:
-    """Return the bits of a split per byte of its documents, for a tokenizer that loses text.
-
-    Tokens that the last block leaves out count at the mean. Not the length of a code: case or accents are lost.
-    """
-    recorded = dataset.info["splits"][split]
-    return float(bits_per_token * recorded["encoded_tokens"] / recorded["bytes"])
-
-
 def text_of_stream(
-    stream: TokenStream, tokenizer: Tokenizer, separator: int | None, recorded: RecordedDocuments | None = None
+    stream: TokenStream,
+    tokenizer: Tokenizer,
+    separator: int | None,
+    recorded: RecordedDocuments | None = None,
+    bytes_per_token: float = 0.0,
 ) -> StreamText:
     """Return the positions of documents and bytes in `stream`.
 
-    Separators mark the documents, or without them the sizes in `recorded`. Without both, the stream is one document.
+    The documents are those in `recorded`, or begin at separators. Without both, the stream is one document. If the
+    tokenizer loses text, each token but a separator has an equal share of the original bytes of its document. For
+    documents without a record it has `bytes_per_token`.
     """
     ids = stream.read(0, stream.tokens)
-    lengths = known_byte_lengths(tokenizer).astype(np.int64)[ids]
-    ends = np.cumsum(lengths)
-    start = ends - lengths
-    if separator is not None:
+    counts = None if recorded is None else recorded.tokens
+    if counts is not None:
+        document = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[: len(ids)]
+    elif separator is not None:
         document = np.maximum(np.cumsum(ids == separator, dtype=np.int32) - 1, 0)
     elif recorded is not None:
-        document = np.searchsorted(np.cumsum(recorded.sizes)[:-1], start, side="right").astype(np.int32)
+        ends = np.cumsum(tokenizer.token_byte_lengths[ids].astype(np.int64))
+        starts = ends - tokenizer.token_byte_lengths[ids]
+        document = np.searchsorted(np.cumsum(recorded.sizes)[:-1], starts, side="right").astype(np.int32)
     else:
         document = np.zeros(len(ids), np.int32)
-    return StreamText(document, int(document[-1]) + 1, start, int(ends[-1]))
+    if tokenizer.is_lossless:
+        lengths = tokenizer.token_byte_lengths[ids].astype(np.int64)
+    else:
+        shares = np.full(int(document[-1]) + 1, bytes_per_token)
+        if recorded is not None and counts is not None:
+            shares = recorded.sizes / np.maximum(1, counts - (separator is not None))
+        lengths = np.where(ids == separator, 0.0, shares[document])
+    ends = np.cumsum(lengths)
+    return StreamText(document, int(document[-1]) + 1, ends - lengths, ends[-1].item())
 
 
 def document_keys(
     stream: TokenStream, tokenizer: Tokenizer, text: StreamText, recorded: RecordedDocuments | None
 ) -> list[Key]:
-    """Return the key of each document of a stream, from its record, or from its decoded bytes."""
+    """Return the key of each document of a stream, from its record, or from its decoded bytes.
+
+    Raises ValueError without a record if the tokenizer loses text.
+    """
+    if recorded is None and not tokenizer.is_lossless:
+        raise ValueError(
+            "the documents cannot be paired: the tokenizer loses text, and this split has no record of its documents "
+            "(build-dataset writes one for every split but train)"
+        )
     hashes = recorded.hashes if recorded is not None else _decoded_hashes(stream, tokenizer, text)
     seen: Counter[bytes] = Counter()
     keys = []

@@ -89,19 +89,31 @@ def windows_of(run: Run, dataset: Dataset | CorpusText, stride: int | None, min_
     return WindowSettings(window, stride, min_context)
 
 
+def check_text_is_kept(run: Run, compressors: bool, unit: str) -> None:
+    """Raise ValueError for options that need the original text if the tokenizer of a run loses it."""
+    if run.tokenizer().is_lossless:
+        return
+    lost = f"{run.folder} has a tokenizer that loses text, such as case or unknown words"
+    if compressors:
+        raise ValueError(f"{lost}: its dataset does not hold the text to compress; leave --compressors out")
+    if unit == "word":
+        raise ValueError(f"{lost}: its perplexity per word is not comparable with any other; leave --unit out")
+
+
 def check_comparable(other: Run, this: Run) -> None:
     """Raise ValueError unless two runs can be compared.
 
     With one tokenizer, both must predict the same positions from the same context. With different tokenizers, both must
-    have bits per byte.
+    have bits per byte: of the text, or of masked text.
     """
     if has_other_tokenizer(other, this):
-        for run in (other, this):
-            if run.recipe.objective != "next-token":
-                raise ValueError(
-                    f"{other.folder} and {this.folder} have different tokenizers and are compared in bits per byte, "
-                    f"which {run.folder} lacks: its objective is {run.recipe.objective}, not next-token"
-                )
+        objectives = [run.recipe.objective for run in (other, this)]
+        if objectives[0] != objectives[1] or objectives[0] not in ("next-token", "masked-token"):
+            raise ValueError(
+                f"{other.folder} and {this.folder} have different tokenizers, and only two runs on next-token, or two "
+                f"on masked-token, can then be compared per byte: their objectives are {objectives[0]} and "
+                f"{objectives[1]}"
+            )
         return
     theirs, ours = ((r.recipe.objective, r.recipe.model.context_length) for r in (other, this))
     if theirs != ours:

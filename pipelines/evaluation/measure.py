@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lm.analysis.metrics import bits
 from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
 from pipelines.dataset.documents import RecordedDocuments, read_documents
@@ -20,16 +21,16 @@ from pipelines.evaluation.confidence import intervals, sampling_of
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.difference import (
     NO_DIVERGENCE,
+    UNITS,
     ScoredText,
     difference,
     difference_per_byte,
+    reservations,
     sentence,
 )
 from pipelines.evaluation.documents import (
     StreamText,
-    bits_per_original_byte,
     document_keys,
-    known_byte_lengths,
     text_of_stream,
 )
 from pipelines.evaluation.entropy_calibration import (
@@ -40,6 +41,7 @@ from pipelines.evaluation.entropy_calibration import (
 )
 from pipelines.evaluation.inputs import (
     check_comparable,
+    check_text_is_kept,
     corpus_of,
     dataset_of,
     has_other_tokenizer,
@@ -62,7 +64,7 @@ from pipelines.run.loading import Trained, load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
 from pipelines.training.data import Dataset
-from pipelines.training.objectives import MaskedToken, NextToken, PairObjective, SpanCorruption
+from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,7 @@ def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, aga
     if options.compressors and run.recipe.objective == "sequence-pairs":
         raise ValueError(f"{folder} was trained on pairs, and --compressors needs a text: leave it out")
     _check_unit(run, options)
+    check_text_is_kept(run, options.compressors, options.unit)
     dataset: Dataset | CorpusText
     training: Dataset | None
     splits: Mapping[str, Stream]
@@ -215,37 +218,52 @@ class SplitScorer:
         """Return the entry of a split."""
         numbers, tokens = self.scored(split, stream)
         numbers |= self._of_objective(split, stream) | self._settings
-        dataset = self._plan.dataset
-        if (
-            not self._tokenizer.is_lossless
-            and isinstance(self._objective, NextToken)
-            and isinstance(dataset, TokenDataset)
-        ):
-            bits_per_token = numbers["cross_entropy_bits"]
-            numbers["bits_per_original_byte"] = bits_per_original_byte(dataset, split, bits_per_token)
         doing("drawing documents")
         text = self._text(split, stream)
         sampling = sampling_of(tokens, text, self._plan.windows.window)
-        lengths = None if numbers["bits_per_byte"] is None else known_byte_lengths(self._tokenizer)
-        numbers["breakdown"] = self._breakdown(stream, tokens, text, per_byte=lengths is not None)
+        key, sizes = self._per_byte(tokens, text)
+        is_code = key != "masked_bits_per_byte" and sizes is not None
+        if sizes is not None and key != "bits_per_byte":
+            numbers[key] = bits(float(tokens.nats.sum() / sizes.sum()))
+        if not self._tokenizer.is_lossless:
+            numbers |= {"bytes": None, "original_bytes": None if sizes is None else round(float(sizes.sum()))}
+        numbers["breakdown"] = self._breakdown(stream, tokens, text, per_byte=is_code)
         if self._plan.memorised:
-            numbers["memorisation"] = self._memorisation(stream, tokens, text, per_byte=lengths is not None)
+            numbers["memorisation"] = self._memorisation(stream, tokens, text, per_byte=is_code)
         if self._plan.options.entropy_calibration:
             numbers["entropy_calibration"] = self._entropy_calibration(stream)
-        numbers["intervals"] = intervals(tokens, sampling, lengths)
+        numbers["intervals"] = intervals(tokens, sampling, sizes, key)
         if self._plan.options.unit == "word":
             assert isinstance(stream, TokenStream) and text, "only a decoder has a perplexity per word"
             words, of_words = per_word(tokens, stream, text, self._tokenizer, sampling)
             numbers |= words | {"intervals": numbers["intervals"] and numbers["intervals"] | of_words}
         if self._same_tokens:
-            numbers["difference"] = self._named(difference(tokens, sampling, lengths))
+            numbers["difference"] = self._named(difference(tokens, sampling, sizes if is_code else None, UNITS[key]))
         if self._other_tokens:
             ours = self._scored_text(split, stream, tokens)
             theirs = self._other_tokens.scored_text(split)
-            found = difference_per_byte(ours, theirs, self._plan.windows.window)
-            numbers["difference"] = self._named(found) | {"divergence": NO_DIVERGENCE}
+            unit = UNITS[key] if key != "bits_per_byte" else UNITS[self._other_tokens.per_byte_key]
+            found = difference_per_byte(ours, theirs, self._plan.windows.window, unit)
+            notes = reservations([run for run in (self._plan.run, self._plan.other_run) if run], unit)
+            numbers["difference"] = self._named(found) | {"divergence": NO_DIVERGENCE, "reservations": notes}
             numbers |= dict.fromkeys(DIVERGENCES)
         return numbers
+
+    @property
+    def per_byte_key(self) -> str:
+        """Return the key of the model's bits per byte."""
+        if isinstance(self._objective, MaskedToken):
+            return "masked_bits_per_byte"
+        return "bits_per_byte" if self._tokenizer.is_lossless else "bits_per_original_byte"
+
+    def _per_byte(self, tokens: TokenScores, text: StreamText | None) -> tuple[str, np.ndarray | None]:
+        """Return the key of the bits per byte, and the bytes (N,) of the scored tokens, None if they are unknown."""
+        if isinstance(self._objective, SpanCorruption):
+            return self.per_byte_key, None
+        if text is not None:
+            return self.per_byte_key, text.sizes[tokens.indices]
+        lossless = self._tokenizer.is_lossless
+        return self.per_byte_key, self._tokenizer.token_byte_lengths[tokens.targets] if lossless else None
 
     def _breakdown(
         self, stream: Stream, tokens: TokenScores, text: StreamText | None, per_byte: bool
@@ -308,7 +326,7 @@ class SplitScorer:
         text, recorded = self._text(split, stream), self._recorded(split)
         assert isinstance(stream, TokenStream) and text, "only runs on blocks have bits per byte"
         keys = document_keys(stream, self._tokenizer, text, recorded)
-        return ScoredText(tokens, text, keys, np.asarray(self._tokenizer.token_byte_lengths))
+        return ScoredText(tokens, text, keys)
 
     def _text(self, split: str, stream: Stream) -> StreamText | None:
         """Return the documents of a stream, None for pairs."""
@@ -316,7 +334,8 @@ class SplitScorer:
             return None
         dataset = self._plan.dataset
         separator = dataset.separator if isinstance(dataset, CorpusText) else dataset.info["separator"]
-        return text_of_stream(stream, self._tokenizer, separator, self._recorded(split))
+        mean = dataset.bytes_per_token(split) if isinstance(dataset, TokenDataset) else 0.0
+        return text_of_stream(stream, self._tokenizer, separator, self._recorded(split), mean)
 
     def _recorded(self, split: str) -> RecordedDocuments | None:
         dataset = self._plan.dataset

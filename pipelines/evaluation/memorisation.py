@@ -2,10 +2,11 @@
 
 A match is a string of L bytes that occurs in one document of the split and in one training document. A byte is inside
 if a match contains it. A token is inside if all its bytes are; special tokens have no bytes and are outside. A training
-dataset without separators is one document.
+dataset without separators is one document. If the tokenizer loses text, the bytes are those of the decoded text.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from lm.analysis.shared_text import covered, longest_matches
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.breakdown import Groups
-from pipelines.evaluation.compressors import stream_text
+from pipelines.evaluation.decoded_text import decoded, decoded_tokens
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.token_scores import TokenScores
 from tokenizer import Tokenizer
@@ -58,11 +59,16 @@ def memorisation(
     match. `loss` has the rows `inside` and `outside` of a breakdown with `per_byte`; a row without tokens is None.
     `loss` is None for span corruption, whose tokens have no place in the text.
     """
-    written = np.frombuffer(stream_text(stream, tokenizer), np.uint8)
+    added, lengths = decoded_tokens(tokenizer)
+    ids = stream.read(0, stream.tokens)
+    written = np.frombuffer(decoded(added, ids), np.uint8)
+    text = replace(text, start=np.cumsum(lengths[ids]) - lengths[ids], size=len(written))
     chosen = _sample(text.document_starts, memory // 2 // HELD_OUT_MEMORY)
     counts = _running(chosen)
     room = (memory - HELD_OUT_MEMORY * int(counts[-1])) // TRAINING_MEMORY
     pieces = _pieces(training, tokenizer, min(room, max(PIECE_BYTES, 4 * int(counts[-1]))), progress)
+    placed = scores.indices[0] >= 0
+    sizes = lengths[scores.targets]
     matches = np.zeros(len(written), np.int32)
     # Longer matches depend on where the pieces are cut.
     matches[chosen] = np.minimum(longest_matches(written[chosen], counts[text.document_starts], pieces), LENGTHS[-1])
@@ -75,7 +81,7 @@ def memorisation(
                 "length": length,
                 "begin": float(np.count_nonzero(matches >= length) / max(1, counts[-1])),
                 "inside": float(np.count_nonzero(inside) / max(1, counts[-1])),
-                "loss": _loss(scores, text, tokenizer, counts, inside, per_byte) if scores.indices[0] >= 0 else None,
+                "loss": _loss(scores, text, sizes, counts, inside, tokenizer.is_lossless, per_byte) if placed else None,
             }
             for length in LENGTHS
             for inside in [covered(matches, length)]
@@ -110,7 +116,7 @@ def _pieces(
     Each piece begins with the end of the piece before it, so that every string of LENGTHS[-1] bytes is in one piece.
     """
     stream, separator = training.split("train"), training.info["separator"]
-    lengths = np.asarray(tokenizer.token_byte_lengths, np.int64)
+    added, lengths = decoded_tokens(tokenizer)
     step = max(1, int(size / training.bytes_per_token("train")))
     held, borders = np.empty(0, np.uint8), np.empty(0, np.int64)
     for first in range(0, stream.tokens, step):
@@ -119,8 +125,7 @@ def _pieces(
         ends = len(held) + np.cumsum(lengths[ids])
         if separator is not None:
             borders = np.concatenate([borders, ends[ids == separator]])
-        added = np.frombuffer(tokenizer.decode_bytes(ids[lengths[ids] > 0]), np.uint8)
-        held = np.concatenate([held, added])
+        held = np.concatenate([held, np.frombuffer(decoded(added, ids), np.uint8)])
         yield held, np.concatenate([[0], borders, [len(held)]])
         cut = max(0, len(held) - LENGTHS[-1] + 1)
         held, borders = held[cut:], borders[borders > cut] - cut
@@ -130,16 +135,17 @@ def _pieces(
 def _loss(
     scores: TokenScores,
     text: StreamText,
-    tokenizer: Tokenizer,
+    sizes: np.ndarray,
     searched: np.ndarray,
     inside: np.ndarray,
+    lossless: bool,
     per_byte: bool,
 ) -> dict[str, Any]:
-    """Return the row of the tokens inside a match, and the row of all other tokens.
+    """Return the row of the tokens inside a match, and the row of all other tokens; without bytes unless `lossless`.
 
-    searched (N + 1,): the number of bytes searched before each byte. inside (N,): whether the byte is inside a match.
+    sizes (N,): the bytes of each token in the decoded text. searched (M + 1,): the number of bytes searched before each
+    byte. inside (M,): whether the byte is inside a match.
     """
-    sizes = np.asarray(tokenizer.token_byte_lengths, np.int64)[scores.targets]
     starts = text.start[scores.indices]
     ends = starts + sizes
     known = searched[ends] - searched[starts] == sizes
@@ -147,7 +153,8 @@ def _loss(
     known &= (sizes > 0) | (np.diff(searched, append=searched[-1] + 1)[starts] > 0)
     copied = _running(inside)
     groups = ((sizes > 0) & (copied[ends] - copied[starts] == sizes)).astype(np.int64)
-    rows = Groups(scores.nats[known], sizes[known], per_byte).rows(groups[known], ("outside", "inside"))
+    group = Groups(scores.nats[known], sizes[known] if lossless else None, per_byte)
+    rows = group.rows(groups[known], ("outside", "inside"))
     return {"inside": None, "outside": None} | {row.pop("name"): row for row in rows}
 
 

@@ -15,6 +15,11 @@ class Number(NamedTuple):
 NUMBERS = {
     "tokens": Number("tokens scored", "Tokens that the model predicted and that were scored.", 0),
     "bytes": Number("bytes scored", "Bytes of text in the scored tokens. Special tokens count 0 bytes.", 0),
+    "original_bytes": Number(
+        "original bytes scored",
+        "For tokenizers that lose text, where each token has an equal share of the original bytes of its document.",
+        0,
+    ),
     "cross_entropy": Number(
         "cross-entropy, nats per token",
         "Mean of -ln p over the scored tokens, where p is the probability that the model gave to the correct token.",
@@ -34,8 +39,14 @@ NUMBERS = {
     ),
     "bits_per_original_byte": Number(
         "bits per byte of the original",
-        "Mean bits per token, times the tokens of the split, divided by the bytes of its documents. Tokens that the "
-        "last block leaves out count at the mean. For tokenizers that lose text: it is not the length of a code.",
+        "Total bits of the scored tokens, divided by their original bytes. For tokenizers that lose text: it is not "
+        "the length of a code.",
+        4,
+    ),
+    "masked_bits_per_byte": Number(
+        "bits per byte of masked text",
+        "Total bits of the masked tokens, divided by their bytes. Compares masked models with different tokenizers. "
+        "It is not the length of a code.",
         4,
     ),
     "word_perplexity": Number(

@@ -104,8 +104,9 @@ class SourceDivergence:
         symbols = {bytes([byte]): number for number, byte in enumerate(self.source.alphabet)}
         for token in range(tokenizer.vocab_size):
             self.symbol_of[token] = symbols.get(tokenizer.token_bytes(token), -1)
-        if len(np.unique(self.symbol_of)) != len(symbols) + 1 or tokenizer.merges:
-            raise ValueError("a synthetic source is compared symbol by symbol: use a tokenizer without merges")
+        whole = len(np.unique(self.symbol_of)) == len(symbols) + 1
+        if not whole or tokenizer.merges or not tokenizer.is_lossless:
+            raise ValueError("a synthetic source is compared symbol by symbol: use a BPE tokenizer without merges")
         self.token_of = np.array([np.flatnonzero(self.symbol_of == s)[0] for s in range(len(symbols))])
         self.bits, self.rows = 0.0, 0
 

@@ -8,8 +8,8 @@ import numpy as np
 from lm.analysis.bootstrap import interval
 from lm.analysis.metrics import perplexity
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.compressors import stream_text
 from pipelines.evaluation.confidence import Sampling
+from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.token_scores import TokenScores
 from tokenizer import Tokenizer

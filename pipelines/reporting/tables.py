@@ -26,6 +26,8 @@ HEADLINES = (
     "cross_entropy_bits",
     "perplexity",
     "bits_per_byte",
+    "bits_per_original_byte",
+    "masked_bits_per_byte",
     "bleu",
     "accuracy",
     "unigram_accuracy",

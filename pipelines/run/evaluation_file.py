@@ -13,7 +13,9 @@ from pipelines.evaluation.numbers import NUMBERS
 # One evaluation replaces another if these fields agree wherever both have them.
 SETTINGS = ("window", "stride", "min_context", "document_mask", "dtype", "beams", "length_penalty")
 SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
-_ALWAYS_THERE = ("tokens", "bytes", "cross_entropy_bits", "accuracy")
+_ALWAYS_THERE = ("tokens", "cross_entropy_bits", "accuracy")
+# Numbers of a group of tokens that are None if its tokens have no number of bytes.
+_PER_BYTE = ("bytes", "bits_per_byte", "bits_per_original_byte")
 # Version 0.1 recorded these once for all splits, and no date.
 COMMON = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", "against")
 
@@ -128,6 +130,8 @@ def _is_difference(value: Any) -> bool:
         isinstance(value, dict)
         and isinstance(value.get("sentence"), str)
         and isinstance(value.get("divergence", ""), str)
+        and isinstance(value.get("reservations", []), list)
+        and all(isinstance(each, str) for each in value.get("reservations", []))
     )
 
 
@@ -184,8 +188,8 @@ def _is_group(value: Any) -> bool:
     """Whether `value` has the size and the loss of a group of tokens."""
     return (
         isinstance(value, dict)
-        and all(_is_number(value.get(key)) for key in ("tokens", "bytes", "bits_per_token", "share"))
-        and (value.get("bits_per_byte") is None or _is_number(value["bits_per_byte"]))
+        and all(_is_number(value.get(key)) for key in ("tokens", "bits_per_token", "share"))
+        and all(value.get(key) is None or _is_number(value[key]) for key in _PER_BYTE)
     )
 
 

@@ -53,11 +53,10 @@ def scored(folder, per_byte):
         read_documents(folder / "validation", dataset.info["splits"]["validation"]),
     )
     text = text_of_stream(stream, tok, dataset.info["separator"], recorded)
-    lengths = np.asarray(tok.token_byte_lengths)
     ids, indices = stream.read(0, stream.tokens)[1:].astype(np.int32), np.arange(1, stream.tokens)
-    nats = lengths[ids] * per_byte[text.document[1:]]
+    nats = text.sizes[1:] * per_byte[text.document[1:]]
     scores = TokenScores(ids, ids, indices, indices, indices, nats, nats > 0, np.empty(0))
-    return ScoredText(scores, text, document_keys(stream, tok, text, recorded), lengths)
+    return ScoredText(scores, text, document_keys(stream, tok, text, recorded))
 
 
 def test_a_dataset_records_the_hash_and_bytes_of_validation_documents(runs, corpus):
@@ -105,6 +104,19 @@ def test_tokenizers_are_paired_per_byte_and_by_document(runs):
     assert worse["low"] < worse["value"] < worse["high"]
     assert worse["value"] == pytest.approx(0.1 / np.log(2), abs=2e-3)
     assert worse["high"] - worse["low"] < 0.01  # the documents differ by 1 nat per byte, but they are paired
+
+
+def test_a_tokenizer_that_loses_text_is_paired_by_the_original_bytes(runs, tmp_path, corpus):
+    train_tokenizer([str(corpus)], vocab_size=40, model="wordpiece", out=tmp_path / "tok")
+    for name, options in (("data", {}), ("joined", {"separator": False})):
+        build_dataset([str(corpus)], tokenizer=tmp_path / "tok", context_length=40, out=tmp_path / name, **options)
+        rate = np.random.default_rng(0).uniform(1, 2, 100)
+        other = scored(runs[0].with_name("data270"), rate)
+        same = difference_per_byte(scored(tmp_path / name, rate), other, 40)
+        assert same["value"] == pytest.approx(0, abs=2e-3) and same["documents"] >= 30
+        worse = difference_per_byte(scored(tmp_path / name, rate + 0.1), other, 40)
+        assert worse["value"] == pytest.approx(0.1 / np.log(2), abs=2e-3)
+        assert worse["high"] - worse["low"] < 0.01
 
 
 def test_documents_that_only_one_dataset_has_do_not_count(runs, tmp_path, corpus):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lm.analysis.bootstrap import interval, resampled_sums
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluate import evaluate
-from pipelines.evaluation.compressors import stream_text
 from pipelines.evaluation.corpus_text import CorpusText
+from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.words import words_and_line_ends
 from pipelines.pretrain import pretrain

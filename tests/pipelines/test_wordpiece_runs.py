@@ -1,13 +1,19 @@
 """Models train on WordPiece datasets, and are evaluated, reported and sampled."""
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 from datasets import load_from_disk
 
+from pipelines.dataset.documents import read_documents
+from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluate import evaluate
+from pipelines.evaluation.breakdown import CLASSES, token_classes
 from pipelines.generate import generate
 from pipelines.report import report
+from tests.pipelines.test_cli import assert_refused
 from tokenizer import Tokenizer
 
 
@@ -20,22 +26,115 @@ def test_the_dataset_holds_the_ids_of_the_text(wordpiece_run):
     assert len(text.split()) > 3
 
 
-def test_evaluation_has_totals_over_the_original_bytes_and_no_figure_per_token_byte(wordpiece_run):
-    evaluate(wordpiece_run)
-    numbers = json.loads((wordpiece_run / "evaluation.json").read_text())
-    found = next(value for value in _objects(numbers) if "bits_per_original_byte" in value)
-    recorded = json.loads((wordpiece_run.parent / "data" / "dataset.json").read_text())["splits"]["validation"]
-    bits = found["cross_entropy_bits"] * recorded["encoded_tokens"]
-    assert found["bits_per_original_byte"] == pytest.approx(bits / recorded["bytes"])
-    assert (found["bytes"], found["bits_per_byte"]) == (0, None)
+@pytest.fixture(scope="module")
+def numbers(wordpiece_run):
+    """Return the numbers of the validation split."""
+    return evaluate(wordpiece_run, memorisation=True)["splits"]["validation"]
 
 
-def _objects(value):
-    """Yield all objects inside a JSON value."""
-    if isinstance(value, dict):
-        yield value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _objects(each)
+def test_totals_are_over_the_original_bytes_of_the_scored_part_of_each_document(wordpiece_run, numbers):
+    data = TokenDataset(wordpiece_run.parent / "data")
+    recorded = read_documents(data.folder / "validation", data.info["splits"]["validation"])
+    ids = data.split("validation").read(0, 10**9)
+    separator = data.info["separator"]
+    held = [int((part != separator).sum()) for part in np.split(ids, np.flatnonzero(ids == separator)[1:])]
+    size = sum(
+        count / (tokens - 1) * size for count, tokens, size in zip(held, recorded.tokens, recorded.sizes, strict=False)
+    )
+    assert held[:-1] == (recorded.tokens[:-1] - 1).tolist() and held[-1] < recorded.tokens[-1] - 1
+    bits = numbers["cross_entropy_bits"] * numbers["tokens"]
+    assert numbers["bits_per_original_byte"] == pytest.approx(bits / size)
+    low, high = numbers["intervals"]["bits_per_original_byte"]
+    assert low < numbers["bits_per_original_byte"] < high
+    assert (numbers["bytes"], numbers["bits_per_byte"], numbers["original_bytes"]) == (None, None, round(size))
+
+
+def test_only_whole_documents_have_bytes_in_a_breakdown(wordpiece_run, numbers):
+    found = numbers["breakdown"]
+    assert found.keys() == {"position", "class", "frequency", "document"}
+    for key, rows in found.items():
+        assert all((row["bytes"] is None) == (key != "document") and row["bits_per_byte"] is None for row in rows)
+        assert sum(row["tokens"] for row in rows) == numbers["tokens"]
+    for row in found["document"]:
+        bits = row["bits_per_token"] * row["tokens"]
+        assert row["bits_per_original_byte"] == pytest.approx(bits / row["bytes"], rel=1e-3)
+    assert sum(row["bytes"] for row in found["document"]) == pytest.approx(numbers["original_bytes"], abs=3)
+
+
+def test_a_token_that_continues_a_word_is_inside_it(wordpiece_run):
+    tok = Tokenizer.load(wordpiece_run)
+    ids = np.array(tok.encode("Importing 12 names, xyzzy"))
+    classes = [CLASSES[i] for i in token_classes(ids, np.array([-1, *ids[:-1]]), tok)]
+    for i, name in zip(ids.tolist(), classes, strict=True):
+        text = tok.token_bytes(i).decode()
+        letters = text.removeprefix("##").isalpha()
+        expected = "word inside" if text.startswith("##") else "word start"
+        other = "number" if text.removeprefix("##").isdigit() else "punctuation"
+        assert name == (expected if letters else other), text
+    assert {"word inside", "word start", "number", "punctuation"} == set(classes)
+
+
+def test_memorisation_searches_the_decoded_text(wordpiece_run, numbers):
+    tok, data = Tokenizer.load(wordpiece_run), TokenDataset(wordpiece_run.parent / "data")
+    separator = data.info["separator"]
+
+    def documents(split):
+        ids = data.split(split).read(0, 10**9)
+        parts = np.split(ids, np.flatnonzero(ids == separator)[1:])
+        return [b"".join(map(tok.added_bytes, part[tok.ordinary[part]].tolist())) for part in parts]
+
+    texts = documents("validation")
+    known = {other[i : i + 25] for other in documents("train") for i in range(len(other) - 24)}
+    begins = sum(text[i : i + 25] in known for text in texts for i in range(len(text)))
+    row = numbers["memorisation"]["curve"][0]
+    assert numbers["memorisation"]["bytes"] == sum(map(len, texts))
+    assert row["begin"] == pytest.approx(begins / sum(map(len, texts))) and row["begin"] > 0
+    assert row["loss"]["outside"]["bytes"] is None
+    assert sum(each["tokens"] for each in row["loss"].values() if each) == numbers["tokens"]
+
+
+def test_a_run_on_bpe_is_compared_per_byte_of_the_original(in_process, wordpiece_run, trained_gpt, tmp_path):
+    run = shutil.copytree(wordpiece_run, tmp_path / "run")
+    done = in_process("evaluate", run, "--against", trained_gpt, "--breakdown")
+    assert done.returncode == 0, done.stderr
+    there = json.loads((run / "evaluation.json").read_text())["splits"]["validation"]
+    gpt = evaluate(trained_gpt)["splits"]["validation"]["bits_per_byte"]
+    assert there["difference"]["value"] == pytest.approx(there["bits_per_original_byte"] - gpt, rel=0.05)
+    assert there["difference"]["unit"] == "bits per byte of the original"
+    said = " ".join(done.stdout.split())
+    assert there["difference"]["sentence"] in said and "The tokenizer of run loses text" in said
+    assert "bits/original byte" in said
+    copy = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    back = evaluate(copy, against=wordpiece_run)["splits"]["validation"]["difference"]
+    assert back["value"] == pytest.approx(-there["difference"]["value"])
+    assert back["unit"] == "bits per byte of the original"
+
+
+def test_a_corpus_is_scored_per_byte_of_the_original(wordpiece_run, tmp_path):
+    text = "Import ÉTÉ, ☃ and sys\n" * 40
+    (tmp_path / "text.txt").write_text(text)
+    run = shutil.copytree(wordpiece_run, tmp_path / "run")
+    found = evaluate(run, corpus=(str(tmp_path / "text.txt"),))["splits"]["text.txt"]
+    assert found["original_bytes"] == len(text.encode())
+    bits = found["cross_entropy_bits"] * found["tokens"]
+    assert found["bits_per_original_byte"] == pytest.approx(bits / len(text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--compressors"], "its dataset does not hold the text to compress; leave --compressors out"),
+        (["--corpus", "text.txt", "--unit", "word"], "its perplexity per word is not comparable with any other"),
+    ],
+)
+def test_options_that_need_the_original_text_are_refused(in_process, wordpiece_run, tmp_path, options, said):
+    (tmp_path / "text.txt").write_text("some words\n" * 100)
+    assert_refused(in_process("evaluate", wordpiece_run, *options), said)
+
+
+def test_a_split_without_a_record_of_its_documents_cannot_be_paired(in_process, wordpiece_run, trained_gpt):
+    refused = in_process("evaluate", wordpiece_run, "--against", trained_gpt, "--splits", "train")
+    assert_refused(refused, "the documents cannot be paired: the tokenizer loses text")
 
 
 def test_generated_words_have_spaces_between_them(wordpiece_run):

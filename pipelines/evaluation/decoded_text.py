@@ -1,0 +1,31 @@
+"""The decoded text of a stream of tokens, without its special tokens."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.dataset.reader import TokenStream
+from tokenizer import Tokenizer
+
+
+def decoded_tokens(tokenizer: Tokenizer) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    """Return the bytes that each token adds to the decoded text, and their number: (V,) each, int64.
+
+    Special tokens and unused ids add nothing.
+    """
+    ordinary = tokenizer.ordinary.tolist()
+    added = [tokenizer.added_bytes(token) if text else b"" for token, text in enumerate(ordinary)]
+    return pa.array(added, pa.large_binary()), np.array([len(each) for each in added], np.int64)
+
+
+def decoded(added: pa.LargeBinaryArray, ids: np.ndarray) -> bytes:
+    """Return the text of ids (T,), for the bytes `added` (V,) by each token."""
+    taken = added.take(pa.array(ids))
+    size, data = pc.sum(pc.binary_length(taken)).as_py(), taken.buffers()[2]
+    return bytes(data[:size]) if size else b""
+
+
+def stream_text(stream: TokenStream, tokenizer: Tokenizer) -> bytes:
+    """Return the decoded text of a stream."""
+    added, _ = decoded_tokens(tokenizer)
+    return b"".join(decoded(added, chunk) for chunk in stream.chunks())
