@@ -10,14 +10,18 @@ from itertools import pairwise
 from tokenizer.encoding.kinds import kernel_tables, pretoken_encoder, span_encoder
 from tokenizer.encoding.short import FIRST_BYTES, ShortEncoder
 from tokenizer.text import nfc
+from tokenizer.vocabulary import Vocabulary
 
 # A program that encodes a short text needs none of these imports, which take longer than the encoding.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from random import Random
+
     import numpy as np
 
     from tokenizer.documents import Block
     from tokenizer.encoding.bulk import EncoderPool
+    from tokenizer.encoding.dropout import DropoutEncoder
     from tokenizer.encoding.kinds import AnyVocabulary
 
 
@@ -150,6 +154,26 @@ class TextEncoder:
     @cached_property
     def _span_encoder(self) -> Callable[[bytes], tuple[list[int], list[tuple[int, int]]]]:
         return span_encoder(self._vocabulary, self.to_list)
+
+    def with_dropout(self, data: bytes, dropout: float, random: Random) -> list[int]:
+        """Return random ids of one text, as `encoding.dropout` draws them."""
+        encoder = self._dropout
+        if not dropout:
+            return self.to_list(data)
+        if self._vocabulary.normalizer is not None:
+            data = nfc(data)
+        ids = encoder.encode(data, dropout, random)
+        if self._vocabulary.missing_bytes and ids and max(ids) >= self._vocabulary.size:
+            raise MissingByteError(*self._first_missing(data, ids))
+        return ids
+
+    @cached_property
+    def _dropout(self) -> DropoutEncoder:
+        from tokenizer.encoding.dropout import DropoutEncoder
+
+        if not isinstance(self._vocabulary, Vocabulary):
+            raise ValueError(f"dropout leaves out merges, which {self._vocabulary.kind} does not have")
+        return DropoutEncoder(self._vocabulary)
 
     def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
         """Return the first byte of a text without a token, and its offset. ids: the text's ids up to this byte."""

@@ -1,0 +1,77 @@
+"""BPE dropout: random segmentations of a text, in plain Python (Provilkov et al., "BPE-Dropout", ACL 2020)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+from tokenizer.splitting.scanner import pretokens_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from random import Random
+
+    from tokenizer.vocabulary import Vocabulary
+
+
+class DropoutEncoder:
+    """Encoder of texts by merges, each of which is dropped at random."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._vocabulary = vocabulary
+
+    @cached_property
+    def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """From two neighbouring ids to the rank of their merge and the merged id. Equal for every file format."""
+        listed = self._vocabulary.merges.tolist()
+        return {(left, right): (rank, merged) for rank, (left, right, merged) in enumerate(listed)}
+
+    @cached_property
+    def _byte_ids(self) -> list[int]:
+        ids: list[int] = self._vocabulary.byte_ids.tolist()
+        return ids
+
+    def encode(self, text: bytes, dropout: float, random: Random) -> list[int]:
+        """Return the ids of a text. dropout: the probability p that a merge is dropped in a step."""
+        ids: list[int] = []
+        for pretoken in pretokens_of(text, self._vocabulary.pattern):
+            ids += self._merged([self._byte_ids[byte] for byte in pretoken], dropout, random)
+        return ids
+
+    def _merged(self, ids: list[int], dropout: float, random: Random) -> list[int]:
+        """Merge the ids of a pretoken's bytes (algorithm 1 of the paper).
+
+        In each step every possible merge, that is every place of two neighbours that merge, is dropped with probability
+        p, independently of the others and of earlier steps. Of those that remain, the one of lowest rank is applied,
+        the leftmost among equals. The first step in which all are dropped, or none is possible, is the last.
+
+        This draws them from lowest to highest rank only until one is kept: the draws after that change nothing.
+        """
+        merges, end = self._merges, len(ids)
+        following, preceding = list(range(1, end + 1)), list(range(-1, end - 1))
+        heap = [(*merges[pair], at, *pair) for at, pair in enumerate(pairwise(ids)) if pair in merges]
+        heapify(heap)
+        dropped: list[tuple[int, int, int, int, int]] = []
+        while heap:
+            candidate = heappop(heap)
+            _, merged, at, left, right = candidate
+            gone = following[at]
+            if ids[at] != left or gone == end or ids[gone] != right:
+                continue  # one of the two has been merged with another neighbour
+            if random.random() < dropout:
+                dropped.append(candidate)
+                continue
+            ids[at], ids[gone] = merged, -1
+            after, before = following[gone], preceding[at]
+            following[at] = after
+            if after < end:
+                preceding[after] = at
+            for first, second in ((before, at), (at, after)):
+                if first >= 0 and second < end and (ids[first], ids[second]) in merges:
+                    pair = ids[first], ids[second]
+                    heappush(heap, (*merges[pair], first, *pair))
+            for candidate in dropped:
+                heappush(heap, candidate)
+            dropped.clear()
+        return [i for i in ids if i >= 0]
