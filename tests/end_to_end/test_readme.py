@@ -16,7 +16,16 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = [
     (ROOT / "docs" / name).read_text(encoding="utf-8")
-    for name in ("corpora.md", "models.md", "evaluation.md", "scoring.md", "entropy.md", "python.md", "training.md")
+    for name in (
+        "corpora.md",
+        "models.md",
+        "evaluation.md",
+        "scoring.md",
+        "entropy.md",
+        "python.md",
+        "tokenizer-methods.md",
+        "training.md",
+    )
 ]
 TEXT = "\n".join([README, *DOCS])
 COMMANDS = re.findall(r"^bytelm .*$", "\n".join(re.findall(r"```sh\n(.*?)```", TEXT, re.S)), re.M)
