@@ -24,6 +24,7 @@ SPACE = " "  # only begins a piece; pieces spell it as MARK
 MARK = "\u2581"
 PROLONGED_SOUND = "\u30fc"  # of kana; its script is Common
 STEP = 1 << 20  # words or positions between which Ctrl-C is handled
+SORTED_AT_ONCE = 1 << 18  # suffixes
 MOST_POSITIONS = 2**31 - 1
 
 
@@ -105,19 +106,16 @@ def find_seeds(words: Counted, constraints: Constraints) -> Seeds:
     kinds = constraints.kinds(characters)
     segments = in_order_by_steps(joined([_cut(piece, kinds, constraints) for piece in pieces(words)]))
     symbols, starts, reaches = _lay_out(segments, characters, kinds, constraints.max_piece_length)
-    weights = np.repeat(segments.counts, np.diff(starts))
-    tree = _tree(symbols, reaches, weights, len(characters))
-    scores = tree.weights * tree.depths
-    kept = np.arange(len(scores))
-    if len(kept) > constraints.seed_size:
-        kept = np.sort(np.lexsort((-tree.depths.astype(np.int64), -scores))[: constraints.seed_size])
-    piece_of = np.full(len(scores), kernel.NONE, dtype=np.int32)
-    piece_of[kept] = len(characters) + np.arange(len(kept), dtype=np.int32)
+    counts = segments.counts
+    del segments
+    tree, occurrences = _tree(symbols, reaches, np.repeat(counts, np.diff(starts)), len(characters))
+    kept = _most_covering(tree, constraints.seed_size)
     first_places = np.zeros(len(characters) + 1, dtype=np.int64)
     first_places[symbols[::-1]] = np.arange(len(symbols))[::-1]
-    occurrences = np.bincount(symbols, weights, len(characters) + 1).astype(np.int64)
+    piece_of = np.full(len(tree.depths), kernel.NONE, dtype=np.int32)
+    piece_of[kept] = len(characters) + np.arange(len(kept), dtype=np.int32)
     return Seeds(
-        lattice=Lattice(starts, segments.counts, *_edges(tree, piece_of, symbols)),
+        lattice=Lattice(starts, counts, *_edges(tree, piece_of, symbols)),
         symbols=symbols,
         characters=characters,
         places=np.concatenate([first_places[1:], tree.places[kept]]),
@@ -178,14 +176,29 @@ def _lay_out(
 def sorted_suffixes(symbols: np.ndarray, reaches: np.ndarray, characters: int) -> np.ndarray:
     """Return the positions of all suffixes of at least two symbols in lexicographic order, int32.
 
-    reaches: uint8, per position: the length of its suffix. Suffixes that are equal are in no particular order. All are
-    sorted by their first symbols, then those that are equal so far by further ones.
+    reaches: uint8, per position: the length of its suffix. Suffixes that are equal are in no particular order.
     """
+    order: np.ndarray = np.flatnonzero(reaches >= 2).astype(np.int32)
+    first_symbols: np.ndarray = symbols[order]
+    if characters < 1 << 16:  # numpy has a radix sort for 16 bits
+        first_symbols = first_symbols.astype(np.uint16)
+    order = order[np.argsort(first_symbols, kind="stable")]
+    ends: np.ndarray = np.cumsum(np.bincount(first_symbols, minlength=1))
+    first = 0
+    while first < len(order):  # in parts, which take less memory
+        last = int(ends[min(int(np.searchsorted(ends, first + SORTED_AT_ONCE)), len(ends) - 1)])
+        order[first:last] = _sorted(order[first:last], symbols, reaches, characters)
+        first = last
+    return order
+
+
+def _sorted(order: np.ndarray, symbols: np.ndarray, reaches: np.ndarray, characters: int) -> np.ndarray:
+    """Return positions in the order of their suffixes: sorted by as many symbols as fit in 64 bits, then, where those
+    are equal, by the next ones."""
     bits = characters.bit_length()
-    order = np.flatnonzero(reaches >= 2).astype(np.int32)
     longest, done = int(reaches.max(initial=0)), 0
     tied = np.arange(len(order), dtype=np.int32)  # the ranks that are not final
-    keys = np.zeros(len(order), dtype=np.uint64)  # first the number of the tie, then symbols
+    keys = np.zeros(len(order), dtype=np.uint64)  # the number of the tie, then symbols
     tie_bits = 0
     while len(tied):
         taken = min((64 - tie_bits) // bits, longest - done)
@@ -207,8 +220,12 @@ def sorted_suffixes(symbols: np.ndarray, reaches: np.ndarray, characters: int) -
     return order
 
 
-def _tree(symbols: np.ndarray, reaches: np.ndarray, weights: np.ndarray, characters: int) -> kernel.Tree:
-    """Return the suffix tree; weights: int64, per position."""
+def _tree(
+    symbols: np.ndarray, reaches: np.ndarray, weights: np.ndarray, characters: int
+) -> tuple[kernel.Tree, np.ndarray]:
+    """Return the suffix tree, and the occurrences of each symbol, int64. weights: int64, per position."""
+    occurrences = np.zeros(characters + 1, dtype=np.int64)
+    np.add.at(occurrences, symbols, weights)
     order = sorted_suffixes(symbols, reaches, characters)
     room = 2 * len(order) + 1  # untouched pages take no memory
     tree = kernel.Tree(
@@ -223,7 +240,17 @@ def _tree(symbols: np.ndarray, reaches: np.ndarray, weights: np.ndarray, charact
     for first, last in [*_steps(len(order)), (len(order), len(order))]:
         kernel.grow_tree(symbols, reaches, order, weights, first, last, tree)
     nodes = int(tree.state[kernel.NODES])
-    return tree._replace(depths=tree.depths[:nodes], weights=tree.weights[:nodes], places=tree.places[:nodes])
+    used = tree._replace(depths=tree.depths[:nodes], weights=tree.weights[:nodes], places=tree.places[:nodes])
+    return used, occurrences
+
+
+def _most_covering(tree: kernel.Tree, most: int) -> np.ndarray:
+    """Return the nodes that cover most text, at most `most`; on ties the longer ones, then the first."""
+    nodes = np.arange(len(tree.depths))
+    if len(nodes) <= most:
+        return nodes
+    lengths = tree.depths.astype(np.int64)
+    return np.sort(np.lexsort((-lengths, -tree.weights * lengths))[:most])
 
 
 def _edges(tree: kernel.Tree, piece_of: np.ndarray, symbols: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -84,30 +84,36 @@ class Model:
         return self._sum(count)
 
     def _sum(self, add: Callable[[int, int, int, np.ndarray, np.ndarray], None]) -> np.ndarray:
-        """Return the sum over all parts of what `add` adds to the counts of each piece."""
-        counts = np.zeros((PARTS, len(self)))
+        """Return the sum over all parts, in their order, of what `add` adds to the counts of each piece."""
+        total = np.zeros(len(self))
+        waiting: dict[int, np.ndarray] = {}
+        added = 0
 
         def work(part: int, check: Callable[[], None]) -> None:
-            room = np.empty((3, self._room))
+            room, counts = np.empty((3, self._room)), np.zeros(len(self))
             first, end = self._parts[part : part + 2]
             while first < end:
                 check()
                 place = self.lattice.starts[first] + POSITIONS_PER_CALL
                 last = min(end, max(first + 1, int(np.searchsorted(self.lattice.starts, place))))
-                add(part, first, last, room, counts[part])
+                add(part, first, last, room, counts)
                 first = last
+            waiting[part] = counts
 
-        share_out(range(PARTS), [work] * self._threads, lambda part: None)
-        total: np.ndarray = counts[0]
-        for row in counts[1:]:
-            total += row
+        def done(_: int) -> None:
+            nonlocal added
+            while added in waiting:
+                np.add(total, waiting.pop(added), out=total)
+                added += 1
+
+        share_out(range(PARTS), [work] * self._threads, done)
         return total
 
     def fit(self, expected: np.ndarray, least: int) -> None:
         """Set the scores from expected counts, and drop pieces below LEAST_COUNT.
 
         All characters and at least `least` pieces stay. Digamma discounts rare pieces (Liang and Klein 2007,
-        "Structured Bayesian nonparametric models with variational inference", equation 5).
+        "Structured Bayesian nonparametric models with variational inference").
         """
         kept = self.largest(np.where(expected >= LEAST_COUNT, expected, -np.inf), least, len(self))
         counts = np.maximum(expected[kept], LEAST_COUNT)
