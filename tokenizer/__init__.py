@@ -1,4 +1,4 @@
-"""Byte-level BPE and WordPiece: exact and fast training, encoding and decoding. Importing loads no numba or numpy."""
+"""Byte-level BPE, WordPiece and Unigram: exact and fast. Importing loads no numba or numpy."""
 
 from tokenizer.formats.published import PatternNeededError
 from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP, sentinels

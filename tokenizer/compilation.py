@@ -45,6 +45,14 @@ def _words() -> None:
     tables.encode_long(block.data, 0, 1, np.empty(1, dtype=np.uint32), 0, lambda: None)
 
 
+def _metaspace() -> None:
+    from tokenizer.documents import single_block
+    from tokenizer.splitting.metaspace import ALWAYS, MetaspaceWords
+    from tokenizer.splitting.pretokenize import pretokenized
+
+    pretokenized(single_block(b"a"), MetaspaceWords((), True, ALWAYS, True))
+
+
 def _merge_pieces() -> None:
     from tokenizer.splitting.bert import NAMED_WORDS
     from tokenizer.training.counting import PretokenCounts
@@ -94,6 +102,7 @@ def _encode() -> None:
 _RUN_PART = {
     "counting": _count,
     "words": _words,
+    "metaspace": _metaspace,
     "word pieces": _merge_pieces,
     "merging": _merge,
     "spilling": _spill,

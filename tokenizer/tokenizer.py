@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Tokenizer(EncodingMethods, DecodingMethods):
-    """A byte-level BPE or WordPiece tokenizer: text to ids and back. Create one with `train` or `load`.
+    """A byte-level BPE, WordPiece or Unigram tokenizer: text to ids and back. Create one with `train` or `load`.
 
     The same vocabulary gives the same ids as in tiktoken, tokenizers and transformers. Training gives the same merges
     as tokenizers (byte_order="gpt2") and rustbpe ("raw"). The differences:
@@ -37,7 +37,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
     WordPiece tokenizers give the same ids and decoded text as BERT's in `tokenizers`, such as lower-case words with
     single spaces. `is_lossless` is therefore false, and tokens have no fixed number of bytes. Each byte of invalid
-    UTF-8 is read as U+FFFD, which BERT's normalizer deletes.
+    UTF-8 is read as U+FFFD, which BERT's normalizer deletes. The same holds for Unigram tokenizers such as T5's; their
+    normalizers keep U+FFFD or make it a space.
 
     Threads may share a tokenizer. Plain Python encodes the first short texts; the kernels are loaded on demand.
     """

@@ -19,6 +19,7 @@ from tokenizer.kernels.caches import LARGE_ROW, SMALL_ROW, Caches
 from tokenizer.kernels.pieces import Pieces
 from tokenizer.kernels.tools import aligned
 from tokenizer.splitting.bert import BertWords
+from tokenizer.splitting.metaspace import MetaspaceWords
 from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, Splitter, automaton_arrays, pretokenized
 from tokenizer.vocabulary import BY_MERGES, Vocabulary
@@ -31,6 +32,7 @@ PART_IDS = 1 << 20  # ids of a part
 PIECE = 1 << 20  # bytes that a thread encodes at once
 REWRITTEN_PIECE = 1 << 18  # the same, if the rewritten text must stay in the L2 cache
 BYTE = np.dtype(np.uint8)
+NO_PIECES = Pieces(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), np.zeros(0))
 CHUNKS_PER_CALL = 8  # of CHUNK pretokens: milliseconds, between which Ctrl-C is handled
 
 
@@ -45,7 +47,7 @@ class KernelTables:
         pairs = aligned(2 * table_rows(0), int(kernel.NOTHING))
         of_bytes = np.full(65536, kernel.NOTHING, dtype=np.uint64)
         self.merges = kernel.Merges(np.arange(256, dtype=np.int32), pairs, of_bytes, np.zeros(0, dtype=np.bool_))
-        self.pieces = Pieces(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
+        self.pieces = NO_PIECES
 
     def encode_long(
         self, data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, check: Callable[[], None]
@@ -272,7 +274,7 @@ class EncoderPool:
     def encode(self, block: Block, threads: int) -> tuple[np.ndarray, np.ndarray]:
         """As `Encoder.encode`, on several threads; the ids do not depend on their number."""
         block = Block(as_readonly(block.data), block.offsets)
-        rewrites = isinstance(self.tables.pattern, BertWords)
+        rewrites = isinstance(self.tables.pattern, BertWords | MetaspaceWords)
         target = REWRITTEN_PIECE if rewrites else PIECE
         if block.size <= target or (threads == 1 and not rewrites):
             encoder = self.take()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tokenizer.splitting.bert import BertWords
     from tokenizer.splitting.chains import Chain
+    from tokenizer.splitting.metaspace import MetaspaceWords
     from tokenizer.splitting.patterns import Pattern
     from tokenizer.wordpiece import WordPieceVocabulary
 
@@ -33,7 +34,11 @@ FIRST_BYTES = 2_000_000
 class ShortEncoder:
     """Encoder of texts for which `takes` returns true."""
 
-    def __init__(self, pattern: Pattern | Chain | BertWords, encode_pretoken: Callable[[bytes], list[int]]):
+    def __init__(
+        self,
+        pattern: Pattern | Chain | BertWords | MetaspaceWords,
+        encode_pretoken: Callable[[bytes], list[int]],
+    ):
         self._pattern, self._encode_pretoken = pattern, encode_pretoken
         self._longest, self._left = LONGEST_TEXT, BUDGET
         self._encoded: dict[bytes, list[int]] = {}

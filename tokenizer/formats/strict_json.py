@@ -7,6 +7,7 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 # Bytes. The largest published vocabularies have about 35 MB. The parsed objects take many times the file's size.
@@ -44,14 +45,14 @@ def parse_json(content: bytes) -> Any:
     return parse_json_text(decoded(content))
 
 
-def parse_json_text(text: str) -> Any:
-    """Return the value of JSON text. Raises ValueError, as `parse_json`."""
+def parse_json_text(text: str, parse_float: Callable[[str], float] = float) -> Any:
+    """Return the value of JSON text. Raises ValueError, as `parse_json`. parse_float: reads numbers with a fraction."""
 
     def refuse_constant(name: str) -> NoReturn:
         raise ValueError(f"has the number {name}, which is not JSON")
 
     try:
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=refuse_constant)
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=refuse_constant, parse_float=parse_float)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON ({error.msg} at line {error.lineno}); the file may be truncated") from None
     except RecursionError:

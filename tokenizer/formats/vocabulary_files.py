@@ -16,12 +16,14 @@ from pathlib import Path
 
 from tokenizer.formats.hugging_face import parse_added_tokens, parse_tokenizer_json, tokenizer_json, type_of
 from tokenizer.formats.in_memory import checked_special_tokens, vocabulary_of_ranks
+from tokenizer.formats.number_text import read_number
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, largest_size, most_merges
 from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_json, read_text
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
+from tokenizer.unigram import UnigramVocabulary
 from tokenizer.vocabulary import Vocabulary
 
 TYPE_CHECKING = False
@@ -119,6 +121,10 @@ def _text_of(vocabulary: AnyVocabulary) -> Iterator[str]:
     """Return the text of tokenizer.json in parts."""
     if isinstance(vocabulary, Vocabulary):
         return tokenizer_json(vocabulary)
+    if isinstance(vocabulary, UnigramVocabulary):
+        from tokenizer.formats.unigram_files import unigram_json
+
+        return unigram_json(vocabulary)
     from tokenizer.formats.wordpiece_files import wordpiece_json
 
     return wordpiece_json(vocabulary)
@@ -142,11 +148,15 @@ def _load_tokenizer_json(path: Path) -> AnyVocabulary:
     if vocabulary is None:
         # One variable for bytes, text and value frees each early. They take hundreds of MB if a token takes tens.
         content = decoded(content)
-        content = parse_json_text(content)
+        content = parse_json_text(content, read_number)
         if isinstance(content, dict) and type_of(content.get("model")) == "WordPiece":
             from tokenizer.formats.wordpiece_files import parse_wordpiece_json
 
             return parse_wordpiece_json(content)
+        from tokenizer.formats.unigram_files import is_unigram, parse_unigram_json
+
+        if isinstance(content, dict) and is_unigram(content.get("model")):
+            return parse_unigram_json(content)
         vocabulary = parse_tokenizer_json(content)
         record.write(vocabulary)
     return vocabulary

@@ -1,5 +1,5 @@
 """Encoding of pretokens, batch by batch: caches of recent pretokens in front of the merging in `kernels.misses`, or of
-the longest tokens of words in `kernels.pieces`.
+the tokens of words in `kernels.pieces`.
 
 Memory latency dominates. So a batch is processed in steps, and each step prefetches the cache lines of the next. First
 pack and hash the pretokens, then look them up in the caches: hits write their ids, misses leave gaps. When enough
@@ -29,7 +29,7 @@ from tokenizer.kernels.misses import (
     find_or_merge_one,
     remember,
 )
-from tokenizer.kernels.pieces import Pieces, cut_word, find_pieces
+from tokenizer.kernels.pieces import Pieces, encode_word, find_pieces
 from tokenizer.kernels.scan import scan
 from tokenizer.kernels.tables import Merges, Tokens, short_slot
 from tokenizer.kernels.tools import (
@@ -253,7 +253,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
             else:
                 found, heap = missed.found[:], batch.scratch.heap
                 if len(pieces.edges):
-                    used = cut_word(data, end - length, end, pieces, found, 0)
+                    used = encode_word(data, end - length, end, pieces, missed, found, 0)
                 else:
                     used = find_or_merge_one(data, end - length, length, merges, tokens, found, heap)
                 missed.counts[misses - 1] = used
@@ -283,7 +283,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
 def encode(
     data, offsets, out, id_offsets, state, ends, scratch, chunks,
     actions, loops, byte_classes, code_point_classes, fold, ascii_rules,
-    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, edges, rules, small, large,
+    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, edges, rules, scores, small, large,
 ):  # fmt: skip
     """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
 
@@ -297,7 +297,7 @@ def encode(
     """
     merges = Merges(byte_ids, pairs, of_bytes, joined)
     tokens = Tokens(short, long, blob, token_offsets)
-    pieces = Pieces(edges, rules)
+    pieces = Pieces(edges, rules, scores)
     caches = Caches(small, large)
     for _ in range(chunks):
         if state[FIRST] == state[LAST]:

@@ -69,7 +69,7 @@ def _classify(typing_context, array, index, lower, copy):
 
 
 @inlined
-def _decode(data, position, end):
+def decode_utf8(data, position, end):
     """Return the code point at `position` and its width in bytes; U+FFFD and 1 for a byte that is not UTF-8."""
     first = np.int64(data[position])
     if first < 0x80:
@@ -99,7 +99,7 @@ def _decode(data, position, end):
 
 
 @inlined
-def _write(code_point, out, at):
+def write_utf8(code_point, out, at):
     """Write a code point in UTF-8 to out[at:]. Return the end of its bytes."""
     if code_point < 0x80:
         out[at] = code_point
@@ -121,7 +121,7 @@ def _write(code_point, out, at):
 
 
 @inlined
-def _end_word(ends, n, word_start, at):
+def end_word(ends, n, word_start, at):
     """End the word that starts at `word_start`, if it has a byte. Return the number of words."""
     if at > word_start:
         ends[n] = at
@@ -144,7 +144,7 @@ def _split_window(data, position, end, lowercase, copy, out, at, word_start, end
         word &= known
         punctuation &= known
     if length and not word & ONE:  # the last word does not continue
-        n = _end_word(ends, n, word_start, at)
+        n = end_word(ends, n, word_start, at)
         word_start = at
     starts = punctuation | word & ~(word << ONE)
     stops = punctuation | word & ~(word >> ONE)  # last byte of every word
@@ -186,16 +186,16 @@ def _split_one(code_point, table, out, at, ends, state):
             elif combining < last_class:
                 state[UNSORTED] = 1
             last_class = combining
-            at = _write(part, out, at)
+            at = write_utf8(part, out, at)
         elif part_kind != DELETED:
             last_class = 0
             if part_kind == SPACE or part_kind == ALONE:  # noqa: SIM109 - numba
-                n = _end_word(ends, n, word_start, at)
+                n = end_word(ends, n, word_start, at)
                 word_start = at
             if part_kind != SPACE and part_kind != DIVIDER:
-                at = _write(part, out, at)
+                at = write_utf8(part, out, at)
             if part_kind == ALONE:
-                n = _end_word(ends, n, word_start, at)
+                n = end_word(ends, n, word_start, at)
                 word_start = at
         if kind != REPLACED:
             break
@@ -221,22 +221,22 @@ def _split_text(data, position, end, stop, table, copy, out, at, ends, state):
             )
             if position > before:
                 continue
-        code_point, width = _decode(data, position, end)
+        code_point, width = decode_utf8(data, position, end)
         kind = classes[code_point]
         if kind == WORD and code_point != REPLACEMENT and position <= safe:
             store_8(out, at, load_8(data, position))
             at += width
         elif kind == WORD:
-            at = _write(code_point, out, at)
+            at = write_utf8(code_point, out, at)
         elif kind == REPLACED and table.packed[code_point]:
             store_8(out, at, table.packed[code_point])
             at += np.int64(table.packed[code_point] >> np.uint64(56))
         elif kind == SPACE:
-            n = _end_word(ends, n, word_start, at)
+            n = end_word(ends, n, word_start, at)
             word_start = at
         elif kind == ALONE:
-            n = _end_word(ends, n, word_start, at)
-            at = _write(code_point, out, at)
+            n = end_word(ends, n, word_start, at)
+            at = write_utf8(code_point, out, at)
             ends[n] = at
             n += 1
             word_start = at
@@ -269,7 +269,7 @@ def split_words(data, offsets, limit, classes, places, replacements, packed, com
                 position, at = _split_text(data, position, end, stop, table, copy, out, at, ends, state)
                 if position >= min(end, stop):
                     break
-            code_point, width = _decode(data, position, end)
+            code_point, width = decode_utf8(data, position, end)
             kind = classes[code_point]
             if state[UNSORTED] and kind != MARK and kind != DELETED:
                 break
@@ -281,7 +281,7 @@ def split_words(data, offsets, limit, classes, places, replacements, packed, com
             return SORT
         if position < end:
             return MORE
-        state[WORDS] = _end_word(ends, state[WORDS], state[WORD_START], at)
+        state[WORDS] = end_word(ends, state[WORDS], state[WORD_START], at)
         state[WORD_START] = at
         state[LAST_CLASS] = 0
         state[DOCUMENT] += 1

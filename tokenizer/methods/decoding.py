@@ -75,9 +75,12 @@ class DecodingMethods(VocabularyMethods):
         return self._decoding.ordinary
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token; for special and WordPiece tokens, the spelling. ValueError for an unknown id."""
+        """Return the bytes of a token; for special, WordPiece and Unigram tokens, the spelling.
+
+        Raises ValueError for an unknown id.
+        """
         return self._decoding.token_bytes(token)
 
     def added_bytes(self, token: int) -> bytes:
-        """Return the bytes that a token adds to a preceding text; in WordPiece, a word adds a space before it."""
+        """Return the bytes that a token adds to a preceding text; in WordPiece and Unigram, words add a space."""
         return self._decoding.added_bytes(token)

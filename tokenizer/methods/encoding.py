@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 
+from tokenizer.encoding.kinds import after_special_tokens
 from tokenizer.encoding.special_spellings import SpecialTokens
 from tokenizer.encoding.text_encoder import TextEncoder, offset_by
 from tokenizer.methods.vocabulary import VocabularyMethods
@@ -36,6 +37,12 @@ class EncodingMethods(VocabularyMethods):
         super().__init__(vocabulary)
         self._special = SpecialTokens(vocabulary.special_tokens, vocabulary.added_flags, vocabulary.normalizer)
         self._texts = TextEncoder(vocabulary)
+        later = after_special_tokens(vocabulary)
+        self._later_texts = self._texts if later is vocabulary else TextEncoder(later)
+
+    def _texts_at(self, start: int) -> TextEncoder:
+        """Return the encoder of text that begins at this offset: after a special token, if the offset is not 0."""
+        return self._later_texts if start else self._texts
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """Return the ids of a text. The spelling of a special token is ordinary text."""
@@ -66,7 +73,7 @@ class EncodingMethods(VocabularyMethods):
         ids: list[int] = []
         for start, part in self._special.parts(data, allowed):
             with offset_by(start):
-                ids += self._texts.to_list(part) if isinstance(part, bytes) else [part]
+                ids += self._texts_at(start).to_list(part) if isinstance(part, bytes) else [part]
         return ids
 
     def _first_ids(self, data: bytes, allowed: frozenset[str], max_tokens: int) -> list[int]:
@@ -82,7 +89,9 @@ class EncodingMethods(VocabularyMethods):
                 ids.append(part)
                 continue
             with offset_by(start):
-                ids += islice(self._texts.to_stream([part], max(LEAST_BYTES, BYTES_PER_TOKEN * wanted)), wanted)
+                ids += islice(
+                    self._texts_at(start).to_stream([part], max(LEAST_BYTES, BYTES_PER_TOKEN * wanted)), wanted
+                )
         return ids
 
     def encode_iterable(self, pieces: Iterable[Text]) -> Iterator[int]:
@@ -108,7 +117,7 @@ class EncodingMethods(VocabularyMethods):
         number = 0
         for start, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
             with offset_by(start):
-                number += self._texts.count(part) if isinstance(part, bytes) else 1
+                number += self._texts_at(start).count(part) if isinstance(part, bytes) else 1
         return number
 
     def encode_with_dropout(
@@ -165,7 +174,9 @@ class EncodingMethods(VocabularyMethods):
         spans: list[tuple[int, int]] = []
         for (start, part), (end, _) in pairwise([*parts, (len(data), b"")]):
             with offset_by(start):
-                found, inside = ([part], [(0, end - start)]) if isinstance(part, int) else self._texts.with_spans(part)
+                found, inside = (
+                    ([part], [(0, end - start)]) if isinstance(part, int) else self._texts_at(start).with_spans(part)
+                )
             ids += found
             spans += [(start + first, start + last) for first, last in inside]
         if not isinstance(text, str):
@@ -192,7 +203,7 @@ class EncodingMethods(VocabularyMethods):
             if isinstance(part, int):
                 return np.array([part], dtype=np.uint32)
             with offset_by(start):
-                return self._texts.to_arrays(single_block(part), threads)[0]
+                return self._texts_at(start).to_arrays(single_block(part), threads)[0]
 
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)

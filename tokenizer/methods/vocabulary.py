@@ -52,12 +52,12 @@ class VocabularyMethods:
 
     @property
     def kind(self) -> str:
-        """The kind of vocabulary: "bpe" or "wordpiece"."""
+        """The kind of vocabulary: "bpe", "wordpiece" or "unigram"."""
         return self.vocabulary.kind
 
     @property
     def is_lossless(self) -> bool:
-        """Whether ids decode exactly to the normalized text. WordPiece loses case, accents or white space."""
+        """Whether ids decode exactly to the normalized text. WordPiece and Unigram lose white space."""
         return self.vocabulary.is_lossless
 
     @property
@@ -77,13 +77,13 @@ class VocabularyMethods:
 
     @cached_property
     def merges(self) -> list[tuple[bytes, bytes]]:
-        """The merges in order, as pairs of bytes; none for WordPiece. For ranks, merges that give the same ids."""
+        """The merges in order, as pairs of bytes; none for other kinds. For ranks, merges that give the same ids."""
         tokens = self.vocabulary.tokens
         return [(tokens[left], tokens[right]) for left, right, _ in self.vocabulary.merges.tolist()]
 
     @property
     def token_byte_lengths(self) -> npt.NDArray[np.int32]:
-        """The bytes of each token, int32 (vocab_size,), 0 for special and unused ids. ValueError for WordPiece."""
+        """The bytes of each token, int32 (vocab_size,), 0 for special and unused ids. ValueError if not lossless."""
         return self.vocabulary.byte_lengths
 
     def get_vocab(self) -> dict[str, int]:

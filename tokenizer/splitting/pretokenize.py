@@ -17,11 +17,12 @@ from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.bert import BertWords
 from tokenizer.splitting.bert_characters import CODE_POINTS, REPLACED, WORD
 from tokenizer.splitting.chains import Chain
+from tokenizer.splitting.metaspace import MetaspaceWords
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.splitting.scanner import pretokens_of
 from tokenizer.text import text_bytes
 
-Splitter = Pattern | Chain | BertWords
+Splitter = Pattern | Chain | BertWords | MetaspaceWords
 
 # Bytes per call of the kernel for BERT's words.
 WORD_BYTES_PER_CALL = 4 << 20
@@ -57,7 +58,12 @@ def pretokenized(block: Block, pattern: Splitter) -> tuple[Block, Iterator[np.nd
     """Return a block and its `pretoken_ends`. The block is a new one if the pattern rewrites the text."""
     if isinstance(pattern, BertWords):
         return _words(block, pattern)
-    if isinstance(pattern, Pattern) or not pattern.rewrites:
+    if isinstance(pattern, MetaspaceWords):
+        from tokenizer.splitting.metaspace_blocks import has_kernel, metaspace_block
+
+        if has_kernel(pattern):
+            return _in_chunks(*metaspace_block(block, pattern))
+    elif isinstance(pattern, Pattern) or not pattern.rewrites:
         return block, pretoken_ends(block, pattern)
     documents: list[bytes] = []
     lengths: list[int] = []
@@ -65,8 +71,11 @@ def pretokenized(block: Block, pattern: Splitter) -> tuple[Block, Iterator[np.nd
         pretokens = list(pattern.pretokens(bytes(block.data[start:end])))
         documents.append(b"".join(pretokens))
         lengths += map(len, pretokens)
-    ends = np.cumsum(lengths, dtype=np.int64)
-    return block_of(documents), (ends[first : first + CHUNK] for first in range(0, len(ends), CHUNK))
+    return _in_chunks(block_of(documents), np.cumsum(lengths, dtype=np.int64))
+
+
+def _in_chunks(block: Block, ends: np.ndarray) -> tuple[Block, Iterator[np.ndarray]]:
+    return block, (ends[first : first + CHUNK] for first in range(0, len(ends), CHUNK))
 
 
 @cache
@@ -119,9 +128,7 @@ def _words(block: Block, words: BertWords) -> tuple[Block, Iterator[np.ndarray]]
             marks[:] = np.frombuffer(ordered.encode(), dtype=np.uint8)
             state[kernel.LAST_CLASS] = words.characters.combining_classes[ord(ordered[-1])]
             state[kernel.UNSORTED] = 0
-    split = Block(as_readonly(out[: state[kernel.AT]]), offsets)
-    ends = ends[: state[kernel.WORDS]]
-    return split, (ends[first : first + CHUNK] for first in range(0, len(ends), CHUNK))
+    return _in_chunks(Block(as_readonly(out[: state[kernel.AT]]), offsets), ends[: state[kernel.WORDS]])
 
 
 @cache

@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tokenizer.splitting.bert import BertWords
     from tokenizer.splitting.chains import Chain
+    from tokenizer.splitting.metaspace import MetaspaceWords
 
 
 def pretokens(text: bytes, automaton: Automaton, *, complete: bool = True) -> Iterator[bytes]:
@@ -83,7 +84,7 @@ def _contraction(following: str, fold: bool) -> int:
     return 3 if following in ("ll", "ve", "re") else 0
 
 
-def pretokens_of(text: bytes, pattern: Pattern | Chain | BertWords) -> Iterator[bytes]:
+def pretokens_of(text: bytes, pattern: Pattern | Chain | BertWords | MetaspaceWords) -> Iterator[bytes]:
     """Yield the pretokens of one text for any kind of pattern."""
     if pattern.automaton is not None:
         return pretokens(text, pattern.automaton)

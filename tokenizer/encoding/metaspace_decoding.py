@@ -1,0 +1,129 @@
+"""From ids of Unigram pieces back to text, as the decoders of `tokenizers` write it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import chain
+
+from tokenizer.encoding.ids_to_text import ByteDecoding
+from tokenizer.splitting.metaspace import MARK, NEVER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tokenizer.unigram import UnigramVocabulary
+
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+class MetaspaceDecoding(ByteDecoding):
+    """The texts of the pieces, with spaces in place of `▁`."""
+
+    _vocabulary: UnigramVocabulary
+
+    def added_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token adds to a preceding text. A piece of byte fallback adds its byte."""
+        self.token_bytes(token)  # raises for an unknown id
+        return self._later[token] or b""
+
+    @cached_property
+    def _later(self) -> list[bytes | None]:
+        """Return the bytes of each id where it is not the first id of a text."""
+        falls_back = any(step["type"] == "ByteFallback" for step in self._vocabulary.decoder)
+        later: list[bytes | None] = []
+        for token in self.by_id:
+            if token is None:
+                later.append(None)
+                continue
+            piece = token.decode()
+            byte = _BYTE.fullmatch(piece) if falls_back else None
+            later.append(bytes.fromhex(byte[1]) if byte else self._decoded(["x", piece])[1:].encode())
+        return later
+
+    @cached_property
+    def _is_piecewise(self) -> bool:
+        """Whether each piece but the first is decoded alone."""
+        return [step["type"] for step in self._vocabulary.decoder] == ["Metaspace"]
+
+    def _pieces(self, ids: list[int]) -> Iterable[bytes]:
+        """Return the bytes that each id adds; those of all ids in one item if the decoder joins pieces."""
+        first = self._decoded([self._text(i) for i in (ids[:1] if self._is_piecewise else ids)]).encode()
+        return chain([first], map(self._later.__getitem__, ids[1:] if self._is_piecewise else []))  # type: ignore[arg-type]
+
+    def decode_each(self, ids: Iterable[int]) -> list[bytes]:
+        listed = [*ids]
+        self.decode(listed)  # raises for an unknown id
+        return [self.decode(listed[:1]), *map(self.added_bytes, listed[1:])] if listed else []
+
+    def _text(self, token: int) -> str:
+        found = self.by_id[token]
+        if found is None:
+            raise IndexError(token)
+        return found.decode()
+
+    def _decoded(self, pieces: list[str]) -> str:
+        for step in self._vocabulary.decoder:
+            pieces = _DECODERS[step["type"]](pieces, step)
+        return "".join(pieces)
+
+    def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
+        """Return None: `_pieces` decodes long arrays too, because the first token of a text is written differently."""
+
+
+def _metaspace(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
+    decoded = [piece.replace(MARK, " ") for piece in pieces]
+    if pieces and step["prepend_scheme"] != NEVER:
+        decoded[0] = pieces[0].replace(MARK, "")
+    return decoded
+
+
+def _replace(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
+    return [piece.replace(step["pattern"]["String"], step["content"]) for piece in pieces]
+
+
+def _byte_fallback(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
+    """Join neighbouring bytes to a text if they are UTF-8; each of the others becomes U+FFFD."""
+    decoded: list[str] = []
+    pending = bytearray()
+    for piece in [*pieces, ""]:
+        byte = _BYTE.fullmatch(piece)
+        if byte:
+            pending.append(int(byte[1], 16))
+            continue
+        if pending:
+            try:
+                decoded.append(pending.decode())
+            except UnicodeDecodeError:
+                decoded += ["\ufffd"] * len(pending)
+            pending.clear()
+        decoded.append(piece)
+    return decoded[:-1]
+
+
+def _fuse(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
+    return ["".join(pieces)]
+
+
+def _strip(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
+    """Drop up to `start` and `stop` times the character at the beginning and end of each piece."""
+    stripped = []
+    for piece in pieces:
+        start, stop = 0, len(piece)
+        while start < min(step["start"], len(piece)) and piece[start] == step["content"]:
+            start += 1
+        while stop > max(start, len(piece) - step["stop"]) and piece[stop - 1] == step["content"]:
+            stop -= 1
+        stripped.append(piece[start:stop])
+    return stripped
+
+
+_DECODERS = {
+    "Metaspace": _metaspace,
+    "Replace": _replace,
+    "ByteFallback": _byte_fallback,
+    "Fuse": _fuse,
+    "Strip": _strip,
+}

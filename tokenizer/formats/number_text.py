@@ -1,0 +1,79 @@
+"""Numbers as `tokenizers` reads them from tokenizer.json: not always the nearest float64.
+
+Its reader (serde_json without float_roundtrip) rounds twice: the digits become a float64, which is then divided by a
+power of ten. A quarter of T5's scores are off by one unit in the last place, and ties between segmentations depend on
+it. So scores are read by the same rule, and written so that the rule gives them back.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+_NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
+_LARGEST = 2**64 - 1  # digits are collected in 64 bits
+_LARGEST_POWER = 308
+
+
+def read_number(text: str) -> float:
+    """Return the value of a JSON number. Raises ValueError, the end of a sentence about the file, if it overflows."""
+    match = _NUMBER.fullmatch(text)
+    assert match is not None, "the JSON parser has found a number"
+    sign, whole, fraction, exponent_text = match.groups(default="")
+    value, power = _collected(whole, fraction)
+    exponent = max(-(2**31), min(2**31 - 1, power + int(exponent_text[:12] or 0)))
+    number = float(value)
+    while exponent < -_LARGEST_POWER and number:
+        number /= 1e308
+        exponent += _LARGEST_POWER
+    if number:
+        too_large = exponent > _LARGEST_POWER
+        number = math.inf if too_large else _scaled(number, exponent)
+    if math.isinf(number):
+        raise ValueError(f"has the number {text[:80]}, which is too large")
+    return -number if sign else number
+
+
+def _collected(whole: str, fraction: str) -> tuple[int, int]:
+    """Return the digits that fit in 64 bits as an integer, and the power of ten to multiply it by."""
+    value, power = 0, 0
+    for place, digit in enumerate(whole):
+        if 10 * value + int(digit) > _LARGEST:
+            power = len(whole) - place  # all later digits of the whole part are dropped
+            break
+        value = 10 * value + int(digit)
+    for digit in fraction:
+        if 10 * value + int(digit) > _LARGEST:
+            break
+        value = 10 * value + int(digit)
+        power -= 1
+    return value, power
+
+
+def _scaled(number: float, exponent: int) -> float:
+    power = float(f"1e{abs(exponent)}")  # `**` is not always the nearest float64
+    return number * power if exponent >= 0 else number / power
+
+
+def number_text(value: float) -> str:
+    """Return a JSON number that `read_number` reads as `value`, a finite float64.
+
+    One float64 in a thousand has no such number: ValueError. Whatever `read_number` returns has one.
+    """
+    text = repr(value)
+    if read_number(text) == value:
+        return text
+    # Digits that are a float64 are rounded only once, by the power. A few powers reach every float64.
+    magnitude = abs(value)
+    largest = math.floor(math.log10(_LARGEST)) - math.floor(math.log10(magnitude))
+    for power in range(largest, largest - 5, -1):
+        nearest = _scaled(magnitude, power)
+        for digits in (nearest, math.nextafter(nearest, 0), math.nextafter(nearest, math.inf)):
+            if digits.is_integer():
+                text = f"{'-' if value < 0 else ''}{int(digits)}e{-power}"
+                if read_number(text) == value:
+                    return text
+    raise ValueError(
+        f"the score {value!r} has no spelling in tokenizer.json that tokenizers reads as this number; use "
+        f"{read_number(repr(value))!r} in its place"
+    )

@@ -1,0 +1,260 @@
+"""Reading and writing Unigram vocabularies as tokenizer.json, as `tokenizers` and transformers write them for T5."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from tokenizer.formats.hugging_face import (
+    added_tokens_field,
+    is_unicode,
+    parse_added_tokens_field,
+    parse_post_processor,
+    refuse_truncation_and_padding,
+    type_of,
+)
+from tokenizer.formats.number_text import number_text, read_number
+from tokenizer.formats.spelled_vocabulary import check_ids, expect, shown
+from tokenizer.splitting.character_map import CharacterMap
+from tokenizer.splitting.metaspace import (
+    ALWAYS,
+    FIRST,
+    MARK,
+    NEVER,
+    REGEXES,
+    MetaspaceWords,
+    Normalizer,
+    Precompiled,
+    Replace,
+    Strip,
+)
+from tokenizer.unigram import UnigramVocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+LONGEST_PIECE = 4096  # characters
+MOST_STEPS = 100
+_NO_PIECES = '"vocab": []'
+
+
+def is_unigram(model: Any) -> bool:
+    """Return whether the field model of a tokenizer.json is Unigram's. Old files leave its type out."""
+    return type_of(model) == "Unigram" or (
+        isinstance(model, dict) and "type" not in model and isinstance(model.get("vocab"), list)
+    )
+
+
+def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
+    """Yield the text of tokenizer.json in parts."""
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
+        "normalizer": _normalizer_field(vocabulary.pattern),
+        "pre_tokenizer": _pre_tokenizer_field(vocabulary.pattern),
+        "post_processor": vocabulary.post_processor,
+        "decoder": _in_sequence("decoders", vocabulary.decoder),
+        "model": {
+            "type": "Unigram",
+            "unk_id": vocabulary.unknown,
+            "vocab": [],
+            "byte_fallback": vocabulary.byte_fallback,
+        },
+    }
+    before, after = json.dumps(content, ensure_ascii=False, indent=2).rsplit(_NO_PIECES, 1)
+    entries = [
+        f"\n      [\n        {json.dumps(piece, ensure_ascii=False)},\n        {number_text(score)}\n      ]"
+        for piece, score in zip(vocabulary.pieces, vocabulary.scores, strict=True)
+    ]
+    yield f'{before}"vocab": [{",".join(entries)}\n    ]{after}\n'
+
+
+def _in_sequence(name: str, steps: Any) -> Any:
+    """Return steps as a field: None, the only step, or a Sequence."""
+    steps = list(steps)
+    return {"type": "Sequence", name: steps} if len(steps) > 1 else steps[0] if steps else None
+
+
+def _normalizer_field(words: MetaspaceWords) -> Any:
+    return _in_sequence("normalizers", [step.field for step in words.normalizers])
+
+
+def _pre_tokenizer_field(words: MetaspaceWords) -> Any:
+    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": words.prepend, "split": words.cuts}
+    return _in_sequence("pretokenizers", [*[{"type": "WhitespaceSplit"}] * words.whitespace_split, metaspace])
+
+
+def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
+    """Return the vocabulary in the content of a tokenizer.json whose model is Unigram.
+
+    Raises ValueError that names a missing, damaged or unsupported field.
+    """
+    model = content["model"]
+    refuse_truncation_and_padding(content)
+    pattern = _parse_words(content)
+    byte_fallback = model.get("byte_fallback", False)
+    expect(isinstance(byte_fallback, bool), f"has model.byte_fallback = {shown(byte_fallback)}")
+    for field in ("alpha", "nbest_size"):
+        expect(model.get(field) is None, f"has model.{field} = {shown(model.get(field))}: sampling is not supported")
+    special, flags = parse_added_tokens_field(content)
+    for spelling, given in flags.items():
+        expect(not given.get("normalized"), f"has the added token {shown(spelling)} with normalized, not supported")
+    pieces, scores = _parse_vocab(model.get("vocab"))
+    unknown = model.get("unk_id")
+    expect(
+        type(unknown) is int and 0 <= unknown < len(pieces),
+        f"has model.unk_id = {shown(unknown)}, not the id of one of its {len(pieces):,} pieces",
+    )
+    check_ids({piece: i for i, piece in enumerate(pieces)}, special, "model.vocab")
+    if byte_fallback:
+        # Then an unknown character has at most as many bytes as its pretoken, in which a space stands for the mark.
+        expect(MARK in pieces and MARK not in pieces[unknown], f"has model.byte_fallback without a piece {MARK!r}")
+    return UnigramVocabulary(
+        pieces=pieces,
+        scores=scores,
+        unknown=unknown,
+        special_tokens=special,
+        pattern=pattern,
+        byte_fallback=byte_fallback,
+        decoder=_parse_decoder(content.get("decoder")),
+        added_flags=flags,
+        post_processor=parse_post_processor(content.get("post_processor"), special),
+    )
+
+
+def _parse_vocab(vocab: Any) -> tuple[list[str], list[float]]:
+    """Return the pieces and scores of model.vocab, a list of [piece, score]."""
+    expect(isinstance(vocab, list), "has no model.vocab, or it is not a list")
+    expect(vocab != [], "has an empty model.vocab")
+    scores = {}
+    for i, entry in enumerate(vocab):
+        expect(isinstance(entry, list) and len(entry) == 2, f"has model.vocab[{i}] = {shown(entry)}")
+        piece, score = entry
+        expect(isinstance(piece, str) and piece != "", f"has model.vocab[{i}] with the piece {shown(piece)}")
+        expect(is_unicode(piece), f"has {shown(piece)} in model.vocab[{i}], a piece with a lone surrogate")
+        expect(len(piece) <= LONGEST_PIECE, f"has a piece of {len(piece):,} characters in model.vocab[{i}]")
+        if type(score) is int:
+            score = read_number(str(score))
+        expect(type(score) is float and math.isfinite(score), f"has model.vocab[{i}] with the score {shown(score)}")
+        expect(piece not in scores, f"has the piece {shown(piece)} twice in model.vocab; the second is number {i}")
+        scores[piece] = score
+    return list(scores), list(scores.values())
+
+
+def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
+    steps = _steps(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
+    kinds = [type_of(step) for step in steps]
+    expect(
+        kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]),
+        f"has the pre_tokenizer {shown(' + '.join(kinds))}; with Unigram, Metaspace alone or after WhitespaceSplit is "
+        "supported",
+    )
+    prepend, cuts = _parse_metaspace(steps[-1], "pre_tokenizer")
+    expect(prepend != FIRST or len(steps) == 1, "has WhitespaceSplit before Metaspace with prepend_scheme first")
+    normalizers = _steps(content.get("normalizer"), "normalizer", "normalizers")
+    return MetaspaceWords(tuple(map(_parse_normalizer, normalizers)), len(steps) == 2, prepend, cuts)
+
+
+def _steps(field: Any, name: str, list_name: str) -> list[Any]:
+    """Return the steps of a field that is None, one step, or a Sequence."""
+    steps = [] if field is None else [field]
+    if type_of(field) == "Sequence":
+        steps = field.get(list_name)
+        expect(isinstance(steps, list), f"has {name}.{list_name} that are not a list")
+        expect(len(steps) <= MOST_STEPS, f"has {len(steps):,} {name}.{list_name}; {MOST_STEPS} are supported")
+    return steps
+
+
+def _parse_metaspace(step: dict[str, Any], where: str) -> tuple[str, bool]:
+    """Return the prepend_scheme and split of a Metaspace, in the spelling of old or new files."""
+    replacement = step.get("replacement", MARK)
+    expect(replacement == MARK, f"has a {where} Metaspace with replacement = {shown(replacement)}; only {MARK!r} is")
+    old = step.get("add_prefix_space", True)
+    expect(isinstance(old, bool), f"has a {where} Metaspace with add_prefix_space = {shown(old)}")
+    prepend, cuts = step.get("prepend_scheme", ALWAYS), step.get("split", True)
+    expect(prepend in (ALWAYS, FIRST, NEVER), f"has a {where} Metaspace with prepend_scheme = {shown(prepend)}")
+    expect(
+        old or prepend == NEVER,
+        f"has a {where} Metaspace with add_prefix_space = False and without prepend_scheme = 'never', as tokenizers "
+        "demands",
+    )
+    expect(isinstance(cuts, bool), f"has a {where} Metaspace with split = {shown(cuts)}")
+    return prepend, cuts
+
+
+def _parse_normalizer(step: Any) -> Normalizer:
+    kind = type_of(step)
+    if kind == "Precompiled":
+        return Precompiled(_parse_character_map(step.get("precompiled_charsmap")))
+    if kind == "Replace":
+        return Replace(*_parse_replace(step, "a normalizer", tuple(REGEXES)))
+    if kind == "Strip":
+        sides = step.get("strip_left"), step.get("strip_right")
+        expect({*map(type, sides)} == {bool}, f"has a normalizer Strip with {shown(sides)}")
+        return Strip(*sides)
+    raise ValueError(
+        f"has a normalizer of type {kind}, which is not supported (with Unigram Precompiled, Replace and Strip are)"
+    )
+
+
+def _parse_character_map(compiled: Any) -> CharacterMap:
+    from base64 import b64decode
+
+    field = "normalizer.precompiled_charsmap"
+    expect(isinstance(compiled, str), f"has {field} = {shown(compiled)}")
+    try:
+        decoded = b64decode(compiled, validate=True)
+    except ValueError:
+        raise ValueError(f"has a {field} that is not base64") from None
+    try:
+        return CharacterMap(decoded)
+    except ValueError as error:
+        raise ValueError(f"has a {field} that {error}") from None
+
+
+def _parse_replace(step: dict[str, Any], where: str, regexes: tuple[str, ...]) -> tuple[str, bool, str]:
+    """Return the pattern of a Replace, whether it is a regular expression, and the new text."""
+    pattern, content = step.get("pattern"), step.get("content")
+    expect(isinstance(pattern, dict) and len(pattern) == 1, f"has {where} Replace with pattern = {shown(pattern)}")
+    assert isinstance(pattern, dict)
+    ((kind, find),) = pattern.items()
+    expect(
+        (kind == "String" and isinstance(find, str) and find != "" and is_unicode(find))
+        or (kind == "Regex" and find in regexes),
+        f"has {where} Replace with pattern = {shown(pattern)}, which is not supported",
+    )
+    if not isinstance(content, str) or not is_unicode(content):
+        raise ValueError(f"has {where} Replace with content = {shown(content)}")
+    return find, kind == "Regex", content
+
+
+def _parse_decoder(decoder: Any) -> list[dict[str, Any]]:
+    """Return the checked steps of decoding, in their present spelling."""
+    parsed: list[dict[str, Any]] = []
+    expect(decoder is not None, "has no decoder; with Unigram one is needed, such as Metaspace")
+    for step in _steps(decoder, "decoder", "decoders"):
+        kind = type_of(step)
+        if kind == "Metaspace":
+            prepend, cuts = _parse_metaspace(step, "decoder")
+            fields: dict[str, Any] = {"replacement": MARK, "prepend_scheme": prepend, "split": cuts}
+        elif kind == "Replace":
+            find, _, content = _parse_replace(step, "a decoder", ())
+            fields = {"pattern": {"String": find}, "content": content}
+        elif kind == "Strip":
+            fields = {name: step.get(name) for name in ("content", "start", "stop")}
+            expect(
+                isinstance(fields["content"], str) and len(fields["content"]) == 1 and is_unicode(fields["content"]),
+                f"has a decoder Strip with content = {shown(fields['content'])}",
+            )
+            for name in ("start", "stop"):
+                count = fields[name]
+                expect(type(count) is int and 0 <= count < 2**31, f"has a decoder Strip with {name} = {shown(count)}")
+        else:
+            expect(kind in ("ByteFallback", "Fuse"), f"has a decoder of type {kind}, which is not supported")
+            fields = {}
+        parsed.append({"type": kind} | fields)
+    return parsed

@@ -1,0 +1,332 @@
+"""SentencePiece's words: one loop that normalizes UTF-8, and writes the words with a space in place of each `▁`.
+
+ASCII text goes 64 bytes at a time, through vector instructions. Other code points go one by one through the automaton
+of grapheme clusters. The meaning is that of `splitting.metaspace`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from tokenizer.kernels.tools import ONE, inlined, internal, kernel, load_8, store_8, trailing_zeros
+from tokenizer.kernels.words import decode_utf8, end_word, write_utf8
+from tokenizer.splitting.character_map import LONGEST_REPLACEMENT, SHORT_CLUSTER
+from tokenizer.splitting.double_array import HAS_LEAF, LABEL, LEAF
+from tokenizer.splitting.graphemes import BOUNDARY, CLASSES, OTHER, START
+
+WINDOW = 64
+ROOM = LONGEST_REPLACEMENT + 2 * WINDOW + 8  # bytes that one step may write to `out`
+# Indices in `state`: the next document and byte to read; the end of the written text, the start of its last word, and
+# the number of words; whether a mark must go before the next character, whether the last character was a space, the end
+# of the text without white space at its end; the state of the automaton, and whether the cluster goes code point by
+# code point.
+DOCUMENT, POSITION, AT, WORD_START, WORDS, PENDING, AFTER_SPACE, SOLID, CLUSTER, PARTED = range(10)
+DONE, MORE, GROW = range(3)  # what `split_metaspace` returns
+# What a code point becomes. Other white space is a character unless words are split at it.
+PLAIN, SPACE, WHITE, MARK, DELETED, REPLACED = range(6)
+WIDTH = len(CLASSES)
+_MARK, _REPLACEMENT = 0x2581, 0xFFFD
+_LEAF, _LABEL, _HAS_LEAF = (np.uint32(constant) for constant in (LEAF, LABEL, HAS_LEAF))
+
+
+class Rules(NamedTuple):
+    """What happens to each code point and word."""
+
+    kinds: np.ndarray  # uint8 (0x110000,)
+    places: np.ndarray  # int32 (0x110000,): index in `texts` of what replaces a code point of kind REPLACED
+    classes: np.ndarray  # uint8 (0x110000,): the class in the automaton of clusters
+    steps: np.ndarray  # uint8: `graphemes.transitions`; only boundaries if there is no map
+    units: np.ndarray  # uint32: the trie of a `CharacterMap`
+    texts: np.ndarray  # uint8: its texts
+    # bool (7,): WHITESPACE_SPLIT to ASCII_STAYS below
+    options: np.ndarray
+
+
+# In `Rules.options`: split at white space; put a mark before each part; cut before each mark; drop white space at the
+# end of a document; make runs of spaces one space; whether ASCII letters, digits, punctuation and spaces stay what they
+# are; whether tabs and line feeds become spaces.
+WHITESPACE_SPLIT, PREPENDS, CUTS, STRIPS, SQUEEZES, ASCII_STAYS, TABS_ARE_SPACES = range(7)
+
+
+@intrinsic
+def _classify(typing_context, array, index, tabs):
+    """Return masks of array[index:index + 64], uint8: visible ASCII, and spaces, with tabs and line feeds if `tabs`.
+
+    Not bounds-checked.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        vector = ir.VectorType(ir.IntType(8), WINDOW)
+        window = builder.load(builder.bitcast(builder.gep(view.data, [arguments[1]]), vector.as_pointer()))
+        window.align = 1
+
+        def splat(value: int):
+            return ir.Constant(vector, [ir.Constant(ir.IntType(8), value)] * WINDOW)
+
+        def within(first: int, last: int):
+            return builder.icmp_unsigned("<=", builder.sub(window, splat(first)), splat(last - first))
+
+        tab = builder.bitcast(within(0x09, 0x0A), ir.IntType(WINDOW))
+        space = builder.bitcast(builder.icmp_unsigned("==", window, splat(0x20)), ir.IntType(WINDOW))
+        space = builder.or_(space, builder.select(arguments[2], tab, ir.Constant(ir.IntType(WINDOW), 0)))
+        visible = builder.bitcast(within(0x21, 0x7E), ir.IntType(WINDOW))
+        return context.make_tuple(builder, signature.return_type, [visible, space])
+
+    return types.UniTuple(types.uint64, 2)(array, types.int64, types.boolean), codegen
+
+
+@inlined
+def _raw_kind(c):
+    """Return the kind of a code point without a map."""
+    if c == 0x20:
+        return SPACE
+    if c == _MARK:
+        return MARK
+    white = 0x09 <= c <= 0x0D or c == 0x85 or c == 0xA0 or c == 0x1680 or 0x2000 <= c <= 0x200A
+    return WHITE if white or c == 0x2028 or c == 0x2029 or c == 0x202F or c == 0x205F or c == 0x3000 else PLAIN
+
+
+@inlined
+def _shortest(copy, size, units):
+    """Return the index in `texts` of the replacement of the shortest key that copy[:size] starts with; -1 for none."""
+    base = _offset(units[0])
+    for k in range(size):
+        byte = np.uint32(copy[k])
+        place = base ^ byte
+        if byte == 0 or place >= len(units) or units[place] & _LABEL != byte:
+            return np.int64(-1)
+        base = place ^ _offset(units[place])
+        if units[place] & _HAS_LEAF:
+            return np.int64(units[base] & ~_LEAF)
+    return np.int64(-1)
+
+
+@inlined
+def _offset(unit):
+    return np.uint32(unit >> np.uint32(10) << ((unit & np.uint32(512)) >> np.uint32(6)))
+
+
+@kernel
+def fill_kinds(units, texts, kinds, places, copy):
+    """Fill `Rules.kinds` and `Rules.places`. units: empty if there is no map. copy: uint8 (16,), scratch memory."""
+    for c in range(len(kinds)):
+        kinds[c] = _raw_kind(c)
+        if len(units) == 0 or 0xD800 <= c < 0xE000:
+            continue
+        size = write_utf8(np.int64(c), copy, 0)
+        place = _shortest(copy, size, units)
+        if place < 0:
+            continue
+        places[c] = place
+        if texts[place] == 0:
+            kinds[c] = DELETED
+        elif texts[place] == 0x20 and texts[place + 1] == 0:
+            kinds[c] = SPACE
+        else:
+            kinds[c] = REPLACED
+
+
+@inlined
+def _put(c, kind, options, out, at, word_start, ends, n, pending, after_space, solid):
+    """Write a normalized code point. Return the end of the text, the start of its last word, the number of words,
+    whether a mark must go before the next character, whether this was a space, and the end of the visible text."""
+    if options[WHITESPACE_SPLIT] and (kind == SPACE or kind == WHITE):  # noqa: SIM109 - numba
+        n = end_word(ends, n, word_start, at)
+        return at, at, n, options[PREPENDS], False, solid
+    if kind == SPACE or kind == MARK:  # noqa: SIM109 - numba
+        if kind == SPACE and after_space and options[SQUEEZES]:
+            return at, word_start, n, pending, after_space, solid
+        if options[CUTS]:
+            n = end_word(ends, n, word_start, at)
+            word_start = at
+        out[at] = 0x20
+        at += 1
+        return at, word_start, n, False, kind == SPACE, at if kind == MARK else solid
+    if pending:
+        out[at] = 0x20
+        at += 1
+    at = write_utf8(c, out, at)
+    return at, word_start, n, False, False, solid if kind == WHITE else at
+
+
+@internal
+def _put_text(place, texts, options, out, ends, state):
+    """Write the normalized text texts[place:], which ends with NUL."""
+    at, word_start, n, solid = state[AT], state[WORD_START], state[WORDS], state[SOLID]
+    pending, after_space = state[PENDING] != 0, state[AFTER_SPACE] != 0
+    while texts[place]:
+        c, width = decode_utf8(texts, place, len(texts))
+        place += width
+        at, word_start, n, pending, after_space, solid = _put(
+            c, _raw_kind(c), options, out, at, word_start, ends, n, pending, after_space, solid
+        )
+    state[AT], state[WORD_START], state[WORDS], state[SOLID] = at, word_start, n, solid
+    state[PENDING], state[AFTER_SPACE] = pending, after_space
+
+
+@inlined
+def _put_window(data, position, end, options, out, at, word_start, ends, n, pending, after_space, solid):
+    """Write the visible ASCII and spaces from `position` on, up to 64 bytes, but no character that a mark may follow.
+
+    Return the position after them, and what `_put` returns.
+    """
+    visible, white = _classify(data, position, options[TABS_ARE_SPACES])
+    length = min(np.int64(trailing_zeros(~(visible | white))), end - position)
+    if position + length < end and data[position + length] >= 0x80 and length:
+        length -= 1
+    if length < WINDOW:
+        visible &= (ONE << np.uint64(length)) - ONE
+    starts = visible & ~(visible << ONE)
+    stops = visible & ~(visible >> ONE)
+    done = 0
+    while True:
+        start = np.int64(trailing_zeros(starts)) if starts else length
+        if start > done:  # spaces
+            if options[WHITESPACE_SPLIT]:
+                n = end_word(ends, n, word_start, at)
+                word_start = at
+                pending = options[PREPENDS]
+            else:
+                for _ in range(start - done):
+                    at, word_start, n, pending, after_space, solid = _put(
+                        0x20, SPACE, options, out, at, word_start, ends, n, pending, after_space, solid
+                    )
+        if starts == 0:
+            break
+        stop = np.int64(trailing_zeros(stops)) + 1
+        starts &= starts - ONE
+        stops &= stops - ONE
+        out[at] = 0x20
+        at += np.int64(pending)
+        pending = False
+        for k in range(start, stop, 8):
+            store_8(out, at + k - start, load_8(data, position + k))
+        at += stop - start
+        solid = at
+        after_space = False
+        done = stop
+    return position + length, at, word_start, n, pending, after_space, solid
+
+
+@internal
+def _cluster_text(data, position, end, rules, copy, step):
+    """Return the end of the cluster that begins at `position`, and the index in `texts` of what replaces it whole.
+
+    The index is -1 if it has one code point or is replaced code point by code point; then the end tells which:
+    it is that of its first code point, or 0. step: the state after the first code point, with which the state after
+    the cluster is returned.
+    """
+    c, width = decode_utf8(data, position, end)
+    size = write_utf8(c, copy, 0)
+    after = position + width
+    first = after
+    while after < end and size < SHORT_CLUSTER:
+        c, width = decode_utf8(data, after, end)
+        following = rules.steps[step * WIDTH + rules.classes[c]]
+        if following & BOUNDARY:
+            break
+        size = write_utf8(c, copy, size)
+        step = np.int64(following)
+        after += width
+    if after == first:
+        return after, np.int64(-1), step
+    place = _shortest(copy, size, rules.units) if size < SHORT_CLUSTER else np.int64(-1)
+    return (after if place >= 0 else np.int64(0)), place, step
+
+
+@kernel
+def split_metaspace(data, offsets, limit, kinds, places, classes, steps, units, texts, options, copy, out, out_offsets,
+                    ends, state):  # fmt: skip
+    """Write the words of documents to `out`, uint8, and the end of each word to `ends`, int64.
+
+    data: uint8; document d is data[offsets[d]:offsets[d + 1]], and out[out_offsets[d]:out_offsets[d + 1]] its words.
+    The arrays after `limit` are `Rules`; copy: uint8 (16,), scratch memory. `ends` is as long as `out`. state[PENDING]
+    must be set at the beginning if a mark goes before a text. Return DONE; MORE after about `limit` bytes; GROW if
+    `out` has less than ROOM bytes left.
+    """
+    rules = Rules(kinds, places, classes, steps, units, texts, options)
+    position = state[POSITION]
+    stop = position + limit
+    safe = len(data) - WINDOW
+    at, word_start, n, solid = state[AT], state[WORD_START], state[WORDS], state[SOLID]
+    pending, after_space = state[PENDING] != 0, state[AFTER_SPACE] != 0
+    cluster, parted = state[CLUSTER], state[PARTED] != 0
+    after_other = np.int64(steps[START * WIDTH + OTHER] & 0x7F)
+    outcome = DONE
+    while state[DOCUMENT] < len(offsets) - 1:
+        end = offsets[state[DOCUMENT] + 1]
+        while position < end:
+            if position >= stop:
+                outcome = MORE
+                break
+            if at + ROOM > len(out):
+                outcome = GROW
+                break
+            if (
+                position <= safe
+                and data[position] < 0x80
+                and options[ASCII_STAYS]
+                and steps[cluster * WIDTH + OTHER] & BOUNDARY
+            ):
+                before = position
+                position, at, word_start, n, pending, after_space, solid = _put_window(
+                    data, position, end, options, out, at, word_start, ends, n, pending, after_space, solid
+                )
+                if position > before:
+                    cluster = after_other
+                    parted = False
+                    continue
+            c, width = decode_utf8(data, position, end)
+            step = np.int64(steps[cluster * WIDTH + classes[c]])
+            cluster = step & ~BOUNDARY
+            after = position + width
+            place = np.int64(-1)
+            if not parted or step & BOUNDARY:
+                parted = False
+                if after < end and (data[after] >= 0x80 or c == 0x0D or cluster != after_other):
+                    after, place, last = _cluster_text(data, position, end, rules, copy, cluster)
+                    if after == 0:
+                        parted = True
+                        after = position + width
+                    elif place >= 0:
+                        cluster = last
+            kind = kinds[c]
+            if place < 0 and kind == REPLACED:
+                place = np.int64(places[c])
+            if place >= 0:
+                state[AT], state[WORD_START], state[WORDS], state[SOLID] = at, word_start, n, solid
+                state[PENDING], state[AFTER_SPACE] = pending, after_space
+                _put_text(place, texts, options, out, ends, state)
+                at, word_start, n, solid = state[AT], state[WORD_START], state[WORDS], state[SOLID]
+                pending, after_space = state[PENDING] != 0, state[AFTER_SPACE] != 0
+            elif kind != DELETED:
+                at, word_start, n, pending, after_space, solid = _put(
+                    c, kind, options, out, at, word_start, ends, n, pending, after_space, solid
+                )
+            position = after
+        if outcome != DONE:
+            break
+        if options[STRIPS]:
+            at = solid
+            start = out_offsets[state[DOCUMENT]]
+            while n > 0 and ends[n - 1] > max(at, start):
+                n -= 1
+            word_start = max(start, ends[n - 1]) if n > 0 else start
+        n = end_word(ends, n, word_start, at)
+        state[DOCUMENT] += 1
+        out_offsets[state[DOCUMENT]] = at
+        word_start = solid = at
+        pending = options[PREPENDS]
+        after_space = parted = False
+        cluster = START
+    state[POSITION] = position
+    state[AT], state[WORD_START], state[WORDS], state[SOLID] = at, word_start, n, solid
+    state[PENDING], state[AFTER_SPACE] = pending, after_space
+    state[CLUSTER], state[PARTED] = cluster, parted
+    return outcome

@@ -1,0 +1,148 @@
+"""SentencePiece's words: text normalized, then cut before each `▁`, which stands for a space.
+
+The steps are those of `tokenizers`: normalizers, WhitespaceSplit and Metaspace. In pretokens a space stands for `▁`, so
+that they are no longer than the text; no other space is left. This module is plain Python, which splits short texts and
+is the reference for the kernel in `kernels/metaspace.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import namedtuple
+from collections.abc import Iterator
+from functools import cache, cached_property
+
+from tokenizer.encoding.special_spellings import WHITE_SPACE
+from tokenizer.splitting.character_map import CharacterMap
+
+MARK = "▁"  # U+2581
+ALWAYS, FIRST, NEVER = "always", "first", "never"
+# The regular expressions of Replace in published files, as `re` spells them.
+REGEXES = {
+    " {2,}": " {2,}",
+    r"\n": "\n",
+    r"\s{2,}|[\n\r\t]": f"[{WHITE_SPACE}]{{2,}}|[\n\r\t]",
+}
+
+
+class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
+    """A normalizer that replaces every match of a text, or of one of `REGEXES`."""
+
+    def normalize(self, text: str) -> str:
+        """Return the normalized text."""
+        if not self.is_regex:
+            return text.replace(self.find, self.content)
+        return _compiled(self.find).sub(lambda match: self.content, text)
+
+    @property
+    def field(self) -> dict[str, object]:
+        """The normalizer as tokenizer.json writes it."""
+        return {
+            "type": "Replace",
+            "pattern": {"Regex" if self.is_regex else "String": self.find},
+            "content": self.content,
+        }
+
+
+@cache
+def _compiled(regex: str) -> re.Pattern[str]:
+    return re.compile(REGEXES[regex])
+
+
+class Strip(namedtuple("_Strip", ["left", "right"])):
+    """A normalizer that drops white space at the beginning or end of a text."""
+
+    def normalize(self, text: str) -> str:
+        """Return the normalized text."""
+        text = text.lstrip(WHITE_SPACE) if self.left else text
+        return text.rstrip(WHITE_SPACE) if self.right else text
+
+    @property
+    def field(self) -> dict[str, object]:
+        """The normalizer as tokenizer.json writes it."""
+        return {"type": "Strip", "strip_left": self.left, "strip_right": self.right}
+
+
+class Precompiled(namedtuple("_Precompiled", ["characters"])):
+    """A normalizer that applies a `CharacterMap`."""
+
+    characters: CharacterMap
+
+    def normalize(self, text: str) -> str:
+        """Return the normalized text."""
+        return self.characters.normalize(text)
+
+    @property
+    def field(self) -> dict[str, object]:
+        """The normalizer as tokenizer.json writes it."""
+        from base64 import b64encode
+
+        return {"type": "Precompiled", "precompiled_charsmap": b64encode(self.characters.compiled).decode()}
+
+
+Normalizer = Precompiled | Replace | Strip
+
+
+class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_split", "prepend", "cuts"])):
+    """A splitter into normalized words, used in place of a `Pattern`. Its words do not join to the text again.
+
+    normalizers: steps, in order. whitespace_split: whether to cut at white space first, which is dropped.
+    prepend: ALWAYS: `▁` goes before each of these parts; FIRST: before a part at the start of the text; NEVER.
+    cuts: whether to cut before each `▁`. Each byte of invalid UTF-8 is read as U+FFFD.
+    """
+
+    normalizers: tuple[Normalizer, ...]
+    prepend: str
+    name: None = None
+    automaton: None = None
+
+    def __str__(self) -> str:
+        kinds = [type(step).__name__.lower() for step in self.normalizers]
+        split = ["whitespace"] if self.whitespace_split else []
+        metaspace = f"metaspace({self.prepend}{'' if self.cuts else ', whole'})"
+        return " + ".join([*kinds, *split, metaspace])
+
+    @property
+    def identity(self) -> str:
+        """Return the text that fingerprints hash: all options and the digest of the table of grapheme clusters."""
+        from tokenizer.splitting.graphemes import table_digest
+
+        steps = json.dumps([step.field for step in self.normalizers], sort_keys=True)
+        return f"metaspace {steps} {self.whitespace_split} {self.prepend} {self.cuts}\n{table_digest()}"
+
+    @cached_property
+    def splits_at_spaces(self) -> bool:
+        """Whether a text can be cut between an ASCII letter and white space without changing its words."""
+        harmless = (Precompiled, Replace) if self.whitespace_split else Precompiled
+        steps = [step for step in self.normalizers if not isinstance(step, harmless)]
+        # A line feed that does not become a space would get a mark before it at the start of a part.
+        spaces = all(self.normalize(f"a{c}a") == "a a" for c in " \n")
+        return self.cuts and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
+
+    def normalize(self, text: str) -> str:
+        """Return a text after all normalizers."""
+        for step in self.normalizers:
+            text = step.normalize(text)
+        return text
+
+    def pretokens(self, text: bytes) -> Iterator[bytes]:
+        """Yield the words of one text in order."""
+        decoded = text.decode(errors="surrogateescape")
+        if not text.isascii():
+            decoded = _INVALID.sub("\ufffd", decoded)
+        normalized = self.normalize(decoded)
+        for part in _WHITE_SPACE.split(normalized) if self.whitespace_split else [normalized]:
+            if not part:
+                continue
+            part = part.replace(" ", MARK)
+            if self.prepend != NEVER and not part.startswith(MARK):
+                part = MARK + part
+            for word in _BEFORE_MARK.split(part) if self.cuts else [part]:
+                if word:
+                    yield word.replace(MARK, " ").encode()
+
+
+_INVALID = re.compile("[\udc80-\udcff]")
+_WHITE_SPACE = re.compile(f"[{WHITE_SPACE}]+")
+_BEFORE_MARK = re.compile(f"(?={MARK})")

@@ -1,0 +1,86 @@
+"""SentencePiece's words of whole blocks, by the kernel where it knows the normalizers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from tokenizer.documents import Block, as_readonly
+from tokenizer.kernels import metaspace as kernel
+from tokenizer.splitting.graphemes import BOUNDARY, code_point_classes, transitions
+from tokenizer.splitting.metaspace import MARK, NEVER, MetaspaceWords, Precompiled, Replace, Strip
+
+BYTES_PER_CALL = 4 << 20
+
+
+def has_kernel(words: MetaspaceWords) -> bool:
+    """Return whether the kernel applies the normalizers: a map, Strip at the end, and Replace of runs of spaces."""
+    return _options_of(words) is not None
+
+
+def metaspace_block(block: Block, words: MetaspaceWords) -> tuple[Block, np.ndarray]:
+    """Return the block of normalized words, and the end of each word, int64."""
+    rules = _rules(words)
+    copy, state = np.empty(16, dtype=np.uint8), np.zeros(10, dtype=np.int64)
+    out = np.empty(block.size + block.size // 2 + 8 * kernel.ROOM, dtype=np.uint8)  # untouched pages take no memory
+    ends = np.empty(len(out), dtype=np.int64)
+    offsets = np.zeros(len(block.offsets), dtype=np.int64)
+    state[kernel.POSITION] = block.offsets[0]
+    state[kernel.PENDING] = rules.options[kernel.PREPENDS]
+    data = as_readonly(block.data)
+    while True:
+        outcome = kernel.split_metaspace(data, block.offsets, BYTES_PER_CALL, *rules, copy, out, offsets, ends, state)
+        if outcome == kernel.DONE:
+            break
+        if outcome == kernel.GROW:
+            out, ends = _longer(out, int(state[kernel.AT])), _longer(ends, int(state[kernel.WORDS]))
+    return Block(as_readonly(out[: state[kernel.AT]]), offsets), ends[: state[kernel.WORDS]]
+
+
+def _longer(array: np.ndarray, used: int) -> np.ndarray:
+    longer = np.empty(2 * len(array), dtype=array.dtype)
+    longer[:used] = array[:used]
+    return longer
+
+
+def _options_of(words: MetaspaceWords) -> tuple[Precompiled | None, bool, bool] | None:
+    """Return the map, and whether to strip and to squeeze; None if the kernel cannot do what the normalizers do."""
+    steps = list(words.normalizers)
+    precompiled = steps.pop(0) if steps and isinstance(steps[0], Precompiled) else None
+    strips = bool(steps) and steps[0] == Strip(False, True) and isinstance(steps.pop(0), Strip)
+    squeezes = bool(steps) and steps[0] in (Replace(" {2,}", True, " "), Replace(" {2,}", True, MARK))
+    if squeezes:
+        replace = steps.pop(0)
+        assert isinstance(replace, Replace)
+        if words.whitespace_split and replace.content == MARK:
+            return None
+    if steps:
+        return None
+    assert precompiled is None or isinstance(precompiled, Precompiled)
+    return precompiled, strips, squeezes
+
+
+@lru_cache(maxsize=4)  # each takes 7 MB
+def _rules(words: MetaspaceWords) -> kernel.Rules:
+    found = _options_of(words)
+    assert found is not None, "has_kernel is true"
+    precompiled, strips, squeezes = found
+    classes = np.frombuffer(code_point_classes(), dtype=np.uint8)
+    if precompiled is None:
+        units, texts = np.zeros(0, dtype=np.uint32), np.zeros(1, dtype=np.uint8)
+        steps = np.full(len(transitions()), BOUNDARY, dtype=np.uint8)
+    else:
+        units = np.array(precompiled.characters.units, dtype=np.uint32)
+        texts = np.frombuffer(precompiled.characters.texts, dtype=np.uint8)
+        steps = np.frombuffer(transitions(), dtype=np.uint8)
+    kinds, places = np.zeros(len(classes), dtype=np.uint8), np.zeros(len(classes), dtype=np.int32)
+    kernel.fill_kinds(as_readonly(units), as_readonly(texts), kinds, places, np.empty(16, dtype=np.uint8))
+    stays = (kinds[0x21:0x7F] == kernel.PLAIN).all() and kinds[0x20] == kernel.SPACE
+    tabs = (kinds[0x09:0x0B] == kernel.SPACE).all() or (
+        words.whitespace_split and np.isin(kinds[0x09:0x0B], (kernel.SPACE, kernel.WHITE)).all()
+    )
+    options = np.array(
+        [words.whitespace_split, words.prepend != NEVER, words.cuts, strips, squeezes, stays, tabs], dtype=np.bool_
+    )
+    return kernel.Rules(*(as_readonly(each) for each in (kinds, places, classes, steps, units, texts, options)))
