@@ -1,6 +1,7 @@
 """`bytelm tokenize`: the tokens of a text or a file."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ from pipelines.cli.verbs import verb
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from tokenizer import Tokenizer
 
 SHORT_TEXT = 1000  # bytes; shorter texts are encoded without loading numba
 
@@ -62,11 +65,29 @@ def tokenize(
     from pipelines.reporting.coloured_tokens import print_tokens
 
     print_tokens(tok, ids, limit)
-    characters = len(data.decode("utf-8", "replace"))
-    per_token = f"{len(data) / max(1, len(ids)):.2f} bytes per token"
-    counts = counted(len(ids), "token"), counted(len(data), "byte"), counted(characters, "character")
-    answer(f"{', '.join(counts)}; {per_token}")
+    content = data.decode("utf-8", "replace")
+    counts = counted(len(ids), "token"), counted(len(data), "byte"), counted(len(content), "character")
+    answer(f"{', '.join(counts)}; {', '.join(_fit(tok, content, len(data), ids))}")
     return ids
+
+
+def _fit(tok: "Tokenizer", text: str, size: int, ids: "np.ndarray") -> Iterator[str]:
+    """Yield the bytes per token, tokens per word, share of whole words and share of unknown tokens of a text."""
+    import pyarrow as pa
+
+    from pipelines.reporting.tokenizer_fit import fit_to_words, unknown_id, words_of
+
+    def encode(words: "pa.Array") -> "pa.LargeListArray":
+        return pa.array([tok.encode_ordinary(word) for word in words.to_pylist()], pa.large_list(pa.uint32()))
+
+    yield f"{size / max(1, len(ids)):.2f} bytes per token"
+    found = fit_to_words(tok, words_of(pa.chunked_array([[text]])), encode if size <= SHORT_TEXT else None)
+    if found["tokens_per_word"] is not None:
+        yield f"{found['tokens_per_word']:.2f} tokens per word"
+        yield f"{found['whole_words']:.0%} of the words whole"
+    unknown = unknown_id(tok)
+    if unknown is not None and len(ids):
+        yield f"{(ids == unknown).mean():.1%} unknown"
 
 
 def main(arguments: list[str]) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from corpora import Corpus, PairTexts
+    from pipelines.reporting.tokenizer_summary import HeldOut
     from tokenizer import PretokenCounts
 
 # Text in the queues of the threads, caches, and freed memory that the allocator holds, in bytes.
@@ -150,10 +151,26 @@ def train_tokenizer(
         "tokenizer": str(out),
         "split_rule": source.split_rule if source else None,
         "seconds": phases.seconds,
-        **summarize(tok, counted, frequent, held_out, others),
+        **summarize(tok, counted, frequent, held_out, others, _languages(corpus, source, reading, held_out, others)),
     }
     _print(summary, source, as_json)
     return tok
+
+
+def _languages(
+    corpus: Sequence[str],
+    source: "Corpus | PairTexts | None",
+    reading: ReadingOptions,
+    held_out: "HeldOut",
+    others: dict[str, Tokenizer],
+) -> dict[str, str]:
+    """Return the languages of the held-out texts if tokenizers are compared and the corpus names the languages."""
+    from corpora import Corpus
+    from pipelines.reporting.languages import languages_of
+
+    if not (others and isinstance(source, Corpus)):
+        return {}
+    return languages_of(corpus, source.split_rule, reading, held_out.texts)
 
 
 def _print(summary: dict[str, Any], source: "Corpus | PairTexts | None", as_json: bool) -> None:

@@ -11,12 +11,14 @@ from corpora import Corpus, PairTexts
 from pipelines.cli.console import messages
 from pipelines.cli.display import duration, quantity, say, table
 from pipelines.cli.escapes import visible
+from pipelines.reporting.tokenizer_fit import DEFINITIONS, Words, fit_to_tokens, fit_to_words, words_of
 from pipelines.reporting.training_phases import PHASES
 from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
 
 SAMPLE_BYTES = 4_000_000  # of held-out text
 PRETOKENS_AT_ONCE = 1 << 18
 EXAMPLES = 4
+LANGUAGES = 30  # in the table
 LONGEST_EXAMPLE = 1000  # bytes
 OURS = "this one"
 
@@ -60,17 +62,45 @@ def summarize(
     frequent: PretokenCounts,
     held_out: HeldOut,
     others: Mapping[str, Tokenizer],
+    languages: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the numbers of the tokenizer `tok`, and the fit of `others` to the same held-out text.
 
     `counts` are all pretokens of the training text. `frequent` are the pretokens that `--min-count` left for training.
+    `languages` has the language of held-out documents, by text; the fit is then also measured by language.
     """
+    tokenizers = {OURS: tok, **others}
     return {
         **_trained_on(counts, frequent),
         **_entries(tok, frequent),
         "held_out_bytes": held_out.bytes,
-        "held_out": {name: _measured(each, held_out) for name, each in {OURS: tok, **others}.items()},
+        "held_out": _fits(tokenizers, held_out.texts),
+        "languages": {
+            language: {"bytes": size_of(texts), "held_out": _fits(tokenizers, texts)}
+            for language, texts in _by_language(held_out.texts, languages or {}).items()
+        },
     }
+
+
+def _by_language(texts: list[pa.Array], languages: Mapping[str, str]) -> dict[str, list[pa.Array]]:
+    """Return the texts of each language, the language with most bytes first."""
+    found: dict[str, list[Any]] = {}
+    for text in (text for array in texts for text in array.to_pylist()):
+        if text in languages:
+            found.setdefault(languages[text], []).append(text)
+    groups = {language: [pa.array(each, texts[0].type)] for language, each in found.items()}
+    return dict(sorted(groups.items(), key=lambda group: -size_of(group[1])))
+
+
+def size_of(texts: list[pa.Array]) -> int:
+    """Return the bytes of texts."""
+    return int(sum(pc.sum(pc.binary_length(each)).as_py() or 0 for each in texts))
+
+
+def _fits(tokenizers: Mapping[str, Tokenizer], texts: list[pa.Array]) -> dict[str, dict[str, Any]]:
+    """Return the numbers of `_measured` for each tokenizer, by its name."""
+    words = words_of(pa.chunked_array(texts or [pa.array([], pa.large_string())]))
+    return {name: _measured(tok, texts, words) for name, tok in tokenizers.items()}
 
 
 def _trained_on(counts: PretokenCounts, frequent: PretokenCounts) -> dict[str, Any]:
@@ -138,14 +168,19 @@ def tokens_of_counts(tok: Tokenizer, counts: PretokenCounts) -> tuple[int, np.nd
     return tokens, used
 
 
-def _measured(tok: Tokenizer, held_out: HeldOut) -> dict[str, int]:
-    """Return the tokens of the held-out text, and the number of entries that occur in it."""
-    tokens, used = 0, np.zeros(tok.vocab_size, dtype=bool)
-    for texts in held_out.texts:
-        ids = tok.encode_arrow(texts).values.to_numpy()
-        tokens += len(ids)
-        used[ids] = True
-    return {"tokens": tokens, "entries_used": int(used.sum()), "entries": int((spelled_lengths(tok) > 0).sum())}
+def _measured(tok: Tokenizer, texts: list[pa.Array], words: Words) -> dict[str, Any]:
+    """Return the tokens of texts, the entries that occur in them, and the fit to the texts and their `words`."""
+    counts = np.zeros(tok.vocab_size, np.int64)
+    for each in texts:
+        counts += np.bincount(tok.encode_arrow(each).values.to_numpy(), minlength=tok.vocab_size)
+    entries = int((spelled_lengths(tok) > 0).sum())
+    return {
+        "tokens": int(counts.sum()),
+        "entries_used": int(np.count_nonzero(counts)),
+        "entries": entries,
+        **fit_to_words(tok, words),
+        **fit_to_tokens(tok, counts, entries),
+    }
 
 
 def show(summary: dict[str, Any]) -> None:
@@ -157,12 +192,35 @@ def show(summary: dict[str, Any]) -> None:
     if not size:
         say("no held-out text to measure the tokenizer on")
         return
-    rows = []
-    for name, numbers in summary["held_out"].items():
-        used = numbers["entries_used"] / numbers["entries"]
-        per_token = f"{size / numbers['tokens']:.3f}"
-        rows.append((name, per_token, f"{numbers['entries']:,}", f"{numbers['entries_used']:,}", f"{used:.1%}"))
-    table((f"held out: {quantity(size, 'B')}", "bytes per token", "entries", "used", ""), rows, to=messages)
+    fits = summary["held_out"]
+    heads = (f"held out: {quantity(size, 'B')}", "B/token", "tok/word", "whole", "Rényi", "unknown", "entries", "used")
+    table(heads, [(name, *_fit_cells(numbers, size)) for name, numbers in fits.items()], to=messages)
+    for line in DEFINITIONS:
+        say(line)
+    if languages := summary["languages"]:
+        say("")
+        shown = list(languages.items())[:LANGUAGES]
+        rows = [
+            (name, *(f"{_ratio(found['bytes'], each['tokens']):.3f}" for each in found["held_out"].values()))
+            for name, found in shown
+        ]
+        table((f"bytes per token in {len(languages)} languages", *fits), rows, to=messages)
+        if len(languages) > len(shown):
+            say(f"... and {len(languages) - len(shown)} more; --json has all")
+
+
+def _fit_cells(numbers: dict[str, Any], size: int) -> Iterator[str]:
+    """Yield the cells of a tokenizer's fit to a text of `size` bytes."""
+    yield f"{_ratio(size, numbers['tokens']):.3f}"
+    forms = {"tokens_per_word": ".3f", "whole_words": ".1%", "renyi_efficiency": ".3f", "unknown": ".2%"}
+    for key, form in forms.items():
+        yield "–" if numbers[key] is None else format(numbers[key], form)
+    yield f"{numbers['entries']:,}"
+    yield f"{_ratio(numbers['entries_used'], numbers['entries']):.1%}"
+
+
+def _ratio(number: int, of: int) -> float:
+    return number / of if of else 0.0
 
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -77,9 +77,8 @@ def test_the_summary_of_training_has_true_numbers(in_process, text_folder, token
     for name, each in (("this one", tok), ("old", Tokenizer.load(tokenizer_folder))):
         ids = [i for text in held_out for i in each.encode_ordinary(text)]
         ordinary = each.vocab_size - len(each.special_tokens)
-        assert summary["held_out"][name] == {
-            "tokens": len(ids), "entries_used": len(set(ids)), "entries": ordinary,
-        }  # fmt: skip
+        expected = {"tokens": len(ids), "entries_used": len(set(ids)), "entries": ordinary}
+        assert summary["held_out"][name].items() >= expected.items()
     ids = [i for text in training for i in tok.encode_ordinary(text)]
     assert summary["tokens"] == len(ids)
     assert summary["trained_on_bytes"] == sum(len(text.encode()) for text in training)
@@ -239,8 +238,8 @@ def test_published_tokenizers_are_compared_on_the_held_out_text(shared, text_fol
     others = (str(shared / "vectors" / "gpt2"), str(shared / "vectors" / "cl100k" / "cl100k_base.tiktoken"))
     train_tokenizer([str(text_folder)], vocab_size=1000, out=tmp_path / "tok", compare=others)
     shown = printed.readouterr().out
-    assert re.search(r"^gpt2 +\d\.\d+ +50,256 ", shown, re.M)
-    assert re.search(r"^cl100k +\d\.\d+ +100,256 ", shown, re.M)
+    assert re.search(r"^gpt2 +\d\.\d+ .* 50,256 ", shown, re.M)
+    assert re.search(r"^cl100k +\d\.\d+ .* 100,256 ", shown, re.M)
 
 
 TEXT = "Hello, world\n\tfor x in range(10):  # naïve\n"

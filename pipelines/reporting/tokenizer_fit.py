@@ -1,0 +1,97 @@
+"""How a tokenizer cuts a text: tokens per word, words kept whole, Rényi efficiency, and unknown tokens.
+
+Words are the texts between white space, without punctuation at their ends. Each is encoded alone, after a space.
+"""
+
+import math
+import string
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenizer import Tokenizer
+
+ALPHA = 2.5
+PUNCTUATION = string.punctuation + "“”„‘’‚«»‹›…–—¡¿、。・「」『』（）《》〈〉【】，．：；！？،؛؟"
+DEFINITIONS = (
+    "tok/word: tokens per word; whole: words that are one token",
+    f"Rényi: efficiency of the token frequencies, alpha {ALPHA}; unknown: of the tokens",
+)
+
+
+class Words(NamedTuple):
+    """The W distinct words of a text."""
+
+    words: pa.Array
+    """large_string (W,)"""
+    counts: np.ndarray
+    """int64 (W,): occurrences of each word"""
+
+
+def words_of(texts: pa.ChunkedArray) -> Words:
+    """Return the words of texts: string or binary, in which invalid UTF-8 is replaced."""
+    try:
+        texts = texts.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        texts = pa.chunked_array([[text.decode(errors="replace") for text in texts.to_pylist()]], pa.large_string())
+    parts = [pc.list_flatten(pc.utf8_split_whitespace(chunk)) for chunk in texts.chunks]
+    words = pc.utf8_trim(pa.chunked_array(parts, pa.large_string()), characters=PUNCTUATION)
+    found = pc.value_counts(words.filter(pc.not_equal(words, "")))
+    return Words(found.field("values"), np.from_dlpack(found.field("counts")))
+
+
+def fit_to_words(
+    tok: Tokenizer, text: Words, encode: Callable[[pa.Array], pa.LargeListArray] | None = None
+) -> dict[str, float | None]:
+    """Return `tokens_per_word` (fertility) and `whole_words`, the share of words that are one known token.
+
+    `encode` returns the ids of an array of texts; `tok.encode_arrow` by default. Both numbers are None for a text
+    without words.
+    """
+    total = int(text.counts.sum())
+    if not total:
+        return {"tokens_per_word": None, "whole_words": None}
+    space, nothing = (pa.scalar(part, pa.large_string()) for part in (" ", ""))
+    ids = (encode or tok.encode_arrow)(pc.binary_join_element_wise(space, text.words, nothing))
+    unknown = -1 if (found := unknown_id(tok)) is None else found
+    starts = np.from_dlpack(ids.offsets)  # to_numpy imports pandas
+    lengths = np.diff(starts)
+    alone = lengths == 1
+    known = np.from_dlpack(ids.values)[starts[:-1][alone]] != unknown
+    return {
+        "tokens_per_word": float(np.dot(lengths, text.counts) / total),
+        "whole_words": float(text.counts[alone][known].sum() / total),
+    }
+
+
+def fit_to_tokens(tok: Tokenizer, counts: np.ndarray, entries: int) -> dict[str, float | None]:
+    """Return `renyi_efficiency` and `unknown`, the share of unknown tokens, for the `counts` (V,) of tokens.
+
+    `unknown` is None if the tokenizer has no unknown token. `entries` are those of the vocabulary.
+    """
+    unknown = unknown_id(tok)
+    return {
+        "renyi_efficiency": renyi_efficiency(counts, entries),
+        "unknown": None if unknown is None or not counts.any() else float(counts[unknown] / counts.sum()),
+    }
+
+
+def renyi_efficiency(counts: np.ndarray, entries: int) -> float | None:
+    """Return the Rényi entropy of order ALPHA of token frequencies, divided by log `entries`; None without tokens.
+
+    H_a(p) = log(sum of p_i ** a) / (1 - a), as in Zouhar et al. 2023, "Tokenization and the noiseless channel". It is 1
+    if all entries are equally frequent.
+    """
+    if not counts.any() or entries < 2:
+        return None
+    p = counts[counts > 0] / counts.sum()
+    return float(math.log(math.fsum(p**ALPHA)) / (1 - ALPHA) / math.log(entries))
+
+
+def unknown_id(tok: Tokenizer) -> int | None:
+    """Return the id of the unknown token; None if the tokenizer has none."""
+    unknown: Any = getattr(tok.vocabulary, "unknown", None)
+    return unknown if unknown is None or isinstance(unknown, int) else tok.vocabulary.ids[unknown]
