@@ -49,7 +49,8 @@ def train_tokenizer(
     out: Path,
     model: Literal["bpe", "wordpiece"] = "bpe",
     pattern: str | None = None,
-    min_frequency: int = 2,
+    score: Literal["frequency", "likelihood"] = "frequency",
+    min_frequency: int | None = None,
     max_token_length: int | None = None,
     limit_alphabet: int | None = None,
     byte_order: Literal["gpt2", "raw"] = "gpt2",
@@ -77,7 +78,10 @@ def train_tokenizer(
         model: Kind of vocabulary: byte-level BPE, or the WordPiece of BERT, which does not keep the text exactly.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased.
-        min_frequency: Pairs that occur less often are not merged.
+        score: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
+            count(b)); wordpiece only.
+        min_frequency: Pairs that occur less often are not merged; 2 by default, with likelihood the largest number that
+            fills the vocabulary.
         max_token_length: Maximum length of a token in bytes; bpe only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
         byte_order: Ids of the bytes, which also break ties: gpt2 (as in Hugging Face) or raw.
@@ -142,6 +146,7 @@ def train_tokenizer(
             memory=spare,
             progress=phases,
             model=model,
+            score=score,
             limit_alphabet=limit_alphabet,
         )
         phases.end()

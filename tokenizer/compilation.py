@@ -72,7 +72,7 @@ def _merge() -> None:
     few = PretokenCounts(resolve_pattern("gpt2"), data, offsets, counts)
     # The merge loop comes first: the waiting process needs the other kernels earlier and compiles them itself.
     merge_kernel.merge(empty_training(few, 1), np.empty((1, 2), dtype=np.int32), 1, 2**62, 1)
-    learn_merges(few, 1, byte_order=bytes(range(256)), min_frequency=1, max_token_length=None)
+    learn_merges(few, 1, byte_order=bytes(range(256)), min_count=1, max_token_length=None)
 
 
 def _spill() -> None:

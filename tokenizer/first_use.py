@@ -24,7 +24,7 @@ PARTS = {
     "counting": ("scan.scan", "counts.count", "counts.export"),
     "words": ("words.split_words", "pieces.insert_pieces", "pieces.encode_long_word"),
     "metaspace": ("metaspace.fill_kinds", "metaspace.split_metaspace"),
-    "word pieces": ("piece_merges.count_characters", "piece_merges.merge_and_find"),
+    "word pieces": ("piece_merges.count_characters", "piece_merges.merge_and_find", "likelihood.merge_and_find"),
     "merging": ("merge_loop.merge",),
     "spilling": ("spill.gather", "spill.up_to"),
     "tables": ("tables.insert_tokens", "tables.insert_pairs", "tables.fill_byte_pairs", "merges.merge_tokens"),

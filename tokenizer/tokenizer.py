@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizer.methods.decoding import DecodingMethods
 from tokenizer.methods.encoding import EncodingMethods
-from tokenizer.special import DEFAULT_SPECIAL_TOKENS
 from tokenizer.splitting.patterns import Pattern
 
 # Importing these takes longer than encoding a short text, which needs none of them.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing import Literal, Unpack
 
     from tokenizer.splitting.bert import BertWords
     from tokenizer.training.counting import PretokenCounts, Progress
+    from tokenizer.training.train import TrainingOptions
 
 
 class Tokenizer(EncodingMethods, DecodingMethods):
@@ -49,17 +49,11 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         corpus: object,
         vocab_size: int = 32768,
         pattern: str | Pattern | BertWords | None = None,
-        special_tokens: Sequence[str] = DEFAULT_SPECIAL_TOKENS,
-        min_frequency: int = 2,
-        max_token_length: int | None = None,
-        byte_order: Literal["gpt2", "raw"] = "gpt2",
+        *,
         threads: int | None = None,
         progress: Progress | None = None,
         memory: int | None = None,
-        *,
-        model: Literal["bpe", "wordpiece"] = "bpe",
-        limit_alphabet: int | None = None,
-        alphabet_order: str | None = None,
+        **options: Unpack[TrainingOptions],
     ) -> Tokenizer:
         """Return a tokenizer trained on a corpus. The result is independent of threads, document order and batching.
 
@@ -68,15 +62,23 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         vocab_size: number of special tokens, the 256 bytes (WordPiece: the characters) and merges together.
         pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k; for WordPiece bert-uncased
             (the default) or bert-cased.
-        special_tokens: the first entries of the vocabulary. Their spelling in the corpus is ordinary text. WordPiece
-            appends [UNK] if it is not among them.
-        min_frequency: pairs that occur less often are not merged.
-        max_token_length: largest length of a merged token in bytes. Hugging Face's option allows one less.
-        byte_order: order of the single bytes' ids, which breaks ties: "gpt2" as in Hugging Face, "raw" as in rustbpe.
         progress: called as (phase, done, total). The phases are "count" (bytes), "combine" (pretokens; only if counts
-            were spilled) and "merge" (merges).
+            were spilled), "search" (trainings; only to choose min_frequency) and "merge" (merges).
         memory: limit in bytes, without the interpreter and the text being read; None for no limit. Counts that do not
             fit are spilled to disk, as in `count_pretokens`. Merging needs all distinct pretokens in memory.
+
+        options, all by keyword:
+        model: "bpe" (the default) or "wordpiece".
+        special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. Their spelling in the
+            corpus is ordinary text. WordPiece appends [UNK] if it is not among them.
+        min_frequency: pairs that occur less often are not merged. By default 2; with score="likelihood" the largest
+            number from 2 on that fills the vocabulary, found by repeated training.
+        byte_order: BPE only: order of the single bytes' ids, which breaks ties: "gpt2" (the default) as in Hugging
+            Face, "raw" as in rustbpe.
+        max_token_length: BPE only: largest length of a merged token in bytes. Hugging Face's option allows one less.
+        score: WordPiece only: the pair to merge. "frequency" (the default): the one with the largest count, as in
+            `tokenizers`. "likelihood": the one with the largest count(ab) / (count(a) count(b)). Comparison is exact.
+            Among equals the larger count(ab) decides, then the smaller left id, then the smaller right id.
         limit_alphabet: WordPiece only: number of characters to keep, the most frequent. Others are left out of words.
         alphabet_order: WordPiece only: the order of the ids of characters within words, which breaks ties; by default
             the order of code points. With the order of a vocabulary from tokenizers, training gives that vocabulary.
@@ -89,39 +91,31 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         from tokenizer.training.train import Options, train_vocabulary
         from tokenizer.workers import thread_count
 
-        alphabet = (limit_alphabet, alphabet_order)
-        options = Options(model, vocab_size, special_tokens, min_frequency, max_token_length, byte_order, *alphabet)
+        checked = Options(vocab_size=vocab_size, **options)
         thread_count(threads)
         forecast = MergeForecast(memory) if memory is not None else None
-        splitter = options.splitter(pattern)
+        splitter = checked.splitter(pattern)
         counts = count_pretokens(corpus, splitter, threads=threads, progress=progress, memory=memory, forecast=forecast)
-        return cls(train_vocabulary(counts, options, progress, memory))
+        return cls(train_vocabulary(counts, checked, progress, memory))
 
     @classmethod
     def train_from_counts(
         cls,
         counts: PretokenCounts,
         vocab_size: int = 32768,
-        special_tokens: Sequence[str] = DEFAULT_SPECIAL_TOKENS,
-        min_frequency: int = 2,
-        max_token_length: int | None = None,
-        byte_order: Literal["gpt2", "raw"] = "gpt2",
+        *,
         progress: Progress | None = None,
         memory: int | None = None,
-        *,
-        model: Literal["bpe", "wordpiece"] = "bpe",
-        limit_alphabet: int | None = None,
-        alphabet_order: str | None = None,
+        **options: Unpack[TrainingOptions],
     ) -> Tokenizer:
         """Return a tokenizer trained on pretoken counts: the same one as `train` on the counted corpus.
 
+        options: as in `train`.
         memory: limit for merging in bytes. If merging needs more, ValueError says so beforehand, with the remedies.
         """
         from tokenizer.training.train import Options, train_vocabulary
 
-        alphabet = (limit_alphabet, alphabet_order)
-        options = Options(model, vocab_size, special_tokens, min_frequency, max_token_length, byte_order, *alphabet)
-        return cls(train_vocabulary(counts, options, progress, memory))
+        return cls(train_vocabulary(counts, Options(vocab_size=vocab_size, **options), progress, memory))
 
     @classmethod
     def load(

@@ -5,7 +5,12 @@ import time
 from pipelines.cli.display import Bar
 
 # Names of the phases, and the units that they count.
-PHASES = {"count": ("counting", "B"), "combine": ("combining", ""), "merge": ("merging", "")}
+PHASES = {
+    "count": ("counting", "B"),
+    "combine": ("combining", ""),
+    "search": ("choosing --min-frequency", ""),
+    "merge": ("merging", ""),
+}
 
 
 class Phases:

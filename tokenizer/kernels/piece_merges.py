@@ -37,7 +37,7 @@ class Merging(NamedTuple):
     heads: np.ndarray  # int32, per record: first node of its list, or NONE
     tails: np.ndarray  # int32
     sizes: np.ndarray  # int32, per record: nodes of its list
-    marks: np.ndarray  # uint8, per record: whether it is in `touched`
+    marks: np.ndarray  # uint8, per record: bit 0 is whether it is in `touched`; `kernels.likelihood` uses the others
     slots: np.ndarray  # int32, a hash table from keys to records + 1; 0 where empty
     heap: np.ndarray  # int64 (n, 2): count and record, largest count first, then the smallest key
     touched: np.ndarray  # int32: records that gained occurrences
@@ -145,8 +145,8 @@ def _enter(merging, left, right, position, weight):
     merging.sizes[record] += 1
     merging.counts[record] += weight
     merging.pair_at[position] = record
-    if not merging.marks[record]:
-        merging.marks[record] = 1
+    if not merging.marks[record] & 1:
+        merging.marks[record] |= 1
         merging.touched[state[TOUCHED]] = record
         state[TOUCHED] += 1
 
@@ -240,14 +240,15 @@ def list_nodes(merging, record, nodes):
 
 
 @inlined
-def _replace(merging, record, new):
-    """Replace a pair by a symbol at all its positions, in the order of its list."""
+def replace(merging, record, new):
+    """Replace a pair by a symbol at all its positions, in the order of its list. Return the number of replacements."""
     symbols = merging.symbols
     following = merging.following
     preceding = merging.preceding
     pair_at = merging.pair_at
     counts = merging.counts
     state = merging.state
+    replaced = 0
     node = np.int64(merging.heads[record])
     merging.heads[record] = NONE
     merging.sizes[record] = 0
@@ -260,6 +261,7 @@ def _replace(merging, record, new):
         if pair_at[position] != record:
             continue
         weight = merging.word_counts[merging.words[position]]
+        replaced += weight
         second = np.int64(following[position])
         after = np.int64(following[second])
         before = np.int64(preceding[position])
@@ -276,6 +278,7 @@ def _replace(merging, record, new):
             _enter(merging, symbols[before], new, before, weight)
         if after != NONE:
             _enter(merging, new, symbols[after], position, weight)
+    return replaced
 
 
 @kernel
@@ -296,7 +299,7 @@ def merge_and_find(merging, new, min_count):
             or state[HEAP] + 2 * size > len(heap)
         ):
             return GROW
-        _replace(merging, record, new)
+        replace(merging, record, new)
         state[CURRENT] = NONE
     elif state[HEAP] + state[TOUCHED] > len(heap):
         return GROW

@@ -51,7 +51,7 @@ def learn_merges(
     wanted: int,
     *,
     byte_order: bytes,
-    min_frequency: int,
+    min_count: int,
     max_token_length: int | None,
     memory: int | None = None,
     progress: Callable[[str, int, int | None], None] | None = None,
@@ -61,7 +61,6 @@ def learn_merges(
     memory: limit in bytes for the counts and the arrays of merging. Raises ValueError before they exceed it.
     """
     spare = None if memory is None else memory - counts.data.nbytes - counts.offsets.nbytes
-    min_count = max(1, min_frequency)
     max_length = max_token_length if max_token_length is not None else 2**62
     first_use.begin("merging")
     training = _lay_out(counts, wanted, byte_order)

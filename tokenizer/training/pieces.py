@@ -1,23 +1,26 @@
-"""WordPiece training by frequency: from counts of words to the list of tokens.
+"""WordPiece training: from counts of words to the list of tokens.
 
 The words are cut into characters, of which all but the first continue the word ("##"). Then the pair with the largest
-count is merged again and again, as in byte-pair encoding; the merges themselves are not kept. This is what
-`tokenizers.trainers.WordPieceTrainer` does. Its ids and ties depend on the order in which a randomly seeded hash map
-gives the continuations; here the order is by code point, or `alphabet_order`.
+score is merged again and again, as in byte-pair encoding; the merges themselves are not kept. By frequency, the score
+is the count of the pair, as in `tokenizers.trainers.WordPieceTrainer`. Its ids and ties depend on the order in which a
+randomly seeded hash map gives the continuations; here the order is by code point, or `alphabet_order`. By likelihood,
+the score is count(ab) / (count(a) count(b)), see `kernels.likelihood`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from tokenizer.kernels import likelihood
 from tokenizer.kernels import piece_merges as kernel
 from tokenizer.splitting.bert_characters import CODE_POINTS
-from tokenizer.training.counting import PretokenCounts
+from tokenizer.training.counting import PretokenCounts, Progress
 from tokenizer.wordpiece import CONTINUATION
 
 PROGRESS_STEP = 256  # merges
+LEAST_SEARCHED = 2  # least count of a pair that the search for one tries
 
 
 def alphabet_of(counts: PretokenCounts, limit: int | None, order: str | None) -> tuple[str, str]:
@@ -50,24 +53,60 @@ def learn_pieces(
     alphabet: str,
     later: str,
     wanted: int,
-    min_frequency: int,
-    progress: Callable[[str, int, int | None], None] | None,
+    score: str,
+    min_count: int | None,
+    progress: Progress | None,
 ) -> list[str]:
     """Return up to `wanted` merged tokens in the order of their merges.
 
-    known: existing tokens. A merge that makes a known or an earlier token adds none.
+    known: existing tokens. A merge that makes a known or an earlier token adds none. min_count: least count of a pair,
+    None for the largest one with which the corpus gives `wanted` tokens.
     """
+    learn = partial(_learn, counts, known, alphabet, later, wanted, score)
+    if min_count is not None:
+        return learn(min_count, progress)
+    # Every merge takes at least `min_count` pairs from a corpus that has fewer pairs than bytes.
+    low, high = LEAST_SEARCHED, max(LEAST_SEARCHED, counts.total_bytes // max(1, wanted))
+    done, trainings, fullest = 0, (high - low).bit_length(), None
+    while low < high:
+        middle = (low + high + 1) // 2
+        pieces = learn(middle, None)
+        if len(pieces) == wanted:
+            low, fullest = middle, pieces
+        else:
+            high = middle - 1
+        done += 1
+        if progress is not None:
+            progress("search", done, trainings)
+    return fullest or learn(low, progress)
+
+
+def _learn(
+    counts: PretokenCounts,
+    known: dict[str, int],
+    alphabet: str,
+    later: str,
+    wanted: int,
+    score: str,
+    min_count: int,
+    progress: Progress | None,
+) -> list[str]:
     merging = _lay_out(counts, alphabet, later)
     texts = [*alphabet, *(CONTINUATION + character for character in later)]
+    ranking = _ranking(merging, len(texts) + wanted + len(known)) if score == "likelihood" else None
     symbol_of = {text: symbol for symbol, text in enumerate(texts)}
     made: list[str] = []
-    new, min_count = 0, max(1, min_frequency)
+    new = 0
     while len(made) < wanted:
-        outcome = kernel.merge_and_find(merging, new, min_count)
+        if ranking is None:
+            outcome = kernel.merge_and_find(merging, new, min_count)
+        else:
+            outcome = likelihood.merge_and_find(merging, ranking, new, min_count)
         if outcome == kernel.FINISHED:
             break
         if outcome == kernel.GROW:
             merging = _grown(merging)
+            ranking = ranking and _with_places(ranking, len(merging.keys))
             continue
         left, right = divmod(int(merging.keys[merging.state[kernel.CURRENT]]), 1 << 32)
         if left == right:
@@ -89,6 +128,8 @@ def compile_merging(counts: PretokenCounts, alphabet: str, later: str) -> None:
     """Compile all kernels of training by making one merge."""
     merging = _with_records(_lay_out(counts, alphabet, later))
     kernel.merge_and_find(merging, 0, 1)
+    ranking = _ranking(merging, len(alphabet) + len(later))
+    likelihood.merge_and_find(merging, ranking, 0, 1)
     merging.sizes[0] = 1
     _sort_positions(merging._replace(state=np.array([1, 1, kernel.NONE, 0, 0, 0], dtype=np.int64)))
 
@@ -125,10 +166,37 @@ def _lay_out(counts: PretokenCounts, alphabet: str, later: str) -> kernel.Mergin
         state=np.array([0, 0, kernel.NONE, 0, 0, kernel.NONE], dtype=np.int64),
     )
     used = kernel.lay_out(counts.data, counts.offsets, first_symbols, later_symbols, merging)
+    merging = merging._replace(symbols=symbols[:used])
     first = 0
     while (first := kernel.list_pairs(merging, first, used)) < used:
         merging = _with_records(merging)
     return merging
+
+
+def _ranking(merging: kernel.Merging, most_symbols: int) -> likelihood.Ranking:
+    """Return the data that training by likelihood adds."""
+    ranking = likelihood.Ranking(
+        symbol_counts=np.zeros(most_symbols, dtype=np.int64),
+        firsts=np.full((most_symbols, 2), kernel.NONE, dtype=np.int32),
+        nexts=np.empty((0, 2), dtype=np.int32),
+        ranked_by=np.empty((0, 3), dtype=np.int64),
+        places=np.empty(0, dtype=np.int32),
+        heap_scores=np.empty(0, dtype=np.float64),
+        heap=np.empty(0, dtype=np.int32),
+        size=np.zeros(1, dtype=np.int64),
+    )
+    likelihood.count_symbols(merging.symbols, merging.words, merging.word_counts, ranking.symbol_counts)
+    return _with_places(ranking, len(merging.keys))
+
+
+def _with_places(ranking: likelihood.Ranking, records: int) -> likelihood.Ranking:
+    """Return the data with room for so many records."""
+    if records == len(ranking.places):
+        return ranking
+    names = ("nexts", "ranked_by", "heap_scores", "heap")
+    places = np.full(records, kernel.NONE, dtype=np.int32)
+    places[: len(ranking.places)] = ranking.places
+    return ranking._replace(places=places, **{name: _larger(getattr(ranking, name), records) for name in names})
 
 
 def _sort_positions(merging: kernel.Merging) -> None:

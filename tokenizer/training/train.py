@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypedDict
 
 import numpy as np
 
 from tokenizer.byte_level import BYTE_ORDERS
 from tokenizer.encoding.kinds import AnyVocabulary
-from tokenizer.special import check_special_tokens
+from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
 from tokenizer.splitting.bert import BertWords, resolve_splitter
 from tokenizer.splitting.patterns import DEFAULT_PATTERNS, Pattern, refuse_misread_by_tokenizers
 from tokenizer.training.counting import PretokenCounts, Progress
@@ -19,37 +20,52 @@ from tokenizer.vocabulary import trained_vocabulary
 from tokenizer.wordpiece import CONTINUATION, UNKNOWN, WordPieceVocabulary
 
 MODELS = tuple(DEFAULT_PATTERNS)
+SCORES = ("frequency", "likelihood")
 LARGEST_VOCABULARY = 2**24
+DEFAULT_MIN_FREQUENCY = 2
 
 
-@dataclass(frozen=True)
+class TrainingOptions(TypedDict, total=False):
+    """Keyword arguments of `Tokenizer.train` and `train_from_counts`, which `Options` checks."""
+
+    model: Literal["bpe", "wordpiece"]
+    special_tokens: Sequence[str]
+    min_frequency: int | None
+    max_token_length: int | None
+    byte_order: Literal["gpt2", "raw"]
+    limit_alphabet: int | None
+    alphabet_order: str | None
+    score: Literal["frequency", "likelihood"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of `Tokenizer.train`. Raises ValueError for options with which no vocabulary can be trained."""
 
-    model: str
     vocab_size: int
-    special_tokens: Sequence[str]
-    min_frequency: int
-    max_token_length: int | None
-    byte_order: str
-    limit_alphabet: int | None
-    alphabet_order: str | None
+    model: str = "bpe"
+    special_tokens: Sequence[str] = DEFAULT_SPECIAL_TOKENS
+    min_frequency: int | None = None
+    max_token_length: int | None = None
+    byte_order: str = "gpt2"
+    limit_alphabet: int | None = None
+    alphabet_order: str | None = None
+    score: str = "frequency"
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             raise ValueError(f"model must be {' or '.join(MODELS)}, not {self.model!r}")
         object.__setattr__(self, "special_tokens", check_special_tokens(self.special_tokens))
-        optional = ("max_token_length", "limit_alphabet")
         for name, least in (("min_frequency", 0), ("max_token_length", 1), ("limit_alphabet", 1)):
             value = getattr(self, name)
-            if value is None and name in optional:
-                continue
-            if value is None or not _is_whole(value) or value < least:
+            if value is not None and (not _is_whole(value) or value < least):
                 raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if self.byte_order not in [*BYTE_ORDERS]:
-            raise ValueError(f"byte_order must be {' or '.join(BYTE_ORDERS)}, not {self.byte_order!r}")
-        for name in ("max_token_length",) if self.model == "wordpiece" else ("limit_alphabet", "alphabet_order"):
-            if getattr(self, name) is not None:
+        for name, known in (("byte_order", BYTE_ORDERS), ("score", SCORES)):
+            if getattr(self, name) not in [*known]:
+                raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
+        others = ("max_token_length",) if self.model == "wordpiece" else ("limit_alphabet", "alphabet_order", "score")
+        for name in others:
+            if getattr(self, name) not in (None, "frequency"):
                 raise ValueError(f"{name} is not an option of {self.model}")
         self._check_size()
 
@@ -65,6 +81,11 @@ class Options:
             )
         if self.vocab_size > LARGEST_VOCABULARY:
             raise ValueError(f"vocab_size must be at most {LARGEST_VOCABULARY}, not {self.vocab_size}")
+
+    @property
+    def min_count(self) -> int:
+        """The least count of a pair that is merged."""
+        return DEFAULT_MIN_FREQUENCY if self.min_frequency is None else max(1, self.min_frequency)
 
     def splitter(self, pattern: str | Pattern | BertWords | None) -> Pattern | BertWords:
         """Return the resolved pattern, by default that of the model. Raises ValueError for one of another model."""
@@ -91,7 +112,7 @@ def train_vocabulary(
     vocabulary = _TRAINERS[options.model](counts, options, progress, memory)
     if vocabulary.size < options.vocab_size:
         warnings.warn(
-            f"the corpus ran out of pairs that occur at least {max(1, options.min_frequency)} times: "
+            f"the corpus ran out of pairs that occur at least {options.min_count} times: "
             f"the vocabulary has {vocabulary.size} entries, not {options.vocab_size}",
             stacklevel=3,
         )
@@ -109,7 +130,7 @@ def _train_bpe(
         counts,
         options.vocab_size - 256 - len(special_tokens),
         byte_order=order,
-        min_frequency=options.min_frequency,
+        min_count=options.min_count,
         max_token_length=options.max_token_length,
         memory=memory,
         progress=progress,
@@ -139,7 +160,8 @@ def _train_wordpiece(
             "them within words; or keep only the most frequent with limit_alphabet (--limit-alphabet)"
         )
     wanted = options.vocab_size - len(tokens)
-    tokens += learn_pieces(counts, known, alphabet, later, wanted, options.min_frequency, progress)
+    least = None if options.score == "likelihood" and options.min_frequency is None else options.min_count
+    tokens += learn_pieces(counts, known, alphabet, later, wanted, options.score, least, progress)
     ids = {token: i for i, token in enumerate(tokens)}
     return WordPieceVocabulary(
         ids=ids, special_tokens={spelling: ids[spelling] for spelling in special_tokens}, pattern=words
