@@ -115,7 +115,7 @@ def cut_within(block: Block, target: int = BLOCK_BYTES) -> Iterator[Block]:
 
 
 def _safe_place(data: np.ndarray, place: int, end: int) -> int:
-    window = 4096
+    window = 256
     while place < end:
         part = data[place - 1 : min(place + window, end)]
         before, here = part[:-1], part[1:]

@@ -87,6 +87,14 @@ def test_hard_random_strings_give_the_words_of_tokenizers(words):
         assert_equal_words(text, words)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("words", EVERY_OPTION, ids=str)
+def test_a_million_hard_strings_in_all_give_the_words_of_tokenizers_with_every_option(words):
+    for number, text in enumerate(hard_strings(62_500, 20 + EVERY_OPTION.index(words), words)):
+        theirs = words_of_tokenizers(text, words)
+        assert split(text, words) == theirs, (number, ascii(text))
+
+
 @given(st.text(max_size=80), st.sampled_from(EVERY_OPTION))
 @example("a\u0323\u0301\U0001d165\U0001d16d\u302e", UNCASED)
 @example("\U0001d160\u302e\U0001d16d\u302e\u0345\u09bc\u302e", UNCASED)

@@ -119,6 +119,20 @@ def test_ids_of_whole_files_are_those_of_tokenizers_with_the_published_vocabular
     assert ours.encode_batch(texts) == peer_ids(peer, texts)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert-uncased", "bert-cased"])
+@pytest.mark.parametrize("corpus", ["books", "multilingual"])
+def test_ids_of_every_line_of_the_corpora_are_those_of_tokenizers_with_the_published_vocabularies(shared, name, corpus):
+    path = shared / "vectors" / name / "vocab.txt"
+    ours, peer = Tokenizer.load(path, pattern=name), peer_of(path, NAMED_WORDS[name])
+    with lzma.open(shared / "corpora" / f"{corpus}.jsonl.xz", "rt", encoding="utf-8") as file:
+        for line in file:
+            texts = plain(json.loads(line)["text"].split("\n"))
+            expected = peer_ids(peer, texts)
+            assert ours.encode_batch(texts) == expected
+            assert ours.encode_to_numpy("\n".join(texts)).tolist() == [i for ids in expected for i in ids]
+
+
 def test_words_of_100_code_points_are_encoded_and_longer_ones_are_unknown(both):
     ours, peer = both
     unknown = ours.special_tokens["[UNK]"]

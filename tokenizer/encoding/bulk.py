@@ -27,7 +27,7 @@ from tokenizer.workers import share_out
 
 SMALL_CACHE = 1 << 19  # rows of 32 bytes
 LARGE_CACHE = 1 << 16  # rows of 128 bytes
-SMALL_TEXT = 1 << 16  # up to this many bytes, `out` starts with room for one id per byte
+SMALL_TEXT = 1 << 16  # `encode_to_list` keeps room for the ids of up to this many bytes
 PART_IDS = 1 << 20  # ids of a part
 PIECE = 1 << 20  # bytes that a thread encodes at once
 REWRITTEN_PIECE = 1 << 18  # the same, if the rewritten text must stay in the L2 cache
@@ -135,7 +135,7 @@ class Encoder:
             block, ends_by_chunk = pretokenized(block, self.tables.pattern)
         state = np.zeros(8, dtype=np.int64)
         id_offsets = np.zeros(len(block.offsets), dtype=np.int64)
-        out = np.empty(block.size + 4 if block.size < SMALL_TEXT else block.size // 2, dtype=np.uint32)
+        out = np.empty(block.size + 4 if block.size <= REWRITTEN_PIECE else block.size // 2, dtype=np.uint32)
         state[encode_kernel.POSITION] = state[encode_kernel.START] = start = block.offsets[0]
         while state[encode_kernel.DOCUMENT] < len(block.offsets) - 1 and block.offsets[state[1] + 1] == start:
             state[encode_kernel.DOCUMENT] += 1  # empty documents at the very beginning

@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from tokenizer.kernels.tools import ONE, inlined, internal, kernel, load_8, store_8, trailing_zeros
-from tokenizer.kernels.words import decode_utf8, end_word, write_utf8
+from tokenizer.kernels.words import decode_utf8, write_utf8
 from tokenizer.splitting.character_map import LONGEST_REPLACEMENT, SHORT_CLUSTER
 from tokenizer.splitting.double_array import HAS_LEAF, LABEL, LEAF
 from tokenizer.splitting.graphemes import BOUNDARY, CLASSES, OTHER, START
@@ -82,6 +82,15 @@ def _classify(typing_context, array, index, tabs):
 
 
 @inlined
+def _end_word(ends, n, word_start, at):
+    """Complete the word that starts at `word_start`, unless it is empty. Return the number of complete words."""
+    if at > word_start:
+        ends[n] = at
+        n += 1
+    return n
+
+
+@inlined
 def _raw_kind(c):
     """Return the kind of a code point without a map."""
     if c == 0x20:
@@ -137,13 +146,13 @@ def _put(c, kind, options, out, at, word_start, ends, n, pending, after_space, s
     """Write a normalized code point. Return the end of the text, the start of its last word, the number of words,
     whether a mark must go before the next character, whether this was a space, and the end of the visible text."""
     if options[WHITESPACE_SPLIT] and (kind == SPACE or kind == WHITE):  # noqa: SIM109 - numba
-        n = end_word(ends, n, word_start, at)
+        n = _end_word(ends, n, word_start, at)
         return at, at, n, options[PREPENDS], False, solid
     if kind == SPACE or kind == MARK:  # noqa: SIM109 - numba
         if kind == SPACE and after_space and options[SQUEEZES]:
             return at, word_start, n, pending, after_space, solid
         if options[CUTS]:
-            n = end_word(ends, n, word_start, at)
+            n = _end_word(ends, n, word_start, at)
             word_start = at
         out[at] = 0x20
         at += 1
@@ -189,7 +198,7 @@ def _put_window(data, position, end, options, out, at, word_start, ends, n, pend
         start = np.int64(trailing_zeros(starts)) if starts else length
         if start > done:  # spaces
             if options[WHITESPACE_SPLIT]:
-                n = end_word(ends, n, word_start, at)
+                n = _end_word(ends, n, word_start, at)
                 word_start = at
                 pending = options[PREPENDS]
             else:
@@ -318,7 +327,7 @@ def split_metaspace(data, offsets, limit, kinds, places, classes, steps, units, 
             while n > 0 and ends[n - 1] > max(at, start):
                 n -= 1
             word_start = max(start, ends[n - 1]) if n > 0 else start
-        n = end_word(ends, n, word_start, at)
+        n = _end_word(ends, n, word_start, at)
         state[DOCUMENT] += 1
         out_offsets[state[DOCUMENT]] = at
         word_start = solid = at

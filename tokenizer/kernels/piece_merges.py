@@ -1,11 +1,14 @@
 """The merge loop of WordPiece training.
 
-It differs from `kernels.merge_loop` in one point that changes the data: two merges can make the same token, such as
-"a" + "##bc" and "ab" + "##c". So a pair can gain occurrences after the merge that made it, and needs a hash table and
-lists that grow. Every character of every distinct word is a position. Each pair has a record with a list of its
-positions; an entry of the list is stale if its position has another record by now.
+Two merges can make the same token, such as "a" + "##bc" and "ab" + "##c". Each adds occurrences to the pairs of this
+token. So a pair's list of positions can grow at any time, unlike in `kernels.merge_loop`, and a hash table finds it.
 
-As in `tokenizers`, the count of a pair keeps the occurrences that were merged when the pair occurs again.
+Every character of every distinct word is a position, and a merged token keeps the position of its first character. Each
+pair has a record: its symbols, its count, and a linked list with a node for every position where the pair starts. Nodes
+are not removed when a neighbouring merge destroys the pair; such a node is stale, because `pair_at` of its position
+names another record.
+
+The count of a pair that was merged and occurs again includes its merged occurrences, as in `tokenizers`.
 """
 
 from __future__ import annotations
@@ -16,38 +19,42 @@ import numpy as np
 
 from tokenizer.kernels.tools import HASH_1, inlined, kernel
 
-RECORDS, NODES, FREE, HEAP, TOUCHED, CURRENT = range(6)  # in `state`: used lengths, first free node, pair to merge
+# Indices in `state`: the number of records and of nodes; the first free node; the lengths of `heap` and `touched`; the
+# record of the pair to merge.
+RECORDS, NODES, FREE, HEAP, TOUCHED, CURRENT = range(6)
 NONE = -1
 FOUND, FINISHED, GROW = range(3)  # what `merge_and_find` returns
 
 
 class Merging(NamedTuple):
-    """All data of the loop."""
+    """All data of the loop. A symbol is the index of a token."""
 
     symbols: np.ndarray  # int32, per position
     words: np.ndarray  # int32, per position: the index of its word
     following: np.ndarray  # int32, per position: the next position of the word, or NONE
-    preceding: np.ndarray  # int32
+    preceding: np.ndarray  # int32, per position: the position before
     pair_at: np.ndarray  # int32, per position: the record of the pair that starts here, or NONE
     word_counts: np.ndarray  # int64, per word
     places: np.ndarray  # int32, per node of a list: a position
     nexts: np.ndarray  # int32, per node: the next node, or NONE
     keys: np.ndarray  # int64, per record: left << 32 | right
-    counts: np.ndarray  # int64, per record: occurrences, with those that were merged
+    counts: np.ndarray  # int64, per record: occurrences, including merged ones
     heads: np.ndarray  # int32, per record: first node of its list, or NONE
-    tails: np.ndarray  # int32
-    sizes: np.ndarray  # int32, per record: nodes of its list
+    tails: np.ndarray  # int32, per record: last node of its list
+    sizes: np.ndarray  # int32, per record: number of nodes of its list
     marks: np.ndarray  # uint8, per record: bit 0 is whether it is in `touched`; `kernels.likelihood` uses the others
-    slots: np.ndarray  # int32, a hash table from keys to records + 1; 0 where empty
-    heap: np.ndarray  # int64 (n, 2): count and record, largest count first, then the smallest key
-    touched: np.ndarray  # int32: records that gained occurrences
+    slots: np.ndarray  # int32, a hash table from keys to records: record + 1, or 0 where empty
+    heap: np.ndarray  # int64 (n, 2): counts and records; first the largest count, then the smallest key
+    touched: np.ndarray  # int32: records that gained occurrences and are not yet in the heap with their new count
     state: np.ndarray  # int64 (6,)
 
 
 @kernel
 def count_characters(data, offsets, word_counts, characters, continuing):
-    """Add the occurrences of each code point to `characters`, int64, and mark those that continue a word. Return the
-    number of code points in all words."""
+    """Add the occurrences of each code point to `characters`, int64. Set `continuing` for those within words.
+
+    Return the number of code points in all words.
+    """
     total = 0
     for word in range(len(word_counts)):
         position = offsets[word]
@@ -78,8 +85,11 @@ def _decode(data, position):
 
 @kernel
 def lay_out(data, offsets, first_symbols, later_symbols, merging):
-    """Lay out all words, one position per code point. first_symbols, later_symbols: int32, the symbol of each code
-    point at the start of a word and within; NONE leaves the code point out. Return the number of positions."""
+    """Lay out all words, one position per code point. Return the number of positions.
+
+    first_symbols, later_symbols: int32, the symbol of each code point at the start of a word and within a word; NONE
+    leaves the code point out.
+    """
     used = 0
     for word in range(len(offsets) - 1):
         position = offsets[word]
@@ -104,7 +114,7 @@ def lay_out(data, offsets, first_symbols, later_symbols, merging):
 
 @inlined
 def _record(merging, left, right):
-    """Return the record of a pair, a new one if needed."""
+    """Return the record of a pair; add it if it is new."""
     key = np.int64(left) << 32 | np.int64(right)
     mask = np.uint64(len(merging.slots) - 1)
     slot = np.uint64(key) * HASH_1 >> np.uint64(32) & mask
@@ -153,8 +163,10 @@ def _enter(merging, left, right, position, weight):
 
 @kernel
 def list_pairs(merging, first, last):
-    """Enter the pairs that start at positions first..last. Return the next position: less than `last` if the records
-    must grow."""
+    """Enter the pairs that start at positions first..last.
+
+    Return the next position. It is less than `last` if the arrays of the records must grow first.
+    """
     for position in range(first, last):
         if merging.state[RECORDS] == len(merging.keys):
             return position
@@ -167,7 +179,7 @@ def list_pairs(merging, first, last):
 
 @kernel
 def fill_slots(keys, records, slots):
-    """Put all records into the empty hash table."""
+    """Insert all records into the empty hash table."""
     mask = np.uint64(len(slots) - 1)
     for record in range(records):
         slot = np.uint64(keys[record]) * HASH_1 >> np.uint64(32) & mask
@@ -178,12 +190,13 @@ def fill_slots(keys, records, slots):
 
 @inlined
 def _precedes(count, key, other_count, other_key):
+    """Return whether a pair is merged before another."""
     return count > other_count or (count == other_count and key < other_key)
 
 
 @inlined
 def _sink(heap, keys, size, count, record):
-    """Replace the first entry of the heap, and restore its order."""
+    """Replace the first entry of the heap, and restore the order of the heap."""
     i = 0
     key = keys[record]
     while True:
@@ -205,7 +218,7 @@ def _sink(heap, keys, size, count, record):
 
 @inlined
 def _offer_touched(merging, min_count):
-    """Push the pairs that gained occurrences on the heap."""
+    """Push the pairs that gained occurrences onto the heap."""
     heap = merging.heap
     keys = merging.keys
     state = merging.state
@@ -241,7 +254,7 @@ def list_nodes(merging, record, nodes):
 
 @inlined
 def replace(merging, record, new):
-    """Replace a pair by a symbol at all its positions, in the order of its list. Return the number of replacements."""
+    """Replace a pair by the symbol `new` at all its positions, in the order of its list. Return how often."""
     symbols = merging.symbols
     following = merging.following
     preceding = merging.preceding
@@ -283,10 +296,11 @@ def replace(merging, record, new):
 
 @kernel
 def merge_and_find(merging, new, min_count):
-    """Replace the pair state[CURRENT], if it is not NONE, by the symbol `new`, and find the next pair.
+    """Replace the pair state[CURRENT] by the symbol `new`, then find the next pair. NONE as the pair only finds one.
 
-    The next pair has the largest count, then the smallest left and right symbol. Return FOUND with the pair in
-    state[CURRENT]; FINISHED if no pair has at least `min_count`; GROW, with nothing done, if arrays must grow.
+    The next pair is the one with the largest count; on ties, with the smallest left, then right symbol. Return FOUND,
+    with the pair's record in state[CURRENT]; FINISHED if no pair has a count of at least `min_count`; GROW, with
+    nothing done, if arrays must grow first.
     """
     state = merging.state
     heap = merging.heap
@@ -314,7 +328,7 @@ def merge_and_find(merging, new, min_count):
             return FOUND
         if heap[0, 0] > count >= min_count and merging.sizes[record]:
             _sink(heap, merging.keys, state[HEAP], count, record)
-        else:  # merged since, or another entry has its present count
+        else:  # the pair has no occurrences left, or another entry has its present count
             state[HEAP] -= 1
             last = state[HEAP]
             _sink(heap, merging.keys, last, heap[last, 0], heap[last, 1])

@@ -1,7 +1,7 @@
-"""BERT's words: one loop that normalizes UTF-8, and writes the words without the white space between them.
+"""BERT's words: normalize UTF-8 text, and write its words one directly after the other.
 
-ASCII text goes 64 bytes at a time, through vector instructions as in `kernels.ascii`. Other code points go one by one
-through the class table of `splitting.bert_characters`.
+ASCII text is split 64 bytes at a time with vector instructions, as in `kernels.ascii`. Any other code point is looked
+up in the class table of `splitting.bert_characters`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tokenizer.kernels.tools import ONE, inlined, internal, kernel, load_8, stor
 from tokenizer.splitting.bert_characters import ALONE, DELETED, DIVIDER, MARK, REPLACED, SPACE, WORD
 
 WINDOW = 64
-# Indices in `state`: the next document and byte to read; the end of the written text, the start of its last word, and
-# the number of words; start of the last run of combining marks, its last class, and whether its order is wrong.
-DOCUMENT, POSITION, AT, WORD_START, WORDS, RUN_START, LAST_CLASS, UNSORTED = range(8)
+# Indices in `state`: the next document and byte to read; the end of `out` and the number of complete words; of the
+# combining marks written last: their start, the class of the last one, and whether they are out of order.
+DOCUMENT, POSITION, AT, WORDS, RUN_START, LAST_CLASS, UNSORTED = range(7)
 DONE, MORE, SORT = range(3)  # what `split_words` returns
 REPLACEMENT = 0xFFFD
 
@@ -30,7 +30,7 @@ class Table(NamedTuple):
     classes: np.ndarray  # uint8 (0x110000,)
     places: np.ndarray  # int32 (0x110000,): index in `replacements` of the first code point that replaces it
     replacements: np.ndarray  # int32: code points, each replacement ends with -1
-    # uint64 (0x110000,): the bytes of a replacement of up to 7 bytes within a word, and their number in the top byte
+    # uint64 (0x110000,): a replacement of up to 7 bytes that stays within a word, with its length in the top byte, or 0
     packed: np.ndarray
     combining_classes: np.ndarray  # uint8 (0x110000,)
     lowercase: bool
@@ -38,8 +38,10 @@ class Table(NamedTuple):
 
 @intrinsic
 def _classify(typing_context, array, index, lower, copy):
-    """Return masks of array[index:index + 64], uint8: letters and digits, white space, punctuation. Copy these bytes to
-    `copy`, uint8, upper case as lower case if `lower`. Not bounds-checked."""
+    """Return three masks of array[index:index + 64], uint8: letters and digits, white space, punctuation.
+
+    Copies these bytes to `copy`, uint8, in lower case if `lower`. Not bounds-checked.
+    """
 
     def codegen(context, builder, signature, arguments):
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -100,7 +102,7 @@ def decode_utf8(data, position, end):
 
 @inlined
 def write_utf8(code_point, out, at):
-    """Write a code point in UTF-8 to out[at:]. Return the end of its bytes."""
+    """Write a code point to out[at:] in UTF-8. Return the end of the text."""
     if code_point < 0x80:
         out[at] = code_point
         return at + 1
@@ -121,19 +123,19 @@ def write_utf8(code_point, out, at):
 
 
 @inlined
-def end_word(ends, n, word_start, at):
-    """End the word that starts at `word_start`, if it has a byte. Return the number of words."""
-    if at > word_start:
-        ends[n] = at
+def _end_word(ends, n, at):
+    """Complete the word that ends at `at`, unless it is empty. Return the number of complete words."""
+    if at > ends[n]:
         n += 1
+        ends[n] = at
     return n
 
 
 @inlined
-def _split_window(data, position, end, lowercase, copy, out, at, word_start, ends, n):
-    """Split the ASCII letters, digits, white space and punctuation from `position` on, up to 64 bytes.
+def _split_window(data, position, end, lowercase, copy, out, at, ends, n):
+    """Write the words of up to 64 bytes, up to the first byte that is not an ASCII letter, digit, space or punctuation.
 
-    Return the position after them, the end of the written text, the start of its last word, and the number of words.
+    Return the position of this byte, the end of the text, and the number of complete words.
     """
     word, white, punctuation = _classify(data, position, lowercase, copy)
     known = word | white | punctuation
@@ -143,9 +145,8 @@ def _split_window(data, position, end, lowercase, copy, out, at, word_start, end
         known = (ONE << np.uint64(length)) - ONE
         word &= known
         punctuation &= known
-    if length and not word & ONE:  # the last word does not continue
-        n = end_word(ends, n, word_start, at)
-        word_start = at
+    if length and not word & ONE:  # the word before this window does not continue
+        n = _end_word(ends, n, at)
     starts = punctuation | word & ~(word << ONE)
     stops = punctuation | word & ~(word >> ONE)  # last byte of every word
     while starts:
@@ -153,23 +154,28 @@ def _split_window(data, position, end, lowercase, copy, out, at, word_start, end
         stop = np.int64(trailing_zeros(stops)) + 1
         starts &= starts - ONE
         stops &= stops - ONE
-        for k in range(start, stop, 8):
+        # Most words have up to 16 bytes, so the loop rarely runs, and the processor predicts that.
+        store_8(out, at, load_8(copy, start))
+        store_8(out, at + 8, load_8(copy, start + 8))
+        for k in range(start + 16, stop, 8):
             store_8(out, at + k - start, load_8(copy, k))
         at += stop - start
-        if stop < length or punctuation >> np.uint64(stop - 1) & ONE:
-            ends[n] = at
-            n += 1
-            word_start = at
-    return position + length, at, word_start, n
+        n += 1
+        ends[n] = at
+    if length and word >> np.uint64(length - 1) & ONE:  # the last word may continue
+        n -= 1
+    return position + length, at, n
 
 
 @internal
 def _split_one(code_point, table, out, at, ends, state):
-    """Write what the table makes of a code point to out[at:], and end words. Return the end of the text."""
+    """Write a code point or its replacement to out[at:], and note the order of combining marks.
+
+    Return the end of the text.
+    """
     kind = table.classes[code_point]
     place = np.int64(table.places[code_point])
     n = state[WORDS]
-    word_start = state[WORD_START]
     last_class = state[LAST_CLASS]
     while True:
         part = code_point
@@ -190,35 +196,29 @@ def _split_one(code_point, table, out, at, ends, state):
         elif part_kind != DELETED:
             last_class = 0
             if part_kind == SPACE or part_kind == ALONE:  # noqa: SIM109 - numba
-                n = end_word(ends, n, word_start, at)
-                word_start = at
+                n = _end_word(ends, n, at)
             if part_kind != SPACE and part_kind != DIVIDER:
                 at = write_utf8(part, out, at)
             if part_kind == ALONE:
-                n = end_word(ends, n, word_start, at)
-                word_start = at
+                n = _end_word(ends, n, at)
         if kind != REPLACED:
             break
     state[WORDS] = n
-    state[WORD_START] = word_start
     state[LAST_CLASS] = last_class
     return at
 
 
 @internal
 def _split_text(data, position, end, stop, table, copy, out, at, ends, state):
-    """Write the words of data[position:end] up to about `stop`, while no combining mark stays: the order of marks needs
-    `_split_one`. Return the next position, and the end of the text."""
+    """Write the words of data[position:end] up to the first code point that may write a combining mark, or to about
+    `stop`. Return the next position, and the end of the text."""
     classes = table.classes
     n = state[WORDS]
-    word_start = state[WORD_START]
     safe = len(data) - WINDOW
     while position < min(end, stop):
         if position <= safe and data[position] < 0x80 and data[position + 1] < 0x80:
             before = position
-            position, at, word_start, n = _split_window(
-                data, position, end, table.lowercase, copy, out, at, word_start, ends, n
-            )
+            position, at, n = _split_window(data, position, end, table.lowercase, copy, out, at, ends, n)
             if position > before:
                 continue
         code_point, width = decode_utf8(data, position, end)
@@ -232,31 +232,29 @@ def _split_text(data, position, end, stop, table, copy, out, at, ends, state):
             store_8(out, at, table.packed[code_point])
             at += np.int64(table.packed[code_point] >> np.uint64(56))
         elif kind == SPACE:
-            n = end_word(ends, n, word_start, at)
-            word_start = at
+            n = _end_word(ends, n, at)
         elif kind == ALONE:
-            n = end_word(ends, n, word_start, at)
+            n = _end_word(ends, n, at)
             at = write_utf8(code_point, out, at)
-            ends[n] = at
-            n += 1
-            word_start = at
+            n = _end_word(ends, n, at)
         elif kind != DELETED:
             break
         position += width
     state[WORDS] = n
-    state[WORD_START] = word_start
     return position, at
 
 
 @kernel
 def split_words(data, offsets, limit, classes, places, replacements, packed, combining_classes, lowercase, copy, out,
                 out_offsets, ends, state):  # fmt: skip
-    """Write the words of documents to `out`, uint8, without white space, and the end of each word to `ends`, int64.
+    """Write the words of documents to `out`, uint8, and their ends to `ends`, int64.
 
-    data: uint8; document d is data[offsets[d]:offsets[d + 1]], and out[out_offsets[d]:out_offsets[d + 1]] its words.
-    The arrays after `limit` are a `Table`; copy: uint8 (64 + 8,), scratch memory. `out` has room for three times the
-    data and 64 bytes, `ends` for a word per byte and 64. Return DONE; MORE after about `limit` bytes; SORT if the marks
-    from state[RUN_START] on must be sorted by class before the next call.
+    Document d is data[offsets[d]:offsets[d + 1]], uint8; its words are out[out_offsets[d]:out_offsets[d + 1]]. Word w
+    is out[ends[w]:ends[w + 1]]; the caller sets ends[0] to 0. `out` needs room for three times the data and 64 bytes,
+    `ends` for a word per byte and 64. The arrays after `limit` are a `Table`; copy is scratch memory, uint8 (80,).
+
+    Return DONE; MORE after about `limit` bytes; SORT if the caller must sort out[state[RUN_START]:state[AT]], combining
+    marks, by class before the next call.
     """
     table = Table(classes, places, replacements, packed, combining_classes, lowercase)
     position = state[POSITION]
@@ -281,8 +279,7 @@ def split_words(data, offsets, limit, classes, places, replacements, packed, com
             return SORT
         if position < end:
             return MORE
-        state[WORDS] = end_word(ends, state[WORDS], state[WORD_START], at)
-        state[WORD_START] = at
+        state[WORDS] = _end_word(ends, state[WORDS], at)
         state[LAST_CLASS] = 0
         state[DOCUMENT] += 1
         out_offsets[state[DOCUMENT]] = at

@@ -28,6 +28,7 @@ Splitter = Pattern | Chain | BertWords | MetaspaceWords
 WORD_BYTES_PER_CALL = 4 << 20
 # Pretokens per kernel call. Their ends stay in the L2 cache, and Python handles Ctrl-C between calls.
 CHUNK = 16384
+WORDS_CHUNK = 8 * CHUNK  # for words, whose ends exist before the first call; fewer calls take less time
 
 Bytes = npt.NDArray[np.uint8]
 # actions, loops, byte_classes, code_point_classes, fold_contractions, ascii_rules
@@ -75,7 +76,7 @@ def pretokenized(block: Block, pattern: Splitter) -> tuple[Block, Iterator[np.nd
 
 
 def _in_chunks(block: Block, ends: np.ndarray) -> tuple[Block, Iterator[np.ndarray]]:
-    return block, (ends[first : first + CHUNK] for first in range(0, len(ends), CHUNK))
+    return block, (ends[first : first + WORDS_CHUNK] for first in range(0, len(ends), WORDS_CHUNK))
 
 
 @cache
@@ -116,8 +117,9 @@ def _words(block: Block, words: BertWords) -> tuple[Block, Iterator[np.ndarray]]
     table = _word_arrays(words)
     out = np.empty(3 * block.size + kernel.WINDOW, dtype=np.uint8)  # untouched pages take no memory
     ends = np.empty(block.size + kernel.WINDOW, dtype=np.int64)
+    ends[0] = 0
     offsets = np.zeros(len(block.offsets), dtype=np.int64)
-    copy = np.empty(kernel.WINDOW + 8, dtype=np.uint8)
+    copy = np.empty(kernel.WINDOW + 16, dtype=np.uint8)
     state = np.zeros(8, dtype=np.int64)
     state[kernel.POSITION] = block.offsets[0]
     data, fixed = as_readonly(block.data), (*table, copy, out, offsets, ends, state)
@@ -128,7 +130,7 @@ def _words(block: Block, words: BertWords) -> tuple[Block, Iterator[np.ndarray]]
             marks[:] = np.frombuffer(ordered.encode(), dtype=np.uint8)
             state[kernel.LAST_CLASS] = words.characters.combining_classes[ord(ordered[-1])]
             state[kernel.UNSORTED] = 0
-    return _in_chunks(Block(as_readonly(out[: state[kernel.AT]]), offsets), ends[: state[kernel.WORDS]])
+    return _in_chunks(Block(as_readonly(out[: state[kernel.AT]]), offsets), ends[1 : state[kernel.WORDS] + 1])
 
 
 @cache
