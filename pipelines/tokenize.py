@@ -15,6 +15,8 @@ from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
 
 if TYPE_CHECKING:
+    from typing import Literal
+
     import numpy as np
 
     from tokenizer import Tokenizer
@@ -30,6 +32,8 @@ def tokenize(
     file: Path | None = None,
     pattern: TokenizerPattern = None,
     special: bool = False,
+    dropout: float = 0,
+    seed: int = 0,
     limit: int = 200,
     as_json: AsJson = False,
 ) -> "np.ndarray":
@@ -41,6 +45,8 @@ def tokenize(
         text: Text to tokenize; - reads standard input.
         file: File to read instead of a text; - reads standard input.
         special: Encode the spellings of special tokens as these tokens, not as text.
+        dropout: Probability that a merge is dropped (BPE dropout): other tokens for the same text.
+        seed: Seed of the dropped merges.
         limit: Maximum number of tokens to print; 0 prints all.
         as_json: Print all ids as a JSON array, and nothing else.
     """
@@ -57,8 +63,7 @@ def tokenize(
         data = read_standard_input()
     else:
         data = file.read_bytes() if file else (text or "").encode("utf-8", "surrogateescape")
-    encode = tok.encode if len(data) <= SHORT_TEXT else tok.encode_to_numpy
-    ids = np.array(encode(data, allowed_special="all" if special else set(), disallowed_special=()), dtype=np.uint32)
+    ids = np.array(_encoded(tok, data, "all" if special else (), dropout, seed), dtype=np.uint32)
     if as_json:
         write(json.dumps(ids.tolist()))
         return ids
@@ -88,6 +93,17 @@ def _fit(tok: "Tokenizer", text: str, size: int, ids: "np.ndarray") -> Iterator[
     unknown = unknown_id(tok)
     if unknown is not None and len(ids):
         yield f"{(ids == unknown).mean():.1%} unknown"
+
+
+def _encoded(
+    tok: "Tokenizer", data: bytes, allowed: "Literal['all'] | tuple[()]", dropout: float, seed: int
+) -> "list[int] | np.ndarray":
+    """Return the ids of a text. `allowed` special tokens are encoded as such, all others as text."""
+    if dropout:
+        return tok.encode_with_dropout(data, dropout, seed, allowed, ())
+    if len(data) <= SHORT_TEXT:
+        return tok.encode(data, allowed, ())
+    return tok.encode_to_numpy(data, allowed_special=allowed, disallowed_special=())
 
 
 def main(arguments: list[str]) -> None:

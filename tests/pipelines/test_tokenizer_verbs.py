@@ -271,6 +271,18 @@ def test_tokenize_shows_every_piece_above_its_id(in_process, tokenizer_folder):
     assert len(set(re.findall(r"\x1b\[30;10\dm", raw))) == 4  # neighbours differ in colour
 
 
+def test_tokenize_drops_merges_by_seed(in_process, tokenizer_folder):
+    command = ("tokenize", TEXT, "--json", "--tokenizer", tokenizer_folder, "--dropout")
+    tok = Tokenizer.load(tokenizer_folder)
+    for seed in (0, 3):
+        ids = json.loads(in_process(*command, "0.5", "--seed", seed).stdout)
+        assert ids == tok.encode_with_dropout(TEXT, 0.5, seed)
+        assert len(ids) > len(tok.encode(TEXT))
+    refused = in_process(*command, "1.5")
+    assert refused.returncode == 1
+    assert refused.stderr == "bytelm tokenize: dropout must be a probability from 0 to 1, not 1.5\n"
+
+
 def test_tokenize_reads_what_is_piped_to_it(bytelm, tokenizer_folder):
     done = bytelm("tokenize", "--file", "-", "--tokenizer", tokenizer_folder, "--json", input=TEXT)
     assert json.loads(done.stdout) == Tokenizer.load(tokenizer_folder).encode(TEXT)
