@@ -126,3 +126,13 @@ def test_composed_characters_have_the_offsets_of_all_their_parts(tmp_path):
         )
 
     check()
+
+
+def test_a_text_not_in_nfc_has_no_offsets_around_tokens_of_the_normalized_text(tmp_path):
+    peer = hugging_face(tmp_path / "tokenizer.json", normalizers.NFC())
+    tok = Tokenizer.load(tmp_path)
+    text = "é <normal> <plain>café"
+    assert offsets(tok, text, allowed_special="all") == peer.encode(text).offsets
+    with pytest.raises(ValueError, match="the text is not in NFC"):
+        tok.encode_with_offsets("e\u0301 <normal>", allowed_special="all")
+    assert offsets(tok, "e\u0301 <plain>", allowed_special={"<plain>"})[-1] == (3, 10)

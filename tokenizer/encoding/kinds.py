@@ -6,7 +6,7 @@ Short texts need neither numpy nor numba, so modules that need them are imported
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 from tokenizer.unigram import UnigramVocabulary
 from tokenizer.vocabulary import Vocabulary
@@ -63,10 +63,10 @@ def span_encoder(
     vocabulary: AnyVocabulary, encode: Callable[[bytes], list[int]]
 ) -> Callable[[bytes], tuple[list[int], list[tuple[int, int]]]]:
     """Return a function from a text to its ids and the bytes that each stands for. encode: from a text to its ids."""
-    from tokenizer.encoding.spans import merged_spans, piece_spans
+    from tokenizer.encoding.spans import PieceSpans, merged_spans
 
     if isinstance(vocabulary, UnigramVocabulary):
         raise ValueError("offsets of Unigram pieces are not supported; encode gives the ids alone")
     if isinstance(vocabulary, Vocabulary):
         return partial(merged_spans, vocabulary, encode)
-    return partial(piece_spans, vocabulary, cache(pretoken_encoder(vocabulary)))
+    return PieceSpans(vocabulary, pretoken_encoder(vocabulary))

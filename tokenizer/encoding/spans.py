@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from tokenizer.text import nfc
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from tokenizer.wordpiece import WordPieceVocabulary
 
 Spans = list[tuple[int, int]]
+CACHED_WORDS = 1 << 16
 
 
 def merged_spans(vocabulary: Vocabulary, encode: Callable[[bytes], list[int]], data: bytes) -> tuple[list[int], Spans]:
@@ -36,27 +38,28 @@ def _spans_of_bytes(vocabulary: Vocabulary, data: bytes) -> Spans:
     word stands for the word's first byte.
     """
     spans: Spans = []
-    rewritten = b""
+    forms: list[bytes] = []
     at = 0
     normalizes = vocabulary.normalizer is not None
     for group in _composed(data) if normalizes else [data]:
-        form = nfc(group) if normalizes else group
-        if form == group:
+        forms.append(nfc(group) if normalizes else group)
+        if forms[-1] == group:
             spans += [(start, start + 1) for start in range(at, at + len(group))]
         else:
-            spans += [(at, at + len(group))] * len(form)
-        rewritten += form
+            spans += [(at, at + len(group))] * len(forms[-1])
         at += len(group)
     if not getattr(vocabulary.pattern, "rewrites", False):
         return spans
+    normalized = b"".join(forms)
     with_spaces: Spans = []
     at = 0
-    for pretoken in vocabulary.pattern.pretokens(rewritten):  # type: ignore[union-attr]  # only chains rewrite
-        if pretoken[:1] == b" " and rewritten[at : at + 1] != b" ":
+    for pretoken in vocabulary.pattern.pretokens(normalized):  # type: ignore[union-attr]  # only chains rewrite
+        length = len(pretoken)
+        if pretoken[:1] == b" " and normalized[at : at + 1] != b" ":
             with_spaces.append(spans[at])
-            pretoken = pretoken[1:]
-        with_spaces += spans[at : at + len(pretoken)]
-        at += len(pretoken)
+            length -= 1
+        with_spaces += spans[at : at + length]
+        at += length
     return with_spaces
 
 
@@ -81,23 +84,32 @@ def _composes(group: str, character: str) -> bool:
     )
 
 
-def piece_spans(
-    vocabulary: WordPieceVocabulary, encode: Callable[[bytes], list[int]], data: bytes
-) -> tuple[list[int], Spans]:
-    """Return the ids of a text and the bytes that each stands for, for WordPiece. encode: from a word to its ids."""
-    characters = data.decode(errors="surrogateescape")
-    starts = list(accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0))
-    lengths = {i: len(token) for token, i in vocabulary.ids.items()}
-    unknown = [vocabulary.ids[vocabulary.unknown]]
-    ids: list[int] = []
-    spans: Spans = []
-    for word, places in vocabulary.pattern.aligned_words(characters):
-        found = encode(word.encode())
-        first = 0
-        for i in found:
-            end = len(word) if found == unknown else first + lengths[i] - (len(vocabulary.prefix) if first else 0)
-            from_places = places[first:end]  # not ascending if combining marks were sorted
-            spans.append((starts[min(from_places)], starts[max(from_places) + 1]))
-            first = end
-        ids += found
-    return ids, spans
+class PieceSpans:
+    """For WordPiece, the function from a text to its ids and the bytes that each stands for."""
+
+    def __init__(self, vocabulary: WordPieceVocabulary, encode: Callable[[bytes], list[int]]):
+        """encode: from a word to its ids."""
+        self._vocabulary = vocabulary
+        self._encode = lru_cache(maxsize=CACHED_WORDS)(encode)
+        self._lengths = {i: len(token) for token, i in vocabulary.ids.items()}
+        self._unknown = [vocabulary.ids[vocabulary.unknown]]
+
+    def __call__(self, data: bytes) -> tuple[list[int], Spans]:
+        characters = data.decode(errors="surrogateescape")
+        starts = list(accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0))
+        ids: list[int] = []
+        spans: Spans = []
+        for word, places in self._vocabulary.pattern.aligned_words(characters):
+            found = self._encode(word.encode())
+            first = 0
+            for i in found:
+                end = len(word) if found == self._unknown else first + self._length(i, first > 0)
+                from_places = places[first:end]  # not ascending if combining marks were sorted
+                spans.append((starts[min(from_places)], starts[max(from_places) + 1]))
+                first = end
+            ids += found
+        return ids, spans
+
+    def _length(self, token: int, continues: bool) -> int:
+        """Return the number of characters of a word that a token stands for."""
+        return self._lengths[token] - (len(self._vocabulary.prefix) if continues else 0)

@@ -77,6 +77,10 @@ class SpecialTokens:
         for start, part in self._cut(data, allowed):
             yield start, self._ids[part] if isinstance(part, str) else part
 
+    def read_normalized(self, spellings: frozenset[str]) -> bool:
+        """Return whether one of these special tokens is found in normalized text, so that `parts` are parts of it."""
+        return self._normalizes and any("normalized" in self._flags.get(spelling, ()) for spelling in spellings)
+
     def _first(self, data: bytes, spellings: frozenset[str]) -> tuple[int, str] | None:
         """Return the offset and spelling of the first of these special tokens in a text, None if there is none."""
         if not (self._flags and spellings & self._flags.keys()):

@@ -10,7 +10,7 @@ from tokenizer.encoding.kinds import after_special_tokens
 from tokenizer.encoding.special_spellings import SpecialTokens
 from tokenizer.encoding.text_encoder import TextEncoder, offset_by
 from tokenizer.methods.vocabulary import VocabularyMethods
-from tokenizer.text import text_bytes
+from tokenizer.text import nfc, text_bytes
 
 # Importing these takes longer than encoding a short text, which needs none of them.
 TYPE_CHECKING = False
@@ -169,6 +169,11 @@ class EncodingMethods(VocabularyMethods):
 
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
+        if self._special.read_normalized(allowed) and nfc(data) != data:
+            raise ValueError(
+                "the text is not in NFC, and an added token is searched in its normalized form: normalize the text "
+                "first, or leave such tokens out of allowed_special"
+            )
         parts = list(self._special.parts(data, allowed)) if allowed else [(0, data)]
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
