@@ -59,8 +59,12 @@ BYTES = TEXTS.map(str.encode) | st.lists(st.sampled_from([b"a", b"\xff", b"\xe5\
 )
 
 
-@pytest.fixture(scope="module", params=[*PATTERNS, "bert-uncased", "bert-cased", "NFC", r"\p{L}+|\s+|[^\p{L}\s]"])
+@pytest.fixture(
+    scope="module", params=[*PATTERNS, "bert-uncased", "bert-cased", "t5-small", "NFC", r"\p{L}+|\s+|[^\p{L}\s]"]
+)
 def tok(request):
+    if request.param == "t5-small":
+        return Tokenizer.load(request.getfixturevalue("shared") / "vectors" / "t5-small")
     model = "wordpiece" if request.param.startswith("bert") else "bpe"
     pattern = "gpt2" if request.param == "NFC" else request.param
     with warnings.catch_warnings():

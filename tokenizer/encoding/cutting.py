@@ -43,13 +43,14 @@ def decided_bytes(data: bytes, pattern: Splitter) -> int:
     """Return the length of a beginning of a text whose ids are the same whatever follows the text; 0 if none is known.
 
     Named patterns: up to the first pretoken near the end that depends on what follows. BERT's words: up to the last
-    white space or punctuation. A custom regex can depend on any later text, so its texts have no such beginning.
+    white space or punctuation. SentencePiece's words: as in `safe_cuts`. A custom regex can depend on any later text.
     """
     data = data[: _whole_characters(data)]
     if isinstance(pattern, BertWords):
         return _last_divider(data, pattern)
     if pattern.automaton is None:
-        return 0
+        cuts = safe_cuts(data, pattern, max(1, len(data) - 2))
+        return cuts[-1] if cuts else 0
     tail, ends = TAIL_BYTES, np.zeros(1, dtype=np.int64)
     while True:
         if len(data) > tail and len(ends) == 1:

@@ -99,7 +99,7 @@ class EncodingMethods(VocabularyMethods):
 
         Pieces may end anywhere: within a word or, if they are bytes, within a character. They are not kept in memory,
         only the last quarter of a megabyte, or a pretoken if it is longer. The exceptions: a custom regex needs the
-        whole text, and NFC the text since the last ASCII character.
+        whole text, and so does a Unigram file that does not cut at spaces; NFC the text since the last ASCII character.
         """
         if isinstance(pieces, (str, bytes, bytearray, memoryview)) or not isinstance(pieces, Iterable):
             raise ValueError(f"pieces must be an iterable of texts, not a {type(pieces).__name__}; encode takes a text")
