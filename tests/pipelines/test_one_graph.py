@@ -15,6 +15,14 @@ from tests.pipelines.recipe_cases import CASES, adapted, opened
 
 # Their graphs are among those of gpt-tiny: its model, its loss and Muon.
 SAME_GRAPHS = ("gpt-tiny, AdamW", "gpt-tiny, averaged")
+# One for each objective, with the options that add the most code. The others are slow tests.
+SAMPLE = (
+    "gpt-small, value embeddings and skips",
+    "gpt-tiny, all options of the loss",
+    "bert-tiny, stochastic depth",
+    "t5-tiny",
+    "translate-tiny",
+)
 
 
 @pytest.fixture
@@ -54,7 +62,10 @@ def validate(trainer):
     trainer.model.train()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in SAME_GRAPHS])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case in SAMPLE else pytest.mark.slow) for case in CASES if case not in SAME_GRAPHS],
+)
 def test_a_recipe_is_traced_whole_and_no_further_after_two_steps(case, sentinel_dataset, pair_dataset, whole_graphs):
     trainer = compiled_trainer(case, sentinel_dataset, pair_dataset)
     for _ in range(2):
