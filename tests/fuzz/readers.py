@@ -61,6 +61,21 @@ def _tokenizer(folder: Path) -> None:
     tok.decode(ids)
 
 
+def _wordpiece(folder: Path) -> None:
+    from tokenizer import Tokenizer
+
+    tok = Tokenizer.load(folder / "wordpiece")
+    ids = tok.encode("A small lamp, 1234 é\u0301 waits<|endoftext|>", disallowed_special=())
+    tok.decode(ids)
+
+
+def _vocab_txt(folder: Path) -> None:
+    from tokenizer import Tokenizer
+
+    tok = Tokenizer.load(folder / "vocab.txt", pattern="bert-uncased")
+    tok.decode(tok.encode("A small lamp [MASK] waits", disallowed_special=()))
+
+
 def _dataset(folder: Path) -> None:
     from pipelines.dataset.reader import TokenDataset
 
@@ -122,6 +137,8 @@ def _weights(folder: Path) -> None:
 CHECKPOINT = "decoder/checkpoints/step-0000008"
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "tokenizer": ("tokenizer/tokenizer.json", _tokenizer),
+    "wordpiece": ("wordpiece/tokenizer.json", _wordpiece),
+    "vocab": ("vocab.txt", _vocab_txt),
     "dataset": ("dataset/dataset.json", _dataset),
     "blocks": ("dataset/train/data-00000-of-00001.arrow", _dataset),
     "arrow": ("corpus.arrow", _corpus("corpus.arrow")),
@@ -148,10 +165,21 @@ def open_reader(name: str, folder: Path) -> Reader:
     pq.write_table(table, folder / "corpus.parquet")
     with pa.ipc.new_stream(folder / "corpus.arrow", table.schema) as out:
         out.write_table(table, max_chunksize=20)
+    _write_wordpiece(folder)
     file, read = READERS[name]
     if file.endswith("manifest.json"):
         _write_manifests(folder)
     return Reader(folder, file, read)
+
+
+def _write_wordpiece(folder: Path) -> None:
+    """Write a WordPiece vocabulary as vocab.txt and as wordpiece/tokenizer.json."""
+    from tokenizer import Tokenizer
+
+    pieces = ["a", "small", "lamp", "wait", "##s", "1", "##2", "##3", "##4", ",", "e"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in special + pieces))
+    Tokenizer.load(folder / "vocab.txt", pattern="bert-uncased").save(folder / "wordpiece")
 
 
 def _write_manifests(folder: Path) -> None:

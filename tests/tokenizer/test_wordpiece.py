@@ -274,11 +274,20 @@ def test_properties_say_that_text_is_lost(both):
         ("[UNK]\na\nb\na\n", "'a' twice, in lines 2 and 4"),
         ("", "empty line, number 1"),
         ("[UNK]\n" + "a" * 5000, "a token of 5,000 characters"),
+        (b"\x7fELF\x02\x01\x01\0\xff\xfe" * 1000, "is not UTF-8 at byte 8"),
     ],
 )
 def test_a_damaged_vocab_txt_is_refused_in_a_sentence(tmp_path, content, message):
-    (tmp_path / "vocab.txt").write_text(content)
+    (tmp_path / "vocab.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=rf"vocab.txt.*{message}"):
+        Tokenizer.load(tmp_path / "vocab.txt", pattern="bert-cased")
+
+
+def test_a_line_of_a_gigabyte_is_refused_unread(tmp_path):
+    with (tmp_path / "vocab.txt").open("wb") as file:
+        file.write(b"[UNK]\na")
+        file.truncate(10**9)
+    with pytest.raises(ValueError, match=r"vocab.txt: has 1,000,000,000 bytes, more than the limit"):
         Tokenizer.load(tmp_path / "vocab.txt", pattern="bert-cased")
 
 
@@ -300,6 +309,11 @@ def test_vocab_txt_alone_does_not_say_how_text_becomes_words(vocabulary):
         (("model", "vocab"), ["a"], "model.vocab, or it is not an object"),
         (("model", "vocab"), {"a": 0}, r"no '\[UNK\]' in model.vocab"),
         (("model", "vocab"), {"[UNK]": 0, "a": 10**9}, "the id 1000000000"),
+        (("model", "vocab"), {"[UNK]": 0, "a": 2**31 - 1}, "the id 2147483647"),
+        (("model", "vocab"), {"[UNK]": 0, "a": 2**24 - 1}, "ids up to 16777215 for 2 tokens"),
+        (("model", "vocab"), {"[UNK]": 0, "a": True}, "the id True for 'a'"),
+        (("model", "vocab"), {"[UNK]": 6, "a": 6}, "gives the id 6 twice"),
+        (("model", "continuing_subword_prefix"), "#" * 10**6, r"continuing_subword_prefix '#{20,100}\.\.\.$"),
         (("model", "vocab"), {"[UNK]": 0, "": 6}, "an empty token"),
         (("model", "vocab"), {"[UNK]": 0, "\ud800": 6}, "lone surrogate"),
         (("model", "unk_token"), 7, "model.unk_token = 7"),

@@ -159,7 +159,8 @@ def _parse_decoder(decoder: Any, prefix: str) -> bool:
     expect(decoder is None or kind == "WordPiece", f"has a decoder of type {kind}, which is not supported ({_ONLY})")
     found, cleanup = (decoder or {}).get("prefix", prefix), (decoder or {}).get("cleanup", True)
     expect(
-        found == prefix, f"has a decoder with the prefix {shown(found)}, but model.continuing_subword_prefix {prefix!r}"
+        found == prefix,
+        f"has a decoder with the prefix {shown(found)}, but model.continuing_subword_prefix {shown(prefix)}",
     )
     expect(isinstance(cleanup, bool), f"has a decoder with cleanup = {shown(cleanup)}")
     return bool(cleanup)
