@@ -199,6 +199,16 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
         return cls(vocabulary_of_pieces(vocabulary, pattern, special_tokens))
 
+    @property
+    def ids_around_text(self) -> tuple[list[int], list[int]]:
+        """The ids that transformers adds before and after a text, such as those of [CLS] and [SEP]; `encode` does not.
+
+        Both are empty if tokenizer.json has no template.
+        """
+        from tokenizer.formats.hugging_face import ids_of_post_processor
+
+        return ids_of_post_processor(self.vocabulary.post_processor)
+
     def add_special_tokens(self, special_tokens: Sequence[str]) -> Tokenizer:
         """Return a new tokenizer with more special tokens; this one is unchanged.
 

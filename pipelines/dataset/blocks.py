@@ -1,6 +1,8 @@
 """The dataset builder: documents to blocks of token ids on disk.
 
-The stream of a split is `<|endoftext|>` and a document, for every document in corpus order. Blocks cut the stream every
+The stream of a split is a separator and a document, for every document in corpus order. The separator is
+`<|endoftext|>`, or of a published tokenizer without it the token that transformers puts after a text, such as BERT's
+[SEP]. Blocks cut the stream every
 T tokens; only the tail of the last block is dropped. The same corpus and tokenizer give byte-identical files, whatever
 the number of threads and the corpus's batch sizes. Splits other than train also record the SHA-256, bytes and tokens of
 each document (`pipelines.dataset.documents`).
@@ -127,8 +129,8 @@ def write_blocks(
 ) -> dict[str, Any]:
     """Encode `corpus` into the existing, empty `folder`, and return the content of dataset.json.
 
-    `separator` puts `<|endoftext|>` before every document. Raises ValueError if the tokenizer lacks this token, or if a
-    split has less than one block of `context_length` tokens.
+    `separator` puts one before every document. Raises ValueError if the tokenizer has no token for it, or if a split
+    has less than one block of `context_length` tokens.
     """
     separator_id = _separator_id(tokenizer) if separator else None
     dtype = id_dtype(tokenizer.vocab_size)
@@ -178,12 +180,15 @@ def write_blocks(
 
 
 def _separator_id(tokenizer: Tokenizer) -> int:
-    if END_OF_TEXT not in tokenizer.special_tokens:
+    _, after = tokenizer.ids_around_text
+    if END_OF_TEXT in tokenizer.special_tokens:
+        return tokenizer.special_tokens[END_OF_TEXT]
+    if not after:
         raise ValueError(
             f"the tokenizer has no special token {END_OF_TEXT} to put before each document: train one that has it, or "
             "build without separators (--no-separator)"
         )
-    return tokenizer.special_tokens[END_OF_TEXT]
+    return after[-1]
 
 
 def _pieces(column: pa.Array, tokenizer: Tokenizer) -> Iterator[tuple[pa.Array, np.ndarray]]:

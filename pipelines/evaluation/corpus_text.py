@@ -104,9 +104,12 @@ def _documents(column: pa.Array) -> Iterator[memoryview]:
 def separator_of(run: Run, tok: Tokenizer) -> int | None:
     """Return the token id that began each document in training, or None if there was none.
 
-    An imported decoder reads the end token of a document before the next document, as in training.
+    An imported decoder reads the end token of a document before the next document, as in training. An encoder reads
+    between documents the token that ends its input.
     """
-    ids = text_ids(run, tok)
+    ids, separated = text_ids(run, tok), run.facts.get("separated", True)
+    if run.recipe.model.architecture == "encoder":
+        return ids.after[-1] if ids.after and separated else None
     if ids.before:
         return ids.before[-1]
-    return ids.stops[0] if ids.stops and run.facts.get("separated", True) else None
+    return ids.stops[0] if ids.stops and separated else None

@@ -42,9 +42,8 @@ def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replacea
     # None is written too: otherwise transformers would use its defaults.
     ids = _special_ids(run, tok)
     with whole_folder(out, replaceable) as partial:
-        write_json(
-            partial / "config.json", {**ids, **settings}
-        )  # RoBERTa's settings have the padding id of its positions
+        # RoBERTa's settings have the padding id that its positions begin after.
+        write_json(partial / "config.json", {**ids, **settings})
         if config.architecture != "encoder":
             write_json(partial / "generation_config.json", {name: i for name, i in ids.items() if i is not None})
         save_tensors(partial / "model.safetensors", tensors, metadata={"format": "pt"})
@@ -81,7 +80,7 @@ def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:
         named |= {role: spelling(around.special.get(ours)) for role, ours in (ROLES | OPTIONAL_ROLES).items()}
     roles = {role: token for role, token in named.items() if token is not None}
     inputs = ["input_ids", "attention_mask"]
-    if config.token_types:
+    if config.token_types > 1:  # RoBERTa has one type, so its tokenizer names none
         inputs.insert(1, "token_type_ids")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

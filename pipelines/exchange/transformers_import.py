@@ -63,7 +63,7 @@ def import_model(source: str, objective: Objective | None, out: Path, replaceabl
         "model_type": settings["model_type"],
         "special_ids": special,
         "roles": roles,
-        "around_text": _around_text(folder, settings, tok),
+        "around_text": _around_text(settings, tok),
     }
     if config.architecture == "encoder":
         _warn_of_missing_roles(source, tok.special_tokens | roles)
@@ -145,21 +145,9 @@ def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:
         )
 
 
-def _around_text(folder: Path, settings: dict[str, Any], tok: Tokenizer) -> dict[str, list[int]]:
+def _around_text(settings: dict[str, Any], tok: Tokenizer) -> dict[str, list[int]]:
     """Return the ids `before` and `after` a text: those of our config.json, or else those that the tokenizer adds."""
-    before: list[int] = []
-    after: list[int] = []
-    processor = _optional_json(folder, "tokenizer.json").get("post_processor") or {}
-    for step in processor.get("processors", [processor]):
-        if step.get("type") in ("BertProcessing", "RobertaProcessing"):
-            before, after = [step["cls"][1], *before], [*after, step["sep"][1]]
-            continue
-        side = before
-        for piece in step.get("single", ()):
-            if "Sequence" in piece:
-                side = after
-            else:
-                side += step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+    before, after = tok.ids_around_text
     before = settings.get(BEFORE_TEXT, before)
     if not isinstance(before, list) or not all(is_known(tok, i) for i in before):
         raise ValueError(f"config.json has {BEFORE_TEXT} = {before!r}, which are no ids of its tokenizer: export again")

@@ -309,6 +309,24 @@ def parse_post_processor(processor: Any, special: dict[str, int]) -> dict[str, A
     return dict(processor) if processor is not None else None
 
 
+def ids_of_post_processor(processor: dict[str, Any] | None) -> tuple[list[int], list[int]]:
+    """Return the ids that a checked post_processor adds before and after a text."""
+    before: list[int] = []
+    after: list[int] = []
+    processor = processor or {}
+    for step in processor.get("processors", [processor]):
+        if step.get("type") in ("BertProcessing", "RobertaProcessing"):
+            before, after = [step["cls"][1], *before], [*after, step["sep"][1]]
+            continue
+        side = before
+        for piece in step.get("single", ()):
+            if "Sequence" in piece:
+                side = after
+            else:
+                side += step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+    return before, after
+
+
 def _check_template(template: dict[str, Any], special: dict[str, int]) -> None:
     label = "has a post_processor TemplateProcessing"
     named: Any = template.get("special_tokens")

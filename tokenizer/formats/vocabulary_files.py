@@ -39,7 +39,9 @@ _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
 # The files that a folder is searched for, in this order.
 _IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "vocab.txt", "*.tiktoken", "tokenizer.model")
 # Pattern and normalizer for a tokenizer_class in tokenizer_config.json, because merges.txt contains neither.
-_CLASSES = {"GPT2Tokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
+_CLASSES = {"GPT2Tokenizer": ("gpt2", None), "RobertaTokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
+# The special tokens of RoBERTa, which its merges.txt and vocab.json do not mark.
+_ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+[\r\n]")
 _NOT_SPACE = bytes(byte for byte in range(256) if byte not in b" \t\n\r\x0b\x0c")
@@ -187,7 +189,15 @@ def _load_vocab_txt(
         for spelling in BERT_SPECIAL_TOKENS:
             if spelling in ids:
                 special_tokens.setdefault(spelling, ids[spelling])
-    return build_wordpiece(ids, dict(special_tokens), words, field="it", added_flags=flags)
+    around = _edges("BertProcessing", "[CLS]", "[SEP]", special_tokens)
+    return build_wordpiece(ids, dict(special_tokens), words, field="it", added_flags=flags, post_processor=around)
+
+
+def _edges(kind: str, first: str, last: str, special_tokens: dict[str, int], **options: bool) -> dict[str, Any] | None:
+    """Return the post_processor that puts these tokens around a text; None if one of them is missing."""
+    if first not in special_tokens or last not in special_tokens:
+        return None
+    return {"type": kind, "sep": [last, special_tokens[last]], "cls": [first, special_tokens[first]], **options}
 
 
 def _load_ranks(
@@ -278,6 +288,13 @@ def _load_merges(
         special_tokens, flags = _read_added_tokens(path, config)
         if END_OF_TEXT in ids:
             special_tokens.setdefault(END_OF_TEXT, ids[END_OF_TEXT])
+    around = None
+    if str(config.get("tokenizer_class")).removesuffix("Fast") == "RobertaTokenizer":
+        for spelling in _ROBERTA_TOKENS:
+            if spelling in ids:
+                special_tokens.setdefault(spelling, ids[spelling])
+        flags = {"<mask>": {"lstrip": True}} | flags if "<mask>" in special_tokens else flags
+        around = _edges("RobertaProcessing", "<s>", "</s>", special_tokens, trim_offsets=True, add_prefix_space=False)
     return build_vocabulary(
         ids,
         merges,
@@ -286,6 +303,7 @@ def _load_merges(
         vocab_field=ids_path.name,
         normalizer=normalizer,
         added_flags=flags,
+        post_processor=around,
     )
 
 
