@@ -33,14 +33,11 @@ from tests.pipelines.training_cases import (
 )
 
 
-def kill_after_step(step, recipe, data, out, tmp_path):
-    """Start a run, and kill it after its first checkpoint and before its end."""
-    process = start(recipe, data, out, tmp_path)
-    wait_for_step(out, step, process)
-    wait_for_checkpoint(out, process)
-    process.kill()
-    process.wait()
-    assert 10 <= int(latest_checkpoint(out).name[-7:]) < 50
+def train_half(recipe, data, out, monkeypatch):
+    """Train until SIGTERM comes after step 23, which saves a checkpoint between two regular ones."""
+    with monkeypatch.context() as patch:
+        stop_after(23, patch)
+        assert pretrain(recipe, data=data, out=out) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -60,10 +57,10 @@ def test_a_stopped_run_resumes_and_ends_with_the_same_weights(how, tmp_path, sma
     assert_same_run(out, trained_gpt)
 
 
-def test_a_masked_run_resumes_with_the_same_masks(tmp_path, small_recipe, dataset_folder, trained_bert):
+def test_a_masked_run_resumes_with_the_same_masks(tmp_path, dataset_folder, trained_bert, monkeypatch):
     recipe = Run(trained_bert).recipe
     out = tmp_path / "bert"
-    kill_after_step(20, recipe, dataset_folder, out, tmp_path)
+    train_half(recipe, dataset_folder, out, monkeypatch)
     assert pretrain(recipe, data=dataset_folder, out=out) == 0
     assert_same_run(out, trained_bert)
 
@@ -249,13 +246,15 @@ def test_a_run_without_a_whole_checkpoint_is_refused_rather_than_restarted(
     assert sorted(path.name for path in out.rglob("*")) == before
 
 
-def test_an_average_of_the_weights_is_validated_saved_loaded_and_resumed(tmp_path, small_recipe, dataset_folder):
+def test_an_average_of_the_weights_is_validated_saved_loaded_and_resumed(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
     from pipelines.run.loading import load_trained
 
     recipe = replace(small_recipe, train=replace(small_recipe.train, average=0.9))
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert pretrain(recipe, data=dataset_folder, out=whole) == 0
-    kill_after_step(15, recipe, dataset_folder, stopped, tmp_path)
+    train_half(recipe, dataset_folder, stopped, monkeypatch)
     assert pretrain(recipe, data=dataset_folder, out=stopped) == 0
     assert_same_run(stopped, whole)
     averages = [load_file(latest_checkpoint(out) / "average.safetensors") for out in (whole, stopped)]
@@ -266,14 +265,14 @@ def test_an_average_of_the_weights_is_validated_saved_loaded_and_resumed(tmp_pat
     assert any(not torch.equal(loaded[name], weights) for name, weights in weights_of(whole).items())
 
 
-def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder):
+def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder, monkeypatch):
     train = replace(small_recipe.train, optimizer="muon", schedule="trapezoid", muon_lr=0.004)
     recipe = replace(small_recipe, train=train)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert pretrain(recipe, data=dataset_folder, out=whole) == 0
     validation = [line["loss"] for line in metrics_of(whole) if line["split"] == "validation"]
     assert validation[-1] < validation[0] - 0.3
-    kill_after_step(15, recipe, dataset_folder, stopped, tmp_path)
+    train_half(recipe, dataset_folder, stopped, monkeypatch)
     assert pretrain(recipe, data=dataset_folder, out=stopped) == 0
     assert_same_run(stopped, whole)
 
