@@ -55,6 +55,7 @@ def train_tokenizer(
     limit_alphabet: int | None = None,
     byte_order: Literal["gpt2", "raw"] = "gpt2",
     special_tokens: tuple[str, ...] = DEFAULT_SPECIAL_TOKENS,
+    special_text: Literal["text", "cut"] = "text",
     sentinels: int = 0,
     split: SplitRule = None,
     pairs: PairColumns = None,
@@ -86,6 +87,7 @@ def train_tokenizer(
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
         byte_order: Ids of the bytes, which also break ties: gpt2 (as in Hugging Face) or raw.
         special_tokens: First entries of the vocabulary; give the option without a value for none.
+        special_text: Spellings of special tokens in the corpus: text, or places to cut it that are not counted.
         sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs
             one for each removed span.
         memory: Memory limit of the whole process in bytes, such as 2G. Counts that do not fit are spilled to disk.
@@ -102,6 +104,7 @@ def train_tokenizer(
         as_json: Print the summary as JSON, and nothing else.
     """
     special_tokens = (*special_tokens, *_sentinels(sentinels))
+    cut_at = _cut_at(special_text, special_tokens, counts)
     _check(model, vocab_size, special_tokens, pattern, min_count, out, save_counts, overwrite)
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
 
@@ -109,15 +112,16 @@ def train_tokenizer(
     source = _open(corpus, pairs, split, reading) if corpus else None
     if source is None and not counts:
         raise UsageError("no corpus was given: name one, or saved counts with --counts")
+    splitter = pattern or DEFAULT_PATTERNS[model]
     # None: the text is counted already.
     training_bytes = None if counts or source is None else _training_bytes(source)
     if dry_run:
         rule = None if counts or source is None else source.split_rule
-        plan_tokenizer(vocab_size, training_bytes, rule, pattern or DEFAULT_PATTERNS[model], out, save_counts)
+        plan_tokenizer(vocab_size, training_bytes, rule, splitter, out, save_counts)
         return None
     if spill_folder is None:  # the system's temporary folder is often in memory
         spill_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
-    spare = _spare_memory(memory, source, pattern or DEFAULT_PATTERNS[model])
+    spare = _spare_memory(memory, source, splitter)
     held_out = HeldOut()
     with Bar("counting", training_bytes, "B") if not as_json else nullcontext() as bar:
         phases = Phases(bar, training_bytes)
@@ -128,10 +132,9 @@ def train_tokenizer(
         else:
             assert source is not None
             phases.begin("count")
-            # Saved counts are useful even if they are too many to merge.
-            least = None if save_counts else min_count
+            least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
             texts = held_out.apart_from_training(source)
-            counted = _counted(texts, pattern or DEFAULT_PATTERNS[model], threads, spare, spill_folder, least, phases)
+            counted = _counted(texts, splitter, threads, spare, spill_folder, least, phases, cut_at)
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
@@ -208,6 +211,15 @@ def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", patte
     return memory - taken
 
 
+def _cut_at(special_text: str, special_tokens: tuple[str, ...], counts: tuple[Path, ...]) -> tuple[str, ...]:
+    """Return the spellings at which the corpus is cut."""
+    if special_text == "text":
+        return ()
+    if counts:
+        raise UsageError("--special-text cut has no effect on saved counts: give it to the command that counts")
+    return special_tokens
+
+
 def _sentinels(count: int) -> tuple[str, ...]:
     if count < 0:
         raise ValueError(f"--sentinels is {count}, but must not be negative")
@@ -268,6 +280,7 @@ def _counted(
     spill_folder: Path,
     min_count: int | None,
     phases: Phases,
+    cut_at: tuple[str, ...],
 ) -> "PretokenCounts":
     """Return the pretoken counts of texts. Stop early if merging the frequent ones would exceed `memory`."""
     from tokenizer import count_pretokens
@@ -282,6 +295,7 @@ def _counted(
         memory=memory,
         spill_folder=spill_folder,
         forecast=forecast,
+        cut_at=cut_at,
     )
 
 

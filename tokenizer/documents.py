@@ -20,6 +20,8 @@ import numpy as np
 from tokenizer.text import nfc, text_bytes
 
 if TYPE_CHECKING:
+    import re
+
     import pyarrow as pa
 
 BLOCK_BYTES = 4 << 20
@@ -127,6 +129,20 @@ def _safe_place(data: np.ndarray, place: int, end: int) -> int:
         place += window
         window = min(2 * window, SEARCHED_BYTES)
     return end
+
+
+def cut_out(block: Block, spellings: re.Pattern[bytes] | None) -> Block:
+    """Return a block with the text between the matches of `spellings` as documents; the same block without a match."""
+    text = block.data.data
+    if spellings is None or not spellings.search(text, int(block.offsets[0]), int(block.offsets[-1])):
+        return block
+    documents = []
+    for start, end in pairwise(block.offsets.tolist()):
+        for match in spellings.finditer(text, start, end):
+            documents.append(bytes(text[start : match.start()]))
+            start = match.end()
+        documents.append(bytes(text[start:end]))
+    return block_of(documents)
 
 
 def nfc_block(block: Block) -> Block:

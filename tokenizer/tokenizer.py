@@ -53,6 +53,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         threads: int | None = None,
         progress: Progress | None = None,
         memory: int | None = None,
+        special_text: Literal["text", "cut"] = "text",
         **options: Unpack[TrainingOptions],
     ) -> Tokenizer:
         """Return a tokenizer trained on a corpus. The result is independent of threads, document order and batching.
@@ -66,11 +67,13 @@ class Tokenizer(EncodingMethods, DecodingMethods):
             were spilled), "search" (trainings; only to choose min_frequency) and "merge" (merges).
         memory: limit in bytes, without the interpreter and the text being read; None for no limit. Counts that do not
             fit are spilled to disk, as in `count_pretokens`. Merging needs all distinct pretokens in memory.
+        special_text: what the spellings of the special tokens are in the corpus: ordinary "text" (the default), or
+            places to "cut" it, which are not counted.
 
         options, all by keyword:
         model: "bpe" (the default) or "wordpiece".
-        special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. Their spelling in the
-            corpus is ordinary text. WordPiece appends [UNK] if it is not among them.
+        special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece
+            appends [UNK] if it is not among them.
         min_frequency: pairs that occur less often are not merged. By default 2; with score="likelihood" the largest
             number from 2 on that fills the vocabulary, found by repeated training.
         byte_order: BPE only: order of the single bytes' ids, which breaks ties: "gpt2" (the default) as in Hugging
@@ -93,9 +96,19 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
         checked = Options(vocab_size=vocab_size, **options)
         thread_count(threads)
+        if special_text not in ("text", "cut"):
+            raise ValueError(f"special_text must be text or cut, not {special_text!r}")
         forecast = MergeForecast(memory) if memory is not None else None
         splitter = checked.splitter(pattern)
-        counts = count_pretokens(corpus, splitter, threads=threads, progress=progress, memory=memory, forecast=forecast)
+        counts = count_pretokens(
+            corpus,
+            splitter,
+            threads=threads,
+            progress=progress,
+            memory=memory,
+            forecast=forecast,
+            cut_at=checked.special_tokens if special_text == "cut" else (),
+        )
         return cls(train_vocabulary(counts, checked, progress, memory))
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.documents import Block, arrow_block, corpus_blocks, cut, cut_within, release
+from tokenizer.documents import Block, arrow_block, corpus_blocks, cut, cut_out, cut_within, release
 from tokenizer.encoding.short import FIRST_BYTES
 from tokenizer.first_use import begin, compiled
 from tokenizer.kernels import counts as count_kernel
@@ -20,6 +21,7 @@ from tokenizer.splitting.bert import BertWords, resolve_splitter
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.splitting.pretokenize import pretokenized
 from tokenizer.splitting.scanner import pretokens_of
+from tokenizer.text import text_bytes
 from tokenizer.training.count_table import Counted, CountTable
 from tokenizer.training.forecast import MergeForecast
 from tokenizer.training.spilling import (
@@ -249,6 +251,7 @@ def count_pretokens(
     memory: int | None = None,
     spill_folder: str | os.PathLike[str] | None = None,
     forecast: MergeForecast | None = None,
+    cut_at: Sequence[str] = (),
 ) -> PretokenCounts:
     """Split a corpus by a pattern and count its distinct pretokens.
 
@@ -265,6 +268,9 @@ def count_pretokens(
     progress ("combine", pretokens done, total). The result is then memory-mapped from such files, which disappear with
     the process. forecast: raises ValueError as soon as the spilled pretokens show that merging cannot fit in memory.
 
+    cut_at: spellings, such as those of special tokens, that end a document and are not counted. The longest one counts
+    where several begin.
+
     Each byte that is not UTF-8 is a pretoken; BERT's words leave it out. Raises ValueError for a lone surrogate in a
     str (with its position in the document), nulls and unknown columns, FileNotFoundError for a missing path, and
     OSError, which names the folder, if a run cannot be written.
@@ -273,7 +279,9 @@ def count_pretokens(
     blocks, total = corpus_blocks(corpus)
     check_budget(memory)
     threads = thread_count(threads) if memory is None else min(thread_count(threads), memory // LEAST_THREAD_MEMORY)
-    divide = cut_within if pattern.splits_at_spaces else cut
+    spellings = _any_of(cut_at)
+    # `cut_within` could end a part inside a spelling with a space.
+    divide = cut_within if pattern.splits_at_spaces and not any(map(re.compile(r"\s").search, cut_at)) else cut
     pieces: Iterator[Block] = (piece for block in blocks for piece in divide(block))
     done_bytes = 0
 
@@ -286,7 +294,7 @@ def count_pretokens(
 
     def count_with(counter: _Counter) -> Callable[[Block, Callable[[], None]], None]:
         def count_block(block: Block, check: Callable[[], None]) -> None:
-            block, chunks = pretokenized(block, pattern)
+            block, chunks = pretokenized(cut_out(block, spellings), pattern)
             start = int(block.offsets[0])
             for ends in chunks:
                 check()
@@ -298,7 +306,7 @@ def count_pretokens(
     first = Counted.empty(0, 0)
     if memory is None and not compiled(count_kernel.count):
         begin("merging")  # training usually follows
-        first, rest = _count_first(pieces, pattern, done)
+        first, rest = _count_first(pieces, pattern, spellings, done)
         if rest is None:
             return PretokenCounts(pattern, *first)
         pieces = rest
@@ -320,8 +328,17 @@ def count_pretokens(
         return counts
 
 
+def _any_of(spellings: Sequence[str]) -> re.Pattern[bytes] | None:
+    """Return the regex of the longest spelling at a place, None without spellings."""
+    longest_first = sorted((text_bytes(spelling) for spelling in spellings), key=len, reverse=True)
+    return re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
+
+
 def _count_first(
-    pieces: Iterator[Block], pattern: Pattern | BertWords, done: Callable[[Block], None]
+    pieces: Iterator[Block],
+    pattern: Pattern | BertWords,
+    spellings: re.Pattern[bytes] | None,
+    done: Callable[[Block], None],
 ) -> tuple[Counted, Iterator[Block] | None]:
     """Count up to FIRST_BYTES in plain Python, which takes less time than compiling the kernels.
 
@@ -333,8 +350,9 @@ def _count_first(
         left -= piece.size
         if left < 0:
             return Counted.of(counter), chain([piece], pieces)
-        for start, end in pairwise(piece.offsets.tolist()):
-            counter.update(pretokens_of(piece.data[start:end].tobytes(), pattern))
+        parts = cut_out(piece, spellings)
+        for start, end in pairwise(parts.offsets.tolist()):
+            counter.update(pretokens_of(parts.data[start:end].tobytes(), pattern))
         done(piece)
     return Counted.of(counter), None
 
