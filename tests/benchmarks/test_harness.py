@@ -13,6 +13,7 @@ PAGES = {
     "training-multilingual/tokenizer": report.markdown,
     "encoding/tokenizer": report.markdown,
     "hard/tokenizer": report.markdown,
+    "wordpiece/tokenizer": report.markdown,
     "pretrain/cpu-float32": training_report.markdown,
     "pretrain/cpu-bfloat16": training_report.markdown,
     "attention/attention": attention.markdown,
