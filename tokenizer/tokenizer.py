@@ -144,6 +144,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         - tokenizer.json, or a folder with one. It needs no arguments.
         - tiktoken ranks: `.tiktoken`, or another name such as Llama 3's tokenizer.model. They need `pattern`. Published
           files are recognised by content or name, such as cl100k_base: pattern and special tokens are then known.
+        - SentencePiece models of the kind Unigram: `.model`. They need no arguments.
         - BERT's `vocab.txt`. It needs pattern="bert-uncased" or "bert-cased", or tokenizer_config.json beside it.
         - `vocab.bpe` with `encoder.json`, or `merges.txt` with `vocab.json`. `pattern` defaults to the one of the
           tokenizer_class in tokenizer_config.json, otherwise gpt2. Qwen 2's class also implies NFC.
@@ -235,8 +236,9 @@ class Tokenizer(EncodingMethods, DecodingMethods):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write folder/tokenizer.json atomically, in the format of tokenizers and transformers. Ranks become merges.
 
+        A SentencePiece model is written as folder/tokenizer.model, because tokenizers gives other ids for some texts.
         Raises ValueError if a special token has the spelling of an ordinary token.
         """
-        from tokenizer.formats.vocabulary_files import save_tokenizer_json
+        from tokenizer.formats.vocabulary_files import save_vocabulary
 
-        save_tokenizer_json(self.vocabulary, folder)
+        save_vocabulary(self.vocabulary, folder)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
-from tokenizer.splitting.metaspace import FIRST, NEVER
+from tokenizer.splitting.metaspace import FIRST, MARK, NEVER, MetaspaceWords
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tokenizer.splitting.metaspace import MetaspaceWords
+    from tokenizer.splitting.sentencepiece import SentencePieceText
 
 UNKNOWN_PENALTY = 10.0  # nats below the lowest score
 
@@ -36,6 +36,7 @@ class UnigramVocabulary:
     """
 
     kind = "unigram"
+    sums_are_float32 = False
     normalizer = None  # normalization is part of `pattern`
     missing_bytes = b""
     is_lossless = False
@@ -47,7 +48,7 @@ class UnigramVocabulary:
         scores: Sequence[float],
         unknown: int,
         special_tokens: dict[str, int],
-        pattern: MetaspaceWords,
+        pattern: MetaspaceWords | SentencePieceText,
         byte_fallback: bool = False,
         decoder: Sequence[dict[str, Any]],
         added_flags: Mapping[str, dict[str, bool]] | None = None,
@@ -57,7 +58,7 @@ class UnigramVocabulary:
         self.scores = scores
         self.unknown = unknown
         self.special_tokens = special_tokens
-        self.pattern = pattern
+        self.pattern: Any = pattern  # a subclass has its own kind
         self.byte_fallback = byte_fallback
         self.decoder = decoder
         self.added_flags = added_flags or {}
@@ -67,7 +68,7 @@ class UnigramVocabulary:
     @property
     def inside(self) -> UnigramVocabulary:
         """The vocabulary for text that follows a special token; itself unless only the start of a text gets a mark."""
-        if self.pattern.prepend != FIRST:
+        if not isinstance(self.pattern, MetaspaceWords) or self.pattern.prepend != FIRST:
             return self
         return UnigramVocabulary(
             pieces=self.pieces,
@@ -83,6 +84,29 @@ class UnigramVocabulary:
     def ids(self) -> dict[str, int]:
         """The id of each piece."""
         return {piece: i for i, piece in enumerate(self.pieces)}
+
+    @cached_property
+    def matches(self) -> dict[str, int]:
+        """The ids of the pieces that texts can have, spelled as in pretokens, which have spaces in place of marks."""
+        return {piece.replace(MARK, " "): i for piece, i in self.ids.items() if " " not in piece}
+
+    @property
+    def edge_scores(self) -> Sequence[float]:
+        """The score of each id in a segmentation."""
+        return self.scores
+
+    def unknown_ids(self, text: str) -> list[int]:
+        """Return the ids of joined unknown pieces: the piece that they spell, else their bytes, else unknown."""
+        if (i := self.matches.get(text)) is not None:
+            return [i]
+        return self._fallback(text.replace(" ", MARK))
+
+    def _fallback(self, text: str) -> list[int]:
+        if self.byte_ids is not None:
+            found = [self.byte_ids[byte] for byte in text.encode()]
+            if min(found) >= 0:
+                return found
+        return [self.unknown]
 
     @cached_property
     def unknown_score(self) -> float:

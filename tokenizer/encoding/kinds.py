@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tokenizer.sentencepiece import SentencePieceVocabulary
 from tokenizer.unigram import UnigramVocabulary
 from tokenizer.vocabulary import Vocabulary
 from tokenizer.wordpiece import WordPieceVocabulary
@@ -52,6 +53,10 @@ def decoding(vocabulary: AnyVocabulary) -> ByteDecoding:
     """Return the decoder of ids."""
     from tokenizer.encoding.ids_to_text import ByteDecoding, PieceDecoding
 
+    if isinstance(vocabulary, SentencePieceVocabulary):
+        from tokenizer.encoding.sentencepiece_decoding import SentencePieceDecoding
+
+        return SentencePieceDecoding(vocabulary)
     if isinstance(vocabulary, UnigramVocabulary):
         from tokenizer.encoding.metaspace_decoding import MetaspaceDecoding
 

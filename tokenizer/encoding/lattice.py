@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
-
-from tokenizer.splitting.metaspace import MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tokenizer.unigram import UnigramVocabulary
+
+LARGEST_SUM = 100_000.0  # sentencepiece subtracts larger sums, so that float32 stays exact enough
 
 
 class Edge(NamedTuple):
@@ -21,12 +22,12 @@ class Edge(NamedTuple):
 
 
 class Lattices:
-    """The lattices of all pretokens over one vocabulary. In pretokens a space stands for `▁`."""
+    """The lattices of all pretokens over one vocabulary."""
 
     def __init__(self, vocabulary: UnigramVocabulary):
         self._vocabulary = vocabulary
-        # A piece with a space matches nothing, because pretokens have `▁` in place of spaces.
-        self._ids = {piece.replace(MARK, " "): i for piece, i in vocabulary.ids.items() if " " not in piece}
+        self._ids = vocabulary.matches
+        self._scores = vocabulary.edge_scores
         self._longest: dict[str, int] = {}  # characters of the longest piece, by its first character
         for piece in self._ids:
             self._longest[piece[0]] = max(len(piece), self._longest.get(piece[0], 0))
@@ -36,7 +37,7 @@ class Lattices:
 
         If no piece is the single character at `start`, the last edge is the unknown character.
         """
-        ids, scores = self._ids, self._vocabulary.scores
+        ids, scores = self._ids, self._scores
         has_single = False
         last = min(len(pretoken), start + self._longest.get(pretoken[start], 0))
         for end in range(start + 1, last + 1):
@@ -50,16 +51,25 @@ class Lattices:
     def best_path(self, pretoken: str) -> list[tuple[str, int]]:
         """Return the texts and ids of the best segmentation (Viterbi).
 
-        Sums are float64, from left to right. Among equal sums the path whose last piece starts first is the best.
+        Sums go from left to right, in float64 or, for SentencePiece models, in float32. Among equal sums the path whose
+        last piece starts first is the best.
         """
+        rounded = nearest_float32 if self._vocabulary.sums_are_float32 else float
         sums: list[float] = [0.0] * (len(pretoken) + 1)
         starts = [-1] * (len(pretoken) + 1)
         ids = [-1] * (len(pretoken) + 1)
+        furthest = 0
         for start in range(len(pretoken)):
             before = sums[start]
+            if self._vocabulary.sums_are_float32 and abs(before) > LARGEST_SUM:
+                for end in range(start + 1, furthest + 1):
+                    sums[end] = rounded(sums[end] - before)
+                before = 0.0
             for end, i, score in self.edges(pretoken, start):
-                if starts[end] < 0 or before + score > sums[end]:
-                    sums[end], starts[end], ids[end] = before + score, start, i
+                candidate = rounded(before + score)
+                if starts[end] < 0 or candidate > sums[end]:
+                    sums[end], starts[end], ids[end] = candidate, start, i
+                furthest = max(furthest, end)
         path = []
         end = len(pretoken)
         while end:
@@ -68,7 +78,7 @@ class Lattices:
         return path[::-1]
 
     def encode(self, pretoken: bytes) -> list[int]:
-        """Return the ids of a pretoken. Neighbouring unknown pieces become one: see `_unknown`."""
+        """Return the ids of a pretoken. Neighbouring unknown pieces are joined."""
         encoded: list[int] = []
         unknown = ""
         for text, i in self.best_path(pretoken.decode()):
@@ -76,18 +86,12 @@ class Lattices:
                 unknown += text
                 continue
             if unknown:
-                encoded += self._unknown(unknown)
+                encoded += self._vocabulary.unknown_ids(unknown)
                 unknown = ""
             encoded.append(i)
-        return encoded + self._unknown(unknown) if unknown else encoded
+        return encoded + self._vocabulary.unknown_ids(unknown) if unknown else encoded
 
-    def _unknown(self, text: str) -> list[int]:
-        """Return the ids of joined unknown pieces: the piece that they spell, else their bytes, else unknown."""
-        if (i := self._ids.get(text)) is not None:
-            return [i]
-        byte_ids = self._vocabulary.byte_ids
-        if byte_ids is not None:
-            found = [byte_ids[byte] for byte in text.replace(" ", MARK).encode()]
-            if min(found) >= 0:
-                return found
-        return [self._vocabulary.unknown]
+
+def nearest_float32(value: float) -> float:
+    """Return a number rounded to float32."""
+    return float(struct.unpack("f", struct.pack("f", value))[0])

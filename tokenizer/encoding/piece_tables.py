@@ -12,7 +12,6 @@ from tokenizer.encoding.bulk import KernelTables
 from tokenizer.encoding.merge_tables import table_rows
 from tokenizer.kernels import pieces as kernel
 from tokenizer.kernels.tools import aligned
-from tokenizer.splitting.metaspace import MARK
 
 if TYPE_CHECKING:
     from tokenizer.unigram import UnigramVocabulary
@@ -68,13 +67,11 @@ class UnigramTables(TrieTables):
 
     def __init__(self, vocabulary: UnigramVocabulary):
         super().__init__(vocabulary.pattern)
-        # Pretokens have spaces in place of marks; a piece with a space matches nothing.
-        tokens = [(piece.replace(MARK, " ").encode(), i) for piece, i in vocabulary.ids.items() if " " not in piece]
         root = len(vocabulary.pieces)
-        edges, _ = trie_of(tokens, root)
+        edges, _ = trie_of([(piece.encode(), i) for piece, i in vocabulary.matches.items()], root)
         byte_ids = vocabulary.byte_ids or [kernel.NOTHING] * 256
         self.pieces = kernel.Pieces(
             edges,
-            np.array([root, vocabulary.unknown, *byte_ids], dtype=np.int64),
-            np.array([*vocabulary.scores, vocabulary.unknown_score]),
+            np.array([root, vocabulary.unknown, vocabulary.sums_are_float32, *byte_ids], dtype=np.int64),
+            np.array([*vocabulary.edge_scores, vocabulary.unknown_score]),
         )

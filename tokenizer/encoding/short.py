@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenizer.splitting.chains import Chain
     from tokenizer.splitting.metaspace import MetaspaceWords
     from tokenizer.splitting.patterns import Pattern
+    from tokenizer.splitting.sentencepiece import SentencePieceText
     from tokenizer.wordpiece import WordPieceVocabulary
 
 LONGEST_TEXT = 2000  # bytes
@@ -36,7 +37,7 @@ class ShortEncoder:
 
     def __init__(
         self,
-        pattern: Pattern | Chain | BertWords | MetaspaceWords,
+        pattern: Pattern | Chain | BertWords | MetaspaceWords | SentencePieceText,
         encode_pretoken: Callable[[bytes], list[int]],
     ):
         self._pattern, self._encode_pretoken = pattern, encode_pretoken

@@ -21,6 +21,7 @@ from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, largest_size, most_merges
 from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_json, read_text
+from tokenizer.sentencepiece import SentencePieceVocabulary
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
 from tokenizer.unigram import UnigramVocabulary
@@ -37,13 +38,14 @@ if TYPE_CHECKING:
 # Name of a merges file -> name of the file with the ids of all tokens.
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
 # The files that a folder is searched for, in this order.
-_IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "vocab.txt", "*.tiktoken", "tokenizer.model")
+_IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "vocab.txt", "*.tiktoken", "tokenizer.model", "spiece.model")
 # Pattern and normalizer for a tokenizer_class in tokenizer_config.json, because merges.txt contains neither.
 _CLASSES = {"GPT2Tokenizer": ("gpt2", None), "RobertaTokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
 # The special tokens of RoBERTa, which its merges.txt and vocab.json do not mark.
 _ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+[\r\n]")
+_FIRST_OF_MODELS = b"\n"  # the tag of a SentencePiece model's first piece
 _NOT_SPACE = bytes(byte for byte in range(256) if byte not in b" \t\n\r\x0b\x0c")
 
 
@@ -80,6 +82,10 @@ def load_vocabulary(
             return _load_tokenizer_json(path)
         if path.name.endswith("vocab.txt"):
             return _load_vocab_txt(path, pattern, special_tokens, normalizer)
+        if path.suffix == ".model" and read_bytes(path)[:1] == _FIRST_OF_MODELS:
+            from tokenizer.formats.sentencepiece_files import load_model
+
+            return load_model(path)
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
@@ -90,6 +96,16 @@ def load_vocabulary(
     finally:
         if collects:
             gc.enable()
+
+
+def save_vocabulary(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -> None:
+    """Write folder/tokenizer.json or, for a SentencePiece model, folder/tokenizer.model."""
+    if isinstance(vocabulary, SentencePieceVocabulary):
+        from tokenizer.formats.sentencepiece_files import save_model
+
+        save_model(vocabulary, folder)
+    else:
+        save_tokenizer_json(vocabulary, folder)
 
 
 def save_tokenizer_json(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -> None:
@@ -208,7 +224,6 @@ def _load_ranks(
     if path.suffix != ".tiktoken" and not _RANK_LINE.match(content, 0, 8192):
         raise ValueError(
             "is neither a tokenizer.json, nor vocab.bpe, merges.txt or vocab.txt, nor tiktoken's ranks in base64"
-            + (" (SentencePiece models are not supported)" if path.suffix == ".model" else "")
         )
     ranks = _parse_ranks(content)
     if pattern is None:

@@ -216,8 +216,8 @@ def _end_documents(n, at, batch, offsets, id_offsets, document):
 def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, batch, out, id_offsets, state):
     """Encode the pretokens ends[first:], the first of which starts at data[start].
 
-    Whole pretokens are looked up in `tokens` before they are merged. If `pieces` has edges, they are cut into its
-    tokens instead. Ids go to out[state[OUT]:], uint32, with room for
+    Whole pretokens are looked up in `tokens` before they are merged. If `pieces` has edges, they become its tokens
+    instead. Ids go to out[state[OUT]:], uint32, with room for
     one id per byte and three more; id_offsets[d] is the start of document d. Return the index of the first pretoken not
     encoded, and whether a piece of it is longer than SCRATCH.
     """

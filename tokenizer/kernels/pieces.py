@@ -18,8 +18,10 @@ NODE_MASK = np.uint64((1 << 28) - 1)
 NOT_A_TOKEN = -1
 # Indices in `rules`: the root, the node of "##", the id of unknown words, and the most code points of a known word.
 ROOT, CONTINUATION, UNKNOWN, LONGEST_WORD = range(4)
-# Indices in the `rules` of Unigram: ROOT, the id of unknown characters, and the first of the ids of the 256 bytes.
-UNKNOWN_CHARACTER, BYTE_IDS = 1, 2
+# Indices in the `rules` of Unigram: ROOT, the id of unknown characters, whether to encode as sentencepiece does (sums
+# in float32, and unknown pieces are not looked up together), and the first of the ids of the 256 bytes.
+UNKNOWN_CHARACTER, IS_MODEL, BYTE_IDS = 1, 2, 3
+LARGEST_SUM = 100_000.0  # in float32; larger sums are subtracted from all later ones
 NOTHING = -1  # no id, no place
 
 
@@ -31,7 +33,7 @@ class Pieces(NamedTuple):
 
     # uint64, a hash table: node << 36 | byte << 28 | next node; 0 where empty, since no node follows itself
     edges: np.ndarray
-    rules: np.ndarray  # int64 (4,) for WordPiece, (258,) for Unigram; the id of a byte without a piece is NOTHING
+    rules: np.ndarray  # int64 (4,) for WordPiece, (259,) for Unigram; the id of a byte without a piece is NOTHING
     scores: np.ndarray  # float64, the score of each id, then that of unknown characters; empty for WordPiece
 
 
@@ -115,8 +117,7 @@ def best_path(data, start, end, pieces, sums, starts, ids):
     """Find the segmentation of data[start:end], UTF-8, with the largest sum of scores (Viterbi).
 
     sums: float64; starts, ids: int32; at least end - start + 1 long. The last piece of the best segmentation of
-    data[start:start + k] starts at starts[k] and has the id ids[k]. Sums run from left to right. Among equal sums the
-    segmentation whose last piece starts first is the best.
+    data[start:start + k] starts at starts[k] and has the id ids[k]. The meaning is that of `encoding.lattice`.
     """
     edges, scores = pieces.edges, pieces.scores
     root = np.uint64(pieces.rules[ROOT])  # nodes below end tokens
@@ -126,9 +127,15 @@ def best_path(data, start, end, pieces, sums, starts, ids):
     sums[0] = 0.0
     unknown = pieces.rules[UNKNOWN_CHARACTER]
     unknown_score = scores[len(scores) - 1]
+    narrow = pieces.rules[IS_MODEL] != 0
+    furthest = 0
     place = 0
     while place < length:
         before = sums[place]
+        if narrow and abs(before) > LARGEST_SUM:
+            for k in range(place + 1, furthest + 1):
+                sums[k] = np.float64(np.float32(sums[k] - before))
+            before = 0.0
         first = data[start + place]
         single = place + 1 + np.int64(first >= 0xC0) + np.int64(first >= 0xE0) + np.int64(first >= 0xF0)
         has_single = False
@@ -140,17 +147,23 @@ def best_path(data, start, end, pieces, sums, starts, ids):
             node = edge & NODE_MASK
             if node < root:
                 candidate = before + scores[node]
+                if narrow:
+                    candidate = np.float64(np.float32(candidate))
                 if starts[k + 1] == NOTHING or candidate > sums[k + 1]:
                     sums[k + 1] = candidate
                     starts[k + 1] = place
                     ids[k + 1] = node
+                    furthest = max(furthest, k + 1)
                 has_single |= k + 1 == single
         if not has_single:
             candidate = before + unknown_score
+            if narrow:
+                candidate = np.float64(np.float32(candidate))
             if starts[single] == NOTHING or candidate > sums[single]:
                 sums[single] = candidate
                 starts[single] = place
                 ids[single] = unknown
+                furthest = max(furthest, single)
         place = single
 
 
@@ -199,7 +212,7 @@ def _write_unknown(data, start, end, pieces, out, at):
             break
         node = edge & NODE_MASK
     out[at] = pieces.rules[UNKNOWN_CHARACTER]
-    if edge and node < root:
+    if edge and node < root and not pieces.rules[IS_MODEL]:
         out[at] = node
         return at + 1
     for k in range(start, end):

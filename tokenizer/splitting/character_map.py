@@ -102,6 +102,19 @@ class CharacterMap:
                 return self._text(base)
         return None
 
+    def longest(self, text: bytes, place: int) -> tuple[bytes, int] | None:
+        """Return the replacement of the longest key at a place of a text, and the place after it; None if none."""
+        units, base = self.units, offset_of(self.units[0])
+        found = None
+        for end in range(place, len(text)):
+            child = base ^ text[end]
+            if text[end] == 0 or child >= len(units) or units[child] & LABEL != text[end]:
+                break
+            base = child ^ offset_of(units[child])
+            if units[child] & HAS_LEAF:
+                found = base, end + 1
+        return None if found is None else (self._text(found[0]), found[1])
+
     def _text(self, leaf: int) -> bytes:
         start = self.units[leaf] & ~LEAF
         return self.texts[start : self.texts.index(b"\0", start)]

@@ -20,9 +20,10 @@ from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.metaspace import MetaspaceWords
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.splitting.scanner import pretokens_of
+from tokenizer.splitting.sentencepiece import SentencePieceText
 from tokenizer.text import text_bytes
 
-Splitter = Pattern | Chain | BertWords | MetaspaceWords
+Splitter = Pattern | Chain | BertWords | MetaspaceWords | SentencePieceText
 
 # Bytes per call of the kernel for BERT's words.
 WORD_BYTES_PER_CALL = 4 << 20
@@ -64,7 +65,7 @@ def pretokenized(block: Block, pattern: Splitter) -> tuple[Block, Iterator[np.nd
 
         if has_kernel(pattern):
             return _in_chunks(*metaspace_block(block, pattern))
-    elif isinstance(pattern, Pattern) or not pattern.rewrites:
+    elif isinstance(pattern, Pattern) or (isinstance(pattern, Chain) and not pattern.rewrites):
         return block, pretoken_ends(block, pattern)
     documents: list[bytes] = []
     lengths: list[int] = []

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenizer.splitting.bert import BertWords
     from tokenizer.splitting.chains import Chain
     from tokenizer.splitting.metaspace import MetaspaceWords
+    from tokenizer.splitting.sentencepiece import SentencePieceText
 
 
 def pretokens(text: bytes, automaton: Automaton, *, complete: bool = True) -> Iterator[bytes]:
@@ -84,7 +85,9 @@ def _contraction(following: str, fold: bool) -> int:
     return 3 if following in ("ll", "ve", "re") else 0
 
 
-def pretokens_of(text: bytes, pattern: Pattern | Chain | BertWords | MetaspaceWords) -> Iterator[bytes]:
+def pretokens_of(
+    text: bytes, pattern: Pattern | Chain | BertWords | MetaspaceWords | SentencePieceText
+) -> Iterator[bytes]:
     """Yield the pretokens of one text for any kind of pattern."""
     if pattern.automaton is not None:
         return pretokens(text, pattern.automaton)

@@ -1,0 +1,310 @@
+"""SentencePiece models give the ids and decoded texts of sentencepiece, and the differences to tokenizers are known."""
+
+import io
+import json
+import lzma
+import pickle
+import random
+
+import pytest
+import sentencepiece
+import tokenizers
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tokenizer import Tokenizer
+from tokenizer.formats.wire_format import fields
+from tokenizer.splitting.double_array import compile_map
+
+NASTY = [
+    *(
+        "",
+        " ",
+        "  a  b ",
+        "▁",
+        "▁a▁",
+        "a▁ ",
+        "\n\n",
+        "a\r\nb",
+        "a\u0301e\u0301",
+        "ｶﾞ",
+        "\ufdfa",
+        "<unk>",
+        "<s>a",
+        "\0a",
+        "\u200b",
+    ),
+    *(
+        "<sep>a<sep> ab",
+        "-------",
+        "*" * 50,
+        "x" * 300,
+        "日本語" * 40,
+        "\u3000a\u3000",
+        "…",
+        "the the  the",
+        "a\ufffdb",
+    ),
+    *("▁the▁x", "Ünïx", " é e\u0301 ", "<0x41>", "👩\u200d👧", "\U0010ffff"),
+]
+POOL = [*"abcde theA ▁  \u0301éÜïẍ日本語😀ﬁ™\u00a0\u3000\n\t-*=.<>", "<sep>", "the", "ab", "...", "e\u0301"]
+OPTIONS = {
+    "plain": {},
+    "byte_fallback": {"byte_fallback": True},
+    "suffix": {"treat_whitespace_as_suffix": True},
+    "no dummy prefix": {"add_dummy_prefix": False},
+    "all spaces": {"remove_extra_whitespaces": False},
+    "identity": {"normalization_rule_name": "identity"},
+    "lower case": {"normalization_rule_name": "nmt_nfkc_cf"},
+    "user-defined": {"user_defined_symbols": ["<sep>", "ab", "Ünï", "▁the▁", "..."]},
+    "control": {"control_symbols": ["<c>"], "user_defined_symbols": ["é"]},
+}
+
+
+@pytest.fixture(scope="module")
+def lines(shared):
+    path = shared / "vectors" / "sentencepiece" / "botchan.txt"
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(scope="module")
+def published(shared):
+    return shared / "vectors" / "sentencepiece" / "test_model.model"
+
+
+def both_of(content, folder):
+    """Return our tokenizer and sentencepiece's processor for the bytes of a model."""
+    (folder / "tokenizer.model").write_bytes(content)
+    return Tokenizer.load(folder), sentencepiece.SentencePieceProcessor(model_proto=content)
+
+
+@pytest.fixture(scope="module", params=["published", *OPTIONS])
+def both(request, lines, published, tmp_path_factory):
+    if request.param == "published":
+        content = published.read_bytes()
+    else:
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([*lines[:1000], *["日本語 テスト", "naïve Ünïcödé", "----- *** ====="] * 30]),
+            model_writer=model,
+            vocab_size=600,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            **OPTIONS[request.param],
+        )
+        content = model.getvalue()
+    return both_of(content, tmp_path_factory.mktemp("model"))
+
+
+def random_texts(count, seed):
+    rng = random.Random(seed)
+    return ["".join(rng.choice(POOL) for _ in range(rng.randrange(30))) for _ in range(count)]
+
+
+def assert_equal_ids(both, texts):
+    ours, peer = both
+    for text, mine, theirs in zip(
+        texts, ours.encode_batch(texts, disallowed_special=()), peer.encode(texts), strict=True
+    ):
+        assert mine == theirs, ascii(text)
+
+
+def test_ids_of_nasty_and_random_texts_are_those_of_sentencepiece(both, lines):
+    assert_equal_ids(both, [*NASTY, *random_texts(1500, 1), *lines[:300]])
+    plain_python = Tokenizer(both[0].vocabulary)
+    for text in [*NASTY, *lines[:20]]:
+        assert plain_python.encode(text, disallowed_special=()) == both[1].encode(text)
+
+
+@given(text=st.text(max_size=60))
+@example("e\u0301 ▁ ")
+def test_ids_of_any_text_are_those_of_sentencepiece(both, text):
+    assert both[0].encode_ordinary(text) == both[1].encode(text)
+
+
+@given(data=st.binary(max_size=30))
+@example(b"caf\xe9 a\xe2\x82 b\xf0\x9f \xed\xa0\x80")
+def test_invalid_utf8_is_read_as_by_sentencepiece(both, data):
+    assert both[0].encode_ordinary(data) == both[1].encode(data)
+
+
+def test_decoded_texts_are_those_of_sentencepiece(both):
+    ours, peer = both
+    rng = random.Random(1)
+    for _ in range(1000):
+        ids = [rng.randrange(rng.choice([12, ours.vocab_size])) for _ in range(rng.randrange(8))]
+        assert ours.decode(ids) == peer.decode(ids), ids
+
+
+def test_sums_of_long_lines_are_rounded_and_shifted_as_in_sentencepiece(both, lines):
+    ours, peer = both
+    line = " ".join(lines)[:200_000] + "-" * 5000 + "日" * 3000 + "=*" * 3000
+    assert ours.encode_ordinary(line) == peer.encode(line)
+    text = " ".join(lines)[:20_000]
+    path = Tokenizer(ours.vocabulary)
+    path._texts.short.extend(10**6)  # in plain Python
+    assert path.encode_ordinary(text) == peer.encode(text)
+
+
+@pytest.mark.slow
+def test_ids_of_a_million_random_texts_are_those_of_sentencepiece(both):
+    for seed in range(2):
+        assert_equal_ids(both, random_texts(50_000, 100 + seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("corpus", ["books", "multilingual"])
+def test_ids_of_whole_files_are_those_of_sentencepiece(published, shared, corpus, tmp_path):
+    with lzma.open(shared / "corpora" / f"{corpus}.jsonl.xz", "rt", encoding="utf-8") as file:
+        texts = [json.loads(line)["text"][:200_000] for line, _ in zip(file, range(500), strict=False)]
+    assert_equal_ids(both_of(published.read_bytes(), tmp_path), texts)
+
+
+def test_a_saved_model_has_the_same_bytes_and_ids(both, lines, tmp_path):
+    ours, _ = both
+    ours.save(tmp_path)
+    assert (tmp_path / "tokenizer.model").read_bytes() == ours.vocabulary.source
+    again = Tokenizer.load(tmp_path)
+    assert again.fingerprint == ours.fingerprint
+    assert pickle.loads(pickle.dumps(again)).encode_batch(lines[:20]) == ours.encode_batch(lines[:20])
+    with pytest.raises(ValueError, match="cannot store the added special token '<mask>'"):
+        ours.add_special_tokens(["<mask>"]).save(tmp_path / "more")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer\.json, which would be read in place"):
+        ours.save(tmp_path)
+
+
+def test_control_pieces_are_special_and_user_defined_ones_are_not(lines, published, tmp_path):
+    ours, peer = both_of(published.read_bytes(), tmp_path)
+    assert set(ours.special_tokens) == {"<unk>", "<s>", "</s>"}
+    assert ours.encode("a</s>b", allowed_special="all") == [*peer.encode("a"), 2, *peer.encode("b")]
+    assert (ours.kind, ours.is_lossless) == ("unigram", False)
+
+
+# The two arithmetics and normalizations: docs/python.md lists what differs.
+
+
+@pytest.fixture(scope="module")
+def t5_model(shared):
+    """Return T5's pieces as a SentencePiece model, and its published tokenizer.json."""
+    path = shared / "vectors" / "t5-small" / "tokenizer.json"
+    vocabulary = Tokenizer.load(path).vocabulary
+    pieces = []
+    for i, piece in enumerate(vocabulary.pieces[:32000]):
+        score = json.loads(repr(vocabulary.scores[i]))
+        pieces.append(piece_message(piece, score, 2 if i == 2 else 3 if i < 2 else 1))
+    characters = vocabulary.pattern.normalizers[0].characters.compiled
+    content = b"".join(field(1, piece) for piece in pieces)
+    return content + field(2, b"\x18\x01") + field(3, field(2, characters)), path
+
+
+def varint(value):
+    return bytes([value & 0x7F | 0x80]) + varint(value >> 7) if value > 0x7F else bytes([value])
+
+
+def field(number, content):
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def piece_message(piece, score, kind):
+    import struct
+
+    return field(1, piece.encode()) + b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([kind])
+
+
+@pytest.mark.parametrize(
+    ("text", "differs"),
+    [
+        ("The house is small.", False),
+        ("-------", True),  # ties: float32 over the line against float64 per word with doubly rounded scores
+        ("Tiếng Việt", False),
+        ("Tie\u0302\u0301ng Vie\u0323\u0302t", True),  # longest match against whole grapheme clusters
+        ("</s>", True),  # special pieces typed in a text
+        ("a\u200bb", False),
+    ],
+)
+def test_differences_between_sentencepiece_and_tokenizers_are_reproduced(t5_model, text, differs, tmp_path):
+    content, path = t5_model
+    ours, peer = both_of(content, tmp_path)
+    hugging_face = tokenizers.Tokenizer.from_file(str(path))
+    hugging_face = tokenizers.Tokenizer.from_str(json.dumps(json.loads(hugging_face.to_str()) | {"added_tokens": []}))
+    as_file = hugging_face.encode(text, add_special_tokens=False).ids
+    assert ours.encode_ordinary(text) == peer.encode(text)
+    assert Tokenizer.load(path).encode_ordinary(text) == as_file
+    assert (peer.encode(text) != as_file) == differs
+
+
+def test_random_texts_have_the_ids_of_sentencepiece_with_the_pieces_of_t5(t5_model, lines, tmp_path):
+    both = both_of(t5_model[0], tmp_path)
+    assert_equal_ids(both, [*NASTY, *random_texts(500, 2), *lines[:100], "-" * 100, "* " * 100])
+
+
+# Damaged files
+
+
+def model_of(pieces=(("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1)), trainer=b"", normalizer=b""):
+    content = b"".join(field(1, piece_message(*piece)) for piece in pieces)
+    return content + field(2, trainer) + field(3, normalizer)
+
+
+def test_spaces_stay_spaces_if_the_model_does_not_escape_them(tmp_path):
+    pieces = [("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1), (" a", -1.0, 1), (" ", -3.0, 1)]
+    both = both_of(model_of(pieces, normalizer=b"\x28\x00"), tmp_path)
+    assert_equal_ids(both, ["a a", "a▁a", " a  ▁ a", "", " "])
+
+
+def test_unused_pieces_and_bytes_are_not_found_in_texts(tmp_path):
+    pieces = [("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1), ("aa", -0.5, 5), ("b", -1.0, 5)]
+    pieces += [(f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)]
+    both = both_of(model_of(pieces, trainer=b"\x98\x02\x01"), tmp_path)
+    assert_equal_ids(both, ["aa", "b", "<0x41>", "abab"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\n", "cut off or damaged within a number"),
+        (b"\n\xff\xff\xff\xff\x7f", "cut off within field 1 of a message, which has 34,359,738,367 bytes"),
+        (b"\n" + b"\xff" * 11, "cut off or damaged within a number"),
+        (b"\n\x00\x0b", "field 1 of wire type 3, which no SentencePiece model has|empty piece"),
+        (b"\n\x00", r"pieces\[0\] with an empty piece"),
+        (model_of([("<unk>", 0.0, 2), ("a", float("nan"), 1)]), r"pieces\[1\].score = nan"),
+        (model_of([("<unk>", 0.0, 2), ("a", float("-inf"), 1)]), r"pieces\[1\].score = -inf"),
+        (model_of([("<unk>", 0.0, 2), ("a", 0.0, 9)]), r"pieces\[1\].type = 9"),
+        (model_of([("<unk>", 0.0, 2), ("a", 0.0, 1), ("a", 0.0, 1)]), r"'a' twice, as pieces\[1\] and pieces\[2\]"),
+        (model_of([("a", 0.0, 1)]), "0 unknown pieces instead of one"),
+        (model_of([("<unk>", 0.0, 2)]), "no normal pieces"),
+        (model_of([("<unk>", 0.0, 2), ("a" * 5000, 0.0, 1)]), "a piece of 5,000 characters"),
+        (model_of(trainer=b"\x18\x02"), "model_type bpe, which is not supported"),
+        (model_of(trainer=b"\x1a\x01a"), "trainer_spec.model_type with wire type 2"),
+        (model_of(trainer=b"\x98\x02\x01"), "byte_fallback, but no byte piece <0x00>"),
+        (model_of(normalizer=field(2, b"abc")), "precompiled_charsmap that says that its trie has"),
+        (model_of(normalizer=field(2, compile_map({b"ab": b"cd"})[:-1])), "precompiled_charsmap that has a key"),
+        (field(1, field(1, b"\xff")), r"pieces\[0\].piece = b'\\xff', which is not UTF-8"),
+    ],
+)
+def test_a_damaged_model_is_refused_in_a_sentence(tmp_path, content, message):
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    with pytest.raises(ValueError, match=f"tokenizer.model: .*({message})"):
+        Tokenizer.load(tmp_path)
+
+
+@given(place=st.integers(0, 2000), noise=st.binary(min_size=1, max_size=8))
+def test_random_damage_raises_nothing_but_value_errors(tmp_path_factory, published, place, noise):
+    content = published.read_bytes()
+    content = content[:place] + noise + content[place + len(noise) :]
+    path = tmp_path_factory.getbasetemp() / "damaged.model"
+    path.write_bytes(content)
+    try:
+        tok = Tokenizer.load(path)
+    except ValueError:
+        return
+    assert isinstance(tok.encode_ordinary("Hello world"), list)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_fields_or_a_value_error(data):
+    try:
+        assert all(number >= 0 for number, _, _ in fields(data))
+    except ValueError as error:
+        assert "cut off" in str(error) or "wire type" in str(error)

@@ -1,0 +1,78 @@
+"""From ids of a SentencePiece model back to text, as sentencepiece decodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from tokenizer.encoding.ids_to_text import ByteDecoding
+from tokenizer.sentencepiece import BYTE, CONTROL, SentencePieceVocabulary
+from tokenizer.splitting.metaspace import MARK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class SentencePieceDecoding(ByteDecoding):
+    """The texts of the pieces, with spaces in place of `▁`; control pieces give nothing."""
+
+    _vocabulary: SentencePieceVocabulary
+
+    def added_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token adds to a preceding text. A byte piece adds its byte."""
+        self.token_bytes(token)  # raises for an unknown id
+        return self._later[token] or b""
+
+    @cached_property
+    def _later(self) -> list[bytes | None]:
+        """Return the bytes of each id where it is not the first of a text."""
+        vocabulary = self._vocabulary
+        later: list[bytes | None] = [None if token is None else self._piece(token) for token in self.by_id]
+        for i, kind in enumerate(vocabulary.types):
+            if kind == CONTROL:
+                later[i] = b""
+            elif kind == BYTE:
+                later[i] = bytes.fromhex(vocabulary.pieces[i][3:5])
+        later[vocabulary.unknown] = vocabulary.unknown_surface.encode()
+        return later
+
+    def _piece(self, token: bytes) -> bytes:
+        return token.replace(MARK.encode(), b" ")
+
+    def decode_each(self, ids: Iterable[int]) -> list[bytes]:
+        listed = [*ids]
+        self.decode(listed)  # raises for an unknown id
+        return [self.decode(listed[:1]), *map(self.added_bytes, listed[1:])] if listed else []
+
+    def _pieces(self, ids: list[int]) -> Iterable[bytes]:
+        """Return the bytes of all pieces in order. Each byte that is not part of UTF-8 becomes U+FFFD."""
+        pattern, types = self._vocabulary.pattern, self._vocabulary.types
+        drops_mark = pattern.add_dummy_prefix or pattern.remove_extra_whitespaces
+        decoded: list[bytes] = []
+        pending = b""
+        at_start = True
+        for i in ids:
+            later = self._later[i]
+            if later is None:
+                raise IndexError(i)
+            if i < len(types) and types[i] == BYTE:
+                pending += later
+                at_start = False
+                continue
+            decoded.append(_valid(pending))
+            pending = b""
+            if at_start and drops_mark and i != self._vocabulary.unknown and later.startswith(b" "):
+                later = later[1:]
+                at_start = pattern.remove_extra_whitespaces and later == b""
+            else:
+                at_start = at_start and later == b""
+            decoded.append(later)
+        return [*decoded, _valid(pending)]
+
+    def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
+        """Return None: `_pieces` decodes long arrays too."""
+
+
+def _valid(data: bytes) -> bytes:
+    return "".join("\ufffd" if "\udc80" <= c <= "\udcff" else c for c in data.decode(errors="surrogateescape")).encode()

@@ -1,0 +1,171 @@
+"""Reading and writing SentencePiece models (`.model`, `spiece.model`) of the kind Unigram.
+
+The field numbers are those of sentencepiece_model.proto. A saved file has the bytes of the file that was read.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from pathlib import Path
+
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, shown
+from tokenizer.formats.strict_json import read_bytes
+from tokenizer.formats.unigram_files import LONGEST_PIECE
+from tokenizer.formats.wire_format import BYTES, FIXED_32, VARINT, Value, fields
+from tokenizer.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocabulary
+from tokenizer.splitting.character_map import CharacterMap
+from tokenizer.splitting.sentencepiece import SentencePieceText
+
+MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+# Fields of the model.
+_PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
+# Number, wire type and default of the fields in use.
+Fields = dict[str, tuple[int, int, Value]]
+_PIECE_FIELDS: Fields = {"piece": (1, BYTES, b""), "score": (2, FIXED_32, bytes(4)), "type": (3, VARINT, NORMAL)}
+_TRAINER_FIELDS: Fields = {
+    "model_type": (3, VARINT, 1),
+    "treat_whitespace_as_suffix": (24, VARINT, 0),
+    "byte_fallback": (35, VARINT, 0),
+    "unk_surface": (44, BYTES, " \u2047 ".encode()),
+}
+_NORMALIZER_FIELDS: Fields = {
+    "precompiled_charsmap": (2, BYTES, b""),
+    "add_dummy_prefix": (3, VARINT, 1),
+    "remove_extra_whitespaces": (4, VARINT, 1),
+    "escape_whitespaces": (5, VARINT, 1),
+}
+
+
+def load_model(path: Path) -> SentencePieceVocabulary:
+    """Return the vocabulary of a SentencePiece model. Raises ValueError that names the field."""
+    content = read_bytes(path)
+    pieces: list[str] = []
+    scores: list[float] = []
+    types: list[int] = []
+    trainer = normalizer = b""
+    for number, kind, value in fields(content):
+        if number in (_PIECE, _TRAINER, _NORMALIZER):
+            expect(kind == BYTES and isinstance(value, bytes), f"has a field {number} of wire type {kind}")
+            assert isinstance(value, bytes)
+            if number == _PIECE:
+                piece, score, piece_type = _parse_piece(value, len(pieces))
+                pieces.append(piece)
+                scores.append(score)
+                types.append(piece_type)
+            elif number == _TRAINER:
+                trainer += value  # parts of one message
+            else:
+                normalizer += value
+    expect(pieces != [], "has no pieces: is it a SentencePiece model?")
+    options = _parsed(trainer, _TRAINER_FIELDS, "trainer_spec") | _parsed(
+        normalizer, _NORMALIZER_FIELDS, "normalizer_spec"
+    )
+    model_type = options["model_type"]
+    assert isinstance(model_type, int)
+    name = MODEL_TYPES.get(model_type, str(model_type))
+    expect(name == "unigram", f"has trainer_spec.model_type {name}, which is not supported (only unigram is)")
+    _check_pieces(pieces, types, bool(options["byte_fallback"]))
+    return SentencePieceVocabulary(
+        pieces=pieces,
+        scores=scores,
+        types=types,
+        unknown=types.index(UNKNOWN),
+        special_tokens={
+            p: i for i, (p, kind) in enumerate(zip(pieces, types, strict=True)) if kind in (UNKNOWN, CONTROL)
+        },
+        pattern=SentencePieceText(
+            _parse_character_map(options["precompiled_charsmap"]),
+            tuple(piece for piece, kind in zip(pieces, types, strict=True) if kind == USER_DEFINED),
+            bool(options["add_dummy_prefix"]),
+            bool(options["remove_extra_whitespaces"]),
+            bool(options["escape_whitespaces"]),
+            bool(options["treat_whitespace_as_suffix"]),
+        ),
+        byte_fallback=bool(options["byte_fallback"]),
+        unknown_surface=_text(options["unk_surface"], "trainer_spec.unk_surface"),
+        source=content,
+    )
+
+
+def save_model(vocabulary: SentencePieceVocabulary, folder: str | os.PathLike[str]) -> None:
+    """Write folder/tokenizer.model atomically. Raises ValueError for what the format cannot store."""
+    folder = Path(folder)
+    beyond = [spelling for spelling, i in vocabulary.special_tokens.items() if vocabulary.ids.get(spelling) != i]
+    if beyond:
+        raise ValueError(f"a SentencePiece model cannot store the added special token {beyond[0]!r}")
+    if (folder / "tokenizer.json").exists():
+        raise ValueError(f"{folder} has a tokenizer.json, which would be read in place of tokenizer.model; remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".tokenizer.model.{os.getpid()}.partial"
+    try:
+        with unfinished.open("wb") as file:
+            file.write(vocabulary.source)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(folder / "tokenizer.model")
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _parsed(message: bytes, wanted: Fields, name: str) -> dict[str, Value]:
+    """Return the wanted fields of a message by name; the last value of each counts."""
+    found: dict[str, Value] = {field: default for field, (_, _, default) in wanted.items()}
+    names = {number: (field, kind) for field, (number, kind, _) in wanted.items()}
+    for number, kind, value in fields(message):
+        if number in names:
+            field, expected = names[number]
+            expect(kind == expected, f"has {name}.{field} with wire type {kind}, not {expected}")
+            found[field] = value
+    return found
+
+
+def _parse_piece(message: bytes, number: int) -> tuple[str, float, int]:
+    where = f"pieces[{number}]"
+    expect(number < LARGEST_ID, f"has more than {LARGEST_ID:,} pieces")
+    found = _parsed(message, _PIECE_FIELDS, where)
+    piece = _text(found["piece"], f"{where}.piece")
+    expect(piece != "", f"has {where} with an empty piece")
+    expect(len(piece) <= LONGEST_PIECE, f"has {where}, a piece of {len(piece):,} characters")
+    assert isinstance(found["score"], bytes)
+    (score,) = struct.unpack("<f", found["score"])
+    expect(math.isfinite(score), f"has {where}.score = {score}")
+    kind = found["type"]
+    assert isinstance(kind, int)
+    expect(NORMAL <= kind <= BYTE, f"has {where}.type = {kind}")
+    return piece, score, kind
+
+
+def _check_pieces(pieces: list[str], types: list[int], byte_fallback: bool) -> None:
+    seen: dict[str, int] = {}
+    for number, piece in enumerate(pieces):
+        expect(
+            piece not in seen, f"has the piece {shown(piece)} twice, as pieces[{seen.get(piece)}] and pieces[{number}]"
+        )
+        seen[piece] = number
+    expect(types.count(UNKNOWN) == 1, f"has {types.count(UNKNOWN)} unknown pieces instead of one")
+    expect(NORMAL in types, "has no normal pieces")
+    for byte in range(256 if byte_fallback else 0):
+        spelling = f"<0x{byte:02X}>"
+        expect(
+            types[seen.get(spelling, types.index(UNKNOWN))] == BYTE, f"has byte_fallback, but no byte piece {spelling}"
+        )
+
+
+def _parse_character_map(compiled: Value) -> CharacterMap | None:
+    assert isinstance(compiled, bytes)
+    if compiled == b"":
+        return None
+    try:
+        return CharacterMap(compiled)
+    except ValueError as error:
+        raise ValueError(f"has a normalizer_spec.precompiled_charsmap that {error}") from None
+
+
+def _text(value: Value, where: str) -> str:
+    assert isinstance(value, bytes)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"has {where} = {shown(value)}, which is not UTF-8") from None

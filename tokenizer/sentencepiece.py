@@ -1,0 +1,88 @@
+"""The Unigram vocabulary of a SentencePiece model, which encodes whole texts in float32, as sentencepiece 0.2.3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from tokenizer.encoding.lattice import nearest_float32
+from tokenizer.unigram import UNKNOWN_PENALTY, UnigramVocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.splitting.sentencepiece import SentencePieceText
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
+USER_DEFINED_SCORE = 0.1  # per byte but the first
+
+
+class SentencePieceVocabulary(UnigramVocabulary):
+    """An immutable vocabulary of a SentencePiece model.
+
+    types: the type of each piece. Texts can have pieces of the types NORMAL and USER_DEFINED. Control pieces and the
+    unknown piece are special tokens. unknown_surface: what the unknown id decodes to. source: the bytes of the file.
+    """
+
+    sums_are_float32 = True
+
+    def __init__(
+        self,
+        *,
+        pieces: Sequence[str],
+        scores: Sequence[float],
+        types: Sequence[int],
+        unknown: int,
+        special_tokens: dict[str, int],
+        pattern: SentencePieceText,
+        byte_fallback: bool,
+        unknown_surface: str,
+        source: bytes,
+        added_flags: Mapping[str, dict[str, bool]] | None = None,
+    ):
+        super().__init__(
+            pieces=pieces,
+            scores=scores,
+            unknown=unknown,
+            special_tokens=special_tokens,
+            pattern=pattern,
+            byte_fallback=byte_fallback,
+            decoder=[],
+            added_flags=added_flags,
+        )
+        self.types = types
+        self.unknown_surface = unknown_surface
+        self.source = source
+
+    @property
+    def inside(self) -> SentencePieceVocabulary:
+        return self  # each text between special tokens is a text of its own
+
+    @cached_property
+    def matches(self) -> dict[str, int]:
+        return {
+            piece: i
+            for i, (piece, kind) in enumerate(zip(self.pieces, self.types, strict=True))
+            if kind in (NORMAL, USER_DEFINED)
+        }
+
+    @cached_property
+    def edge_scores(self) -> Sequence[float]:
+        return [
+            nearest_float32(USER_DEFINED_SCORE * (len(piece.encode()) - 1)) if kind == USER_DEFINED else score
+            for piece, score, kind in zip(self.pieces, self.scores, self.types, strict=True)
+        ]
+
+    @cached_property
+    def unknown_score(self) -> float:
+        normal = [score for score, kind in zip(self.scores, self.types, strict=True) if kind == NORMAL]
+        return nearest_float32(min(normal) - UNKNOWN_PENALTY)
+
+    def unknown_ids(self, text: str) -> list[int]:
+        return self._fallback(text)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hexadecimal SHA-256 of everything that decides ids."""
+        from tokenizer.fingerprints import digest_of
+
+        return digest_of([("unigram", [super().fingerprint]), ("types", [bytes(self.types)])])

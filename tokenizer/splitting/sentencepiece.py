@@ -1,0 +1,110 @@
+"""SentencePiece's normalization of a whole text, which is not cut into words, in plain Python."""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from collections.abc import Iterator
+from functools import cached_property
+
+from tokenizer.splitting.character_map import CharacterMap
+from tokenizer.splitting.metaspace import MARK
+
+_MARK = MARK.encode()
+
+
+class SentencePieceText(
+    namedtuple(
+        "_SentencePieceText",
+        ["characters", "user_defined", "add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces", "suffix"],
+    )
+):
+    """A normalizer in place of a `Pattern`; the whole text is one pretoken.
+
+    characters: the map, or None. user_defined: pieces that the map does not change. The other fields are those of
+    sentencepiece: put a mark before the text, or after it if `suffix`; drop spaces at both ends and all but one of each
+    run; and write spaces as marks. Each byte of invalid UTF-8 is read as U+FFFD.
+    """
+
+    characters: CharacterMap | None
+    user_defined: tuple[str, ...]
+    name: None = None
+    automaton: None = None
+    splits_at_spaces = False
+
+    def __str__(self) -> str:
+        options = [name for name in self._fields[2:] if getattr(self, name)]
+        return f"sentencepiece({', '.join(options)})"
+
+    @property
+    def identity(self) -> str:
+        """Return the text that fingerprints hash."""
+        compiled = self.characters.compiled.hex() if self.characters else None
+        return f"sentencepiece {compiled} {self.user_defined!r} {self[2:]}"
+
+    def pretokens(self, text: bytes) -> Iterator[bytes]:
+        """Yield the normalized text, if it is not empty."""
+        normalized = self.normalize(text)
+        if normalized:
+            yield normalized
+
+    def normalize(self, text: bytes) -> bytes:
+        """Return the normalized text."""
+        place = 0
+        if self.remove_extra_whitespaces:
+            while place < len(text):
+                replaced, end = self._prefix(text, place)
+                if replaced != b" ":
+                    break
+                place = end
+        if place == len(text):
+            return b""
+        space = _MARK if self.escape_whitespaces else b" "
+        parts = [space] if self.add_dummy_prefix and not self.suffix else []
+        after_space = self.remove_extra_whitespaces
+        while place < len(text):
+            replaced, place = self._prefix(text, place)
+            if after_space:
+                replaced = replaced.lstrip(b" ")
+            if replaced:
+                after_space = self.remove_extra_whitespaces and replaced.endswith(b" ")
+                parts.append(replaced.replace(b" ", space))
+        normalized = b"".join(parts)
+        if self.remove_extra_whitespaces:
+            while normalized.endswith(space):
+                normalized = normalized.removesuffix(space)
+        return normalized + space if self.add_dummy_prefix and self.suffix else normalized
+
+    def _prefix(self, text: bytes, place: int) -> tuple[bytes, int]:
+        """Return what replaces the characters at `place`, and the place after them."""
+        if run := self._unchanged.match(text, place):
+            return run[0], run.end()
+        if self.user_defined and (found := self._user_defined.match(text, place)):
+            return found[0], found.end()
+        longest = self.characters.longest(text, place) if self.characters else None
+        if longest is not None:
+            return longest
+        if character := _CHARACTER.match(text, place):
+            return character[0], character.end()
+        return "\ufffd".encode(), place + 1
+
+    @cached_property
+    def _user_defined(self) -> re.Pattern[bytes]:
+        spelled = sorted((piece.encode() for piece in self.user_defined), key=len, reverse=True)
+        return re.compile(b"|".join(map(re.escape, spelled)))
+
+    @cached_property
+    def _unchanged(self) -> re.Pattern[bytes]:
+        """The regex of visible ASCII characters that stay, whatever follows; it matches nothing if some change."""
+        visible = bytes(range(0x21, 0x7F))
+        pairs = (bytes([first, second]) for first in visible for second in range(0x80))
+        if self.user_defined or (self.characters and any(self.characters.longest(pair, 0) for pair in pairs)):
+            return re.compile(b"(?!)")
+        return re.compile(rb"[!-~]+(?![\x80-\xff])")
+
+
+# One character of valid UTF-8.
+_CHARACTER = re.compile(
+    rb"[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}"
+    rb"|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
+)
