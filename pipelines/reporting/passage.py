@@ -93,7 +93,7 @@ def _pieces(tok: Tokenizer, ids: list[int], bits: list[float | None]) -> list[Pi
     pieces: list[Piece] = []
     waiting, total, count = b"", 0.0, 0
     for token, value in zip(ids, bits, strict=True):
-        waiting += special[token].encode() if token in special else tok.token_bytes(token)
+        waiting += special[token].encode() if token in special else tok.added_bytes(token)
         total, count = total + (value or 0.0), count + 1
         try:
             text = waiting.decode()

@@ -21,6 +21,7 @@ class TokenLabels:
         ordinary = tok.ordinary.tolist()
         self.ids = [token for token in range(tok.vocab_size) if ordinary[token] or token in special]
         self.pieces = [special.get(token) or tok.token_bytes(token) for token in self.ids]
+        self._added = [special.get(token) or tok.added_bytes(token) for token in self.ids]  # to the decoded text
         self.special = [token in special for token in self.ids]
 
     def at(self, places: Iterable[int]) -> list[str]:
@@ -39,14 +40,14 @@ class TokenLabels:
         """
         found = (
             place
-            for place, piece in enumerate(self.pieces)
+            for place, piece in enumerate(self._added)
             if piece[:1] == b" " and len(piece) > 3 and piece[1:].isalpha()
         )
         return sorted(found, key=lambda place: -counts[self.ids[place]])[:most]
 
     def kinds(self) -> list[int]:
         """Return the kind of each token, as an index into KINDS."""
-        return [6 if special else _kind(piece) for piece, special in zip(self.pieces, self.special, strict=True)]
+        return [6 if special else _kind(piece) for piece, special in zip(self._added, self.special, strict=True)]
 
 
 def _kind(piece: bytes) -> int:

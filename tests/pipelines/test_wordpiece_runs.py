@@ -1,7 +1,9 @@
 """Models train on WordPiece datasets, and are evaluated, reported and sampled."""
 
 import json
+import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluate import evaluate
 from pipelines.evaluation.breakdown import CLASSES, token_classes
 from pipelines.generate import generate
+from pipelines.pretrain import pretrain
 from pipelines.report import report
 from tests.pipelines.test_cli import assert_refused
 from tokenizer import Tokenizer
@@ -110,6 +113,23 @@ def test_a_run_on_bpe_is_compared_per_byte_of_the_original(in_process, wordpiece
     assert back["unit"] == "bits per byte of the original"
 
 
+def test_masked_models_are_compared_per_byte_of_masked_text(wordpiece_run, trained_bert, small_recipe, tmp_path):
+    model = replace(small_recipe.model, architecture="encoder", context_length=34)
+    recipe = replace(small_recipe, objective="masked-token", model=model)
+    assert pretrain(recipe, data=wordpiece_run.parent / "data", out=tmp_path / "bert") == 0
+    bpe = evaluate(shutil.copytree(trained_bert, tmp_path / "bpe"))["splits"]["validation"]
+    assert bpe["masked_bits_per_byte"] == pytest.approx(bpe["cross_entropy_bits"] * bpe["tokens"] / bpe["bytes"])
+    assert bpe["intervals"]["masked_bits_per_byte"][0] < bpe["masked_bits_per_byte"]
+    found = evaluate(tmp_path / "bert", against=trained_bert)["splits"]["validation"]
+    assert found["bits_per_byte"] is None
+    bits = found["cross_entropy_bits"] * found["tokens"]
+    assert found["masked_bits_per_byte"] == pytest.approx(bits / found["original_bytes"], rel=1e-3)
+    difference = found["masked_bits_per_byte"] - bpe["masked_bits_per_byte"]
+    assert found["difference"]["value"] == pytest.approx(difference, abs=0.1)
+    assert found["difference"]["unit"] == "bits per byte of masked text"
+    assert "Each run masks 15 %" in found["difference"]["reservations"][1]
+
+
 def test_a_corpus_is_scored_per_byte_of_the_original(wordpiece_run, tmp_path):
     text = "Import ÉTÉ, ☃ and sys\n" * 40
     (tmp_path / "text.txt").write_text(text)
@@ -148,4 +168,6 @@ def test_generated_words_have_spaces_between_them(wordpiece_run):
 
 def test_a_report_is_drawn(wordpiece_run):
     report(wordpiece_run)
-    assert "bert-uncased" in (wordpiece_run / "report.html").read_text(encoding="utf-8")
+    page = (wordpiece_run / "report.html").read_text(encoding="utf-8")
+    assert "bert-uncased" in page
+    assert re.search(r"word, after a space\D+[1-9]", page)
