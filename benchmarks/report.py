@@ -19,6 +19,9 @@ def markdown(result: dict) -> str:
         for case in result["cases"]
         for verdict in case["verdicts"]
     ]
+    by_processor = ""
+    if any(case.get("by_processor") for case in result["cases"]):
+        by_processor = " WordPiece is judged by CPU seconds on one thread, and has no limit."
     lines = [
         *heading("The tokenizer compared with its peers", result["command"], facts),
         ", ".join(f"{peer} {version or 'not installed'}" for peer, version in result["versions"].items()) + ".",
@@ -26,7 +29,7 @@ def markdown(result: dict) -> str:
         "Contestants take turns, each turn in a fresh process. The clock starts after imports, with kernels loaded "
         "from their cache and the vocabulary loaded. It includes reading the file. A time counts only if the result "
         "is *equal* to ours (the *reference*). Contestants are compared by their minimum. The limit is the time that "
-        "one thread needs for memory accesses alone.",
+        "one thread needs for memory accesses alone." + by_processor,
         "",
         *_texts(result["texts"]),
         "## Targets",
