@@ -166,3 +166,16 @@ def test_the_command_trains_and_describes_a_wordpiece_vocabulary(tmp_path, print
     assert Tokenizer.load(tmp_path / "tok").fingerprint == tok.fingerprint
     with pytest.raises(ValueError, match="--pattern is cl100k, which is no known name: use one of bert-uncased, bert"):
         train_tokenizer(corpus, out=tmp_path / "x", pattern="cl100k", **options)
+
+
+@pytest.mark.parametrize("score", ["frequency", "likelihood"])
+def test_merging_stops_before_it_exceeds_the_memory(score):
+    rng = random.Random(9)
+    words = sorted({"".join(rng.choices("abcdefgh", k=8)) for _ in range(20_000)})
+    counts = count_pretokens([" ".join(words)], "bert-uncased", threads=1)
+    options = {"model": "wordpiece", "score": score, "min_frequency": 1}
+    expected = Tokenizer.train_from_counts(counts, 9000, **options).fingerprint
+    assert Tokenizer.train_from_counts(counts, 9000, memory=100_000_000, **options).fingerprint == expected
+    for memory in (4_500_000, 6_500_000):
+        with pytest.raises(ValueError, match=r"after \d+ merges the next one takes [\d,]+ bytes more than the memory"):
+            Tokenizer.train_from_counts(counts, 9000, memory=memory, **options)

@@ -140,9 +140,12 @@ def _steps(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
 
 def _check_growth(training: kernel.Training, more: int, spare: int | None) -> None:
     """Raise ValueError if the arrays and `more` bytes exceed `spare`. Doubling an array needs its size again."""
-    needed = sum(array.nbytes for array in training) + more
+    check_spare(sum(array.nbytes for array in training) + more, spare, int(training.state[kernel.MERGES]))
+
+
+def check_spare(needed: int, spare: int | None, merges: int) -> None:
+    """Raise ValueError if the next merge needs more bytes than `spare`."""
     if spare is not None and needed > spare:
-        merges = int(training.state[kernel.MERGES])
         raise ValueError(
             f"after {merges:,} merges the next one takes {needed - spare:,} bytes more than the memory allows: "
             "allow more, or choose a smaller vocabulary or a larger minimum count (--min-count, counts.at_least)"

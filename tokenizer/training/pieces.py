@@ -17,9 +17,12 @@ from tokenizer.kernels import likelihood
 from tokenizer.kernels import piece_merges as kernel
 from tokenizer.splitting.bert_characters import CODE_POINTS
 from tokenizer.training.counting import PretokenCounts, Progress
+from tokenizer.training.merging import check_spare
 from tokenizer.wordpiece import CONTINUATION
 
 PROGRESS_STEP = 256  # merges
+POSITION_BYTES = 28  # of the arrays by position and by node
+RANKED_BYTES = 48  # of the arrays by record that training by likelihood adds
 LEAST_SEARCHED = 2  # least count of a pair that the search for one tries
 
 
@@ -55,14 +58,17 @@ def learn_pieces(
     wanted: int,
     score: str,
     min_count: int | None,
+    memory: int | None,
     progress: Progress | None,
 ) -> list[str]:
     """Return up to `wanted` merged tokens in the order of their merges.
 
     known: existing tokens. A merge that makes a known or an earlier token adds none. min_count: least count of a pair,
-    None for the largest one with which the corpus gives `wanted` tokens.
+    None for the largest one with which the corpus gives `wanted` tokens. memory: limit in bytes for the counts and the
+    arrays of merging. Raises ValueError before they exceed it.
     """
-    learn = partial(_learn, counts, known, alphabet, later, wanted, score)
+    spare = None if memory is None else memory - counts.data.nbytes - counts.offsets.nbytes
+    learn = partial(_learn, counts, known, alphabet, later, wanted, score, spare)
     if min_count is not None:
         return learn(min_count, progress)
     # Every merge takes at least `min_count` pairs from a corpus that has fewer pairs than bytes.
@@ -88,12 +94,13 @@ def _learn(
     later: str,
     wanted: int,
     score: str,
+    spare: int | None,
     min_count: int,
     progress: Progress | None,
 ) -> list[str]:
-    merging = _lay_out(counts, alphabet, later)
+    merging = _lay_out(counts, alphabet, later, spare)
     texts = [*alphabet, *(CONTINUATION + character for character in later)]
-    ranking = _ranking(merging, len(texts) + wanted + len(known)) if score == "likelihood" else None
+    ranking = _ranking(merging, len(texts) + wanted + len(known), spare) if score == "likelihood" else None
     symbol_of = {text: symbol for symbol, text in enumerate(texts)}
     made: list[str] = []
     new = 0
@@ -105,8 +112,8 @@ def _learn(
         if outcome == kernel.FINISHED:
             break
         if outcome == kernel.GROW:
-            merging = _grown(merging)
-            ranking = ranking and _with_places(ranking, len(merging.keys))
+            merging = _grown(merging, spare, len(made))
+            ranking = ranking and _with_places(ranking, merging, spare, len(made))
             continue
         left, right = divmod(int(merging.keys[merging.state[kernel.CURRENT]]), 1 << 32)
         if left == right:
@@ -126,15 +133,15 @@ def _learn(
 
 def compile_merging(counts: PretokenCounts, alphabet: str, later: str) -> None:
     """Compile all kernels of training by making one merge."""
-    merging = _with_records(_lay_out(counts, alphabet, later))
+    merging = _with_records(_lay_out(counts, alphabet, later, None), None)
     kernel.merge_and_find(merging, 0, 1)
-    ranking = _ranking(merging, len(alphabet) + len(later))
+    ranking = _ranking(merging, len(alphabet) + len(later), None)
     likelihood.merge_and_find(merging, ranking, 0, 1)
     merging.sizes[0] = 1
     _sort_positions(merging._replace(state=np.array([1, 1, kernel.NONE, 0, 0, 0], dtype=np.int64)))
 
 
-def _lay_out(counts: PretokenCounts, alphabet: str, later: str) -> kernel.Merging:
+def _lay_out(counts: PretokenCounts, alphabet: str, later: str, spare: int | None) -> kernel.Merging:
     """Return the data of the merge loop, with all pairs of characters."""
     first_symbols = np.full(CODE_POINTS, kernel.NONE, dtype=np.int32)
     later_symbols = np.full(CODE_POINTS, kernel.NONE, dtype=np.int32)
@@ -143,6 +150,7 @@ def _lay_out(counts: PretokenCounts, alphabet: str, later: str) -> kernel.Mergin
     positions = int(np.count_nonzero((counts.data & 0xC0) != 0x80))
     if positions >= 2**31:
         raise ValueError(f"the words have {positions:,} characters, more than 2**31: leave out rare words")
+    check_spare(POSITION_BYTES * positions, spare, 0)
     records = 1 << 14
     symbols, words, following, preceding, pair_at = np.empty((5, positions), dtype=np.int32)
     merging = kernel.Merging(
@@ -169,11 +177,11 @@ def _lay_out(counts: PretokenCounts, alphabet: str, later: str) -> kernel.Mergin
     merging = merging._replace(symbols=symbols[:used])
     first = 0
     while (first := kernel.list_pairs(merging, first, used)) < used:
-        merging = _with_records(merging)
+        merging = _with_records(merging, spare)
     return merging
 
 
-def _ranking(merging: kernel.Merging, most_symbols: int) -> likelihood.Ranking:
+def _ranking(merging: kernel.Merging, most_symbols: int, spare: int | None) -> likelihood.Ranking:
     """Return the data that training by likelihood adds."""
     ranking = likelihood.Ranking(
         symbol_counts=np.zeros(most_symbols, dtype=np.int64),
@@ -186,11 +194,15 @@ def _ranking(merging: kernel.Merging, most_symbols: int) -> likelihood.Ranking:
         size=np.zeros(1, dtype=np.int64),
     )
     likelihood.count_symbols(merging.symbols, merging.words, merging.word_counts, ranking.symbol_counts)
-    return _with_places(ranking, len(merging.keys))
+    return _with_places(ranking, merging, spare, 0)
 
 
-def _with_places(ranking: likelihood.Ranking, records: int) -> likelihood.Ranking:
-    """Return the data with room for so many records."""
+def _with_places(
+    ranking: likelihood.Ranking, merging: kernel.Merging, spare: int | None, merges: int
+) -> likelihood.Ranking:
+    """Return the data with room for all records of `merging`."""
+    records = len(merging.keys)
+    check_spare(_bytes(merging) + records * RANKED_BYTES, spare, merges)
     if records == len(ranking.places):
         return ranking
     names = ("nexts", "ranked_by", "heap_scores", "heap")
@@ -217,28 +229,38 @@ def _larger(array: np.ndarray, length: int) -> np.ndarray:
     return larger
 
 
-def _with_records(merging: kernel.Merging, least: int = 0) -> kernel.Merging:
+def _with_records(merging: kernel.Merging, spare: int | None, least: int = 0, merges: int = 0) -> kernel.Merging:
     """Return the data with room for at least twice the records, and for `least` more."""
     length = 2 * len(merging.keys)
     while length < merging.state[kernel.RECORDS] + least:
         length *= 2
     names = ("keys", "counts", "heads", "tails", "sizes", "marks", "touched")
+    added = length * sum(getattr(merging, name).itemsize for name in (*names, "slots", "slots"))
+    check_spare(_bytes(merging) + added, spare, merges)
     slots = np.zeros(2 * length, dtype=np.int32)
     merging = merging._replace(slots=slots, **{name: _larger(getattr(merging, name), length) for name in names})
     kernel.fill_slots(merging.keys, int(merging.state[kernel.RECORDS]), slots)
     return merging
 
 
-def _grown(merging: kernel.Merging) -> kernel.Merging:
+def _bytes(merging: kernel.Merging) -> int:
+    """Return the size of all arrays."""
+    return sum(array.nbytes for array in merging)
+
+
+def _grown(merging: kernel.Merging, spare: int | None, merges: int) -> kernel.Merging:
     """Return the data with room to merge the current pair; each of its positions makes at most two new pairs."""
     state, more = merging.state, int(merging.state[kernel.TOUCHED])
     if (current := int(state[kernel.CURRENT])) != kernel.NONE:
         more = 2 * int(merging.sizes[current])
         if state[kernel.RECORDS] + more > len(merging.keys):
-            merging = _with_records(merging, more)
+            merging = _with_records(merging, spare, more, merges)
         if (needed := int(state[kernel.NODES]) + more) > len(merging.places):
             length = max(needed, len(merging.places) * 5 // 4)
+            check_spare(_bytes(merging) + 2 * length * merging.places.itemsize, spare, merges)
             merging = merging._replace(places=_larger(merging.places, length), nexts=_larger(merging.nexts, length))
     if (needed := int(state[kernel.HEAP]) + more) > len(merging.heap):
-        merging = merging._replace(heap=_larger(merging.heap, max(needed, 2 * len(merging.heap))))
+        length = max(needed, 2 * len(merging.heap))
+        check_spare(_bytes(merging) + length * merging.heap[0].nbytes, spare, merges)
+        merging = merging._replace(heap=_larger(merging.heap, length))
     return merging
