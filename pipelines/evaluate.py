@@ -1,11 +1,12 @@
 """`bytelm evaluate`: measure trained models on held-out text.
 
 `pipelines.evaluation.numbers` defines the numbers of a split, `pipelines.run.evaluation_file` the layout of
-evaluation.json. `bits_per_byte` is null for masked models and span corruption, whose loss is not a code length. A run
-on pairs scores the targets given their sources, and also has `bleu_signature` and `examples`. `curves` has the loss by
-position (nats, with its standard error) and the reliability diagram. `intervals` has the 95 % interval [low, high] of
-each number in it, and says what the bootstrap drew (`pipelines.evaluation.confidence`). `difference` has the paired
-difference from the run of `--against`, with its interval and a sentence (`pipelines.evaluation.difference`).
+evaluation.json. `bits_per_byte` is null for masked models and span corruption, whose loss is not a code length, and
+for tokenizers that lose text. A run on pairs scores the targets given their sources, and also has `bleu_signature` and
+`examples`. `curves` has the loss by position (nats, with its standard error) and the reliability diagram. `intervals`
+has the 95 % interval [low, high] of each number in it, and says what the bootstrap drew
+(`pipelines.evaluation.confidence`). `difference` has the paired difference from the run of `--against`, with its
+interval and a sentence (`pipelines.evaluation.difference`).
 `breakdown` has the loss by groups of tokens and by document (`pipelines.evaluation.breakdown`). `memorisation` has the
 share of the text that also occurs in the training text, and the loss on that text and on the rest
 (`pipelines.evaluation.memorisation`). `entropy_calibration` has the entropy of the model on texts that it generates

@@ -78,15 +78,16 @@ def tokenize(
 
 def _fit(tok: "Tokenizer", text: str, size: int, ids: "np.ndarray") -> Iterator[str]:
     """Yield the bytes per token, tokens per word, share of whole words and share of unknown tokens of a text."""
+    import numpy as np
     import pyarrow as pa
 
     from pipelines.reporting.tokenizer_fit import fit_to_words, unknown_id, words_of
 
-    def encode(words: "pa.Array") -> "pa.LargeListArray":
-        return pa.array([tok.encode_ordinary(word) for word in words.to_pylist()], pa.large_list(pa.uint32()))
-
+    # pa.array would import pandas.
+    buffers = np.array([0, len(text.encode())]), text.encode()
+    whole = pa.LargeStringArray.from_buffers(1, *map(pa.py_buffer, buffers))
     yield f"{size / max(1, len(ids)):.2f} bytes per token"
-    found = fit_to_words(tok, words_of(pa.chunked_array([[text]])), encode if size <= SHORT_TEXT else None)
+    found = fit_to_words(tok, words_of(pa.chunked_array([whole])), in_python=size <= SHORT_TEXT)
     if found["tokens_per_word"] is not None:
         yield f"{found['tokens_per_word']:.2f} tokens per word"
         yield f"{found['whole_words']:.0%} of the words whole"

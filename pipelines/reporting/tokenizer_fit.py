@@ -5,7 +5,6 @@ Words are the texts between white space, without punctuation at their ends. Each
 
 import math
 import string
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,31 +38,31 @@ def words_of(texts: pa.ChunkedArray) -> Words:
         texts = pa.chunked_array([[text.decode(errors="replace") for text in texts.to_pylist()]], pa.large_string())
     parts = [pc.list_flatten(pc.utf8_split_whitespace(chunk)) for chunk in texts.chunks]
     words = pc.utf8_trim(pa.chunked_array(parts, pa.large_string()), characters=PUNCTUATION)
-    found = pc.value_counts(words.filter(pc.not_equal(words, "")))
+    found = pc.value_counts(words.filter(pc.binary_length(words).cast(pa.bool_())))
     return Words(found.field("values"), np.from_dlpack(found.field("counts")))
 
 
-def fit_to_words(
-    tok: Tokenizer, text: Words, encode: Callable[[pa.Array], pa.LargeListArray] | None = None
-) -> dict[str, float | None]:
+def fit_to_words(tok: Tokenizer, text: Words, in_python: bool = False) -> dict[str, float | None]:
     """Return `tokens_per_word` (fertility) and `whole_words`, the share of words that are one known token.
 
-    `encode` returns the ids of an array of texts; `tok.encode_arrow` by default. Both numbers are None for a text
-    without words.
+    Both are None for a text without words. `in_python` encodes a few words without loading kernels.
     """
     total = int(text.counts.sum())
     if not total:
         return {"tokens_per_word": None, "whole_words": None}
-    space, nothing = (pa.scalar(part, pa.large_string()) for part in (" ", ""))
-    ids = (encode or tok.encode_arrow)(pc.binary_join_element_wise(space, text.words, nothing))
+    if in_python:
+        encoded = [tok.encode_ordinary(f" {word}") for word in text.words.to_pylist()]
+        lengths, alone = np.array(list(map(len, encoded))), [ids[0] for ids in encoded if len(ids) == 1]
+    else:
+        space, nothing = (pa.scalar(part, pa.large_string()) for part in (" ", ""))
+        ids = tok.encode_arrow(pc.binary_join_element_wise(space, text.words, nothing))
+        starts = ids.offsets.to_numpy()
+        lengths = np.diff(starts)
+        alone = ids.values.to_numpy()[starts[:-1][lengths == 1]]
     unknown = -1 if (found := unknown_id(tok)) is None else found
-    starts = np.from_dlpack(ids.offsets)  # to_numpy imports pandas
-    lengths = np.diff(starts)
-    alone = lengths == 1
-    known = np.from_dlpack(ids.values)[starts[:-1][alone]] != unknown
     return {
         "tokens_per_word": float(np.dot(lengths, text.counts) / total),
-        "whole_words": float(text.counts[alone][known].sum() / total),
+        "whole_words": float(text.counts[lengths == 1][np.array(alone, np.int64) != unknown].sum() / total),
     }
 
 

@@ -124,7 +124,7 @@ def test_a_corpus_without_a_column_of_languages_has_none(in_process, text_folder
 def test_tokenize_prints_the_fit_of_a_text(in_process, tok, tmp_path):
     tok.save(tmp_path / "tok")
     done = in_process("tokenize", "the cats ☃", "--tokenizer", "tok")
-    words = fit_to_words(tok, words_in(["the cats ☃"]))
+    words = fit_to_words(tok, words_in(["the cats ☃"]), in_python=True)
     said = " ".join(done.stdout.split())
     assert f"{words['tokens_per_word']:.2f} tokens per word, {words['whole_words']:.0%} of the words whole" in said
     assert ("unknown" in said) == (tok.kind == "wordpiece")
