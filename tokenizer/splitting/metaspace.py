@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from functools import cache, cached_property
 
 from tokenizer.encoding.special_spellings import WHITE_SPACE
-from tokenizer.splitting.character_map import CharacterMap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.splitting.character_map import CharacterMap
 
 MARK = "▁"  # U+2581
 ALWAYS, FIRST, NEVER = "always", "first", "never"
