@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections import namedtuple
 from collections.abc import Iterator
-from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 LARGEST_SUM = 100_000.0  # sentencepiece subtracts larger sums, so that float32 stays exact enough
 
 
-class Edge(NamedTuple):
-    """A piece at a place of a pretoken. end: in code points."""
+class Edge(namedtuple("_Edge", ["end", "id", "score"])):
+    """A piece at a place of a pretoken. end: in code points; score: in nats."""
 
     end: int
     id: int

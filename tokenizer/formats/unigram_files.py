@@ -40,13 +40,6 @@ MOST_STEPS = 100
 _NO_PIECES = '"vocab": []'
 
 
-def is_unigram(model: Any) -> bool:
-    """Return whether the field model of a tokenizer.json is Unigram's. Old files leave its type out."""
-    return type_of(model) == "Unigram" or (
-        isinstance(model, dict) and "type" not in model and isinstance(model.get("vocab"), list)
-    )
-
-
 def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in parts."""
     content = {

@@ -171,13 +171,20 @@ def _load_tokenizer_json(path: Path) -> AnyVocabulary:
             from tokenizer.formats.wordpiece_files import parse_wordpiece_json
 
             return parse_wordpiece_json(content)
-        from tokenizer.formats.unigram_files import is_unigram, parse_unigram_json
+        if isinstance(content, dict) and _is_unigram(content.get("model")):
+            from tokenizer.formats.unigram_files import parse_unigram_json
 
-        if isinstance(content, dict) and is_unigram(content.get("model")):
             return parse_unigram_json(content)
         vocabulary = parse_tokenizer_json(content)
         record.write(vocabulary)
     return vocabulary
+
+
+def _is_unigram(model: Any) -> bool:
+    """Return whether the field model of a tokenizer.json is Unigram's. Old files leave its type out."""
+    return type_of(model) == "Unigram" or (
+        isinstance(model, dict) and "type" not in model and isinstance(model.get("vocab"), list)
+    )
 
 
 def _load_vocab_txt(
