@@ -1,9 +1,9 @@
 """The choice of the next pair in WordPiece training by likelihood, on the data of `kernels.piece_merges`.
 
 The score of a pair is count(ab) / (count(a) count(b)), after Schuster and Nakajima, "Japanese and Korean Voice Search"
-(2012). A merge lowers count(a) and count(b), so the scores of all other pairs with these symbols rise. They are ranked
-again at once: each symbol has a list of its pairs. Scores that fall are ranked again when they reach the top of the
-heap. So no entry of the heap is too low, and the first one that is up to date is the largest.
+(2012). A merge lowers count(a) and count(b), so the scores of all other pairs with these symbols rise. These pairs are
+ranked again at once: each symbol has a list of its pairs. A pair whose score falls is ranked again when it reaches the
+top of the heap. So no score in the heap is too low, and the first one that is up to date is the largest.
 
 A pair with a frequent symbol has a low score and merges late, so the lists that a merge visits are short.
 """
