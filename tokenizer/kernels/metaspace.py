@@ -38,6 +38,8 @@ class Rules(NamedTuple):
     """What happens to each code point and word."""
 
     kinds: np.ndarray  # uint8 (0x110000,)
+    # bool (0x110000,): whether a code point stays, and is a cluster of its own between others for which this is true
+    stays: np.ndarray
     places: np.ndarray  # int32 (0x110000,): index in `texts` of what replaces a code point of kind REPLACED
     classes: np.ndarray  # uint8 (0x110000,): the class in the automaton of clusters
     steps: np.ndarray  # uint8: `graphemes.transitions`; only boundaries if there is no map
@@ -223,18 +225,38 @@ def _put_window(data, position, end, options, out, at, word_start, ends, n, pend
     return position + length, at, word_start, n, pending, after_space, solid
 
 
+@inlined
+def _put_run(data, position, c, width, end, rules, pending, out, at):
+    """Write the characters from `position` on that stay, but not the last one, which the next character may continue.
+
+    Return the position, code point and width of the character after them, and the end of the text. c, width: the code
+    point at `position`, and its bytes. pending: whether a mark goes before the first one.
+    """
+    while position + width < end:
+        following, following_width = decode_utf8(data, position + width, end)
+        if not rules.stays[following]:
+            break
+        if pending:
+            out[at] = 0x20
+            at += 1
+            pending = False
+        store_8(out, at, load_8(data, position))
+        at += width
+        position += width
+        c, width = following, following_width
+    return position, c, width, at
+
+
 @internal
 def _cluster_text(data, position, end, rules, copy, step):
-    """Return the end of the cluster that begins at `position`, and the index in `texts` of what replaces it whole.
+    """Return the end of the cluster that begins at `position`, the index in `texts` of what replaces it whole, and the
+    state after it.
 
-    The index is -1 if it has one code point or is replaced code point by code point; then the end tells which:
-    it is that of its first code point, or 0. step: the state after the first code point, with which the state after
-    the cluster is returned.
+    The index is -1 if it is replaced code point by code point. step: the state after the first code point.
     """
     c, width = decode_utf8(data, position, end)
     size = write_utf8(c, copy, 0)
     after = position + width
-    first = after
     while after < end and size < SHORT_CLUSTER:
         c, width = decode_utf8(data, after, end)
         following = rules.steps[step * WIDTH + rules.classes[c]]
@@ -243,15 +265,12 @@ def _cluster_text(data, position, end, rules, copy, step):
         size = write_utf8(c, copy, size)
         step = np.int64(following)
         after += width
-    if after == first:
-        return after, np.int64(-1), step
-    place = _shortest(copy, size, rules.units) if size < SHORT_CLUSTER else np.int64(-1)
-    return (after if place >= 0 else np.int64(0)), place, step
+    return after, _shortest(copy, size, rules.units) if size < SHORT_CLUSTER else np.int64(-1), step
 
 
 @kernel
-def split_metaspace(data, offsets, limit, kinds, places, classes, steps, units, texts, options, copy, out, out_offsets,
-                    ends, state):  # fmt: skip
+def split_metaspace(data, offsets, limit, kinds, stays, places, classes, steps, units, texts, options, copy, out,
+                    out_offsets, ends, state):  # fmt: skip
     """Write the words of documents to `out`, uint8, and the end of each word to `ends`, int64.
 
     data: uint8; document d is data[offsets[d]:offsets[d + 1]], and out[out_offsets[d]:out_offsets[d + 1]] its words.
@@ -259,7 +278,7 @@ def split_metaspace(data, offsets, limit, kinds, places, classes, steps, units, 
     must be set at the beginning if a mark goes before a text. Return DONE; MORE after about `limit` bytes; GROW if
     `out` has less than ROOM bytes left.
     """
-    rules = Rules(kinds, places, classes, steps, units, texts, options)
+    rules = Rules(kinds, stays, places, classes, steps, units, texts, options)
     position = state[POSITION]
     stop = position + limit
     safe = len(data) - WINDOW
@@ -268,6 +287,7 @@ def split_metaspace(data, offsets, limit, kinds, places, classes, steps, units, 
     cluster, parted = state[CLUSTER], state[PARTED] != 0
     after_other = np.int64(steps[START * WIDTH + OTHER] & 0x7F)
     outcome = DONE
+    ahead, c, width = np.int64(-1), np.int64(0), 0  # the position of a code point that was decoded already
     while state[DOCUMENT] < len(offsets) - 1:
         end = offsets[state[DOCUMENT] + 1]
         while position < end:
@@ -280,6 +300,7 @@ def split_metaspace(data, offsets, limit, kinds, places, classes, steps, units, 
             if (
                 position <= safe
                 and data[position] < 0x80
+                and data[position + 1] < 0x80
                 and options[ASCII_STAYS]
                 and steps[cluster * WIDTH + OTHER] & BOUNDARY
             ):
@@ -291,32 +312,48 @@ def split_metaspace(data, offsets, limit, kinds, places, classes, steps, units, 
                     cluster = after_other
                     parted = False
                     continue
-            c, width = decode_utf8(data, position, end)
+            if ahead != position:
+                c, width = decode_utf8(data, position, end)
             step = np.int64(steps[cluster * WIDTH + classes[c]])
+            if stays[c] and step & BOUNDARY:
+                before = position
+                limited = min(end, safe, position + WINDOW)
+                position, c, width, at = _put_run(data, position, c, width, limited, rules, pending, out, at)
+                if position > before:
+                    step = np.int64(steps[START * WIDTH + classes[c]])
+                    pending = after_space = False
             cluster = step & ~BOUNDARY
+            this, kind = c, kinds[c]
             after = position + width
+            is_copy = position <= safe and c != _REPLACEMENT  # else a byte that is not UTF-8 may be replaced
             place = np.int64(-1)
-            if not parted or step & BOUNDARY:
+            if (not parted or step & BOUNDARY) and after < end:
                 parted = False
-                if after < end and (data[after] >= 0x80 or c == 0x0D or cluster != after_other):
-                    after, place, last = _cluster_text(data, position, end, rules, copy, cluster)
-                    if after == 0:
-                        parted = True
-                        after = position + width
-                    elif place >= 0:
-                        cluster = last
-            kind = kinds[c]
+                c, width = decode_utf8(data, after, end)
+                ahead = after
+                if not steps[cluster * WIDTH + classes[c]] & BOUNDARY:
+                    after_cluster, place, last = _cluster_text(data, position, end, rules, copy, cluster)
+                    parted = place < 0
+                    if place >= 0:
+                        after, cluster = after_cluster, last
             if place < 0 and kind == REPLACED:
-                place = np.int64(places[c])
+                place = np.int64(places[this])
             if place >= 0:
                 state[AT], state[WORD_START], state[WORDS], state[SOLID] = at, word_start, n, solid
                 state[PENDING], state[AFTER_SPACE] = pending, after_space
                 _put_text(place, texts, options, out, ends, state)
                 at, word_start, n, solid = state[AT], state[WORD_START], state[WORDS], state[SOLID]
                 pending, after_space = state[PENDING] != 0, state[AFTER_SPACE] != 0
+            elif kind == PLAIN and is_copy:
+                out[at] = 0x20
+                at += np.int64(pending)
+                store_8(out, at, load_8(data, position))
+                at += after - position
+                solid = at
+                pending = after_space = False
             elif kind != DELETED:
                 at, word_start, n, pending, after_space, solid = _put(
-                    c, kind, options, out, at, word_start, ends, n, pending, after_space, solid
+                    this, kind, options, out, at, word_start, ends, n, pending, after_space, solid
                 )
             position = after
         if outcome != DONE:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tokenizer.documents import Block, as_readonly
 from tokenizer.kernels import metaspace as kernel
-from tokenizer.splitting.graphemes import BOUNDARY, code_point_classes, transitions
+from tokenizer.splitting.graphemes import BOUNDARY, LV, LVT, OTHER, code_point_classes, transitions
 from tokenizer.splitting.metaspace import MARK, NEVER, MetaspaceWords, Precompiled, Replace, Strip
 
 BYTES_PER_CALL = 4 << 20
@@ -76,11 +76,14 @@ def _rules(words: MetaspaceWords) -> kernel.Rules:
         steps = np.frombuffer(transitions(), dtype=np.uint8)
     kinds, places = np.zeros(len(classes), dtype=np.uint8), np.zeros(len(classes), dtype=np.int32)
     kernel.fill_kinds(as_readonly(units), as_readonly(texts), kinds, places, np.empty(16, dtype=np.uint8))
-    stays = (kinds[0x21:0x7F] == kernel.PLAIN).all() and kinds[0x20] == kernel.SPACE
+    ascii_stays = (kinds[0x21:0x7F] == kernel.PLAIN).all() and kinds[0x20] == kernel.SPACE
     tabs = (kinds[0x09:0x0B] == kernel.SPACE).all() or (
         words.whitespace_split and np.isin(kinds[0x09:0x0B], (kernel.SPACE, kernel.WHITE)).all()
     )
+    # Between two code points of these classes there is always a boundary.
+    stays = (kinds == kernel.PLAIN) & np.isin(classes, (OTHER, LV, LVT)) & (np.arange(len(kinds)) != 0xFFFD)
     options = np.array(
-        [words.whitespace_split, words.prepend != NEVER, words.cuts, strips, squeezes, stays, tabs], dtype=np.bool_
+        [words.whitespace_split, words.prepend != NEVER, words.cuts, strips, squeezes, ascii_stays, tabs],
+        dtype=np.bool_,
     )
-    return kernel.Rules(*(as_readonly(each) for each in (kinds, places, classes, steps, units, texts, options)))
+    return kernel.Rules(*(as_readonly(each) for each in (kinds, stays, places, classes, steps, units, texts, options)))
