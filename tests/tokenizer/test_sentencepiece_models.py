@@ -181,6 +181,11 @@ def test_control_pieces_are_special_and_user_defined_ones_are_not(lines, publish
     assert (ours.kind, ours.is_lossless) == ("unigram", False)
 
 
+def test_arguments_that_a_model_contains_are_refused(published):
+    with pytest.raises(ValueError, match="contains its own pattern"):
+        Tokenizer.load(published, pattern="llama3")
+
+
 # The two arithmetics and normalizations: docs/python.md lists what differs.
 
 

@@ -77,14 +77,14 @@ def load_vocabulary(
                     files = path.with_name(prefix + merges), path.with_name(prefix + ids)
                     return _load_merges(*files, pattern, special_tokens, normalizer)
         if path.suffix == ".json":
-            if (pattern, special_tokens, normalizer) != (None, None, None):
-                raise ValueError("contains its own pattern, special tokens and normalizer; load it without these")
+            _refuse_arguments(pattern, special_tokens, normalizer)
             return _load_tokenizer_json(path)
         if path.name.endswith("vocab.txt"):
             return _load_vocab_txt(path, pattern, special_tokens, normalizer)
         if path.suffix == ".model" and read_bytes(path)[:1] == _FIRST_OF_MODELS:
             from tokenizer.formats.sentencepiece_files import load_model
 
+            _refuse_arguments(pattern, special_tokens, normalizer)
             return load_model(path)
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
@@ -96,6 +96,11 @@ def load_vocabulary(
     finally:
         if collects:
             gc.enable()
+
+
+def _refuse_arguments(*arguments: object) -> None:
+    if any(argument is not None for argument in arguments):
+        raise ValueError("contains its own pattern, special tokens and normalizer; load it without these")
 
 
 def save_vocabulary(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -> None:
