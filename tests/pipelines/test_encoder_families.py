@@ -54,7 +54,10 @@ LEFT_OUT |= {"qa_dropout", "seq_classif_dropout", "is_decoder", "add_cross_atten
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.slow] if name == "bert-cased" else []) for name in FAMILIES],
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("bert-cased", "distilbert") else [])
+        for name in FAMILIES
+    ],
 )
 def family(request, shared, tmp_path_factory):
     """Return a random model and its tokenizer of transformers, the folder that has them, and the imported run."""

@@ -325,7 +325,7 @@ def test_vocab_txt_alone_does_not_say_how_text_becomes_words(vocabulary):
 def test_a_damaged_tokenizer_json_is_refused_in_a_sentence(vocabulary, tmp_path, path, value, message):
     Tokenizer.load(vocabulary, pattern="bert-cased").save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
-    content["added_tokens"] = []
+    content |= {"added_tokens": [], "post_processor": None}
     place = content
     for name in path[:-1]:
         place = place[name]
