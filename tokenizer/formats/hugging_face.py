@@ -24,7 +24,7 @@ _PART_BYTES = 1 << 20  # a longer token is spelled in parts of this size
 # The place of tokens and merges in the JSON of all other fields.
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
-_ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's, and BERT's WordPiece"
+_ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's, BERT's WordPiece and T5's Unigram"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 

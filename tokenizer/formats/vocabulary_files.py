@@ -84,8 +84,9 @@ def load_vocabulary(
         if path.suffix == ".model" and read_bytes(path)[:1] == _FIRST_OF_MODELS:
             from tokenizer.formats.sentencepiece_files import load_model
 
+            vocabulary = load_model(path)  # names another kind of model first
             _refuse_arguments(pattern, special_tokens, normalizer)
-            return load_model(path)
+            return vocabulary
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
