@@ -233,6 +233,23 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
         return Tokenizer(with_special_tokens(self.vocabulary, special_tokens))
 
+    def as_tokenizers(self) -> Tokenizer:
+        """Return the tokenizer of a SentencePiece model that encodes as `tokenizers` does, so that `save` writes
+        tokenizer.json. Ids differ for a few texts. Other tokenizers are returned unchanged.
+
+        Raises ValueError for models that `tokenizers` cannot express.
+        """
+        from tokenizer.sentencepiece import SentencePieceVocabulary
+
+        if not isinstance(self.vocabulary, SentencePieceVocabulary):
+            return self
+        from tokenizer.formats.sentencepiece_files import as_tokenizers
+
+        try:
+            return Tokenizer(as_tokenizers(self.vocabulary))
+        except ValueError as error:
+            raise ValueError(f"tokenizers cannot express this SentencePiece model: it {error}") from None
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write folder/tokenizer.json atomically, in the format of tokenizers and transformers. Ranks become merges.
 

@@ -195,7 +195,7 @@ def test_every_way_to_encode_a_long_text_gives_the_same_ids(t5, stdlib_texts, tm
 @pytest.mark.parametrize("corpus", ["books", "multilingual"])
 def test_ids_of_whole_files_are_those_of_tokenizers_with_the_published_vocabulary(t5, shared, corpus):
     with lzma.open(shared / "corpora" / f"{corpus}.jsonl.xz", "rt", encoding="utf-8") as file:
-        texts = [json.loads(line)["text"][:200_000] for line, _ in zip(file, range(3000), strict=False)]
+        texts = [json.loads(line)["text"][:20_000] for line, _ in zip(file, range(400), strict=False)]
     assert_equal_ids(t5, texts)
 
 

@@ -10,15 +10,23 @@ import os
 import struct
 from pathlib import Path
 
+from tokenizer.formats.number_text import read_number
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, shown
 from tokenizer.formats.strict_json import read_bytes
 from tokenizer.formats.unigram_files import LONGEST_PIECE
 from tokenizer.formats.wire_format import BYTES, FIXED_32, VARINT, Value, fields
 from tokenizer.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocabulary
 from tokenizer.splitting.character_map import CharacterMap
+from tokenizer.splitting.metaspace import ALWAYS, MARK, NEVER, MetaspaceWords, Precompiled
 from tokenizer.splitting.sentencepiece import SentencePieceText
+from tokenizer.unigram import UnigramVocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+_COMMON_WHITE_SPACE = "\t\n\r\u00a0\u2003\u3000"
 # Fields of the model.
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 # Number, wire type and default of the fields in use.
@@ -107,6 +115,42 @@ def save_model(vocabulary: SentencePieceVocabulary, folder: str | os.PathLike[st
         unfinished.replace(folder / "tokenizer.model")
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
+    """Return the vocabulary that encodes as `tokenizers` does, with the normalizer and pre-tokenizer of T5's file.
+
+    Raises ValueError, the end of a sentence about the model, for what `tokenizers` cannot express.
+    """
+    text = vocabulary.pattern
+    expect(USER_DEFINED not in vocabulary.types, "has user-defined pieces, which tokenizers would normalize")
+    expect(not text.suffix, "puts marks after words (treat_whitespace_as_suffix)")
+    expect(text.escape_whitespaces, "does not write spaces as marks (escape_whitespaces)")
+    expect(text.remove_extra_whitespaces, "keeps extra spaces (remove_extra_whitespaces)")
+    normalizers = (Precompiled(text.characters),) if text.characters else ()
+    words = MetaspaceWords(normalizers, True, ALWAYS if text.add_dummy_prefix else NEVER, True)
+    for c in _COMMON_WHITE_SPACE:  # T5's map keeps U+0085, and its published file cuts there
+        expect(words.normalize(f"a{c}a") in ("a a", "aa"), f"keeps the white space U+{ord(c):04X}")
+    for piece, i in vocabulary.matches.items():
+        expect(MARK not in piece[1:], f"has pieces[{i}] = {shown(piece)} with a mark after its start")
+    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": words.prepend, "split": True}
+    fallback: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": int(text.add_dummy_prefix), "stop": 0},
+    ]
+    expect(not vocabulary.byte_fallback or MARK in vocabulary.ids, f"has byte_fallback without a piece {MARK!r}")
+    return UnigramVocabulary(
+        pieces=vocabulary.pieces,
+        scores=[read_number(repr(score)) for score in vocabulary.scores],  # as tokenizers reads them
+        unknown=vocabulary.unknown,
+        special_tokens=vocabulary.special_tokens,
+        pattern=words,
+        byte_fallback=vocabulary.byte_fallback,
+        decoder=fallback if vocabulary.byte_fallback else [metaspace],
+        added_flags=vocabulary.added_flags,
+    )
 
 
 def _parsed(message: bytes, wanted: Fields, name: str) -> dict[str, Value]:
