@@ -1,4 +1,4 @@
-"""`bytelm train-tokenizer`: a byte-level BPE or WordPiece vocabulary from a corpus."""
+"""`bytelm train-tokenizer`: a byte-level BPE, WordPiece or Unigram vocabulary from a corpus."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.reporting.training_phases import Phases
 from pipelines.run.process_memory import resident_bytes
-from tokenizer import DEFAULT_PATTERNS, DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, WORD_NAMES, Tokenizer
+from tokenizer import DEFAULT_PATTERNS, DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, WORD_NAMES, PieceRules, Tokenizer
 from tokenizer import sentinels as sentinel_tokens
 
 if TYPE_CHECKING:
@@ -47,13 +47,14 @@ def train_tokenizer(
     *,
     vocab_size: int,
     out: Path,
-    model: Literal["bpe", "wordpiece"] = "bpe",
+    model: Literal["bpe", "wordpiece", "unigram"] = "bpe",
     pattern: str | None = None,
     score: Literal["frequency", "likelihood"] = "frequency",
     min_frequency: int | None = None,
     max_token_length: int | None = None,
     limit_alphabet: int | None = None,
     byte_order: Literal["gpt2", "raw"] = "gpt2",
+    pieces: PieceRules = PieceRules(),  # noqa: B008 - immutable
     special_tokens: tuple[str, ...] = DEFAULT_SPECIAL_TOKENS,
     special_text: Literal["text", "cut"] = "text",
     sentinels: int = 0,
@@ -71,35 +72,38 @@ def train_tokenizer(
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer | None:
-    """Train a BPE or WordPiece vocabulary on the training split of a corpus, and save it as tokenizer.json.
+    """Train a BPE, WordPiece or Unigram vocabulary on the training split of a corpus, and save it as tokenizer.json.
 
     Args:
         vocab_size: Number of entries: special tokens, the 256 bytes (wordpiece: the characters) and the merges.
         out: Folder for tokenizer.json.
-        model: Kind of vocabulary: byte-level BPE, or the WordPiece of BERT, which does not keep the text exactly.
+        model: Kind of vocabulary: byte-level BPE, or the WordPiece of BERT or the Unigram of T5, which do not keep the
+            text exactly.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
-            bert-uncased (the default) or bert-cased.
+            bert-uncased (the default) or bert-cased. For unigram: metaspace.
         score: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
         min_frequency: Pairs that occur less often are not merged; 2 by default, with likelihood the largest number that
-            fills the vocabulary.
+            fills the vocabulary. bpe and wordpiece only.
         max_token_length: Maximum length of a token in bytes; bpe only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
         byte_order: Ids of the bytes, which also break ties: gpt2 (as in Hugging Face) or raw.
-        special_tokens: First entries of the vocabulary; give the option without a value for none.
+        pieces: Pieces that training may make; unigram only.
+        special_tokens: First entries of the vocabulary, for unigram the last; give the option without a value for none.
         special_text: Spellings of special tokens in the corpus: text, or places to cut it that are not counted.
         sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs
             one for each removed span.
         memory: Memory limit of the whole process in bytes, such as 2G. Counts that do not fit are spilled to disk.
             Merging needs all distinct pretokens in memory: training stops early if they cannot fit.
-        spill_folder: Folder of the spilled counts; by default the one that contains --out.
+        spill_folder: Folder of the spilled counts; by default the one that contains --out, as the system's temporary
+            one is often in memory.
         min_count: Leave out pretokens that occur less often. Above 1, the merges are no longer exactly those of the
             corpus.
         save_counts: Parquet file to save the pretoken counts in.
         counts: Saved counts, of one or several corpora, to train on. CORPUS is then only read for held-out text.
         compare: Other tokenizers to measure on the held-out text, each PATH or NAME=PATH. The name, by default that of
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
-        threads: Threads that count; all cores by default.
+        threads: Threads that count, and that train unigram; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """
@@ -119,8 +123,7 @@ def train_tokenizer(
         rule = None if counts or source is None else source.split_rule
         plan_tokenizer(vocab_size, training_bytes, rule, splitter, out, save_counts)
         return None
-    if spill_folder is None:  # the system's temporary folder is often in memory
-        spill_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
+    spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)
     held_out = HeldOut()
     with Bar("counting", training_bytes, "B") if not as_json else nullcontext() as bar:
@@ -129,8 +132,7 @@ def train_tokenizer(
             counted = _combined(counts, pattern, spare, spill_folder, phases)
             if source:
                 held_out.take(source)
-        else:
-            assert source is not None
+        elif source:
             phases.begin("count")
             least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
             texts = held_out.apart_from_training(source)
@@ -138,7 +140,7 @@ def train_tokenizer(
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
-        phases.begin("merge")
+        phases.begin("prune" if model == "unigram" else "merge")
         tok = Tokenizer.train_from_counts(
             frequent,
             vocab_size,
@@ -146,11 +148,13 @@ def train_tokenizer(
             min_frequency=min_frequency,
             max_token_length=max_token_length,
             byte_order=byte_order,
+            threads=threads,
             memory=spare,
             progress=phases,
             model=model,
             score=score,
             limit_alphabet=limit_alphabet,
+            pieces=None if pieces == PieceRules() else pieces,
         )
         phases.end()
     tok.save(out)
@@ -253,8 +257,8 @@ def _check(
         raise ValueError(
             f"--vocab-size is {vocab_size}, but {first}{len(special_tokens)} special tokens need {smallest}"
         )
-    names = PATTERN_NAMES if model == "bpe" else WORD_NAMES
-    if pattern and pattern not in names and (model == "wordpiece" or re.fullmatch(r"[\w-]+", pattern)):
+    names = {"bpe": PATTERN_NAMES, "wordpiece": WORD_NAMES}.get(model, (DEFAULT_PATTERNS[model],))
+    if pattern and pattern not in names and (model != "bpe" or re.fullmatch(r"[\w-]+", pattern)):
         other = ", or a regular expression" if model == "bpe" else ""
         raise ValueError(f"--pattern is {pattern}, which is no known name: use one of {', '.join(names)}{other}")
     if min_count < 1:
@@ -304,7 +308,7 @@ def _combined(
 ) -> "PretokenCounts":
     """Return the sum of saved counts; ValueError if their pattern is not `pattern`."""
     from tokenizer import PretokenCounts
-    from tokenizer.splitting.bert import resolve_splitter
+    from tokenizer.splitting.splitters import resolve_splitter
 
     phases.begin("combine")
     combined = PretokenCounts.merge(counts, memory=memory, spill_folder=spill_folder, progress=phases)

@@ -5,6 +5,7 @@ from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PA
 from tokenizer.splitting.patterns import DEFAULT_PATTERNS, WORD_NAMES, Pattern, resolve_pattern
 from tokenizer.splitting.patterns import NAMES as PATTERN_NAMES
 from tokenizer.tokenizer import Tokenizer
+from tokenizer.training.piece_rules import PieceRules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "WORD_NAMES",
     "Pattern",
     "PatternNeededError",
+    "PieceRules",
     "PretokenCounts",
     "Tokenizer",
     "count_pretokens",

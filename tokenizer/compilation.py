@@ -75,6 +75,14 @@ def _merge() -> None:
     learn_merges(few, 1, byte_order=bytes(range(256)), min_count=1, max_token_length=None)
 
 
+def _learn_unigram() -> None:
+    from tokenizer.training.count_table import Counted
+    from tokenizer.training.piece_rules import PieceRules
+    from tokenizer.training.unigram import learn_pieces
+
+    learn_pieces(Counted.of({b" aab": 2, b" ab": 1}), 4, PieceRules(), 1)
+
+
 def _spill() -> None:
     from tokenizer.training.count_table import Counted
     from tokenizer.training.spilling import batches, in_order, merge
@@ -105,6 +113,7 @@ _RUN_PART = {
     "metaspace": _metaspace,
     "word pieces": _merge_pieces,
     "merging": _merge,
+    "unigram": _learn_unigram,
     "spilling": _spill,
     "tables": _fill_tables,
     "encoding": _encode,

@@ -26,6 +26,7 @@ PARTS = {
     "metaspace": ("metaspace.fill_kinds", "metaspace.split_metaspace"),
     "word pieces": ("piece_merges.count_characters", "piece_merges.merge_and_find", "likelihood.merge_and_find"),
     "merging": ("merge_loop.merge",),
+    "unigram": ("substrings.grow_tree", "lattice.expect", "lattice.find_losses"),
     "spilling": ("spill.gather", "spill.up_to"),
     "tables": ("tables.insert_tokens", "tables.insert_pairs", "tables.fill_byte_pairs", "merges.merge_tokens"),
     "encoding": ("encode.encode",),

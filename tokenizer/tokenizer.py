@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Literal, Unpack
 
     from tokenizer.splitting.bert import BertWords
+    from tokenizer.splitting.splitters import TrainingSplitter
     from tokenizer.training.counting import PretokenCounts, Progress
     from tokenizer.training.train import TrainingOptions
 
@@ -48,7 +49,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         cls,
         corpus: object,
         vocab_size: int = 32768,
-        pattern: str | Pattern | BertWords | None = None,
+        pattern: str | TrainingSplitter | None = None,
         *,
         threads: int | None = None,
         progress: Progress | None = None,
@@ -62,18 +63,20 @@ class Tokenizer(EncodingMethods, DecodingMethods):
             and Arrow arrays or record batches hold many texts.
         vocab_size: number of special tokens, the 256 bytes (WordPiece: the characters) and merges together.
         pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k; for WordPiece bert-uncased
-            (the default) or bert-cased.
+            (the default) or bert-cased; for Unigram metaspace (words at white space, which becomes one space before
+            each word, without normalization), or the `pattern` of another Unigram vocabulary.
         progress: called as (phase, done, total). The phases are "count" (bytes), "combine" (pretokens; only if counts
-            were spilled), "search" (trainings; only to choose min_frequency) and "merge" (merges).
+            were spilled), "search" (trainings; only to choose min_frequency), "merge" (merges) and, for Unigram,
+            "prune" (dropped pieces).
         memory: limit in bytes, without the interpreter and the text being read; None for no limit. Counts that do not
             fit are spilled to disk, as in `count_pretokens`. Merging needs all distinct pretokens in memory.
         special_text: what the spellings of the special tokens are in the corpus: ordinary "text" (the default), or
             places to "cut" it, which are not counted.
 
         options, all by keyword:
-        model: "bpe" (the default) or "wordpiece".
+        model: "bpe" (the default), "wordpiece" or "unigram".
         special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece
-            appends [UNK] if it is not among them.
+            appends [UNK] if it is not among them. Unigram begins with <unk> and ends with the special tokens.
         min_frequency: pairs that occur less often are not merged. By default 2; with score="likelihood" the largest
             number from 2 on that fills the vocabulary, found by repeated training.
         byte_order: BPE only: order of the single bytes' ids, which breaks ties: "gpt2" (the default) as in Hugging
@@ -85,9 +88,10 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         limit_alphabet: WordPiece only: number of characters to keep, the most frequent. Others are left out of words.
         alphabet_order: WordPiece only: the order of the ids of characters within words, which breaks ties; by default
             the order of code points. With the order of a vocabulary from tokenizers, training gives that vocabulary.
+        pieces: Unigram only: a `PieceRules` of the pieces that training may make.
 
-        Warns if the corpus runs out of pairs; the vocabulary is then smaller. Raises ValueError for an invalid
-        argument, and before merging if the distinct pretokens do not fit in `memory`.
+        Warns if the corpus runs out of pairs or substrings; the vocabulary is then smaller. Raises ValueError for an
+        invalid argument, and before merging if the distinct pretokens do not fit in `memory`.
         """
         from tokenizer.training.counting import count_pretokens
         from tokenizer.training.forecast import MergeForecast
@@ -109,7 +113,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
             forecast=forecast,
             cut_at=checked.special_tokens if special_text == "cut" else (),
         )
-        return cls(train_vocabulary(counts, checked, progress, memory))
+        return cls(train_vocabulary(counts, checked, threads, progress, memory))
 
     @classmethod
     def train_from_counts(
@@ -117,18 +121,20 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         counts: PretokenCounts,
         vocab_size: int = 32768,
         *,
+        threads: int | None = None,
         progress: Progress | None = None,
         memory: int | None = None,
         **options: Unpack[TrainingOptions],
     ) -> Tokenizer:
         """Return a tokenizer trained on pretoken counts: the same one as `train` on the counted corpus.
 
-        options: as in `train`.
+        options: as in `train`. threads: for Unigram; merging uses one.
         memory: limit for merging in bytes. If merging needs more, ValueError says so beforehand, with the remedies.
         """
         from tokenizer.training.train import Options, train_vocabulary
 
-        return cls(train_vocabulary(counts, Options(vocab_size=vocab_size, **options), progress, memory))
+        checked = Options(vocab_size=vocab_size, **options)
+        return cls(train_vocabulary(counts, checked, threads, progress, memory))
 
     @classmethod
     def load(

@@ -225,7 +225,7 @@ def _ratio(number: int, of: int) -> float:
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     seconds, size = summary["seconds"], summary["trained_on_bytes"]
-    special, words = summary["special_tokens"], summary["model"] == "wordpiece"
+    special, words = summary["special_tokens"], summary["model"] != "bpe"
     rest = f"{summary['vocab_size'] - special:,} word pieces" if words else f"256 bytes, {summary['merges']:,} merges"
     yield "entries", f"{summary['vocab_size']:,}: {special} special, {rest}"
     yield "pattern", summary["pattern"]

@@ -10,6 +10,7 @@ PHASES = {
     "combine": ("combining", ""),
     "search": ("choosing --min-frequency", ""),
     "merge": ("merging", ""),
+    "prune": ("fitting", " dropped"),
 }
 
 

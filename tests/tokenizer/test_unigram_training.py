@@ -1,5 +1,6 @@
-"""Unigram training: seeds and expectation maximization against enumeration, and the promises of `learn_pieces`."""
+"""Unigram training: seeds and expectation maximization against enumeration, and the promises of `Tokenizer.train`."""
 
+import json
 import math
 import random
 from collections import Counter
@@ -7,15 +8,19 @@ from collections import Counter
 import numpy as np
 import pytest
 import scipy.special
+import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pipelines.train_tokenizer import train_tokenizer
+from tokenizer import DEFAULT_SPECIAL_TOKENS, PretokenCounts, Tokenizer, count_pretokens
 from tokenizer.training.count_table import Counted
-from tokenizer.training.seeds import Constraints, find_seeds, sorted_suffixes
+from tokenizer.training.piece_rules import PieceRules
+from tokenizer.training.seeds import find_seeds, sorted_suffixes
 from tokenizer.training.unigram import Model, digamma, learn_pieces
 
-ALL = Constraints(character_coverage=1)
-SHORT = Constraints(character_coverage=1, max_piece_length=4, split_by_unicode_script=False)
+ALL = PieceRules(character_coverage=1)
+SHORT = PieceRules(character_coverage=1, max_piece_length=4, split_by_unicode_script=False)
 # Words of few letters, so that substrings repeat.
 few_letters = st.dictionaries(st.text("ab c", min_size=1, max_size=7), st.integers(1, 9), min_size=1, max_size=6)
 # Letters of several scripts, marks without a script of their own, digits and punctuation.
@@ -92,8 +97,8 @@ def enumerated_seeds(words, constraints):
 constraint_sets = [
     ALL,
     SHORT,
-    Constraints(character_coverage=1, split_by_number=False),
-    Constraints(character_coverage=1, split_digits=True, max_piece_length=3),
+    PieceRules(character_coverage=1, split_by_number=False),
+    PieceRules(character_coverage=1, split_digits=True, max_piece_length=3),
 ]
 
 
@@ -104,10 +109,10 @@ def test_seeds_are_the_repeated_substrings_that_obey_the_constraints(constraints
     seeds = find_seeds(counted(words), constraints)
     model = Model(seeds, 1)
     found = {model.text(k): int(seeds.weights[k]) for k in range(len(model))}
-    characters = Counter()
+    characters = {"▁": 0}
     for word, count in words.items():
         for character in word:
-            characters[spelled(character)] += count
+            characters[spelled(character)] = characters.get(spelled(character), 0) + count
     assert found == enumerated_seeds(words, constraints) | characters
 
 
@@ -174,11 +179,11 @@ def test_likelihood_never_falls_without_pruning(stdlib_texts):
 
 def test_order_of_words_and_number_of_threads_do_not_change_a_bit(stdlib_texts):
     words = Counter(" " + word for text in stdlib_texts[:10] for word in text.split())
-    expected = learn_pieces(counted(words), 900, Constraints(), threads=1)
+    expected = learn_pieces(counted(words), 900, PieceRules(), threads=1)
     shuffled = list(words.items())
     random.Random(1).shuffle(shuffled)
     for threads in (2, 7):
-        assert learn_pieces(counted(dict(shuffled)), 900, Constraints(), threads=threads) == expected
+        assert learn_pieces(counted(dict(shuffled)), 900, PieceRules(), threads=threads) == expected
     assert len(expected) == 900
 
 
@@ -193,17 +198,17 @@ def test_counts_beyond_32_bits_are_exact():
 
 def test_covered_and_required_characters_are_pieces_and_others_are_in_none():
     words = {" aaab": 500, " aac": 400, "ж": 3, "z": 2, "aжa": 1}
-    constraints = Constraints(character_coverage=0.99, required_chars="zq")
+    constraints = PieceRules(character_coverage=0.99, required_chars="zq")
     pieces = dict(learn_pieces(counted(words), 20, constraints))
-    assert {"a", "b", "c", "▁", "z"} <= pieces.keys()
-    assert not any("ж" in piece or "q" in piece for piece in pieces)
-    with pytest.raises(ValueError, match="the words have 5 characters to cover, more than the 4 pieces wanted"):
-        learn_pieces(counted(words), 4, constraints)
+    assert {"a", "b", "c", "▁", "z", "q"} <= pieces.keys()
+    assert not any("ж" in piece for piece in pieces)
+    with pytest.raises(ValueError, match="there are 6 characters to cover, more than the 5 pieces wanted"):
+        learn_pieces(counted(words), 5, constraints)
 
 
 def test_scores_are_logarithms_of_probabilities_in_descending_order(stdlib_texts):
     words = Counter(" " + word for word in stdlib_texts[0].split())
-    scores = [score for _, score in learn_pieces(counted(words), 300, Constraints())]
+    scores = [score for _, score in learn_pieces(counted(words), 300, PieceRules())]
     assert math.fsum(map(math.exp, scores)) == pytest.approx(1)
     assert scores == sorted(scores, reverse=True)
 
@@ -214,21 +219,22 @@ def test_scores_are_logarithms_of_probabilities_in_descending_order(stdlib_texts
         ({}, []),
         ({"": 3}, []),
         ({"a": 1}, ["a"]),
-        ({" ": 7}, ["▁"]),
-        ({"   ": 2, " ": 1}, ["▁"]),
+        ({" ": 7}, []),
+        ({"   ": 2, " ": 1}, []),
         ({"\0": 5, "a": 1}, ["a"]),
         ({"\udcff\udc80": 5, "\udce2\udc96a": 1, "\udced\udca0\udc80": 1}, ["\ufffd", "a"]),
     ],
 )
 def test_texts_with_next_to_nothing_in_them_train(words, expected):
-    assert [piece for piece, _ in learn_pieces(counted(words), 100, ALL) if len(piece) == 1] == expected
+    pieces = [piece for piece, _ in learn_pieces(counted(words), 100, ALL)]
+    assert sorted(piece for piece in pieces if len(piece) == 1) == sorted([*expected, "▁"])
 
 
 @pytest.mark.parametrize("letters", ["a", "abcdefghij"])
 def test_one_word_of_a_megabyte_trains(letters):
     word = "".join(random.Random(5).choices(letters, k=1_000_000))
-    constraints = Constraints(max_piece_length=4)
-    assert len(learn_pieces(counted({word: 1}), 6000, constraints)) == (4 if len(letters) == 1 else 6000)
+    constraints = PieceRules(max_piece_length=4)
+    assert len(learn_pieces(counted({word: 1}), 6000, constraints)) == (5 if len(letters) == 1 else 6000)
     model = Model(find_seeds(counted({word: 1}), constraints), 1)
     counts, likelihood = model.expected_counts()
     assert counts @ model.lengths == pytest.approx(len(word))  # every character is in one piece
@@ -245,3 +251,87 @@ def test_suffixes_are_sorted(symbols, longest, characters):
     suffixes = [symbols[p : p + reaches[p]].tolist() for p in order]
     assert suffixes == sorted(suffixes)
     assert sorted(order) == np.flatnonzero(reaches >= 2).tolist()
+
+
+def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts, random_strings, tmp_path):
+    for byte_fallback in (False, True):
+        rules = PieceRules(byte_fallback=byte_fallback)
+        ours = Tokenizer.train(stdlib_texts[:10], 1200, model="unigram", pieces=rules)
+        assert list(ours.special_tokens) == ["<unk>", *DEFAULT_SPECIAL_TOKENS]
+        assert ours.vocab_size == 1200
+        ours.save(tmp_path / str(byte_fallback))
+        peer = tokenizers.Tokenizer.from_file(str(tmp_path / str(byte_fallback) / "tokenizer.json"))
+        texts = [text for text in random_strings(500, 5) if not any(token in text for token in ours.special_tokens)]
+        texts.append("<0x41> <0xFF> <0x")
+        assert ours.encode_batch(texts) == [found.ids for found in peer.encode_batch(texts, add_special_tokens=False)]
+        assert Tokenizer.load(tmp_path / str(byte_fallback)).fingerprint == ours.fingerprint
+
+
+def test_text_that_spells_bytes_or_special_tokens_stays_text(stdlib_texts):
+    tok = Tokenizer.train(["only few letters"] * 3, 300, model="unigram", pieces=PieceRules(byte_fallback=True))
+    for text in ("<0x41>", "<0xE2>", "<|endoftext|>", "ж<0xFF>"):
+        assert tok.decode(tok.encode_ordinary(text)) == text
+    assert tok.encode("<|endoftext|>", allowed_special="all") == [tok.special_tokens["<|endoftext|>"]]
+
+
+def test_training_from_saved_counts_gives_the_same_vocabulary(stdlib_texts, tmp_path):
+    texts = stdlib_texts[:10]
+    expected = Tokenizer.train(texts, 700, model="unigram", threads=1)
+    halves = [count_pretokens(part, "metaspace") for part in (texts[:4], texts[4:])]
+    for number, half in enumerate(halves):
+        half.save(tmp_path / f"{number}.parquet")
+    counts = PretokenCounts.merge([tmp_path / "0.parquet", tmp_path / "1.parquet"], memory=20_000_000)
+    assert Tokenizer.train_from_counts(counts, 700, model="unigram", threads=2).fingerprint == expected.fingerprint
+
+
+def test_words_of_another_vocabulary_can_be_counted_and_saved(shared, tmp_path):
+    words = Tokenizer.load(shared / "vectors" / "t5-small").vocabulary.pattern
+    count_pretokens(["Ｆｕｌｌ width, ﬁne\t text"], words).save(tmp_path / "counts.parquet")
+    counts = PretokenCounts.load(tmp_path / "counts.parquet")
+    assert counts.pattern == words
+    assert dict(counts.items()) == {b" Full": 1, b" width,": 1, b" fine": 1, b" text": 1}
+    assert Tokenizer.train_from_counts(counts, 15, special_tokens=(), model="unigram").encode(" Ｆull") != []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pattern": "cl100k"}, "unigram needs words: metaspace, or the pattern of a Unigram vocabulary, not cl100k"),
+        ({"model": "bpe", "pattern": "metaspace", "vocab_size": 300}, "bpe needs a pattern such as cl100k, not"),
+        ({"model": "bpe", "pieces": PieceRules(), "vocab_size": 300}, "pieces is not an option of bpe"),
+        ({"min_frequency": 3}, "min_frequency is not an option of unigram"),
+        ({"vocab_size": 2}, "vocab_size must be at least 3"),
+        ({"vocab_size": 6}, "there are 6 characters to cover, more than the 4 pieces wanted"),
+        ({"pieces": PieceRules(byte_fallback=True)}, "vocab_size must be at least 259"),
+        ({"memory": 16_000_000, "pattern": "metaspace:3"}, "does not spell words of Metaspace"),
+    ],
+)
+def test_wrong_options_are_refused_in_a_sentence(options, message):
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.train(["abc cde"], **{"model": "unigram", "vocab_size": 100, "special_tokens": ["[S]"]} | options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_piece_length": 0}, {"max_piece_length": 65}, {"seed_size": 1.5}, {"character_coverage": 1.01}]
+)
+def test_rules_outside_their_range_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        PieceRules(**options)
+
+
+def test_too_little_memory_is_refused_before_training():
+    counts = count_pretokens([" ".join(map(str, range(300_000)))], "metaspace")
+    with pytest.raises(ValueError, match="training on 300,000 distinct words takes about"):
+        Tokenizer.train_from_counts(counts, 1000, model="unigram", memory=20_000_000)
+
+
+def test_the_command_trains_and_describes_a_unigram_vocabulary(tmp_path, printed):
+    text = "\n".join(f"the words of line {n} and some Other words, too" for n in range(400))
+    (tmp_path / "text.txt").write_text(text)
+    options = {"vocab_size": 60, "model": "unigram", "pieces": PieceRules(split_digits=True)}
+    tok = train_tokenizer([str(tmp_path / "text.txt")], out=tmp_path / "tok", as_json=True, **options)
+    summary = json.loads(printed.readouterr().out)
+    assert (summary["model"], summary["vocab_size"]) == ("unigram", 60)
+    assert summary["held_out"]["this one"]["tokens"] > 0
+    assert Tokenizer.load(tmp_path / "tok").fingerprint == tok.fingerprint
+    assert not any(len(piece) > 1 and "1" in piece for piece in tok.vocabulary.pieces)

@@ -136,7 +136,7 @@ def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "unigram"}, "model must be bpe or wordpiece, not 'unigram'"),
+        ({"model": "words"}, "model must be bpe or wordpiece or unigram, not 'words'"),
         ({"pattern": "cl100k"}, "wordpiece needs words: bert-uncased or bert-cased, not cl100k"),
         ({"model": "bpe", "pattern": "bert-cased"}, "bpe needs a pattern such as cl100k, not bert-cased"),
         ({"max_token_length": 5}, "max_token_length is not an option of wordpiece"),

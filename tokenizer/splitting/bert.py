@@ -21,7 +21,6 @@ from tokenizer.splitting.bert_characters import (
     characters,
     table_digest,
 )
-from tokenizer.splitting.patterns import Pattern, resolve_pattern
 
 # A code point that no text contains, because `text_bytes` refuses lone surrogates.
 _DIVIDER = "\ud800"
@@ -137,9 +136,3 @@ def words_of(spelling: str) -> BertWords | None:
     if not options <= set(BertWords._fields):
         return None
     return BertWords(*(option in options for option in BertWords._fields))
-
-
-def resolve_splitter(spelling: str | Pattern | BertWords) -> Pattern | BertWords:
-    """Return the `BertWords` with this `spelling`, or else the pattern from `resolve_pattern`."""
-    words = spelling if isinstance(spelling, BertWords) else isinstance(spelling, str) and words_of(spelling)
-    return words or resolve_pattern(spelling)  # type: ignore[arg-type]  # words are returned before

@@ -17,6 +17,8 @@ from tokenizer.encoding.special_spellings import WHITE_SPACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tokenizer.splitting.character_map import CharacterMap
 
 MARK = "▁"  # U+2581
@@ -97,8 +99,17 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     normalizers: tuple[Normalizer, ...]
     prepend: str
-    name: None = None
     automaton: None = None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the words without normalizers, None for others."""
+        return _NAME if self == PLAIN_WORDS else None
+
+    @property
+    def spelling(self) -> str:
+        """The text that `metaspace_of` parses."""
+        return self.name or f"{_NAME}:{json.dumps([[step.field for step in self.normalizers], *self[1:]])}"
 
     def __str__(self) -> str:
         kinds = [type(step).__name__.lower() for step in self.normalizers]
@@ -144,6 +155,37 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
             for word in _BEFORE_MARK.split(part) if self.cuts else [part]:
                 if word:
                     yield word.replace(MARK, " ").encode()
+
+
+_NAME = "metaspace"
+PLAIN_WORDS = MetaspaceWords((), True, ALWAYS, True)
+
+
+def metaspace_of(spelling: str) -> MetaspaceWords | None:
+    """Return the words with this `spelling`, or None for a text that does not begin like one. ValueError for damage."""
+    if spelling == _NAME:
+        return PLAIN_WORDS
+    if not spelling.startswith(f"{_NAME}:"):
+        return None
+    try:
+        steps, whitespace_split, prepend, cuts = json.loads(spelling.removeprefix(f"{_NAME}:"))
+        return MetaspaceWords(tuple(map(_normalizer_of, steps)), bool(whitespace_split), str(prepend), bool(cuts))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{spelling[:80]!r} does not spell words of Metaspace: {error!r}") from None
+
+
+def _normalizer_of(field: dict[str, Any]) -> Normalizer:
+    """Return the normalizer with this `field`."""
+    from base64 import b64decode
+
+    from tokenizer.splitting.character_map import CharacterMap
+
+    if field["type"] == "Strip":
+        return Strip(field["strip_left"], field["strip_right"])
+    if field["type"] == "Replace":
+        ((kind, find),) = field["pattern"].items()
+        return Replace(find, kind == "Regex", field["content"])
+    return Precompiled(CharacterMap(b64decode(field["precompiled_charsmap"])))
 
 
 _INVALID = re.compile("[\udc80-\udcff]")

@@ -17,10 +17,10 @@ from tokenizer.documents import Block, arrow_block, corpus_blocks, cut, cut_out,
 from tokenizer.encoding.short import FIRST_BYTES
 from tokenizer.first_use import begin, compiled
 from tokenizer.kernels import counts as count_kernel
-from tokenizer.splitting.bert import BertWords, resolve_splitter
-from tokenizer.splitting.patterns import Pattern
+from tokenizer.splitting.metaspace import MetaspaceWords
 from tokenizer.splitting.pretokenize import pretokenized
 from tokenizer.splitting.scanner import pretokens_of
+from tokenizer.splitting.splitters import TrainingSplitter, resolve_splitter
 from tokenizer.text import text_bytes
 from tokenizer.training.count_table import Counted, CountTable
 from tokenizer.training.forecast import MergeForecast
@@ -56,7 +56,7 @@ class PretokenCounts:
     `save` writes Parquet. `Tokenizer.train_from_counts` trains any number of vocabularies from the same counts.
     """
 
-    def __init__(self, pattern: Pattern | BertWords, data: np.ndarray, offsets: np.ndarray, counts: np.ndarray):
+    def __init__(self, pattern: TrainingSplitter, data: np.ndarray, offsets: np.ndarray, counts: np.ndarray):
         self.pattern = pattern
         self.data = data  # uint8: the concatenated pretokens
         self.offsets = offsets  # int64 (n + 1,)
@@ -183,7 +183,7 @@ class PretokenCounts:
         return cls(pattern, *merge_on_disk(runs, spill_folder, memory, _combining(progress, total)))
 
 
-def _common_pattern(first: Pattern | BertWords | None, second: Pattern | BertWords) -> Pattern | BertWords:
+def _common_pattern(first: TrainingSplitter | None, second: TrainingSplitter) -> TrainingSplitter:
     if first is not None and first != second:
         raise ValueError(
             f"counts made with the patterns {first} and {second} do not add up; count all with the same pattern"
@@ -245,7 +245,7 @@ class _Saved:
 
 def count_pretokens(
     corpus: object,
-    pattern: str | Pattern | BertWords = "cl100k",
+    pattern: str | TrainingSplitter = "cl100k",
     threads: int | None = None,
     progress: Progress | None = None,
     memory: int | None = None,
@@ -255,7 +255,8 @@ def count_pretokens(
 ) -> PretokenCounts:
     """Split a corpus by a pattern and count its distinct pretokens.
 
-    pattern: as in `Tokenizer.train`, or "bert-uncased" and "bert-cased" for normalized words without white space.
+    pattern: as in `Tokenizer.train`, or "bert-uncased" and "bert-cased" for normalized words without white space,
+    or "metaspace" for words that begin with a space.
     corpus: the path of a text file, or an iterable of str and bytes (texts), `Path` objects (files), pyarrow
     string/binary arrays, or record batches with one such column. A list of str that all name existing files is a
     ValueError: pass `Path` objects. A file is one document. No pretoken spans two documents. The corpus is read as a
@@ -305,7 +306,7 @@ def count_pretokens(
 
     first = Counted.empty(0, 0)
     if memory is None and not compiled(count_kernel.count):
-        begin("merging")  # training usually follows
+        begin("unigram" if isinstance(pattern, MetaspaceWords) else "merging")  # training usually follows
         first, rest = _count_first(pieces, pattern, spellings, done)
         if rest is None:
             return PretokenCounts(pattern, *first)
@@ -336,7 +337,7 @@ def _any_of(spellings: Sequence[str]) -> re.Pattern[bytes] | None:
 
 def _count_first(
     pieces: Iterator[Block],
-    pattern: Pattern | BertWords,
+    pattern: TrainingSplitter,
     spellings: re.Pattern[bytes] | None,
     done: Callable[[Block], None],
 ) -> tuple[Counted, Iterator[Block] | None]:

@@ -1,6 +1,6 @@
-"""The seeds of Unigram training, from counts of words: characters, and frequent substrings that obey the constraints.
+"""The seeds of Unigram training, from counts of words: characters, and frequent substrings that obey the rules.
 
-Constraints that forbid pieces cut the words into segments that no piece crosses. Suffixes of segments are sorted by as
+Rules that forbid pieces cut the words into segments that no piece crosses. Suffixes of segments are sorted by as
 many symbols as the longest piece has.
 """
 
@@ -17,56 +17,16 @@ from tokenizer.kernels import substrings as kernel
 from tokenizer.kernels.lattice import Lattice
 from tokenizer.splitting.unicode_properties import scripts
 from tokenizer.training.count_table import Counted
+from tokenizer.training.piece_rules import PieceRules
 from tokenizer.training.spilling import in_order_by_steps, joined, pieces
 
 CODE_POINTS = 0x110000
-SPACE = " "  # only begins a piece; pieces spell it as MARK
-MARK = "\u2581"
+SPACE = " "  # only begins a piece
+BYTE_CHARACTERS = "<0x123456789ABCDEF>"  # otherwise an unknown one makes a text such as "<0x41>" the piece of a byte
 PROLONGED_SOUND = "\u30fc"  # of kana; its script is Common
 STEP = 1 << 20  # words or positions between which Ctrl-C is handled
 SORTED_AT_ONCE = 1 << 18  # suffixes
 MOST_POSITIONS = 2**31 - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constraints:
-    """The pieces that training may make. The names are those of sentencepiece.
-
-    max_piece_length: characters. character_coverage: share of all characters that the vocabulary covers, the most
-    frequent ones. required_chars: characters that it covers in any case. seed_size: number of substrings to begin with,
-    those that cover most text. split_by_unicode_script: no piece mixes scripts; Han and kana count as one, digits and
-    punctuation as another. split_by_number: if false, digits join every script. split_digits: each digit is a piece.
-    """
-
-    max_piece_length: int = 16
-    character_coverage: float = 0.9995
-    required_chars: str = ""
-    seed_size: int = 1_000_000
-    split_by_unicode_script: bool = True
-    split_by_number: bool = True
-    split_digits: bool = False
-
-    def __post_init__(self) -> None:
-        for name, least, most in (("max_piece_length", 1, 64), ("seed_size", 1, 1 << 24)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
-        if not 0 < self.character_coverage <= 1:
-            raise ValueError(f"character_coverage must be above 0 and at most 1, not {self.character_coverage!r}")
-
-    def kinds(self, characters: np.ndarray) -> np.ndarray:
-        """Return the kind of each code point for `kernels.substrings`, uint8: UNKNOWN unless in `characters`."""
-        kinds = script_kinds().copy() if self.split_by_unicode_script else np.full(CODE_POINTS, kernel.ANY, np.uint8)
-        digits = slice(ord("0"), ord("9") + 1)
-        if not self.split_by_number:
-            kinds[digits] = kernel.ANY
-        if self.split_digits:
-            kinds[digits] = kernel.ALONE
-        kinds[ord(SPACE)] = kernel.SPACE
-        known = np.zeros(CODE_POINTS, dtype=np.bool_)
-        known[characters] = True
-        kinds[~known] = kernel.UNKNOWN
-        return kinds
 
 
 @cache
@@ -100,16 +60,31 @@ class Seeds:
     weights: np.ndarray
 
 
-def find_seeds(words: Counted, constraints: Constraints) -> Seeds:
+def character_kinds(rules: PieceRules, characters: np.ndarray) -> np.ndarray:
+    """Return the kind of each code point for `kernels.substrings`, uint8: UNKNOWN unless in `characters`."""
+    kinds = script_kinds().copy() if rules.split_by_unicode_script else np.full(CODE_POINTS, kernel.ANY, np.uint8)
+    digits = slice(ord("0"), ord("9") + 1)
+    if not rules.split_by_number:
+        kinds[digits] = kernel.ANY
+    if rules.split_digits:
+        kinds[digits] = kernel.ALONE
+    kinds[ord(SPACE)] = kernel.SPACE
+    known = np.zeros(CODE_POINTS, dtype=np.bool_)
+    known[characters] = True
+    kinds[~known] = kernel.UNKNOWN
+    return kinds
+
+
+def find_seeds(words: Counted, rules: PieceRules) -> Seeds:
     """Return the seeds of words in UTF-8. The order of the words does not matter."""
-    characters = covered_characters(words, constraints)
-    kinds = constraints.kinds(characters)
-    segments = in_order_by_steps(joined([_cut(piece, kinds, constraints) for piece in pieces(words)]))
-    symbols, starts, reaches = _lay_out(segments, characters, kinds, constraints.max_piece_length)
+    characters = covered_characters(words, rules)
+    kinds = character_kinds(rules, characters)
+    segments = in_order_by_steps(joined([_cut(piece, kinds, rules) for piece in pieces(words)]))
+    symbols, starts, reaches = _lay_out(segments, characters, kinds, rules.max_piece_length)
     counts = segments.counts
     del segments
     tree, occurrences = _tree(symbols, reaches, np.repeat(counts, np.diff(starts)), len(characters))
-    kept = _most_covering(tree, constraints.seed_size)
+    kept = _most_covering(tree, rules.seed_size)
     first_places = np.zeros(len(characters) + 1, dtype=np.int64)
     first_places[symbols[::-1]] = np.arange(len(symbols))[::-1]
     piece_of = np.full(len(tree.depths), kernel.NONE, dtype=np.int32)
@@ -124,7 +99,7 @@ def find_seeds(words: Counted, constraints: Constraints) -> Seeds:
     )
 
 
-def covered_characters(words: Counted, constraints: Constraints) -> np.ndarray:
+def covered_characters(words: Counted, rules: PieceRules) -> np.ndarray:
     """Return the code points of the characters that pieces may have, int64, ascending."""
     occurrences = np.zeros(CODE_POINTS, dtype=np.int64)
     for first, last in _steps(len(words.counts)):
@@ -133,22 +108,22 @@ def covered_characters(words: Counted, constraints: Constraints) -> np.ndarray:
     found = np.flatnonzero(occurrences)
     ordered = found[np.argsort(-occurrences[found], kind="stable")]
     covered = np.cumsum(occurrences[ordered]) / max(1, occurrences.sum())
-    wanted = int(np.searchsorted(covered, constraints.character_coverage)) + 1
-    required = np.array([ord(character) for character in constraints.required_chars], dtype=np.int64)
-    return np.union1d(ordered[:wanted], np.intersect1d(found, required))
+    wanted = int(np.searchsorted(covered, rules.character_coverage)) + 1
+    required = SPACE + rules.required_chars + (BYTE_CHARACTERS if rules.byte_fallback else "")
+    return np.union1d(ordered[:wanted], np.array([ord(character) for character in required]))
 
 
 def _steps(n: int) -> Iterator[tuple[int, int]]:
     return ((first, min(first + STEP, n)) for first in range(0, n, STEP))
 
 
-def _cut(words: Counted, kinds: np.ndarray, constraints: Constraints) -> Counted:
+def _cut(words: Counted, kinds: np.ndarray, rules: PieceRules) -> Counted:
     """Return the segments of words, unsorted."""
     data, offsets, counts = map(as_readonly, words)
     size, longest = int(offsets[-1] - offsets[0]), int(np.diff(offsets).max(initial=0))
     cut = Counted.empty(size, 3 * size)  # untouched pages take no memory
     room = np.empty(longest, dtype=np.uint8), np.empty(longest + 1, dtype=np.int64)
-    n = kernel.cut_words(data, offsets, counts, kinds, constraints.max_piece_length, *room, *cut)
+    n = kernel.cut_words(data, offsets, counts, kinds, rules.max_piece_length, *room, *cut)
     return Counted(cut.data[: cut.offsets[n]], cut.offsets[: n + 1], cut.counts[:n])
 
 

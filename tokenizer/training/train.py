@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -11,24 +11,40 @@ import numpy as np
 
 from tokenizer.byte_level import BYTE_ORDERS
 from tokenizer.encoding.kinds import AnyVocabulary
+from tokenizer.formats.number_text import read_number
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
-from tokenizer.splitting.bert import BertWords, resolve_splitter
+from tokenizer.splitting.bert import BertWords
+from tokenizer.splitting.metaspace import MARK, MetaspaceWords
 from tokenizer.splitting.patterns import DEFAULT_PATTERNS, Pattern, refuse_misread_by_tokenizers
+from tokenizer.splitting.splitters import KIND_OF, TrainingSplitter, resolve_splitter
+from tokenizer.training.count_table import Counted
 from tokenizer.training.counting import PretokenCounts, Progress
 from tokenizer.training.merging import check_memory, learn_merges
+from tokenizer.training.piece_rules import PieceRules
+from tokenizer.unigram import UnigramVocabulary
 from tokenizer.vocabulary import trained_vocabulary
 from tokenizer.wordpiece import CONTINUATION, UNKNOWN, WordPieceVocabulary
 
 MODELS = tuple(DEFAULT_PATTERNS)
+# The models that have an option, for options that not all of them have.
+_MODELS_OF = {
+    "max_token_length": ("bpe",),
+    "min_frequency": ("bpe", "wordpiece"),
+    "limit_alphabet": ("wordpiece",),
+    "alphabet_order": ("wordpiece",),
+    "score": ("wordpiece",),
+    "pieces": ("unigram",),
+}
 SCORES = ("frequency", "likelihood")
 LARGEST_VOCABULARY = 2**24
+UNKNOWN_PIECE = "<unk>"
 DEFAULT_MIN_FREQUENCY = 2
 
 
 class TrainingOptions(TypedDict, total=False):
     """Keyword arguments of `Tokenizer.train` and `train_from_counts`, which `Options` checks."""
 
-    model: Literal["bpe", "wordpiece"]
+    model: Literal["bpe", "wordpiece", "unigram"]
     special_tokens: Sequence[str]
     min_frequency: int | None
     max_token_length: int | None
@@ -36,6 +52,7 @@ class TrainingOptions(TypedDict, total=False):
     limit_alphabet: int | None
     alphabet_order: str | None
     score: Literal["frequency", "likelihood"]
+    pieces: PieceRules | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +68,7 @@ class Options:
     limit_alphabet: int | None = None
     alphabet_order: str | None = None
     score: str = "frequency"
+    pieces: PieceRules | None = None
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
@@ -63,15 +81,18 @@ class Options:
         for name, known in (("byte_order", BYTE_ORDERS), ("score", SCORES)):
             if getattr(self, name) not in [*known]:
                 raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
-        others = ("max_token_length",) if self.model == "wordpiece" else ("limit_alphabet", "alphabet_order", "score")
-        for name in others:
-            if getattr(self, name) not in (None, "frequency"):
+        for name, models in _MODELS_OF.items():
+            if getattr(self, name) not in (None, "frequency") and self.model not in models:
                 raise ValueError(f"{name} is not an option of {self.model}")
         self._check_size()
 
     def _check_size(self) -> None:
-        first = "the 256 bytes" if self.model == "bpe" else "a character"
-        least = (256 if self.model == "bpe" else 1) + len(self.special_tokens)
+        first, entries = {"bpe": ("the 256 bytes", 256), "wordpiece": ("a character", 1)}.get(
+            self.model, ("a character, <unk>", 2)
+        )
+        if self.pieces is not None and self.pieces.byte_fallback:
+            first, entries = f"{first}, the 256 bytes", entries + 256
+        least = entries + len({*self.special_tokens} - {UNKNOWN_PIECE})
         if not _is_whole(self.vocab_size):
             raise ValueError(f"vocab_size must be a whole number, not {self.vocab_size!r}")
         if self.vocab_size < least:
@@ -87,13 +108,21 @@ class Options:
         """The least count of a pair that is merged."""
         return DEFAULT_MIN_FREQUENCY if self.min_frequency is None else max(1, self.min_frequency)
 
-    def splitter(self, pattern: str | Pattern | BertWords | None) -> Pattern | BertWords:
+    def splitter(self, pattern: str | TrainingSplitter | None) -> TrainingSplitter:
         """Return the resolved pattern, by default that of the model. Raises ValueError for one of another model."""
         resolved = resolve_splitter(DEFAULT_PATTERNS[self.model] if pattern is None else pattern)
-        if isinstance(resolved, BertWords) != (self.model == "wordpiece"):
-            needed = "words: bert-uncased or bert-cased" if self.model == "wordpiece" else "a pattern such as cl100k"
-            raise ValueError(f"{self.model} needs {needed}, not {resolved}, which belongs to another model")
+        if KIND_OF[type(resolved)] != self.model:
+            raise ValueError(
+                f"{self.model} needs {_SPLITTERS[self.model]}, not {resolved}, which belongs to another model"
+            )
         return resolved
+
+
+_SPLITTERS = {
+    "bpe": "a pattern such as cl100k",
+    "wordpiece": "words: bert-uncased or bert-cased",
+    "unigram": "words: metaspace, or the pattern of a Unigram vocabulary",
+}
 
 
 def _is_whole(value: object) -> bool:
@@ -101,19 +130,23 @@ def _is_whole(value: object) -> bool:
 
 
 def train_vocabulary(
-    counts: PretokenCounts, options: Options, progress: Progress | None, memory: int | None
+    counts: PretokenCounts, options: Options, threads: int | None, progress: Progress | None, memory: int | None
 ) -> AnyVocabulary:
     """Return a vocabulary trained as `Tokenizer.train_from_counts` describes.
 
-    Warns at the caller of the caller when pairs run out.
+    Warns at the caller of the caller when pairs or substrings run out.
     """
     options.splitter(counts.pattern)
-    check_memory(counts, memory)
-    vocabulary = _TRAINERS[options.model](counts, options, progress, memory)
+    if options.model == "unigram":
+        vocabulary: AnyVocabulary = _train_unigram(counts, options, threads, progress, memory)
+        ran_out = "substrings that occur at least twice"
+    else:
+        check_memory(counts, memory)
+        vocabulary = (_train_bpe if options.model == "bpe" else _train_wordpiece)(counts, options, progress, memory)
+        ran_out = f"pairs that occur at least {options.min_count} times"
     if vocabulary.size < options.vocab_size:
         warnings.warn(
-            f"the corpus ran out of pairs that occur at least {options.min_count} times: "
-            f"the vocabulary has {vocabulary.size} entries, not {options.vocab_size}",
+            f"the corpus ran out of {ran_out}: the vocabulary has {vocabulary.size} entries, not {options.vocab_size}",
             stacklevel=3,
         )
     return vocabulary
@@ -168,5 +201,32 @@ def _train_wordpiece(
     )
 
 
-_TRAINERS: dict[str, Callable[[PretokenCounts, Options, Progress | None, int | None], AnyVocabulary]]
-_TRAINERS = {"bpe": _train_bpe, "wordpiece": _train_wordpiece}
+def _train_unigram(
+    counts: PretokenCounts, options: Options, threads: int | None, progress: Progress | None, memory: int | None
+) -> UnigramVocabulary:
+    """Return the vocabulary: <unk>, the bytes of byte_fallback, the pieces in the order of their scores, and special
+    tokens. Texts contain no special token, because special tokens are no pieces."""
+    from tokenizer.training.unigram import check_memory, learn_pieces
+
+    words, rules = counts.pattern, options.pieces or PieceRules()
+    assert isinstance(words, MetaspaceWords)  # `Options.splitter` has checked it
+    check_memory(counts, memory)
+    first = [UNKNOWN_PIECE, *(f"<0x{byte:02X}>" for byte in range(256) if rules.byte_fallback)]
+    later = [spelling for spelling in options.special_tokens if spelling != UNKNOWN_PIECE]
+    wanted = options.vocab_size - len(first) - len(later)
+    learned = learn_pieces(Counted(counts.data, counts.offsets, counts.counts), wanted, rules, threads, progress)
+    # As tokenizers reads them. The first are below the sum of their characters, so that no text spells one of them.
+    scores = [read_number(f"{score:.10f}") for _, score in learned]
+    lowest = [read_number(f"{scores[-1] * len(piece) - 1:.10f}") for piece in first]
+    pieces = [*first, *(piece for piece, _ in learned)]
+    special = {UNKNOWN_PIECE: 0} | {spelling: len(pieces) + k for k, spelling in enumerate(later)}
+    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": words.prepend, "split": words.cuts}
+    return UnigramVocabulary(
+        pieces=pieces,
+        scores=[*lowest, *scores],
+        unknown=0,
+        special_tokens=special,
+        pattern=words,
+        byte_fallback=rules.byte_fallback,
+        decoder=[*([{"type": "ByteFallback"}] if rules.byte_fallback else []), metaspace],
+    )

@@ -12,9 +12,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tokenizer import first_use
 from tokenizer.kernels import lattice as kernel
+from tokenizer.splitting.metaspace import MARK
 from tokenizer.training.count_table import Counted
-from tokenizer.training.seeds import MARK, SPACE, Constraints, Seeds, find_seeds
+from tokenizer.training.counting import PretokenCounts
+from tokenizer.training.piece_rules import PieceRules
+from tokenizer.training.seeds import SPACE, Seeds, find_seeds
 from tokenizer.workers import share_out, thread_count
 
 Progress = Callable[[str, int, int | None], None]
@@ -26,6 +30,9 @@ SHRINKING = 0.75  # share of the pieces that a round keeps
 SURPLUS = 1.1  # rounds end with this many times the wanted pieces
 LEAST_COUNT = 0.5  # expected occurrences of a piece
 FINAL_STEPS = 2
+# Memory at the start, if all words are different segments.
+BYTES_PER_CHARACTER = 80
+BYTES_PER_WORD = 40
 
 
 def digamma(x: np.ndarray) -> np.ndarray:
@@ -47,7 +54,7 @@ class Model:
         self.symbols, self.characters = seeds.symbols, seeds.characters
         self.lattice = seeds.lattice
         self.places, self.lengths = seeds.places, seeds.lengths
-        covered = seeds.weights * seeds.lengths.astype(np.float64)
+        covered = np.maximum(seeds.weights * seeds.lengths.astype(np.float64), LEAST_COUNT)
         self.scores = np.log(covered) - np.log(covered.sum())
         self._threads = min(thread_count(threads), PARTS)
         self._longest = int(seeds.lengths.max(initial=1))
@@ -60,6 +67,8 @@ class Model:
 
     def text(self, piece: int) -> str:
         """Return the spelling of a piece."""
+        if piece < len(self.characters):
+            return chr(self.characters[piece]).replace(SPACE, MARK)
         symbols = self.symbols[self.places[piece] : self.places[piece] + self.lengths[piece]]
         return "".join(map(chr, self.characters[symbols - 1].tolist())).replace(SPACE, MARK)
 
@@ -157,10 +166,21 @@ class Model:
         self.places, self.lengths, self.scores = self.places[kept], self.lengths[kept], self.scores[kept]
 
 
+def check_memory(counts: PretokenCounts, memory: int | None) -> None:
+    """Raise ValueError if training takes more than `memory` bytes."""
+    characters = int(np.count_nonzero((counts.data & 0xC0) != 0x80))
+    needed = BYTES_PER_CHARACTER * characters + BYTES_PER_WORD * len(counts)
+    if memory is not None and needed > memory:
+        raise ValueError(
+            f"training on {len(counts):,} distinct words takes about {needed:,} bytes, more than the memory of "
+            f"{memory:,}: allow more, or leave out rare words (--min-count, counts.at_least)"
+        )
+
+
 def learn_pieces(
     words: Counted,
     wanted: int,
-    constraints: Constraints,
+    rules: PieceRules,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[tuple[str, float]]:
@@ -170,19 +190,18 @@ def learn_pieces(
     the number of threads. progress: called as ("prune", pieces dropped, pieces to drop). ValueError if the characters
     alone are more than `wanted`.
     """
-    found = find_seeds(words, constraints)
+    first_use.wait("unigram")
+    found = find_seeds(words, rules)
     characters = len(found.characters)
-    if not characters:
-        return []
     if characters > wanted:
         raise ValueError(
-            f"the words have {characters} characters to cover, more than the {wanted} pieces wanted: train a larger "
-            "vocabulary, or cover fewer characters (character_coverage, --character-coverage)"
+            f"there are {characters} characters to cover, more than the {wanted} pieces wanted: train a larger "
+            "vocabulary, or cover fewer characters (character_coverage, --pieces.character-coverage)"
         )
     model = Model(found, threads)
     del found  # the model drops edges in place
     seeds = len(model)
-    while True:
+    while len(model.symbols):
         for _ in range(STEPS_PER_ROUND):
             model.fit(model.expected_counts()[0], wanted)
         if progress is not None:

@@ -1,0 +1,35 @@
+"""The rules of Unigram training, without numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceRules:
+    """The pieces that Unigram training may make. The names are those of sentencepiece."""
+
+    max_piece_length: int = 16
+    """Maximum length of a piece in characters"""
+    character_coverage: float = 0.9995
+    """Share of all characters that the vocabulary covers, the most frequent ones"""
+    required_chars: str = ""
+    """Characters that the vocabulary covers in any case, beside the space"""
+    seed_size: int = 1_000_000
+    """Number of substrings to begin with, those that cover most text"""
+    split_by_unicode_script: bool = True
+    """No piece mixes scripts; Han and kana count as one, digits and punctuation as another"""
+    split_by_number: bool = True
+    """Digits do not join letters"""
+    split_digits: bool = False
+    """Each digit is a piece"""
+    byte_fallback: bool = False
+    """256 entries spell the characters that are not covered, which are unknown otherwise"""
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("max_piece_length", 1, 64), ("seed_size", 1, 1 << 24)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+        if not 0 < self.character_coverage <= 1:
+            raise ValueError(f"character_coverage must be above 0 and at most 1, not {self.character_coverage!r}")
