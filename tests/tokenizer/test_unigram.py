@@ -370,6 +370,19 @@ def test_properties_say_that_text_is_lost(t5):
     with pytest.raises(ValueError, match="have no fixed number of bytes"):
         _ = ours.token_byte_lengths
     assert ours.token_bytes(ours.encode("house")[0]) == f"{MARK}house".encode()
+    assert ours.encode_single_token(f"{MARK}house") == ours.token_to_id(f"{MARK}house") == ours.encode("house")[0]
+    with pytest.raises(ValueError, match="offsets of Unigram pieces are not supported"):
+        ours.encode_with_offsets("house")
+
+
+def test_streams_numbers_of_ids_and_first_ids_agree_with_encode(t5):
+    ours, _ = t5
+    text = "The house is  small.\n\nTiếng Việt 日本 " * 50
+    ids = ours.encode(text)
+    assert list(ours.encode_iterable(text[k : k + 7] for k in range(0, len(text), 7))) == ids
+    assert ours.count(text) == len(ids)
+    assert ours.encode(text, max_tokens=9) == ids[:9]
+    assert b"".join(ours.decode_tokens_bytes(ids[:40])) == ours.decode_bytes(ids[:40])
 
 
 def test_a_short_text_is_encoded_without_numba_or_numpy(shared):

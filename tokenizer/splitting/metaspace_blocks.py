@@ -46,19 +46,15 @@ def _longer(array: np.ndarray, used: int) -> np.ndarray:
 
 def _options_of(words: MetaspaceWords) -> tuple[Precompiled | None, bool, bool] | None:
     """Return the map, and whether to strip and to squeeze; None if the kernel cannot do what the normalizers do."""
-    steps = list(words.normalizers)
-    precompiled = steps.pop(0) if steps and isinstance(steps[0], Precompiled) else None
-    strips = bool(steps) and steps[0] == Strip(False, True) and isinstance(steps.pop(0), Strip)
-    squeezes = bool(steps) and steps[0] in (Replace(" {2,}", True, " "), Replace(" {2,}", True, MARK))
-    if squeezes:
-        replace = steps.pop(0)
-        assert isinstance(replace, Replace)
-        if words.whitespace_split and replace.content == MARK:
-            return None
-    if steps:
-        return None
-    assert precompiled is None or isinstance(precompiled, Precompiled)
-    return precompiled, strips, squeezes
+    first = words.normalizers[0] if words.normalizers else None
+    precompiled = first if isinstance(first, Precompiled) else None
+    rest = words.normalizers[precompiled is not None :]
+    strips = rest[:1] == (Strip(left=False, right=True),)
+    rest = rest[strips:]
+    # Between words that are split at white space, a mark in place of spaces would be kept.
+    contents = [" "] if words.whitespace_split else [" ", MARK]
+    squeezes = len(rest) == 1 and rest[0] in [Replace(" {2,}", True, content) for content in contents]
+    return (precompiled, strips, squeezes) if len(rest) == squeezes else None
 
 
 @lru_cache(maxsize=4)  # each takes 7 MB
