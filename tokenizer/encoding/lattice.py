@@ -78,10 +78,14 @@ class Lattices:
         return path[::-1]
 
     def encode(self, pretoken: bytes) -> list[int]:
-        """Return the ids of a pretoken. Neighbouring unknown pieces are joined."""
+        """Return the ids of a pretoken."""
+        return self.ids_of(self.best_path(pretoken.decode()))
+
+    def ids_of(self, path: list[tuple[str, int]]) -> list[int]:
+        """Return the ids of a segmentation. Neighbouring unknown pieces are joined."""
         encoded: list[int] = []
         unknown = ""
-        for text, i in self.best_path(pretoken.decode()):
+        for text, i in path:
             if i == self._vocabulary.unknown:
                 unknown += text
                 continue

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tokenizer.encoding.bulk import EncoderPool
     from tokenizer.encoding.dropout import DropoutEncoder
     from tokenizer.encoding.kinds import AnyVocabulary
+    from tokenizer.encoding.segmentations import Segmentations
 
 
 STREAMED_BYTES = 1 << 18  # of a stream that are encoded at once
@@ -174,6 +175,18 @@ class TextEncoder:
         if not isinstance(self._vocabulary, Vocabulary):
             raise ValueError(f"dropout leaves out merges, which {self._vocabulary.kind} does not have")
         return DropoutEncoder(self._vocabulary)
+
+    @cached_property
+    def segmentations(self) -> Segmentations:
+        """All segmentations into the pieces of a Unigram vocabulary. ValueError for other kinds."""
+        from tokenizer.encoding.segmentations import Segmentations
+        from tokenizer.unigram import UnigramVocabulary
+
+        if not isinstance(self._vocabulary, UnigramVocabulary):
+            raise ValueError(
+                f"only Unigram pieces have scores to rank or draw segmentations by, not {self._vocabulary.kind}"
+            )
+        return Segmentations(self._vocabulary)
 
     def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
         """Return the first byte of a text without a token, and its offset. ids: the text's ids up to this byte."""

@@ -153,6 +153,51 @@ class EncodingMethods(VocabularyMethods):
                 ids += [part] if isinstance(part, int) else self._texts.with_dropout(part, dropout, random)
         return ids
 
+    def encode_nbest(self, text: Text, n: int) -> list[tuple[list[int], float]]:
+        """Return the n best segmentations of a text as ids, with their scores in nats, best first.
+
+        Unigram only; ValueError for other kinds. There may be fewer than n. The search is exact, in float64 and plain
+        Python. The spelling of a special token is ordinary text.
+        """
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"n must be a whole number of at least 1, not {n!r}")
+        return self._texts.segmentations.best(text_bytes(text), n)
+
+    def encode_sampled(
+        self,
+        text: Text,
+        alpha: float,
+        seed: int,
+        allowed_special: SpecialSet = frozenset(),
+        disallowed_special: SpecialSet = "all",
+    ) -> list[int]:
+        """Return the ids of a random segmentation (subword regularization, Kudo 2018, section 3.3).
+
+        A segmentation is drawn among all with a probability proportional to exp(alpha * score). 0 makes all equally
+        likely; a large alpha gives the best one. Special tokens follow the rule of `encode`. seed: the same seed gives
+        the same ids; take another one for each text and epoch. ValueError for kinds other than Unigram.
+        """
+        if not isinstance(alpha, (int, float)) or not 0 <= alpha < float("inf"):
+            raise ValueError(f"alpha must be a number of at least 0, not {alpha!r}")
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed must be a whole number of at least 0, not {seed!r}")
+        from random import Random
+
+        data = text_bytes(text)
+        allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
+        random, segmentations = Random(seed), self._texts.segmentations
+        ids: list[int] = []
+        for _, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
+            ids += [part] if isinstance(part, int) else segmentations.sample(part, alpha, random)
+        return ids
+
+    def log_likelihood(self, text: Text) -> float:
+        """Return the logarithm of the probability of a text in nats, summed over all its segmentations.
+
+        Unigram only; ValueError for other kinds. The score of the best segmentation is `encode_nbest(text, 1)[0][1]`.
+        """
+        return self._texts.segmentations.likelihood(text_bytes(text))
+
     def encode_with_offsets(
         self,
         text: Text,

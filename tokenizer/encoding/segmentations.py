@@ -1,0 +1,115 @@
+"""The segmentations of a text into Unigram pieces: the best ones, random ones, and their probability. Plain Python.
+
+A segmentation has the probability exp(sum of the scores of its pieces), up to a constant: Kudo 2018, "Subword
+Regularization", sections 3.2 and 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nsmallest
+from math import exp, fsum, log
+
+from tokenizer.encoding.lattice import Edge, Lattices
+from tokenizer.splitting.scanner import pretokens_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from random import Random
+
+    from tokenizer.unigram import UnigramVocabulary
+
+Path = list[tuple[str, int]]  # texts and ids
+
+
+class Segmentations:
+    """The segmentations of all texts over one vocabulary. Sums of scores are float64, from left to right."""
+
+    def __init__(self, vocabulary: UnigramVocabulary):
+        self._lattices = Lattices(vocabulary)
+        self._pattern = vocabulary.pattern
+
+    def best(self, text: bytes, n: int) -> list[tuple[list[int], float]]:
+        """Return the n best segmentations as ids with their scores in nats, best first; fewer if there are no more."""
+        sums = [0.0]
+        pretokens: list[tuple[list[Path], list[tuple[int, int]]]] = []  # paths; before and path of each kept one
+        for pretoken in self._pretokens(text):
+            ranked = self._best_paths(pretoken, n)
+            pairs = ((before, k) for before in range(len(sums)) for k in range(min(len(ranked), n // (before + 1))))
+            chosen = nsmallest(n, pairs, key=lambda pair: -sums[pair[0]] - ranked[pair[1]][1])
+            sums = [sums[before] + ranked[k][1] for before, k in chosen]
+            pretokens.append(([path for path, _ in ranked], chosen))
+        found = []
+        for rank, score in enumerate(sums):
+            parts = []
+            for paths, chosen in reversed(pretokens):
+                rank, k = chosen[rank]
+                parts.append(self._lattices.ids_of(paths[k]))
+            found.append(([i for part in reversed(parts) for i in part], score))
+        return found
+
+    def sample(self, text: bytes, alpha: float, random: Random) -> list[int]:
+        """Return the ids of a random segmentation, drawn with a probability proportional to exp(alpha * score)."""
+        ids: list[int] = []
+        for pretoken in self._pretokens(text):
+            ids += self._lattices.ids_of(self._drawn(pretoken, alpha, random))
+        return ids
+
+    def likelihood(self, text: bytes) -> float:
+        """Return the logarithm of the summed probability of all segmentations, in nats."""
+        return fsum(self._forward(pretoken, 1.0)[0][-1] for pretoken in self._pretokens(text))
+
+    def _pretokens(self, text: bytes) -> Iterator[str]:
+        return (pretoken.decode() for pretoken in pretokens_of(text, self._pattern))
+
+    def _best_paths(self, pretoken: str, n: int) -> list[tuple[Path, float]]:
+        """Return the n best paths: each node keeps its n best, of which any part of these paths is one."""
+        # Per node: the negative sum, the start of the last piece, the rank there, and the id. The tuples' order breaks
+        # ties as `Lattices.best_path` does.
+        kept: list[list[tuple[float, int, int, int]]] = [[] for _ in range(len(pretoken) + 1)]
+        kept[0] = [(0.0, 0, 0, 0)]
+        for start in range(len(pretoken)):
+            kept[start] = nsmallest(n, kept[start])
+            for end, i, score in self._lattices.edges(pretoken, start):
+                kept[end] += [(cost - score, start, rank, i) for rank, (cost, *_) in enumerate(kept[start])]
+        kept[-1] = nsmallest(n, kept[-1])
+        paths = []
+        for place in kept[-1]:
+            path, end, cost = [], len(pretoken), place[0]
+            while end:
+                _, start, rank, i = place
+                path.append((pretoken[start:end], i))
+                place, end = kept[start][rank], start
+            paths.append((path[::-1], -cost))
+        return paths
+
+    def _forward(self, pretoken: str, alpha: float) -> tuple[list[float], list[list[tuple[int, Edge]]]]:
+        """Return the logarithm of the summed weights of all paths to each node, and the edges that end there."""
+        sums = [0.0] * (len(pretoken) + 1)
+        ending: list[list[tuple[int, Edge]]] = [[] for _ in sums]
+        for start in range(len(pretoken)):
+            if start:
+                sums[start] = _log_sum([sums[first] + alpha * edge.score for first, edge in ending[start]])
+            for edge in self._lattices.edges(pretoken, start):
+                ending[edge.end].append((start, edge))
+        if pretoken:
+            sums[-1] = _log_sum([sums[first] + alpha * edge.score for first, edge in ending[-1]])
+        return sums, ending
+
+    def _drawn(self, pretoken: str, alpha: float, random: Random) -> Path:
+        """Return a random path, drawn backwards from the sums of all paths to each node."""
+        sums, ending = self._forward(pretoken, alpha)
+        path: Path = []
+        end = len(pretoken)
+        while end:
+            weights = [exp(sums[start] + alpha * edge.score - sums[end]) for start, edge in ending[end]]
+            ((start, edge),) = random.choices(ending[end], weights)
+            path.append((pretoken[start:end], edge.id))
+            end = start
+        return path[::-1]
+
+
+def _log_sum(logarithms: list[float]) -> float:
+    """Return the logarithm of a sum, given the logarithms of its terms."""
+    largest = max(logarithms)
+    return largest + log(fsum(exp(each - largest) for each in logarithms))
