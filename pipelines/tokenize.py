@@ -33,6 +33,8 @@ def tokenize(
     pattern: TokenizerPattern = None,
     special: bool = False,
     dropout: float = 0,
+    sample: float | None = None,
+    nbest: int | None = None,
     seed: int = 0,
     limit: int = 200,
     as_json: AsJson = False,
@@ -46,7 +48,10 @@ def tokenize(
         file: File to read instead of a text; - reads standard input.
         special: Encode the spellings of special tokens as these tokens, not as text.
         dropout: Probability that a merge is dropped (BPE dropout): other tokens for the same text.
-        seed: Seed of the dropped merges.
+        sample: Draw a random segmentation with a probability proportional to exp(SAMPLE * score), such as 0.1; unigram
+            only.
+        nbest: Number of best segmentations to print, each with its score in nats; unigram only.
+        seed: Seed of --dropout and --sample.
         limit: Maximum number of tokens to print; 0 prints all.
         as_json: Print all ids as a JSON array, and nothing else.
     """
@@ -63,7 +68,11 @@ def tokenize(
         data = read_standard_input()
     else:
         data = file.read_bytes() if file else (text or "").encode("utf-8", "surrogateescape")
-    ids = np.array(_encoded(tok, data, "all" if special else (), dropout, seed), dtype=np.uint32)
+    if sum([bool(dropout), sample is not None, nbest is not None]) > 1 or (nbest is not None and special):
+        raise ValueError("give only one of --dropout, --sample and --nbest, and no --special with --nbest")
+    if nbest is not None:
+        return _show_best(tok, data, nbest, limit, as_json)
+    ids = np.array(_encoded(tok, data, "all" if special else (), dropout, sample, seed), dtype=np.uint32)
     if as_json:
         write(json.dumps(ids.tolist()))
         return ids
@@ -74,6 +83,22 @@ def tokenize(
     counts = counted(len(ids), "token"), counted(len(data), "byte"), counted(len(content), "character")
     answer(f"{', '.join(counts)}; {', '.join(_fit(tok, content, len(data), ids))}")
     return ids
+
+
+def _show_best(tok: "Tokenizer", data: bytes, n: int, limit: int, as_json: bool) -> "np.ndarray":
+    """Print the n best segmentations with their scores; return the ids of the best one."""
+    import numpy as np
+
+    found = tok.encode_nbest(data, n)
+    if as_json:
+        write(json.dumps([{"ids": ids, "score": score} for ids, score in found]))
+    else:
+        from pipelines.reporting.coloured_tokens import print_tokens
+
+        for ids, score in found:
+            print_tokens(tok, np.array(ids, dtype=np.uint32), limit)
+            answer(f"{counted(len(ids), 'token')}, {score:.3f} nats")
+    return np.array(found[0][0], dtype=np.uint32)
 
 
 def _fit(tok: "Tokenizer", text: str, size: int, ids: "np.ndarray") -> Iterator[str]:
@@ -97,9 +122,16 @@ def _fit(tok: "Tokenizer", text: str, size: int, ids: "np.ndarray") -> Iterator[
 
 
 def _encoded(
-    tok: "Tokenizer", data: bytes, allowed: "Literal['all'] | tuple[()]", dropout: float, seed: int
+    tok: "Tokenizer",
+    data: bytes,
+    allowed: "Literal['all'] | tuple[()]",
+    dropout: float,
+    sample: float | None,
+    seed: int,
 ) -> "list[int] | np.ndarray":
     """Return the ids of a text. `allowed` special tokens are encoded as such, all others as text."""
+    if sample is not None:
+        return tok.encode_sampled(data, sample, seed, allowed, ())
     if dropout:
         return tok.encode_with_dropout(data, dropout, seed, allowed, ())
     if len(data) <= SHORT_TEXT:

@@ -283,6 +283,23 @@ def test_tokenize_drops_merges_by_seed(in_process, tokenizer_folder):
     assert refused.stderr == "bytelm tokenize: dropout must be a probability from 0 to 1, not 1.5\n"
 
 
+def test_tokenize_shows_the_best_and_random_segmentations_of_unigram(in_process, tokenizer_folder, tmp_path):
+    tok = Tokenizer.train([TEXT, "a few words more"] * 20, 60, model="unigram")
+    tok.save(tmp_path / "unigram")
+    command = ("tokenize", TEXT, "--json", "--tokenizer", tmp_path / "unigram")
+    best = [{"ids": ids, "score": score} for ids, score in tok.encode_nbest(TEXT, 3)]
+    assert json.loads(in_process(*command, "--nbest", "3").stdout) == best
+    for seed in (0, 1):
+        ids = json.loads(in_process(*command, "--sample", "0.2", "--seed", str(seed)).stdout)
+        assert ids == tok.encode_sampled(TEXT, 0.2, seed)
+    shown = in_process("tokenize", TEXT, "--tokenizer", tmp_path / "unigram", "--nbest", "2")
+    assert f"{best[1]['score']:.3f} nats" in shown.stdout + shown.stderr
+    refused = in_process(*command, "--nbest", "2", "--sample", "1")
+    assert "give only one of --dropout, --sample and --nbest" in refused.stderr
+    refused = in_process("tokenize", TEXT, "--tokenizer", tokenizer_folder, "--nbest", "2")
+    assert "only Unigram pieces have scores" in refused.stderr
+
+
 def test_tokenize_reads_what_is_piped_to_it(bytelm, tokenizer_folder):
     done = bytelm("tokenize", "--file", "-", "--tokenizer", tokenizer_folder, "--json", input=TEXT)
     assert json.loads(done.stdout) == Tokenizer.load(tokenizer_folder).encode(TEXT)
