@@ -1,14 +1,17 @@
 """The first use on a machine: new processes with an empty cache of kernels."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 # Prints the kernels that this process compiles.
 LISTEN = """
 import sys
+from pathlib import Path
 from numba.core import event
 
 class Names(event.Listener):
@@ -102,3 +105,22 @@ tok = Tokenizer.train([text] * 300, vocab_size=600)
 tok.encode_batch([text] * 300)
 """
     assert set(run(code, tmp_path)) <= {"compiled move_short", "compiled move_long", "compiled tidy"}
+
+
+def test_kernels_are_compiled_again_after_a_change_in_any_module_that_they_are_made_of(tmp_path):
+    import tokenizer
+
+    folder = tmp_path / "tokenizer"
+    shutil.copytree(Path(tokenizer.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    code = f"""
+sys.path.insert(0, {str(tmp_path)!r})
+import numpy as np
+from tokenizer.kernels.decode import measure
+measure(np.array([0], np.uint32), np.array([0, 1]), 0, 1)
+"""
+    assert run(code, tmp_path / "cache") == ["compiled measure"]
+    assert run(code, tmp_path / "cache") == []
+    for changed in ("kernels/tools.py", "splitting/automata.py"):
+        with (folder / changed).open("a", encoding="utf-8") as file:
+            file.write("ANOTHER_CONSTANT = 1\n")
+        assert run(code, tmp_path / "cache") == ["compiled measure"], changed

@@ -5,6 +5,9 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -52,9 +55,24 @@ def kernel(function: Callable):
             dispatcher._cache = _Cache(function)
         else:
             dispatcher.enable_caching()
+        with suppress(AttributeError):
+            file = dispatcher._cache._cache_file
+            file._source_stamp = file._source_stamp, _digest_of_sources()
     # This hook would import installed numba extensions; kernels take only arrays and numbers.
     dispatcher._compilation_chain_init_hook = lambda: None
     return dispatcher
+
+
+@cache
+def _digest_of_sources() -> bytes:
+    """Return a digest of all modules that kernels are made of.
+
+    numba compiles a cached kernel again only if its own file has changed, though the functions and constants that it
+    imports are compiled into it.
+    """
+    package = Path(__file__).parents[1]
+    modules = sorted(module for folder in ("kernels", "splitting") for module in (package / folder).glob("*.py"))
+    return sha256(b"".join(module.read_bytes() for module in modules)).digest()
 
 
 def internal(function: Callable):
