@@ -137,7 +137,7 @@ def test_a_vocabulary_trained_within_a_budget_is_the_same(words, counts_in_memor
     counts = count_pretokens(words, "gpt2", memory=LEAST_MEMORY)
     assert Tokenizer.train_from_counts(counts, 1000, special_tokens=()).fingerprint == expected
     start = merge_bytes(len(counts_in_memory), len(counts_in_memory.data))
-    assert Tokenizer.train(words, 1000, "gpt2", (), memory=start + 30_000_000).fingerprint == expected
+    assert Tokenizer.train(words, 1000, "gpt2", special_tokens=(), memory=start + 30_000_000).fingerprint == expected
     with pytest.raises(
         ValueError, match=r"after \d+ merges the next one takes [\d,]+ bytes more than the memory allows"
     ):
