@@ -133,7 +133,7 @@ class Case:
     """One workload on one text of `size` bytes. Contestants are compared by their minimum times.
 
     limit: the least seconds that any program needs on this machine. limit_says: how the limit is composed.
-    by_processor: whether CPU seconds on one thread decide instead, which depend less on the load of the machine.
+    by_processor: whether CPU seconds on one thread are compared instead; they depend less on other load.
     """
 
     work: str

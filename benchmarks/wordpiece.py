@@ -121,6 +121,6 @@ def _training(session: Session, text: Text, factor: float) -> None:
     case.judge_speed("tokenizers", factor, "processor", f"at least {factor} times tokenizers' speed")
     case.judge_memory(best(case.rows, {OURS}, 1), ("tokenizers",))
     case.notes.append(
-        "equal: ours has each entry of tokenizers in its place, given the order of its characters within words, which "
-        "is random there"
+        "equal: the same entries with the same ids, given the order of the characters within words, which is random in "
+        "tokenizers"
     )

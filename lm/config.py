@@ -79,7 +79,7 @@ class ModelConfig:
     scaled_head: bool = False
     """Divide hidden states by the root of the width before the head, as in T5"""
     position_offset: int = 0
-    """Unused rows before the learned positions; RoBERTa's begin after its padding id"""
+    """Unused rows before the first learned position; in RoBERTa padding id + 1"""
     token_types: int = 0
     """Entries of the segment embedding, as in BERT; 0: none"""
     window: int = 0

@@ -16,9 +16,9 @@ class Initializer:
     """Fills parameters by the scheme that `config.initialization` names, with one generator.
 
     gpt2 follows Radford et al. 2019, 2.3. xavier follows Glorot and Bengio 2010, uniform, as the code of the original
-    Transformer. t5 follows the code of Raffel et al. 2020: the outputs of each layer have variance 1, and so have the
-    scores, which T5 does not divide by sqrt(D). R is the number of sub-layers that write to a residual stream: 2 a
-    block, 3 with cross-attention. D is the number of features of an attention head.
+    Transformer. t5 follows the code of Raffel et al. 2020: the outputs of every layer have variance 1, and so have the
+    attention scores, although T5 does not divide them by sqrt(D). R is the number of sub-layers that write to a
+    residual stream: 2 per block, 3 with cross-attention. D is the width of an attention head.
 
     | kind                                        | gpt2                 | xavier                | t5                  |
     |---------------------------------------------|----------------------|-----------------------|---------------------|
@@ -28,7 +28,7 @@ class Initializer:
     |                                             |                      | std 1/sqrt(width)     | std 1/sqrt(width)   |
     | matrix: every linear layer                  | normal, std 0.02     | U(-a, a),             | normal,             |
     |                                             |                      | a = sqrt(6/(in+out))  | std 1/sqrt(in)      |
-    | matrix of the queries of unscaled attention | as any matrix        | as any matrix         | normal,             |
+    | query matrix of unscaled attention          | as any matrix        | as any matrix         | normal,             |
     |                                             |                      |                       | std 1/sqrt(in D)    |
     | matrix that writes to the residual stream   | normal, std          | as any matrix         | as any matrix       |
     |                                             | 0.02/sqrt(R): the    |                       |                     |
@@ -59,7 +59,7 @@ class Initializer:
     def matrix(self, parameter: Tensor, residual_writes: int = 0, gain: float = 1.0) -> None:
         """Fill a weight (outputs, inputs).
 
-        residual_writes: R if it writes to a residual stream, else 0. gain: a factor on the deviation of t5.
+        residual_writes: R if it writes to a residual stream, else 0. gain: factor on the standard deviation, t5 only.
         """
         if residual_writes and self.config.zero_projections:
             parameter.zero_()

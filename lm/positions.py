@@ -68,7 +68,7 @@ def with_resized_positions(weights: Mapping[str, Tensor], model: nn.Module) -> d
     """Return `weights` (tensors by name) with learned positions resized to the context of `model`.
 
     For a shorter context, the table (old length, width) is cut. For a longer one, it is repeated (Beltagy et al. 2020,
-    section 5), so positions keep their neighbours except where copies meet. Unused rows before the positions stay.
+    section 5), so positions keep their neighbours except where copies meet. The unused rows before it are kept.
     """
     resized = dict(weights)
     for name, module in model.named_modules():

@@ -50,8 +50,8 @@ def build_dataset(
     Args:
         out: Folder to write.
         context_length: Tokens per block. Pairs keep their lengths.
-        separator: Put <|endoftext|> before every document; with a published tokenizer that lacks it, the token that
-            ends a text, such as [SEP] of BERT and </s> of RoBERTa.
+        separator: Put <|endoftext|> before every document. If a published tokenizer lacks it, use the token that ends
+            its texts: [SEP] for BERT, </s> for RoBERTa.
         threads: Threads that encode; all cores by default.
         overwrite: Replace an existing dataset.
     """

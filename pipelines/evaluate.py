@@ -6,11 +6,10 @@ for tokenizers that lose text. A run on pairs scores the targets given their sou
 `examples`. `curves` has the loss by position (nats, with its standard error) and the reliability diagram. `intervals`
 has the 95 % interval [low, high] of each number in it, and says what the bootstrap drew
 (`pipelines.evaluation.confidence`). `difference` has the paired difference from the run of `--against`, with its
-interval and a sentence (`pipelines.evaluation.difference`).
-`breakdown` has the loss by groups of tokens and by document (`pipelines.evaluation.breakdown`). `memorisation` has the
-share of the text that also occurs in the training text, and the loss on that text and on the rest
-(`pipelines.evaluation.memorisation`). `entropy_calibration` has the entropy of the model on texts that it generates
-(`pipelines.evaluation.entropy_calibration`).
+interval and a sentence (`pipelines.evaluation.difference`). `breakdown` has the loss by groups of tokens and by
+document (`pipelines.evaluation.breakdown`). `memorisation` has the share of the text that also occurs in the training
+text, and the loss on that text and on the rest (`pipelines.evaluation.memorisation`). `entropy_calibration` has the
+entropy of the model on texts that it generates (`pipelines.evaluation.entropy_calibration`).
 """
 
 import json
@@ -57,7 +56,7 @@ def evaluate(
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
     **reading: Unpack[ReadingOptions],
 ) -> Any:
-    """Measure runs on held-out text, add the numbers to evaluation.json in each run folder, and return its contents.
+    """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return its contents.
 
     Returns a dict for one run (a path), and a list of dicts for a list of runs.
 
@@ -67,7 +66,8 @@ def evaluate(
             scored by --splits, any other as a whole.
         unit: Unit of text: word adds the perplexity per word of --corpus.
         against: Folder of a run to compare with on the same documents: the difference with its 95 % interval. Runs with
-            the same tokenizer also get the divergence; others are compared in bits per byte.
+            the same tokenizer also get the divergence; others are compared in bits per byte, masked models in bits per
+            byte of masked text.
         splits: Splits of the dataset or corpus to score.
         stride: Tokens between the starts of two windows; default: the window, so that windows do not overlap.
         min_context: Minimum number of context tokens of a scored position.

@@ -19,11 +19,11 @@ def import_hf(
     objective: Literal["next-token", "masked-token", "sequence-pairs", "span-corruption"] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Make a run of a GPT-2, GPT-NeoX, Llama, BERT, RoBERTa, DistilBERT or T5 model of transformers; return its folder.
+    """Import a GPT-2, GPT-NeoX, Llama, BERT, RoBERTa, DistilBERT or T5 model as a run; return the run's folder.
 
     DIR holds config.json, model.safetensors (or its shards and their index) and a byte-level BPE, WordPiece or
-    Unigram tokenizer. The pooler and the heads of other tasks are left out and named. An encoder without a masked-token
-    head gets a new one with random weights.
+    Unigram tokenizer, as transformers saves them. The pooler and the heads of other tasks are left out, and a message
+    names them. An encoder without a masked-token head gets one with random weights.
 
     The run has one checkpoint, of step 0, with float32 weights. It can be evaluated with --data, generated from,
     reported and exported.

@@ -47,9 +47,9 @@ def tokenize(
         text: Text to tokenize; - reads standard input.
         file: File to read instead of a text; - reads standard input.
         special: Encode the spellings of special tokens as these tokens, not as text.
-        dropout: Probability that a merge is dropped (BPE dropout): other tokens for the same text.
-        sample: Draw a random segmentation with a probability proportional to exp(SAMPLE * score), such as 0.1; unigram
-            only.
+        dropout: Probability of dropping a merge (BPE dropout); bpe only.
+        sample: Inverse temperature, such as 0.1: draw a segmentation with a probability proportional to
+            exp(SAMPLE * score); unigram only.
         nbest: Number of best segmentations to print, each with its score in nats; unigram only.
         seed: Seed of --dropout and --sample.
         limit: Maximum number of tokens to print; 0 prints all.

@@ -75,22 +75,22 @@ def train_tokenizer(
     """Train a BPE, WordPiece or Unigram vocabulary on the training split of a corpus, and save it as tokenizer.json.
 
     Args:
-        vocab_size: Number of entries: special tokens, the 256 bytes (wordpiece: the characters) and the merges.
+        vocab_size: Number of entries, including special tokens and, for bpe, the 256 bytes.
         out: Folder for tokenizer.json.
-        model: Kind of vocabulary: byte-level BPE, or the WordPiece of BERT or the Unigram of T5, which do not keep the
-            text exactly.
+        model: Kind of vocabulary: byte-level BPE, BERT's WordPiece or T5's Unigram. Only bpe keeps the text exactly.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased. For unigram: metaspace.
         score: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
-        min_frequency: Pairs that occur less often are not merged; 2 by default, with likelihood the largest number that
-            fills the vocabulary. bpe and wordpiece only.
+        min_frequency: Least count of a pair to merge; by default 2, with --score likelihood the largest that fills the
+            vocabulary. bpe and wordpiece only.
         max_token_length: Maximum length of a token in bytes; bpe only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
         byte_order: Ids of the bytes, which also break ties: gpt2 (as in Hugging Face) or raw.
         pieces: Pieces that training may make; unigram only.
         special_tokens: First entries of the vocabulary, for unigram the last; give the option without a value for none.
-        special_text: Spellings of special tokens in the corpus: text, or places to cut it that are not counted.
+        special_text: Special tokens spelled in the corpus: text keeps them as text, cut leaves them out and cuts the
+            corpus there.
         sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs
             one for each removed span.
         memory: Memory limit of the whole process in bytes, such as 2G. Counts that do not fit are spilled to disk.
@@ -103,7 +103,7 @@ def train_tokenizer(
         counts: Saved counts, of one or several corpora, to train on. CORPUS is then only read for held-out text.
         compare: Other tokenizers to measure on the held-out text, each PATH or NAME=PATH. The name, by default that of
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
-        threads: Threads that count, and that train unigram; all cores by default.
+        threads: Threads that count and that train Unigram; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """

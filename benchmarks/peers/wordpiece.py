@@ -17,7 +17,7 @@ Encoded = tuple[np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True, kw_only=True)
 class WordPieceFiles:
-    """One vocabulary of bert-base-uncased's kind as vocab.txt and as tokenizer.json."""
+    """A vocabulary like bert-base-uncased's, as vocab.txt and as tokenizer.json."""
 
     vocab: str
     json: str
@@ -138,5 +138,5 @@ WORDPIECE_TRAINERS: dict[str, Callable[[Path, int, int], list[str]]] = {
 
 
 def alphabet_order(tokens: list[str]) -> str:
-    """Return the characters that continue words, in the order of their ids: in `tokenizers` a random one."""
+    """Return the characters that continue words, ordered by id. `tokenizers` orders them at random."""
     return "".join(token[2:] for token in tokens if len(token) == 3 and token.startswith("##"))

@@ -1,4 +1,4 @@
-"""Exchange of models with `transformers`, in the formats of GPT-2, GPT-NeoX, Llama, BERT and its kin, and T5.
+"""Exchange of models with `transformers`, in the formats of GPT-2, GPT-NeoX, Llama, BERT, RoBERTa, DistilBERT and T5.
 
 `to_hugging_face` turns (`ModelConfig`, our tensors) into (config.json, its tensors); `from_hugging_face` goes back.
 Neither touches files or tokenizers.
@@ -30,22 +30,22 @@ FORMATS = (GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, DISTILBERT, T5)
 
 @dataclass(frozen=True)
 class Imported:
-    """A model of `transformers` as ours."""
+    """A model of `transformers`, converted to ours."""
 
     config: ModelConfig
     weights: dict[str, Tensor]
     """Float32 `state_dict`"""
     left_out: list[str]
-    """Names of the parts that our model lacks"""
+    """Parts that our model does not have, such as "the pooler\""""
     new_head: bool
-    """Whether the weights had no masked-token head, so that this one is initialized at random"""
+    """Whether the masked-token head is new, with random weights"""
 
 
 def format_of(config: ModelConfig, model_type: str | None = None) -> Format:
-    """Return the format that expresses `config`: of several that of `model_type`, or else the first.
+    """Return the format that expresses `config`; of several, that of `model_type` or else the first.
 
-    Raises ValueError if there is none, naming what each format of that architecture would need instead. Formats that
-    would need the same as another and more are left out.
+    Raises ValueError if there is none. The message lists the changes that each format of the architecture would need,
+    except formats that need all changes of another and more.
     """
     answers: dict[str, list[str]] = {}
     for candidate in sorted(FORMATS, key=lambda each: each.model_type != model_type):
@@ -75,11 +75,11 @@ def to_hugging_face(
 
 
 def from_hugging_face(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
-    """Return the model with these config.json and tensors.
+    """Return the model of a config.json, `settings`, and its tensors.
 
-    An encoder without a masked-token head gets a new one. Raises ValueError, by name, for another format or a setting
-    that we cannot express. The same goes for tensors that are missing, unknown, of another shape, not floating-point or
-    not finite.
+    An encoder without a masked-token head gets one with random weights. Raises ValueError, by name, for an unknown
+    format, for a setting that we cannot express, and for tensors that are missing, unknown, of another shape, not
+    floating-point or not finite.
     """
     chosen = next((each for each in FORMATS if each.model_type == settings.get("model_type")), None)
     if chosen is None:

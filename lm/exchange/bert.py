@@ -1,7 +1,6 @@
-"""BERT, RoBERTa and DistilBERT with their masked-token heads: encoders with learned positions and layer norms after the
-residual sums.
+"""BERT, RoBERTa and DistilBERT with masked-token heads: encoders with learned positions and norms after residual sums.
 
-RoBERTa's positions begin after its padding id. DistilBERT has no token types.
+RoBERTa numbers positions from its padding id + 1. DistilBERT has no token types.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ DISTILBERT_LAYERS = {
 
 
 def _segments(config: ModelConfig, segments: int) -> int:
-    """Return type_vocab_size: `segments`, as in the published models, if ours has no token types."""
+    """Return type_vocab_size; `segments`, as in the published models, if `config` has no token types."""
     return config.token_types or segments
 
 
@@ -56,7 +55,7 @@ def _token_types(given: Pretrained, table: str) -> int:
 
 
 def _settings(prefix: str, segments: int, *own: Setting) -> tuple[Setting, ...]:
-    """Return the settings that BERT and RoBERTa share, after `own` ones."""
+    """Return the `own` settings of a format, then those that BERT and RoBERTa share."""
     return (
         *own,
         Setting(
@@ -84,7 +83,10 @@ def _settings(prefix: str, segments: int, *own: Setting) -> tuple[Setting, ...]:
 def _entries(
     config: ModelConfig, prefix: str, layers: str, parts: Mapping[str, str], head: Mapping[str, str]
 ) -> Iterator[Entry]:
-    """Yield the tensors of an encoder, whose block i is `layers`i; `parts` and `head` map names of layers to ours."""
+    """Yield the tensors of an encoder. Names in block i begin with `layers` and i.
+
+    parts: our names of the layers of a block, by theirs. head: their names of the head's layers, by ours.
+    """
     yield Entry(f"{prefix}embeddings.word_embeddings.weight", ("embedding.weight",))
     yield Entry(f"{prefix}embeddings.position_embeddings.weight", ("encoder.positional.learned.weight",))
     if config.token_types:
@@ -198,7 +200,7 @@ DISTILBERT = Format(
         Setting("tie_word_embeddings", default=True, allowed=(True,), write=constant(True)),
         Setting("dropout", "dropout", 0.1),
         Setting("attention_dropout", write=lambda config: config.dropout),
-        # Sinusoids are initial values of the table, which the file holds.
+        # Sinusoids are only the initial values of the table; the file has the trained ones.
         Setting("sinusoidal_pos_embds", default=False, allowed=(False, True), write=constant(False)),
     ),
     entries=partial(

@@ -183,7 +183,7 @@ class Format:
     superfluous: tuple[str, ...] = ()
     """Patterns of tensor names that no model reads: buffers."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Patterns of tensor names of parts that our model lacks, each with the name of the part."""
+    """Parts that our model does not have: patterns of their tensor names, each with the name of the part."""
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """The dataset builder: documents to blocks of token ids on disk.
 
 The stream of a split is a separator and a document, for every document in corpus order. The separator is
-`<|endoftext|>`, or of a published tokenizer without it the token that transformers puts after a text, such as BERT's
-[SEP]. Blocks cut the stream every
-T tokens; only the tail of the last block is dropped. The same corpus and tokenizer give byte-identical files, whatever
-the number of threads and the corpus's batch sizes. Splits other than train also record the SHA-256, bytes and tokens of
-each document (`pipelines.dataset.documents`).
+`<|endoftext|>`. If a published tokenizer lacks it, the separator is the token that transformers puts after a text, such
+as BERT's [SEP]. Blocks cut the stream every T tokens; only the tail of the last block is dropped. The same corpus and
+tokenizer give byte-identical files, whatever the number of threads and the corpus's batch sizes. Splits other than
+train also record the SHA-256, bytes and tokens of each document (`pipelines.dataset.documents`).
 """
 
 import hashlib
@@ -87,7 +86,7 @@ class _SplitWriter:
         self._sizes.append(lengths)
 
     def record_starts(self, starts: np.ndarray) -> None:
-        """Note that documents start at these places of the tokens that `add` gets next."""
+        """Record the `starts` of documents, as indices of the tokens that are added next."""
         self._starts.append(self.encoded_tokens + starts)
 
     def _write(self, tokens: np.ndarray) -> None:
@@ -129,8 +128,8 @@ def write_blocks(
 ) -> dict[str, Any]:
     """Encode `corpus` into the existing, empty `folder`, and return the content of dataset.json.
 
-    `separator` puts one before every document. Raises ValueError if the tokenizer has no token for it, or if a split
-    has less than one block of `context_length` tokens.
+    `separator`: whether to put one before every document. Raises ValueError if the tokenizer has no token for it, or if
+    a split has less than one block of `context_length` tokens.
     """
     separator_id = _separator_id(tokenizer) if separator else None
     dtype = id_dtype(tokenizer.vocab_size)

@@ -1,4 +1,4 @@
-"""The hash, bytes and tokens of each document of a split, by which runs with different tokenizers are paired.
+"""The hash, bytes and tokens of each document of a split, used to pair documents of runs with different tokenizers.
 
 They are in documents.arrow, in the folder of the split. dataset.json and the fingerprint do not depend on this file.
 """

@@ -49,8 +49,8 @@ def breakdown(
     `tokens`, `bytes`, `bits_per_token`, `bits_per_byte` and `share`, the share of all bits. `bits_per_byte` is None for
     a group without bytes, and if `per_byte` is False because the loss is not a code length.
 
-    If the tokenizer loses text, tokens have no number of bytes: there is no `length`, and `bytes` are None. Only the
-    rows of `document` have bytes: those of the original, with `bits_per_original_byte` if `per_byte`.
+    If the tokenizer loses text, the byte length of tokens is unknown: there is no `length`, and `bytes` is None. Only
+    `document` rows then have bytes, those of the original, and `bits_per_original_byte` if `per_byte`.
     """
     lengths = tokenizer.token_byte_lengths if tokenizer.is_lossless else None
     group = Groups(scores.nats, None if lengths is None else lengths[scores.targets], per_byte)
@@ -82,7 +82,7 @@ class Groups:
     """Sums of nats, tokens and bytes by group."""
 
     def __init__(self, nats: np.ndarray, sizes: np.ndarray | None, per_byte: bool, key: str = "bits_per_byte") -> None:
-        """`nats` (N,), and bytes `sizes` (N,) if they are known. `key` is the name of the bits per byte."""
+        """nats (N,). sizes: bytes (N,), None if unknown. key: name of the bits per byte."""
         self.nats, self.sizes, self.per_byte, self.key = nats, sizes, per_byte, key
 
     def rows(self, groups: np.ndarray, names: Sequence[str]) -> Rows:
@@ -158,7 +158,7 @@ def ranked(rows: Rows) -> Rows:
 def table_of(rows: Rows) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the heads of a breakdown's table, and for each row its name and the cells below the heads.
 
-    If no row has bytes or bits per byte, neither has the table.
+    The columns of bytes and of bits per byte are left out if no row has a value.
     """
     sized = any(row["bytes"] is not None for row in rows)
     per_byte = any(_per_byte(row) is not None for row in rows)

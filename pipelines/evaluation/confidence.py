@@ -89,8 +89,8 @@ def intervals(
 ) -> dict[str, Any] | None:
     """Return the entry `intervals` of a split: [low, high] of each number, and a description of the samples.
 
-    `sizes` (N,) are the bytes of the scored tokens, None for models without bits per byte, whose key is `per_byte`.
-    None if the split has fewer than two units.
+    sizes (N,): bytes of the scored tokens; None for models without bits per byte. per_byte: key of the bits per byte.
+    Returns None if the split has fewer than two units.
     """
     if sampling is None:
         return None

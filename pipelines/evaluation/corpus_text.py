@@ -104,8 +104,7 @@ def _documents(column: pa.Array) -> Iterator[memoryview]:
 def separator_of(run: Run, tok: Tokenizer) -> int | None:
     """Return the token id that began each document in training, or None if there was none.
 
-    An imported decoder reads the end token of a document before the next document, as in training. An encoder reads
-    between documents the token that ends its input.
+    For an imported decoder it is the end token of the previous document, for an encoder the token that ends its input.
     """
     ids, separated = text_ids(run, tok), run.facts.get("separated", True)
     if run.recipe.model.architecture == "encoder":

@@ -9,7 +9,7 @@ from tokenizer import Tokenizer
 
 
 def decoded_tokens(tokenizer: Tokenizer) -> tuple[pa.LargeBinaryArray, np.ndarray]:
-    """Return the bytes that each token adds to the decoded text, and their number: (V,) each, int64.
+    """Return the bytes that each token adds to the decoded text, (V,), and their lengths, int64 (V,).
 
     Special tokens and unused ids add nothing.
     """
@@ -19,7 +19,7 @@ def decoded_tokens(tokenizer: Tokenizer) -> tuple[pa.LargeBinaryArray, np.ndarra
 
 
 def decoded(added: pa.LargeBinaryArray, ids: np.ndarray) -> bytes:
-    """Return the text of ids (T,), for the bytes `added` (V,) by each token."""
+    """Return the text of ids (T,). `added` (V,): the bytes that each token adds."""
     taken = added.take(pa.array(ids))
     size, data = pc.sum(pc.binary_length(taken)).as_py(), taken.buffers()[2]
     return bytes(data[:size]) if size else b""

@@ -23,7 +23,7 @@ UNITS = {
     "bits_per_original_byte": "bits per byte of the original",
     "masked_bits_per_byte": "bits per byte of masked text",
 }
-ROUNDING = 1e-3  # bytes: sums of the shares of a document's tokens are inexact
+ROUNDING = 1e-3  # bytes; sums of fractions of bytes are inexact
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def difference(
 ) -> dict[str, Any]:
     """Return the difference of two runs with the same tokenizer, from `scores.gaps`. See `_entry` for the fields.
 
-    `sizes` (N,) are the bytes of the scored tokens, of which `unit` is. Without them the unit is bits per token.
+    sizes (N,): bytes of the scored tokens, counted as `unit` says. Without them the unit is bits per token.
     """
     if sizes is None:
         sizes, unit = np.ones(len(scores.gaps)), "bits per token"
@@ -54,7 +54,7 @@ def difference(
 def difference_per_byte(
     ours: ScoredText, theirs: ScoredText, window: int, unit: str = UNITS["bits_per_byte"]
 ) -> dict[str, Any]:
-    """Return the difference of two runs with different tokenizers in `unit`. See `_entry` for the fields.
+    """Return the difference in `unit` of two runs with different tokenizers. See `_entry` for the fields.
 
     Documents are paired by the hash of their bytes. If a dataset ends within a document, only the bytes that both
     datasets have count. `window` is the context of our run in tokens. Raises ValueError if no document is in both.
@@ -122,16 +122,16 @@ def _entry(unit: str, nats: float, samples: np.ndarray | None, documents: int | 
 
 
 def reservations(runs: Sequence[Run], unit: str) -> list[str]:
-    """Return sentences about what two runs with different tokenizers, compared in `unit`, do not have in common."""
+    """Return the caveats, as sentences, of comparing runs with different tokenizers in `unit`."""
     lossy = [run.name for run in runs if not run.tokenizer().is_lossless]
     found = [
-        f"The tokenizer of {name} loses text, such as case or unknown words, which it does not have to predict."
+        f"The tokenizer of {name} loses text, such as case or unknown words, which the model does not have to predict."
         for name in lossy
     ]
     if unit == UNITS["masked_bits_per_byte"]:
         found.append(
-            "Each run masks 15 % of its own tokens: the other tokens of a masked word stay visible, which helps a "
-            "tokenizer with shorter tokens."
+            "Each run masks 15 % of its own tokens. The other tokens of a masked word stay visible, which favours "
+            "tokenizers with shorter tokens."
         )
     return found
 

@@ -39,7 +39,7 @@ class StreamText:
 
 
 def known_byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
-    """Return the bytes of each token, int32 (V,); all 0 if the tokenizer loses text and so has no bytes per token."""
+    """Return the bytes of each token, int32 (V,); all 0 if the tokenizer loses text, which leaves them unknown."""
     if tokenizer.is_lossless:
         return np.asarray(tokenizer.token_byte_lengths)
     return np.zeros(tokenizer.vocab_size, np.int32)
@@ -55,8 +55,8 @@ def text_of_stream(
     """Return the positions of documents and bytes in `stream`.
 
     The documents are those in `recorded`, or begin at separators. Without both, the stream is one document. If the
-    tokenizer loses text, each token but a separator has an equal share of the original bytes of its document. For
-    documents without a record it has `bytes_per_token`.
+    tokenizer loses text, the original bytes of a document are divided equally among its tokens, without the separator.
+    Tokens of documents without a record have `bytes_per_token` bytes each.
     """
     ids = stream.read(0, stream.tokens)
     counts = None if recorded is None else recorded.tokens
@@ -84,9 +84,9 @@ def text_of_stream(
 def document_keys(
     stream: TokenStream, tokenizer: Tokenizer, text: StreamText, recorded: RecordedDocuments | None
 ) -> list[Key]:
-    """Return the key of each document of a stream, from its record, or from its decoded bytes.
+    """Return the key of each document of a stream, from its record or else from its decoded bytes.
 
-    Raises ValueError without a record if the tokenizer loses text.
+    Raises ValueError if there is no record and the tokenizer loses text.
     """
     if recorded is None and not tokenizer.is_lossless:
         raise ValueError(

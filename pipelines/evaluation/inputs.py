@@ -110,8 +110,8 @@ def check_comparable(other: Run, this: Run) -> None:
         objectives = [run.recipe.objective for run in (other, this)]
         if objectives[0] != objectives[1] or objectives[0] not in ("next-token", "masked-token"):
             raise ValueError(
-                f"{other.folder} and {this.folder} have different tokenizers, and only two runs on next-token, or two "
-                f"on masked-token, can then be compared per byte: their objectives are {objectives[0]} and "
+                f"{other.folder} and {this.folder} have different tokenizers, so they are compared per byte, and both "
+                f"must have the objective next-token or both masked-token; their objectives are {objectives[0]} and "
                 f"{objectives[1]}"
             )
         return

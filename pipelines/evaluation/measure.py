@@ -257,7 +257,7 @@ class SplitScorer:
         return "bits_per_byte" if self._tokenizer.is_lossless else "bits_per_original_byte"
 
     def _per_byte(self, tokens: TokenScores, text: StreamText | None) -> tuple[str, np.ndarray | None]:
-        """Return the key of the bits per byte, and the bytes (N,) of the scored tokens, None if they are unknown."""
+        """Return the key of the bits per byte, and the bytes (N,) of the scored tokens or None if unknown."""
         if isinstance(self._objective, SpanCorruption):
             return self.per_byte_key, None
         if text is not None:

@@ -141,7 +141,7 @@ def _loss(
     lossless: bool,
     per_byte: bool,
 ) -> dict[str, Any]:
-    """Return the row of the tokens inside a match, and the row of all other tokens; without bytes unless `lossless`.
+    """Return two rows: the tokens inside a match, and all others. Their bytes are None unless `lossless`.
 
     sizes (N,): the bytes of each token in the decoded text. searched (M + 1,): the number of bytes searched before each
     byte. inside (M,): whether the byte is inside a match.

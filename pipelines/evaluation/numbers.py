@@ -17,7 +17,7 @@ NUMBERS = {
     "bytes": Number("bytes scored", "Bytes of text in the scored tokens. Special tokens count 0 bytes.", 0),
     "original_bytes": Number(
         "original bytes scored",
-        "For tokenizers that lose text, where each token has an equal share of the original bytes of its document.",
+        "For tokenizers that lose text. The original bytes of a document are divided equally among its tokens.",
         0,
     ),
     "cross_entropy": Number(
@@ -39,14 +39,14 @@ NUMBERS = {
     ),
     "bits_per_original_byte": Number(
         "bits per byte of the original",
-        "Total bits of the scored tokens, divided by their original bytes. For tokenizers that lose text: it is not "
-        "the length of a code.",
+        "Total bits of the scored tokens, divided by their original bytes, for tokenizers that lose text. It is not a "
+        "code length.",
         4,
     ),
     "masked_bits_per_byte": Number(
         "bits per byte of masked text",
         "Total bits of the masked tokens, divided by their bytes. Compares masked models with different tokenizers. "
-        "It is not the length of a code.",
+        "It is not a code length.",
         4,
     ),
     "word_perplexity": Number(

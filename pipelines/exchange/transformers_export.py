@@ -42,7 +42,7 @@ def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replacea
     # None is written too: otherwise transformers would use its defaults.
     ids = _special_ids(run, tok)
     with whole_folder(out, replaceable) as partial:
-        # RoBERTa's settings have the padding id that its positions begin after.
+        # `settings` come last: RoBERTa's have the padding id that its positions are numbered from.
         write_json(partial / "config.json", {**ids, **settings})
         if config.architecture != "encoder":
             write_json(partial / "generation_config.json", {name: i for name, i in ids.items() if i is not None})
@@ -54,7 +54,7 @@ def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replacea
 
 
 def _special_ids(run: Run, tok: Tokenizer) -> Ids:
-    """Return the special ids of config.json. An encoder that was trained here has only the padding id."""
+    """Return the special ids of config.json. An encoder that was not imported has only the padding id."""
     architecture = run.recipe.model.architecture
     names = set(SPECIAL_IDS)
     if architecture != "encoder-decoder":
@@ -80,7 +80,7 @@ def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:
         named |= {role: spelling(around.special.get(ours)) for role, ours in (ROLES | OPTIONAL_ROLES).items()}
     roles = {role: token for role, token in named.items() if token is not None}
     inputs = ["input_ids", "attention_mask"]
-    if config.token_types > 1:  # RoBERTa has one type, so its tokenizer names none
+    if config.token_types > 1:  # RoBERTa has one type, which its tokenizer leaves out
         inputs.insert(1, "token_type_ids")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -40,7 +40,7 @@ DEFAULT_NAMES = {
     "distilbert": WORD_PIECE_NAMES,
     "roberta": {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>", "unk_token": "<unk>"},
 }
-"""Special tokens by model_type where no file names them, as in transformers"""
+"""Special tokens by model_type if no file names them, as in transformers"""
 
 
 def import_model(source: str, objective: Objective | None, out: Path, replaceable: Callable[[Path], bool]) -> list[str]:
@@ -72,8 +72,8 @@ def import_model(source: str, objective: Objective | None, out: Path, replaceabl
         _write_run(partial, recipe, model.weights, tok, facts)
     if model.new_head:
         warnings.warn(
-            f"{source} has no masked-token head: the run has a new one with random weights; finetune does not need it, "
-            "and pretrain --init-from trains it",
+            f"{source} has no masked-token head: the run gets one with random weights. finetune does not need it; "
+            "pretrain --init-from trains it",
             stacklevel=3,
         )
     parameters = sum(tensor.numel() for tensor in model.weights.values())

@@ -14,10 +14,9 @@ COLUMNS = ("lang", "language")
 def languages_of(
     corpus: Sequence[str], split: str, reading: Mapping[str, Any], texts: Sequence[pa.Array]
 ) -> dict[str, str]:
-    """Return the language of each of `texts` whose row in the corpus names one in a column of COLUMNS.
+    """Return the language of each text, from the first of COLUMNS that the corpus has; empty if it has none.
 
-    The texts are documents of the validation split by the rule `split`. `reading` are options of `open_corpus`. The
-    result is empty if the corpus has no such column.
+    The texts are documents of the validation split by the rule `split`. `reading` are options of `open_corpus`.
     """
     wanted = {text for array in texts for text in array.to_pylist()}
     options = {name: value for name, value in reading.items() if name in ("max_document", "suffix", "encoding")}

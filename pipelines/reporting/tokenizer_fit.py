@@ -1,6 +1,6 @@
-"""How a tokenizer cuts a text: tokens per word, words kept whole, Rényi efficiency, and unknown tokens.
+"""How well a tokenizer fits a text: tokens per word, whole words, Rényi efficiency and unknown tokens.
 
-Words are the texts between white space, without punctuation at their ends. Each is encoded alone, after a space.
+A word is the text between white space, without punctuation at its ends. Each word is encoded alone, after a space.
 """
 
 import math
@@ -16,8 +16,8 @@ from tokenizer import Tokenizer
 ALPHA = 2.5
 PUNCTUATION = string.punctuation + "“”„‘’‚«»‹›…–—¡¿、。・「」『』（）《》〈〉【】，．：；！？،؛؟"
 DEFINITIONS = (
-    "tok/word: tokens per word; whole: words that are one token",
-    f"Rényi: efficiency of the token frequencies, alpha {ALPHA}; unknown: of the tokens",
+    "tok/word: tokens per word; whole: share of words that are one token",
+    f"Rényi: efficiency of token frequencies, alpha {ALPHA}; unknown: share of tokens",
 )
 
 
@@ -31,7 +31,7 @@ class Words(NamedTuple):
 
 
 def words_of(texts: pa.ChunkedArray) -> Words:
-    """Return the words of texts: string or binary, in which invalid UTF-8 is replaced."""
+    """Return the words of texts, strings or binary. Invalid UTF-8 is replaced."""
     try:
         texts = texts.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -45,7 +45,7 @@ def words_of(texts: pa.ChunkedArray) -> Words:
 def fit_to_words(tok: Tokenizer, text: Words, in_python: bool = False) -> dict[str, float | None]:
     """Return `tokens_per_word` (fertility) and `whole_words`, the share of words that are one known token.
 
-    Both are None for a text without words. `in_python` encodes a few words without loading kernels.
+    Both are None for a text without words. `in_python` encodes without loading numba's kernels, for a few words.
     """
     total = int(text.counts.sum())
     if not total:
@@ -69,7 +69,7 @@ def fit_to_words(tok: Tokenizer, text: Words, in_python: bool = False) -> dict[s
 def fit_to_tokens(tok: Tokenizer, counts: np.ndarray, entries: int) -> dict[str, float | None]:
     """Return `renyi_efficiency` and `unknown`, the share of unknown tokens, for the `counts` (V,) of tokens.
 
-    `unknown` is None if the tokenizer has no unknown token. `entries` are those of the vocabulary.
+    `unknown` is None if the tokenizer has no unknown token. entries: size of the vocabulary.
     """
     unknown = unknown_id(tok)
     return {

@@ -83,7 +83,7 @@ def summarize(
 
 
 def _by_language(texts: list[pa.Array], languages: Mapping[str, str]) -> dict[str, list[pa.Array]]:
-    """Return the texts of each language, the language with most bytes first."""
+    """Return the texts of each language, ordered by bytes, largest first."""
     found: dict[str, list[Any]] = {}
     for text in (text for array in texts for text in array.to_pylist()):
         if text in languages:
@@ -169,7 +169,7 @@ def tokens_of_counts(tok: Tokenizer, counts: PretokenCounts) -> tuple[int, np.nd
 
 
 def _measured(tok: Tokenizer, texts: list[pa.Array], words: Words) -> dict[str, Any]:
-    """Return the tokens of texts, the entries that occur in them, and the fit to the texts and their `words`."""
+    """Return the number of tokens, the entries that occur, and the fit to the texts and their `words`."""
     counts = np.zeros(tok.vocab_size, np.int64)
     for each in texts:
         counts += np.bincount(tok.encode_arrow(each).values.to_numpy(), minlength=tok.vocab_size)

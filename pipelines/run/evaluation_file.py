@@ -14,7 +14,7 @@ from pipelines.evaluation.numbers import NUMBERS
 SETTINGS = ("window", "stride", "min_context", "document_mask", "dtype", "beams", "length_penalty")
 SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
 _ALWAYS_THERE = ("tokens", "cross_entropy_bits", "accuracy")
-# Numbers of a group of tokens that are None if its tokens have no number of bytes.
+# Numbers of a group of tokens that are None if the bytes of its tokens are unknown.
 _PER_BYTE = ("bytes", "bits_per_byte", "bits_per_original_byte")
 # Version 0.1 recorded these once for all splits, and no date.
 COMMON = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", "against")

@@ -30,8 +30,8 @@ MOST_SURPRISING = 10
 CONTEXT = 24  # columns of the text before a surprising token
 LINE_END = visible(b"\n")
 LOST = (
-    "The tokenizer loses text, such as case or unknown words: its tokens have no number of bytes, and the score is not "
-    "the length of a code for the text."
+    "The tokenizer loses text, such as case or unknown words: the byte length of a token is unknown, and the score is "
+    "not a code length."
 )
 
 

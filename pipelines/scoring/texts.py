@@ -33,7 +33,7 @@ class TextScore:
     pieces: list[bytes]
     """Bytes that each token adds to the decoded text; the spelling of a special token"""
     byte_lengths: Array | None
-    """(T,) int64; 0 for special tokens. None if the tokenizer loses text, so that tokens have no number of bytes."""
+    """(T,) int64; 0 for special tokens. None, unknown, if the tokenizer loses text"""
     text_bytes: int | None
     """Bytes of the text, or of the target of an encoder-decoder; None if the caller knows only its ids"""
     predictions: Predictions
@@ -61,7 +61,7 @@ class TextScore:
     def bytes(self) -> int | None:
         """Return the number of bytes of the scored tokens; None if it is unknown.
 
-        If the tokenizer loses text, only the number of bytes of all tokens together is known.
+        If the tokenizer loses text, only the bytes of all tokens together are known.
         """
         if self.byte_lengths is not None:
             return int(self.byte_lengths[self.scored].sum())
@@ -86,7 +86,7 @@ class TextScore:
     def bits_per_byte(self) -> float | None:
         """Return -log2 p / bytes; None if -log2 p is not a code length of the text.
 
-        It is none for an encoder, whose score is a pseudo-log-likelihood, and for a tokenizer that loses text.
+        That is so for an encoder, whose score is a pseudo-log-likelihood, and for a tokenizer that loses text.
         """
         if self.measure == "pseudo-log-likelihood" or self.byte_lengths is None or self.bytes is None:
             return None
@@ -275,7 +275,7 @@ def text_tokens(run: "LoadedRun", text: str, allowed: Set[int] = frozenset()) ->
 
 
 def tokens_to_score(run: "LoadedRun", text: str, name: str, allowed: Set[int] = frozenset()) -> Array:
-    """Return the ids of a text as `text_tokens` does; ValueError if there are none. The message calls it `name`."""
+    """Return the ids of a text as `text_tokens` does. Raises ValueError, calling the text `name`, if there are none."""
     ids = text_tokens(run, text, allowed)
     if not len(ids):
         raise ValueError(f"{name} has no tokens, because the tokenizer deletes all its characters: add a word")

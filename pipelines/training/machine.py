@@ -138,8 +138,8 @@ def with_peaks(machine: Machine) -> Machine:
 def measured_flops(device: torch.device, dtype: torch.dtype, threads: int, precision: str) -> float:
     """Return the operations per second of a large matrix product.
 
-    It is measured once in a process for each device, dtype, number of CPU threads and precision of float32 products
-    (torch's present settings), because it takes half a second on a CPU.
+    A process measures it once per device, dtype, number of CPU threads and precision of float32 products (both torch's
+    settings), because it takes half a second on a CPU.
     """
     if device.type == "cuda":
         return matmul_flops(dtype, 8192, device)

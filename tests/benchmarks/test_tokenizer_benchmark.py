@@ -181,7 +181,7 @@ def test_a_quick_run_writes_json_and_markdown(text, tmp_path):
     works = ["training", "training", "encoding", "WordPiece encoding", "WordPiece training", "process start"]
     assert [case["work"] for case in result["cases"]] == works
     for case in result["cases"]:
-        if case["work"].startswith("WordPiece"):  # no peer that takes part is asked for
+        if case["work"].startswith("WordPiece"):  # it has none of these peers
             assert {(row["peer"], row["result"]) for row in case["rows"]} <= {(OURS, "reference"), (OURS, "equal")}
             continue
         results = {row["peer"]: row["result"] for row in case["rows"] if row["result"] != "-"}

@@ -47,7 +47,7 @@ def hub(tmp_path_factory):
 
 
 def read(endpoint: str, home: Path, *specs: str) -> list[dict]:
-    """Return what one process reads of each corpus."""
+    """Read the corpora `specs` in one process; return its answer for each."""
     environment = os.environ | {
         "HF_ENDPOINT": endpoint,
         "HF_HOME": str(home),
@@ -81,7 +81,7 @@ COMPLAINTS = {
 
 @pytest.fixture(scope="module")
 def answers(hub, tmp_path_factory):
-    """Return what a process reads of a card that points at the hub, as "card", and of the corpora of COMPLAINTS."""
+    """Return the answers of `read` for a card that points at the hub ("card") and for the corpora of COMPLAINTS."""
     card = tmp_path_factory.mktemp("card") / "card.toml"
     card.write_text('reader = "hub"\nrepository = "ann/words"\n[splits]\ntrain = "train"\nvalidation = "test"\n')
     home = tmp_path_factory.mktemp("home")

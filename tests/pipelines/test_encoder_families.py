@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and DistilBERT with the published tokenizers, as transformers saves them: every verb takes them."""
+"""BERT, RoBERTa and DistilBERT with published tokenizers, as transformers saves them, work with every verb."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ LEFT_OUT |= {"qa_dropout", "seq_classif_dropout", "is_decoder", "add_cross_atten
     ],
 )
 def family(request, shared, tmp_path_factory):
-    """Return a random model and its tokenizer of transformers, the folder that has them, and the imported run."""
+    """Return a random model of transformers, its tokenizer, the folder of both, and the run imported from it."""
     cls, vectors, shape = FAMILIES[request.param]
     name = cls[: cls.index("For")]
     positions = CONTEXT + (2 if name == "Roberta" else 0)
@@ -94,7 +94,7 @@ def assert_same_ids(ours, theirs):
 
 
 def padded_rows(tok, vocab_size):
-    """Return rows of the full context, of 7 ids and of 1 id, padded, and where they have ids."""
+    """Return padded rows with a full context, 7 ids and 1 id, and a mask that is true at the ids."""
     ids = torch.randint(1000, vocab_size, (3, CONTEXT), generator=torch.Generator().manual_seed(1))
     present = torch.arange(CONTEXT) < torch.tensor([[CONTEXT], [7], [1]])
     return ids.where(present, tok.pad_token_id), present
@@ -102,7 +102,7 @@ def padded_rows(tok, vocab_size):
 
 @torch.no_grad()
 def logits(model, ids, present):
-    """Return the logits (N, V) of all positions that are no padding, of our model or one of transformers."""
+    """Return the logits (N, V) at the positions without padding; `model` is ours or one of transformers."""
     if isinstance(model, transformers.PreTrainedModel):
         output = model(ids, attention_mask=present.long())
         return (output.logits if "logits" in output else output.prediction_logits)[present]
@@ -118,7 +118,7 @@ def test_ids_and_logits_are_those_of_transformers(family):
     torch.testing.assert_close(logits(our_model(run), *rows), expected, atol=1e-4, rtol=0)
 
 
-def test_an_export_gives_the_published_format_back(family, tmp_path):
+def test_an_export_has_the_settings_tokenizer_and_weights_of_the_original(family, tmp_path):
     peer, tok, hub, run = family
     out = export_hf(run, out=tmp_path / "out")
     settings, published = (json.loads((folder / "config.json").read_text()) for folder in (out, hub))

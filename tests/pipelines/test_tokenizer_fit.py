@@ -1,4 +1,4 @@
-"""How tokenizers fit a text: the numbers equal closed forms and counts by other tokenizers, for every kind."""
+"""How well tokenizers fit a text: the numbers equal closed forms and counts by other libraries, for every kind."""
 
 import json
 import math
@@ -90,7 +90,7 @@ def languages(tmp_path_factory):
     return path
 
 
-def test_languages_are_measured_apart(in_process, languages, tmp_path):
+def test_each_language_is_measured_separately(in_process, languages, tmp_path):
     Tokenizer.train([languages.read_text()], 60, model="wordpiece").save(tmp_path / "words")
     command = ("train-tokenizer", languages, "--vocab-size", "300", "--compare", "words")
     done = in_process(*command, "--out", "a", "--json")
@@ -114,7 +114,7 @@ def test_languages_are_measured_apart(in_process, languages, tmp_path):
     assert [re.split(r" {2,}", line)[0] for line in lines[-3:]] == ["bytes per token in 2 languages", "de", "en"]
 
 
-def test_a_corpus_without_a_column_of_languages_has_none(in_process, text_folder):
+def test_without_a_language_column_there_are_no_numbers_by_language(in_process, text_folder):
     command = ("train-tokenizer", text_folder, "--vocab-size", "300")
     assert in_process(*command, "--out", "c").returncode == 0
     done = in_process(*command, "--out", "d", "--compare", "c", "--json")

@@ -1,4 +1,4 @@
-"""`bytelm score` with a tokenizer that loses text: surprisals are exact, and bytes per token are null."""
+"""`bytelm score` with a tokenizer that loses text: surprisals are exact, and the bytes of tokens are null."""
 
 import json
 
@@ -59,10 +59,10 @@ def test_choices_are_ranked_by_their_log_probability_per_byte_as_given(run):
     np.testing.assert_array_equal(ranked.per_byte, ranked.log_probabilities / [3, 3, 6])
 
 
-def test_the_command_says_that_tokens_have_no_bytes(in_process, wordpiece_run, tmp_path):
+def test_the_command_says_that_byte_lengths_are_unknown(in_process, wordpiece_run, tmp_path):
     done = in_process("score", wordpiece_run, TEXT, "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    assert "its tokens have no number of bytes" in " ".join(done.stdout.split())
+    assert "the byte length of a token is unknown" in " ".join(done.stdout.split())
     assert "bits per byte of the original" in " ".join(done.stdout.split())
     done = in_process("score", wordpiece_run, TEXT, "--json", "--by", "word", "--device", "cpu")
     found = json.loads(done.stdout)
