@@ -1,8 +1,8 @@
 """Unigram training beside sentencepiece under the same constraints: CPU seconds, and likelihood of held-out text.
 
-`python -m benchmarks.unigram [--quick] [FILE ...]` trains on nine tenths of each text by lines, in runs of 50, and
-prints the bits per byte of the words of the last tenth whose characters both spell. The likelihood is the
-sum over all segmentations, with the scores as trained and, for sentencepiece, also normalized to a sum of 1.
+`python -m benchmarks.unigram [--quick] [FILE ...]` holds out every tenth run of 50 lines, trains on the others and
+prints the bits per byte of the held-out words whose characters both vocabularies have. The likelihood is the sum over
+all segmentations, with the scores as trained and with probabilities normalized to a sum of 1.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from benchmarks.texts import corpora
 
 SIZES = (8000, 32_000)
 LINES = 50  # of a run
-META = 3  # entries of sentencepiece that are no pieces
+META = 3  # special entries of sentencepiece
 
 
 def ours(path: Path, size: int) -> dict[str, float]:
