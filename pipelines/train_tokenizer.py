@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 TEXT_MEMORY = 110_000_000
 # Least memory for counting and merging, in bytes.
 LEAST_SPARE_MEMORY = 100_000_000
+MOST_TRACED = 1000  # merges
 
 
 @verb
@@ -66,6 +67,7 @@ def train_tokenizer(
     save_counts: Path | None = None,
     counts: tuple[Path, ...] = (),
     compare: tuple[str, ...] = (),
+    trace: int = 0,
     threads: int | None = None,
     overwrite: bool = False,
     as_json: AsJson = False,
@@ -103,19 +105,19 @@ def train_tokenizer(
         counts: Saved counts, of one or several corpora, to train on. CORPUS is then only read for held-out text.
         compare: Other tokenizers to measure on the held-out text, each PATH or NAME=PATH. The name, by default that of
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
+        trace: Number of first merges to print, each with its count and a word that it changes; at most 1,000. bpe and
+            wordpiece only.
         threads: Threads that count and that train Unigram; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """
     special_tokens = (*special_tokens, *_sentinels(sentinels))
     cut_at = _cut_at(special_text, special_tokens, counts)
-    _check(model, vocab_size, special_tokens, pattern, min_count, out, save_counts, overwrite)
+    _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
 
     others = load_compared(compare)
-    source = _open(corpus, pairs, split, reading) if corpus else None
-    if source is None and not counts:
-        raise UsageError("no corpus was given: name one, or saved counts with --counts")
+    source = _open(corpus, pairs, split, reading, counts)
     splitter = pattern or DEFAULT_PATTERNS[model]
     # None: the text is counted already.
     training_bytes = None if counts or source is None else _training_bytes(source)
@@ -164,6 +166,7 @@ def train_tokenizer(
         "split_rule": source.split_rule if source else None,
         "seconds": phases.seconds,
         **summarize(tok, counted, frequent, held_out, others, _languages(corpus, source, reading, held_out, others)),
+        **_traced(tok, frequent, trace, score),
     }
     _print(summary, source, as_json)
     return tok
@@ -185,6 +188,15 @@ def _languages(
     return languages_of(corpus, source.split_rule, reading, held_out.texts)
 
 
+def _traced(tok: Tokenizer, counts: "PretokenCounts", trace: int, score: str) -> dict[str, Any]:
+    """Return the entry of the summary with the first `trace` merges, if there are to be any."""
+    if not trace:
+        return {}
+    from pipelines.reporting.merge_trace import trace_of
+
+    return {"trace": trace_of(tok, counts, trace, score)}
+
+
 def _print(summary: dict[str, Any], source: "Corpus | PairTexts | None", as_json: bool) -> None:
     if as_json:
         write(json.dumps(summary, indent=2))
@@ -192,6 +204,10 @@ def _print(summary: dict[str, Any], source: "Corpus | PairTexts | None", as_json
     from pipelines.reporting.tokenizer_summary import show
 
     show(summary)
+    if "trace" in summary:
+        from pipelines.reporting.merge_trace import show_trace
+
+        show_trace(summary["trace"])
     if source:
         say_left_out(source.dropped.counts(), source.skipped_files)
 
@@ -236,6 +252,7 @@ def _check(
     special_tokens: tuple[str, ...],
     pattern: str | None,
     min_count: int,
+    trace: int,
     out: Path,
     save_counts: Path | None,
     overwrite: bool,
@@ -263,13 +280,26 @@ def _check(
         raise ValueError(f"--pattern is {pattern}, which is no known name: use one of {', '.join(names)}{other}")
     if min_count < 1:
         raise ValueError(f"--min-count is {min_count}, but must be at least 1")
+    if not 0 <= trace <= MOST_TRACED:
+        raise ValueError(f"--trace is {trace}, but must be from 0 to {MOST_TRACED:,}")
+    if trace and model == "unigram":
+        raise ValueError("--trace shows merges, but unigram has none: leave it out, or use bpe or wordpiece")
 
 
 def _open(
-    corpus: Sequence[str], pairs: tuple[str, str] | None, split: str | None, reading: ReadingOptions
-) -> "Corpus | PairTexts":
+    corpus: Sequence[str],
+    pairs: tuple[str, str] | None,
+    split: str | None,
+    reading: ReadingOptions,
+    counts: tuple[Path, ...],
+) -> "Corpus | PairTexts | None":
+    """Return the corpus; None if there are only saved counts."""
     from corpora import PairTexts, open_corpus, open_pairs
 
+    if not corpus:
+        if not counts:
+            raise UsageError("no corpus was given: name one, or saved counts with --counts")
+        return None
     if pairs:
         refuse_with_pairs(reading)
         return PairTexts(open_pairs(corpus, pairs, split, **reading))

@@ -6,7 +6,7 @@ al., "BERT" (2019), after Schuster and Nakajima (2012).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
@@ -32,6 +32,8 @@ class WordPieceVocabulary:
     unknown: the token of a word that no tokens spell. prefix: the start of tokens that continue a word.
     longest_word: longer words, in code points, are unknown. cleanup: whether decoding joins punctuation to words.
     added_flags and post_processor: as in `Vocabulary`.
+    learned_merges: the merges of training in order, as pairs of tokens. Encoding does not use them, and files do not
+    keep them.
 
     The caller must check that ids are distinct whole numbers and that `unknown` is a token.
     """
@@ -53,6 +55,7 @@ class WordPieceVocabulary:
         cleanup: bool = True,
         added_flags: Mapping[str, dict[str, bool]] | None = None,
         post_processor: dict[str, Any] | None = None,
+        learned_merges: Sequence[tuple[str, str]] = (),
     ):
         self.ids = ids
         self.special_tokens = special_tokens
@@ -63,6 +66,7 @@ class WordPieceVocabulary:
         self.cleanup = cleanup
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
+        self.learned_merges = learned_merges
         self.size = max([*ids.values(), *special_tokens.values()]) + 1
 
     def find(self, token: bytes) -> int | None:

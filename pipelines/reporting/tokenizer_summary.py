@@ -246,9 +246,9 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "tokens" in summary:
         yield "bytes per token", f"{size / max(1, summary['tokens']):.3f} on the text trained on"
         dead = f"{summary['dead']:,} merges, which that text has only inside longer tokens"
-        examples = "  ".join(map(_shortened, summary["dead_examples"]))
+        examples = "  ".join(map(shortened, summary["dead_examples"]))
         yield "dead", f"{dead}: {examples}" if summary["dead"] else "no merges"
-    yield "longest", "  ".join(f"{_shortened(spelled)} ({length})" for length, spelled in summary["longest"])
+    yield "longest", "  ".join(f"{shortened(spelled)} ({length})" for length, spelled in summary["longest"])
     yield "fingerprint", summary["fingerprint"][:16]
 
 
@@ -256,5 +256,6 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
-def _shortened(spelled: str) -> str:
+def shortened(spelled: str) -> str:
+    """Return `spelled`, cut to 16 characters for a table."""
     return spelled if len(spelled) <= 16 else spelled[:15] + "…"

@@ -57,6 +57,46 @@ def test_the_efficiency_is_that_of_the_formula_and_at_most_1(counts):
     assert -1e-9 <= found <= 1 + 1e-9
 
 
+@pytest.mark.parametrize("options", [["bpe"], ["wordpiece"], ["wordpiece", "--score", "likelihood"]])
+def test_trace_prints_the_first_merges_and_a_word_that_each_changes(options, in_process, tmp_path):
+    text = "low low low low low\nlower lower\n" + "newest " * 6 + "\n" + "widest " * 3 + "\n"
+    (tmp_path / "text.txt").write_text(text + "z\n" * 10)  # the last tenth is held out
+    command = ["train-tokenizer", "text.txt", "--vocab-size", "280", "--model", *options]
+    command = [*command, "--trace", "3", "--out", "tok", "--overwrite"]
+    rows = json.loads(in_process(*command, "--json").stdout)["trace"]
+    assert [row["merge"] for row in rows] == [1, 2, 3]
+    first = {key: rows[0][key] for key in ("left", "right", "token", "count", "word_count", "before", "after")}
+    expected = {
+        "bpe": ("e", "s", "es", 9, 5, "· n e w e s t", "· n e w es t"),
+        "wordpiece": ("##e", "##s", "##es", 9, 6, "n ##e ##w ##e ##s ##t", "n ##e ##w ##es ##t"),
+        "likelihood": ("w", "##i", "wi", 3, 3, "w ##i ##d ##e ##s ##t", "wi ##d ##e ##s ##t"),
+    }[options[-1]]
+    assert (*[*first.values()][:5], " ".join(first["before"]), " ".join(first["after"])) == expected
+    assert rows[0].get("score") == (pytest.approx(1 / 3) if "likelihood" in options else None)
+    lines = in_process(*command).stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("merge "))
+    cells = re.split(r"\s{2,}", lines[at + 1].strip())
+    assert cells[:3] == ["1", f"{expected[0]} {expected[1]}", str(expected[3])]
+    assert cells[-2:] == [*expected[5:]]
+    assert len(lines) - at == 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--trace", "-1"], "--trace is -1, but must be from 0 to 1,000"),
+        (["--trace", "1001"], "--trace is 1001, but must be from 0 to 1,000"),
+        (["--trace", "3", "--model", "unigram"], "--trace shows merges, but unigram has none"),
+    ],
+)
+def test_trace_refuses_too_many_merges_and_unigram(options, message, in_process, tmp_path):
+    (tmp_path / "text.txt").write_text("low lower")
+    done = in_process("train-tokenizer", "text.txt", "--vocab-size", "300", "--out", "tok", *options)
+    assert done.returncode
+    assert message in re.sub(r"\s+", " ", done.stderr)
+    assert not (tmp_path / "tok").exists()
+
+
 def test_numbers_of_words_are_those_of_tokenizers(tok, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     tok.save(tmp_path)

@@ -1,15 +1,16 @@
 """WordPiece training: from counts of words to the list of tokens.
 
 The words are cut into characters, of which all but the first continue the word ("##"). Then the pair with the largest
-score is merged again and again, as in byte-pair encoding; the merges themselves are not kept. By frequency, the score
-is the count of the pair, as in `tokenizers.trainers.WordPieceTrainer`. Its ids and ties depend on the order in which a
-randomly seeded hash map gives the continuations; here the order is by code point, or `alphabet_order`. By likelihood,
-the score is count(ab) / (count(a) count(b)), see `kernels.likelihood`.
+score is merged again and again, as in byte-pair encoding. By frequency, the score is the count of the pair, as in
+`tokenizers.trainers.WordPieceTrainer`. Its ids and ties depend on the order in which a randomly seeded hash map gives
+the continuations; here the order is by code point, or `alphabet_order`. By likelihood, the score is count(ab) /
+(count(a) count(b)), see `kernels.likelihood`.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,13 @@ PROGRESS_STEP = 256  # merges
 POSITION_BYTES = 28  # of the arrays by position and by node
 RANKED_BYTES = 48  # of the arrays by record that training by likelihood adds
 LEAST_SEARCHED = 2  # least count of a pair that the search for one tries
+
+
+class Learned(NamedTuple):
+    """The merged tokens, and all merges in order as pairs of tokens. Several merges can make the same token."""
+
+    tokens: list[str]
+    merges: list[tuple[str, str]]
 
 
 def alphabet_of(counts: PretokenCounts, limit: int | None, order: str | None) -> tuple[str, str]:
@@ -60,7 +68,7 @@ def learn_pieces(
     min_count: int | None,
     memory: int | None,
     progress: Progress | None,
-) -> list[str]:
+) -> Learned:
     """Return up to `wanted` merged tokens in the order of their merges.
 
     known: existing tokens. A merge that makes a known or an earlier token adds none. min_count: least count of a pair,
@@ -76,9 +84,9 @@ def learn_pieces(
     done, trainings, fullest = 0, (high - low).bit_length(), None
     while low < high:
         middle = (low + high + 1) // 2
-        pieces = learn(middle, None)
-        if len(pieces) == wanted:
-            low, fullest = middle, pieces
+        learned = learn(middle, None)
+        if len(learned.tokens) == wanted:
+            low, fullest = middle, learned
         else:
             high = middle - 1
         done += 1
@@ -97,12 +105,13 @@ def _learn(
     spare: int | None,
     min_count: int,
     progress: Progress | None,
-) -> list[str]:
+) -> Learned:
     merging = _lay_out(counts, alphabet, later, spare)
     texts = [*alphabet, *(CONTINUATION + character for character in later)]
     ranking = _ranking(merging, len(texts) + wanted + len(known), spare) if score == "likelihood" else None
     symbol_of = {text: symbol for symbol, text in enumerate(texts)}
     made: list[str] = []
+    merges: list[tuple[str, str]] = []
     new = 0
     while len(made) < wanted:
         if ranking is None:
@@ -119,6 +128,7 @@ def _learn(
         if left == right:
             _sort_positions(merging)
         text = texts[left] + texts[right].removeprefix(CONTINUATION)
+        merges.append((texts[left], texts[right]))
         symbol = symbol_of.get(text)
         if symbol is None:
             symbol = symbol_of[text] = len(texts)
@@ -128,7 +138,7 @@ def _learn(
         new = symbol
         if progress is not None and (len(made) % PROGRESS_STEP == 0 or len(made) == wanted):
             progress("merge", len(made), wanted)
-    return made
+    return Learned(made, merges)
 
 
 def compile_merging(counts: PretokenCounts, alphabet: str, later: str) -> None:

@@ -194,10 +194,13 @@ def _train_wordpiece(
         )
     wanted = options.vocab_size - len(tokens)
     least = None if options.score == "likelihood" and options.min_frequency is None else options.min_count
-    tokens += learn_pieces(counts, known, alphabet, later, wanted, options.score, least, memory, progress)
-    ids = {token: i for i, token in enumerate(tokens)}
+    learned = learn_pieces(counts, known, alphabet, later, wanted, options.score, least, memory, progress)
+    ids = {token: i for i, token in enumerate([*tokens, *learned.tokens])}
     return WordPieceVocabulary(
-        ids=ids, special_tokens={spelling: ids[spelling] for spelling in special_tokens}, pattern=words
+        ids=ids,
+        special_tokens={spelling: ids[spelling] for spelling in special_tokens},
+        pattern=words,
+        learned_merges=learned.merges,
     )
 
 

@@ -1,0 +1,171 @@
+"""The first merges of training, replayed on the pretoken counts: what each merge counted and changed.
+
+Every batch of pretokens goes through all merges in turn, so memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tokenizer.splitting.bert_characters import CODE_POINTS
+from tokenizer.training.count_table import Counted
+from tokenizer.training.counting import PretokenCounts
+from tokenizer.training.spilling import batches
+from tokenizer.wordpiece import CONTINUATION, WordPieceVocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.encoding.kinds import AnyVocabulary
+
+LONGEST_SAMPLE = 32  # tokens of a sample word that are shown
+
+
+@dataclass(kw_only=True)
+class Replayed:
+    """A merge, and the text just before it.
+
+    count, left_count, right_count: occurrences of the pair, which may overlap, and of its tokens. word_count:
+    occurrences of the sample word, the most frequent one that the merge changes; among equals the shortest, then the
+    first by bytes. before, after: its tokens. Words of more than 32 tokens are cut to 32 from the pair on.
+    """
+
+    left: bytes
+    right: bytes
+    token: bytes
+    count: int = 0
+    left_count: int = 0
+    right_count: int = 0
+    word: bytes = b""
+    word_count: int = 0
+    before: list[bytes] = field(default_factory=list)
+    after: list[bytes] = field(default_factory=list)
+
+    @property
+    def likelihood(self) -> float:
+        """count(ab) / (count(a) count(b)), the score of training by likelihood."""
+        return self.count / (self.left_count * self.right_count)
+
+
+def replay(counts: PretokenCounts, vocabulary: AnyVocabulary, most: int) -> list[Replayed]:
+    """Return the first `most` merges with which `vocabulary` was trained on `counts`.
+
+    A WordPiece vocabulary must come from training, because its files do not keep the merges. By frequency, training
+    adds to the count of a pair that is merged again its earlier occurrences; here only the present ones count.
+    """
+    symbols = _Symbols(vocabulary)
+    merges = [
+        Replayed(left=left, right=right, token=left + right.removeprefix(symbols.prefix))
+        for left, right in symbols.merges[:most]
+    ]
+    for data, offsets, occurrences in batches(Counted(counts.data, counts.offsets, counts.counts)):
+        batch = _Batch(symbols, data[offsets[0] : offsets[-1]], offsets - offsets[0], occurrences)
+        for merge in merges:
+            batch.apply(merge)
+    return merges
+
+
+class _Symbols:
+    """The merges of a vocabulary, and a number for each token: a byte, or for WordPiece a code point, plus CODE_POINTS
+    within words; then merged tokens."""
+
+    def __init__(self, vocabulary: AnyVocabulary) -> None:
+        self.words = isinstance(vocabulary, WordPieceVocabulary)
+        self.prefix = CONTINUATION.encode() if self.words else b""
+        if isinstance(vocabulary, WordPieceVocabulary):
+            self.merges = [(left.encode(), right.encode()) for left, right in vocabulary.learned_merges]
+            known = [token for token in vocabulary.ids if len(token) == 1]
+            continuing = [token for token in vocabulary.ids if len(token) == 3 and token.startswith(CONTINUATION)]
+            self.kept = np.array(sorted(map(ord, known)), dtype=np.int32)
+            self._tokens = {ord(token): token.encode() for token in known}
+            self._tokens |= {CODE_POINTS + ord(token[2]): token.encode() for token in continuing}
+        else:
+            tokens = [token or b"" for token in vocabulary.tokens]
+            self.merges = [(tokens[left], tokens[right]) for left, right, _ in vocabulary.merges.tolist()]
+            self._tokens = {byte: bytes([byte]) for byte in range(256)}
+        self._numbers = {token: number for number, token in self._tokens.items()}
+
+    def number(self, token: bytes) -> int:
+        """Return the number of a token, a new one for a new token."""
+        if token not in self._numbers:
+            self._numbers[token] = 2 * CODE_POINTS + len(self._numbers)
+            self._tokens[self._numbers[token]] = token
+        return self._numbers[token]
+
+    def spelled(self, numbers: np.ndarray) -> list[bytes]:
+        return [self._tokens[number] for number in numbers.tolist()]
+
+    def lay_out(self, data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first symbol of each position, and the index of its pretoken, int32 and int64."""
+        words = np.repeat(np.arange(len(lengths)), lengths)
+        if not self.words:
+            return data.astype(np.int32), words
+        code_points = np.frombuffer(data.tobytes().decode().encode("utf-32-le"), dtype="<i4")
+        kept = np.isin(code_points, self.kept)
+        words = words[(data & 0xC0) != 0x80][kept]
+        within = np.diff(words, prepend=-1) == 0
+        return (code_points[kept] + CODE_POINTS * within).astype(np.int32), words
+
+
+class _Batch:
+    """Some pretokens as symbols, to which one merge after the other is applied."""
+
+    def __init__(self, symbols: _Symbols, data: np.ndarray, offsets: np.ndarray, occurrences: np.ndarray) -> None:
+        self._symbols, self._data, self._offsets, self._occurrences = symbols, data, offsets, occurrences
+        self._at, self._words = symbols.lay_out(data, np.diff(offsets))
+
+    def apply(self, merge: Replayed) -> None:
+        """Add the counts of this batch to a merge, keep a better sample, and replace the pair."""
+        left, right, new = map(self._symbols.number, (merge.left, merge.right, merge.token))
+        merge.left_count += self._weight(np.flatnonzero(self._at == left))
+        merge.right_count += self._weight(np.flatnonzero(self._at == right))
+        pairs = _pairs(self._at, self._words, left, right)
+        merge.count += self._weight(pairs)
+        if not len(pairs):
+            return
+        self._sample(merge, pairs, left, right, new)
+        self._at, self._words = _replaced(self._at, self._words, left, right, new)
+
+    def _weight(self, positions: np.ndarray) -> int:
+        return int(self._occurrences[self._words[positions]].sum())
+
+    def _sample(self, merge: Replayed, pairs: np.ndarray, left: int, right: int, new: int) -> None:
+        words = self._words[pairs]
+        weights = self._occurrences[words]
+        if (most := int(weights.max())) < merge.word_count:
+            return
+        words = np.unique(words[weights == most])
+        lengths = self._offsets[words + 1] - self._offsets[words]
+        spelled, word = min((self._word(word), word) for word in words[lengths == lengths.min()].tolist())
+        if (-most, len(spelled), spelled) >= (-merge.word_count, len(merge.word), merge.word):
+            return
+        first, end = np.searchsorted(self._words, [word, word + 1]).tolist()
+        if end - first > LONGEST_SAMPLE:
+            first = int(pairs[np.searchsorted(pairs, first)])
+            end = min(end, first + LONGEST_SAMPLE)
+        part, same = self._at[first:end], self._words[first:end]
+        merge.word, merge.word_count = spelled, most
+        merge.before = self._symbols.spelled(part)
+        merge.after = self._symbols.spelled(_replaced(part, same, left, right, new)[0])
+
+    def _word(self, word: int) -> bytes:
+        return self._data[self._offsets[word] : self._offsets[word + 1]].tobytes()
+
+
+def _pairs(symbols: np.ndarray, words: np.ndarray, left: int, right: int) -> np.ndarray:
+    """Return the positions where the pair starts within a pretoken, overlapping ones included."""
+    at = np.flatnonzero(symbols[:-1] == left)
+    found: np.ndarray = at[(symbols[at + 1] == right) & (words[at + 1] == words[at])]
+    return found
+
+
+def _replaced(symbols: np.ndarray, words: np.ndarray, left: int, right: int, new: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return symbols and words with the pair replaced from left to right, without overlap."""
+    pairs = _pairs(symbols, words, left, right)
+    if left == right:  # take every other one of those that overlap
+        starts = np.diff(pairs, prepend=-2) != 1
+        pairs = pairs[(np.arange(len(pairs)) - np.flatnonzero(starts)[np.cumsum(starts) - 1]) % 2 == 0]
+    symbols = symbols.copy()
+    symbols[pairs] = new
+    return np.delete(symbols, pairs + 1), np.delete(words, pairs + 1)
