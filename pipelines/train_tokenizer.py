@@ -55,6 +55,7 @@ def train_tokenizer(
     max_token_length: int | None = None,
     limit_alphabet: int | None = None,
     byte_order: Literal["gpt2", "raw"] = "gpt2",
+    tie_break: Literal["ids", "bytes"] = "ids",
     pieces: PieceRules = PieceRules(),  # noqa: B008 - immutable
     special_tokens: tuple[str, ...] = DEFAULT_SPECIAL_TOKENS,
     special_text: Literal["text", "cut"] = "text",
@@ -88,7 +89,9 @@ def train_tokenizer(
             vocabulary. bpe and wordpiece only.
         max_token_length: Maximum length of a token in bytes; bpe only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
-        byte_order: Ids of the bytes, which also break ties: gpt2 (as in Hugging Face) or raw.
+        byte_order: Ids of the bytes: gpt2 (as in Hugging Face) or raw; bpe only.
+        tie_break: Pair that is merged among pairs of equal count: ids, the smallest left id, then right id; bytes, the
+            greatest left bytes, then right bytes; bpe only.
         pieces: Pieces that training may make; unigram only.
         special_tokens: First entries of the vocabulary, for unigram the last; give the option without a value for none.
         special_text: Special tokens spelled in the corpus: text keeps them as text, cut leaves them out and cuts the
@@ -119,8 +122,7 @@ def train_tokenizer(
     others = load_compared(compare)
     source = _open(corpus, pairs, split, reading, counts)
     splitter = pattern or DEFAULT_PATTERNS[model]
-    # None: the text is counted already.
-    training_bytes = None if counts or source is None else _training_bytes(source)
+    training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
     if dry_run:
         rule = None if counts or source is None else source.split_rule
         plan_tokenizer(vocab_size, training_bytes, rule, splitter, out, save_counts)
@@ -150,6 +152,7 @@ def train_tokenizer(
             min_frequency=min_frequency,
             max_token_length=max_token_length,
             byte_order=byte_order,
+            tie_break=tie_break,
             threads=threads,
             memory=spare,
             progress=phases,

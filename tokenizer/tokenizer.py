@@ -79,8 +79,11 @@ class Tokenizer(EncodingMethods, DecodingMethods):
             appends [UNK] if it is not among them. Unigram begins with <unk> and ends with the special tokens.
         min_frequency: pairs that occur less often are not merged. By default 2; with score="likelihood" the largest
             number from 2 on that fills the vocabulary, found by repeated training.
-        byte_order: BPE only: order of the single bytes' ids, which breaks ties: "gpt2" (the default) as in Hugging
-            Face, "raw" as in rustbpe.
+        byte_order: BPE only: order of the single bytes' ids: "gpt2" (the default) as in Hugging Face, "raw" as in
+            rustbpe.
+        tie_break: BPE only: the pair to merge among pairs of equal count. "ids" (the default): the one with the
+            smallest left id, then right id. "bytes": the one with the lexicographically greatest bytes of the left
+            token, then of the right token, as in max over (count, (left, right)).
         max_token_length: BPE only: largest length of a merged token in bytes. Hugging Face's option allows one less.
         score: WordPiece only: the pair to merge. "frequency" (the default): the one with the largest count, as in
             `tokenizers`. "likelihood": the one with the largest count(ab) / (count(a) count(b)). Comparison is exact.

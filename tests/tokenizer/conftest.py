@@ -100,11 +100,12 @@ def random_strings(stdlib_texts):
 GPT2_BYTES = [*range(33, 127), *range(161, 173), *range(174, 256), *range(33), *range(127, 161), 173]
 
 
-def reference_merges(counts, number, byte_order="gpt2", min_frequency=1, max_token_length=None):
+def reference_merges(counts, number, byte_order="gpt2", min_frequency=1, max_token_length=None, tie_break="ids"):
     """Byte-pair encoding by the book: recount every pair before every merge.
 
     counts: {pretoken: occurrences}. Returns the merges as pairs of bytes. Tokens are ranked in order of
-    creation, single bytes by `byte_order`. Among the most frequent pairs, the pair with the lowest ranks is merged.
+    creation, single bytes by `byte_order`. Among the most frequent pairs, the pair with the lowest ranks is merged, or
+    with tie_break="bytes" the greatest pair of bytes.
     """
     ranks = {bytes([b]): i for i, b in enumerate(GPT2_BYTES if byte_order == "gpt2" else range(256))}
     words = {pretoken: [pretoken[i : i + 1] for i in range(len(pretoken))] for pretoken in counts}
@@ -118,7 +119,10 @@ def reference_merges(counts, number, byte_order="gpt2", min_frequency=1, max_tok
         pairs = {pair: n for pair, n in pairs.items() if n >= max(1, min_frequency)}
         if not pairs:
             break
-        left, right = sorted(pairs, key=lambda pair: (-pairs[pair], ranks[pair[0]], ranks[pair[1]]))[0]
+        if tie_break == "bytes":
+            left, right = max(pairs, key=lambda pair: (pairs[pair], pair))
+        else:
+            left, right = min(pairs, key=lambda pair: (-pairs[pair], ranks[pair[0]], ranks[pair[1]]))
         merges.append((left, right))
         ranks.setdefault(left + right, len(ranks))
         for parts in words.values():

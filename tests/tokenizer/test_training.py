@@ -200,6 +200,7 @@ def test_progress_is_reported_in_both_phases(stdlib_texts, tmp_path):
         ({"min_frequency": -1}, "min_frequency"),
         ({"max_token_length": 0}, "max_token_length"),
         ({"byte_order": "big"}, "byte_order"),
+        ({"tie_break": "first"}, "tie_break must be ids or bytes, not 'first'"),
         ({"threads": 0}, "threads"),
     ],
 )

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 
+from tokenizer.kernels.byte_ties import insert_by_bytes
 from tokenizer.kernels.pairs import (
     COUNT,
     FLOOR,
@@ -97,6 +98,8 @@ def merge(training, merges, min_count, max_length, work):
         merges[state[MERGES], 0] = left
         merges[state[MERGES], 1] = right
         lengths[new] = lengths[left] + lengths[right]
+        if len(training.by_bytes):
+            insert_by_bytes(training, merges, new)
         state[MERGES] += 1
         made, happened = _replace(training, record, new, lengths[left], lengths[new])
         if state[RUNS]:
@@ -112,7 +115,7 @@ def _correct_first(heap, records, free, on_heap, state, record):
     """Move the heap's first entry, whose count has fallen, to its place."""
     count = records[RECORD * record + COUNT]
     if count >= state[FLOOR]:
-        sink_first(heap, state[HEAP], count, records[RECORD * record + KEY], record)
+        sink_first(heap, state[HEAP], count, heap[0, 1], record)
     else:
         drop_first(heap, state)
         on_heap[record] = 0
@@ -257,6 +260,6 @@ def _offer_new_pairs(training, made, new):
             training.with_left[left] = NONE
         on_heap[record] = 0
         if records[RECORD * record + COUNT] >= state[FLOOR]:
-            push(training.heap, records, on_heap, state, record)
+            push(training.heap, records, training.labels, on_heap, state, record)
         elif records[RECORD * record + COUNT] == 0:
             free_record(records, training.free, state, record)

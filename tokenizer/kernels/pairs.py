@@ -31,8 +31,10 @@ class Training(NamedTuple):
     records: np.ndarray  # int64, RECORD per pair
     free: np.ndarray  # int32: free records
     on_heap: np.ndarray  # uint8, per record
-    heap: np.ndarray  # int64 (n, 3): count, key and record; a heap with four children per node
+    heap: np.ndarray  # int64 (n, 3): count, `label_key` and record; a heap with four children per node
     lengths: np.ndarray  # int64: bytes per symbol
+    labels: np.ndarray  # int64, below 2**31, per symbol: smaller ones go first among pairs of equal count
+    by_bytes: np.ndarray  # int32: symbols from the greatest bytes to the smallest; empty if ids break ties
     with_left: np.ndarray  # int32: record of (symbol, new symbol) during a merge, otherwise NONE
     with_right: np.ndarray  # int32: record of (new symbol, symbol) during a merge, otherwise NONE
     made: np.ndarray  # int32: records made by a merge
@@ -133,15 +135,21 @@ def free_record(records, free, state, record):
 
 @inlined
 def _precedes(count, key, other_count, other_key):
-    """Return whether a pair merges before another: larger count, then smaller left id, then smaller right id."""
+    """Return whether a pair merges before another: larger count, then smaller left label, then smaller right label."""
     return count > other_count or (count == other_count and key < other_key)
 
 
 @inlined
-def push(heap, records, on_heap, state, record):
+def label_key(labels, key):
+    """Return the labels of the symbols of a pair as left << 32 | right."""
+    return labels[key >> 32] << 32 | labels[key & 0xFFFFFFFF]
+
+
+@inlined
+def push(heap, records, labels, on_heap, state, record):
     """Push the pair of a record onto the heap, with its present count."""
     count = records[RECORD * record + COUNT]
-    key = records[RECORD * record + KEY]
+    key = label_key(labels, records[RECORD * record + KEY])
     i = state[HEAP]
     state[HEAP] += 1
     on_heap[record] = 1
@@ -190,7 +198,7 @@ def drop_first(heap, state):
 
 
 @kernel
-def refill(records, on_heap, heap, state, floor):
+def refill(records, labels, on_heap, heap, state, floor):
     """Push all pairs with a count of at least `floor` that are not on the heap.
 
     Return 0, or their number if the heap has no room.
@@ -204,7 +212,7 @@ def refill(records, on_heap, heap, state, floor):
     state[FLOOR] = floor
     for record in range(state[RECORDS]):
         if records[RECORD * record + COUNT] >= floor and not on_heap[record]:
-            push(heap, records, on_heap, state, record)
+            push(heap, records, labels, on_heap, state, record)
     return 0
 
 

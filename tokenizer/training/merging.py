@@ -1,9 +1,9 @@
 """Byte-pair encoding, exactly: from pretoken counts to the merge list.
 
 Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016), on bytes: merge the pair
-with the largest count; among equals the one with the smallest left id, then right id. A pair's count is the sum over
-pretokens of their count times its occurrences, overlapping ones included. Replacement goes from left to right without
-overlap.
+with the largest count; among equals the one with the smallest left id, then right id, or with the greatest bytes of
+the left token, then of the right one (`kernels.byte_ties`). A pair's count is the sum over pretokens of their count
+times its occurrences, overlapping ones included. Replacement goes from left to right without overlap.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def learn_merges(
     wanted: int,
     *,
     byte_order: bytes,
+    tie_break: str = "ids",
     min_count: int,
     max_token_length: int | None,
     memory: int | None = None,
@@ -58,12 +59,13 @@ def learn_merges(
 ) -> np.ndarray:
     """Return up to `wanted` merges, int32 (n, 2): a symbol below 256 indexes `byte_order`, 256 + k is merge k.
 
+    tie_break: "ids" or "bytes".
     memory: limit in bytes for the counts and the arrays of merging. Raises ValueError before they exceed it.
     """
     spare = None if memory is None else memory - counts.data.nbytes - counts.offsets.nbytes
     max_length = max_token_length if max_token_length is not None else 2**62
     first_use.begin("merging")
-    training = _lay_out(counts, wanted, byte_order)
+    training = _lay_out(counts, wanted, byte_order, tie_break)
     merges = np.empty((wanted, 2), dtype=np.int32)
     training = _lower_floor(training, min_count, spare)
     first_use.wait("merging")
@@ -99,6 +101,8 @@ def empty_training(counts: PretokenCounts, wanted: int) -> kernel.Training:
         on_heap=np.empty(capacity, dtype=np.uint8),
         heap=np.empty((capacity, 3), dtype=np.int64),
         lengths=np.ones(256 + wanted, dtype=np.int64),
+        labels=np.arange(256 + wanted, dtype=np.int64),
+        by_bytes=np.empty(0, dtype=np.int32),
         with_left=np.full(256 + wanted, kernel.NONE, dtype=np.int32),
         with_right=np.full(256 + wanted, kernel.NONE, dtype=np.int32),
         made=np.empty(2 * (256 + wanted) + 2, dtype=np.int32),
@@ -111,11 +115,15 @@ def empty_training(counts: PretokenCounts, wanted: int) -> kernel.Training:
     return training
 
 
-def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes) -> kernel.Training:
+def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes, tie_break: str) -> kernel.Training:
     training = empty_training(counts, wanted)
     positions = len(training.nodes) // kernel.NODE - 2
     symbol_of_byte = np.empty(256, dtype=np.int64)
     symbol_of_byte[np.frombuffer(byte_order, dtype=np.uint8)] = np.arange(256)
+    if tie_break == "bytes":
+        training = training._replace(by_bytes=np.empty(256 + wanted, dtype=np.int32))
+        training.by_bytes[:256] = symbol_of_byte[::-1]
+        training.labels[symbol_of_byte] = np.arange(256)[::-1]
     training.runs[:, run_kernel.SYMBOL] = symbol_of_byte[training.runs[:, run_kernel.SYMBOL]]
     first = skipped = 0
     for word in [*np.unique(training.runs[:, run_kernel.WORD]).tolist(), len(counts)]:
@@ -207,7 +215,7 @@ def _lower_floor(training: kernel.Training, min_count: int, spare: int | None) -
     used = int(training.state[kernel.RECORDS])
     largest = training.records[kernel.COUNT : kernel.RECORD * used : kernel.RECORD].max(initial=0)
     floor = max(min_count, int(largest) // 4)
-    while kernel.refill(training.records, training.on_heap, training.heap, training.state, floor):
+    while kernel.refill(training.records, training.labels, training.on_heap, training.heap, training.state, floor):
         _check_growth(training, training.heap.nbytes, spare)
         training = training._replace(heap=_larger(training.heap, int(training.state[kernel.HEAP])))
     return training

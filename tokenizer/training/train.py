@@ -29,6 +29,7 @@ MODELS = tuple(DEFAULT_PATTERNS)
 # The models that have an option, for options that not all of them have.
 _MODELS_OF = {
     "max_token_length": ("bpe",),
+    "tie_break": ("bpe",),
     "min_frequency": ("bpe", "wordpiece"),
     "limit_alphabet": ("wordpiece",),
     "alphabet_order": ("wordpiece",),
@@ -36,6 +37,7 @@ _MODELS_OF = {
     "pieces": ("unigram",),
 }
 SCORES = ("frequency", "likelihood")
+TIE_BREAKS = ("ids", "bytes")
 LARGEST_VOCABULARY = 2**24
 UNKNOWN_PIECE = "<unk>"
 DEFAULT_MIN_FREQUENCY = 2
@@ -49,6 +51,7 @@ class TrainingOptions(TypedDict, total=False):
     min_frequency: int | None
     max_token_length: int | None
     byte_order: Literal["gpt2", "raw"]
+    tie_break: Literal["ids", "bytes"]
     limit_alphabet: int | None
     alphabet_order: str | None
     score: Literal["frequency", "likelihood"]
@@ -65,6 +68,7 @@ class Options:
     min_frequency: int | None = None
     max_token_length: int | None = None
     byte_order: str = "gpt2"
+    tie_break: str = "ids"
     limit_alphabet: int | None = None
     alphabet_order: str | None = None
     score: str = "frequency"
@@ -78,11 +82,11 @@ class Options:
             value = getattr(self, name)
             if value is not None and (not _is_whole(value) or value < least):
                 raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        for name, known in (("byte_order", BYTE_ORDERS), ("score", SCORES)):
+        for name, known in (("byte_order", BYTE_ORDERS), ("tie_break", TIE_BREAKS), ("score", SCORES)):
             if getattr(self, name) not in [*known]:
                 raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
         for name, models in _MODELS_OF.items():
-            if getattr(self, name) not in (None, "frequency") and self.model not in models:
+            if getattr(self, name) not in (None, "frequency", "ids") and self.model not in models:
                 raise ValueError(f"{name} is not an option of {self.model}")
         self._check_size()
 
@@ -163,6 +167,7 @@ def _train_bpe(
         counts,
         options.vocab_size - 256 - len(special_tokens),
         byte_order=order,
+        tie_break=options.tie_break,
         min_count=options.min_count,
         max_token_length=options.max_token_length,
         memory=memory,
