@@ -90,9 +90,9 @@ def train_tokenizer(
         max_token_length: Maximum length of a token in bytes; bpe only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
         byte_order: Ids of the bytes: gpt2 (as in Hugging Face) or raw; bpe only.
-        tie_break: Pair that is merged among pairs of equal count: ids, the smallest left id, then right id; bytes, the
-            greatest left bytes, then right bytes; bpe only.
-        pieces: Pieces that training may make; unigram only.
+        tie_break: Choice among pairs of equal count: ids (smallest left, then right id) or bytes (greatest left, then
+            right bytes); bpe only.
+        pieces: Limits on the pieces; unigram only.
         special_tokens: First entries of the vocabulary, for unigram the last; give the option without a value for none.
         special_text: Special tokens spelled in the corpus: text keeps them as text, cut leaves them out and cuts the
             corpus there.

@@ -36,7 +36,7 @@ class Imported:
     weights: dict[str, Tensor]
     """Float32 `state_dict`"""
     left_out: list[str]
-    """Parts that our model does not have, such as "the pooler\""""
+    """Parts that our model does not have, for example the pooler"""
     new_head: bool
     """Whether the masked-token head is new, with random weights"""
 

@@ -14,7 +14,7 @@ from pipelines.cli.stdout import STDOUT, Stdout
 VERBS = {
     "demo": "train and evaluate two small models on the built-in corpus in minutes",
     "corpus": "list the named corpora, or describe one",
-    "train-tokenizer": "train a BPE or WordPiece vocabulary on a corpus",
+    "train-tokenizer": "train a BPE, WordPiece or Unigram vocabulary on a corpus",
     "tokenize": "show the tokens of a text or a file",
     "build-dataset": "encode a corpus into blocks of token ids",
     "pretrain": "train the model of a recipe on a dataset",
@@ -29,7 +29,7 @@ VERBS = {
     "runs": "list the runs in a folder with their progress and results",
     "report": "write a self-contained HTML page about one or several runs",
     "export-hf": "write a run as a folder that transformers opens",
-    "import-hf": "make a run from a folder of transformers or a model of the hub",
+    "import-hf": "import a model of transformers, from a folder or the hub, as a run",
     "export-onnx": "write a run's model as an ONNX file",
 }
 # Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other

@@ -16,6 +16,7 @@ OBJECTIVES = {
     "span-corruption": "to restore spans removed from a text",
     "sequence-pairs": "to write a target for a source",
 }
+TOKENIZERS = {"bpe": "Byte-level BPE", "wordpiece": "WordPiece", "unigram": "Unigram"}
 
 
 def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) -> str:
@@ -34,7 +35,7 @@ def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) 
         f"{shape}, {model.positions} positions.",
         f"## How to load it\n\n```python\n{loading}\n```",
         f"## Data\n\n{_data(run)}" + (f" The model saw {tokens:,} tokens." if tokens else ""),
-        f"## Tokenizer\n\nByte-level BPE with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; fingerprint "
+        f"## Tokenizer\n\n{TOKENIZERS[tok.kind]} with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; fingerprint "
         f"`{tok.fingerprint}`.",
     ]
     if not imported:

@@ -126,6 +126,8 @@ def test_an_export_has_the_settings_tokenizer_and_weights_of_the_original(family
     assert {key: settings.get(key) for key in published.keys() - LEFT_OUT} == {
         key: value for key, value in published.items() if key not in LEFT_OUT
     }
+    kind = "Byte-level BPE" if settings["model_type"] == "roberta" else "WordPiece"
+    assert f"{kind} with {len(tok):,} entries" in (out / "README.md").read_text(encoding="utf-8")
     theirs = transformers.AutoTokenizer.from_pretrained(out)
     assert theirs.special_tokens_map == tok.special_tokens_map
     assert theirs.model_input_names == tok.model_input_names

@@ -12,11 +12,11 @@ class PieceRules:
     max_piece_length: int = 16
     """Maximum length of a piece in characters"""
     character_coverage: float = 0.9995
-    """Share of all characters that the vocabulary covers, the most frequent ones"""
+    """Share of the text's characters that the vocabulary covers, most frequent first"""
     required_chars: str = ""
-    """Characters that the vocabulary covers in any case, beside the space"""
+    """Characters that the vocabulary always covers, besides the space"""
     seed_size: int = 1_000_000
-    """Number of substrings to begin with, those that cover most text"""
+    """Number of seed substrings, those that cover most text"""
     split_by_unicode_script: bool = True
     """No piece mixes scripts; Han and kana count as one, digits and punctuation as another"""
     split_by_number: bool = True
@@ -24,7 +24,7 @@ class PieceRules:
     split_digits: bool = False
     """Each digit is a piece"""
     byte_fallback: bool = False
-    """256 entries spell the characters that are not covered, which are unknown otherwise"""
+    """Spell characters that are not covered with 256 byte entries; otherwise they are unknown"""
 
     def __post_init__(self) -> None:
         for name, least, most in (("max_piece_length", 1, 64), ("seed_size", 1, 1 << 24)):
