@@ -108,8 +108,8 @@ def train_tokenizer(
         counts: Saved counts, of one or several corpora, to train on. CORPUS is then only read for held-out text.
         compare: Other tokenizers to measure on the held-out text, each PATH or NAME=PATH. The name, by default that of
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
-        trace: Number of first merges to print, each with its count and a word that it changes; at most 1,000. bpe and
-            wordpiece only.
+        trace: Number of merges to print, from the first, each with its count and a word that it changes; at most 1,000.
+            bpe and wordpiece only.
         threads: Threads that count and that train Unigram; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.

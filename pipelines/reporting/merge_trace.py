@@ -1,4 +1,4 @@
-"""The first merges of a trained tokenizer as a table: what each merged, how often, and what it did to a word."""
+"""The first merges of a trained tokenizer as a table: the pair, its count, and a word before and after."""
 
 from typing import Any
 
