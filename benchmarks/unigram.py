@@ -86,9 +86,10 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, help="texts; by default English, code and multilingual")
     parser.add_argument("--quick", action="store_true", help="2 MB of each text")
     options = parser.parse_args()
-    ours(Path(__file__), 200)  # compiles the kernels
     with tempfile.TemporaryDirectory() as folder:
-        for text in corpora(Path(folder), options.files, options.quick):
+        texts = corpora(Path(folder), options.files, options.quick)
+        ours(texts[0].path, SIZES[0])  # compiles the kernels
+        for text in texts:
             for size in SIZES:
                 compare(text.path, Path(folder), size)
 
