@@ -383,3 +383,16 @@ def test_a_large_file_does_not_flood_the_terminal(in_process, tokenizer_folder, 
     assert f"{total:,} tokens, {len(TEXT.encode()) * 20_000:,} bytes" in done.stdout
     done = in_process("tokenize", TEXT * 20, "--tokenizer", tokenizer_folder, "--limit", "0")
     assert pieces_and_ids(done.stdout.splitlines())[1] == tok.encode(TEXT * 20)
+
+
+def test_tie_break_bytes_merges_the_greatest_bytes_and_is_refused_for_wordpiece(in_process, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("ab ca cb ba " * 20)
+    command = ["train-tokenizer", str(text), "--vocab-size", "263", "--out", str(tmp_path / "tok"), "--tie-break"]
+    done = in_process(*command, "bytes", "--min-frequency", "1")
+    assert done.returncode == 0, done.stderr
+    assert Tokenizer.load(tmp_path / "tok").merges == [(b" ", b"c"), (b"b", b"a")]  # by ids (a, b)
+    done = in_process(*command, "bytes", "--model", "wordpiece", "--overwrite")
+    assert done.returncode != 0
+    assert "tie_break is not an option of wordpiece" in done.stderr
+    assert "Traceback" not in done.stderr
