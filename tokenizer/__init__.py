@@ -5,11 +5,11 @@ from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PA
 from tokenizer.splitting.patterns import DEFAULT_PATTERNS, WORD_NAMES, Pattern, resolve_pattern
 from tokenizer.splitting.patterns import NAMES as PATTERN_NAMES
 from tokenizer.tokenizer import Tokenizer
-from tokenizer.training.piece_rules import PieceRules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tokenizer.training.counting import PretokenCounts, count_pretokens
+    from tokenizer.training.piece_rules import PieceRules
 
 __all__ = [
     "CLS",
@@ -37,4 +37,8 @@ def __getattr__(name: str) -> object:
         from tokenizer.training import counting
 
         return getattr(counting, name)
+    if name == "PieceRules":  # needs dataclasses
+        from tokenizer.training.piece_rules import PieceRules
+
+        return PieceRules
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

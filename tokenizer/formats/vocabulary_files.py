@@ -21,11 +21,10 @@ from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, largest_size, most_merges
 from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_json, read_text
-from tokenizer.sentencepiece import SentencePieceVocabulary
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
-from tokenizer.unigram import UnigramVocabulary
 from tokenizer.vocabulary import Vocabulary
+from tokenizer.wordpiece import WordPieceVocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tokenizer.encoding.kinds import AnyVocabulary
-    from tokenizer.wordpiece import WordPieceVocabulary
 
 # Name of a merges file -> name of the file with the ids of all tokens.
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
@@ -106,12 +104,13 @@ def _refuse_arguments(*arguments: object) -> None:
 
 def save_vocabulary(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -> None:
     """Write folder/tokenizer.json or, for a SentencePiece model, folder/tokenizer.model."""
-    if isinstance(vocabulary, SentencePieceVocabulary):
+    if vocabulary.kind == "unigram":
         from tokenizer.formats.sentencepiece_files import save_model
+        from tokenizer.sentencepiece import SentencePieceVocabulary
 
-        save_model(vocabulary, folder)
-    else:
-        save_tokenizer_json(vocabulary, folder)
+        if isinstance(vocabulary, SentencePieceVocabulary):
+            return save_model(vocabulary, folder)
+    return save_tokenizer_json(vocabulary, folder)
 
 
 def save_tokenizer_json(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -> None:
@@ -145,13 +144,13 @@ def _text_of(vocabulary: AnyVocabulary) -> Iterator[str]:
     """Return the text of tokenizer.json in parts."""
     if isinstance(vocabulary, Vocabulary):
         return tokenizer_json(vocabulary)
-    if isinstance(vocabulary, UnigramVocabulary):
-        from tokenizer.formats.unigram_files import unigram_json
+    if isinstance(vocabulary, WordPieceVocabulary):
+        from tokenizer.formats.wordpiece_files import wordpiece_json
 
-        return unigram_json(vocabulary)
-    from tokenizer.formats.wordpiece_files import wordpiece_json
+        return wordpiece_json(vocabulary)
+    from tokenizer.formats.unigram_files import unigram_json
 
-    return wordpiece_json(vocabulary)
+    return unigram_json(vocabulary)
 
 
 def _in_folder(folder: Path) -> Path:

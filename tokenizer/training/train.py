@@ -10,7 +10,6 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from tokenizer.byte_level import BYTE_ORDERS
-from tokenizer.encoding.kinds import AnyVocabulary
 from tokenizer.formats.number_text import read_number
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
 from tokenizer.splitting.bert import BertWords
@@ -24,6 +23,10 @@ from tokenizer.training.piece_rules import PieceRules
 from tokenizer.unigram import UnigramVocabulary
 from tokenizer.vocabulary import trained_vocabulary
 from tokenizer.wordpiece import CONTINUATION, UNKNOWN, WordPieceVocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.encoding.kinds import AnyVocabulary
 
 MODELS = tuple(DEFAULT_PATTERNS)
 # The models that have an option, for options that not all of them have.
