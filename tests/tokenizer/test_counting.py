@@ -141,7 +141,7 @@ def test_a_vocabulary_trained_within_a_budget_is_the_same(words, counts_in_memor
     with pytest.raises(
         ValueError, match=r"after \d+ merges the next one takes [\d,]+ bytes more than the memory allows"
     ):
-        Tokenizer.train(words, 1000, "gpt2", (), memory=start)
+        Tokenizer.train(words, 1000, "gpt2", special_tokens=(), memory=start)
 
 
 def test_training_refuses_in_advance_if_merging_does_not_fit(words, counts_in_memory):
