@@ -44,7 +44,11 @@ def wordpiece_files(session: Session) -> WordPieceFiles:
         tokens = train_bytelm(session.wordpiece_texts[0].path, session.vocab_size, 1)
         vocab.write_text("\n".join(tokens) + "\n", encoding="utf-8")
     Tokenizer.load(vocab, pattern="bert-uncased").save(folder)
-    return WordPieceFiles(vocab=str(vocab), json=str(folder / "tokenizer.json"))
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["post_processor"] = None  # splintr cannot leave out [CLS] and [SEP]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return WordPieceFiles(vocab=str(vocab), json=str(path))
 
 
 def _encoding(session: Session, text: Text, files: WordPieceFiles) -> None:
