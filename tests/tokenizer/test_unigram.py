@@ -321,7 +321,8 @@ def test_scores_are_those_that_tokenizers_reads(tmp_path):
     assert ours.vocabulary.scores == [float(score) for _, score in json.loads(theirs.to_str())["model"]["vocab"]]
 
 
-@given(st.floats(-1e6, 1e6, allow_nan=False))
+# Some numbers near 1e-300 have no text that `tokenizers` reads back, and `number_text` refuses them.
+@given(st.floats(-1e6, 1e6, allow_nan=False).filter(lambda score: score == 0 or abs(score) > 1e-290))
 def test_written_scores_are_read_again(score):
     readable = read_number(repr(score))
     assert math.isclose(readable, score, rel_tol=1e-15)
