@@ -132,7 +132,7 @@ def _safe_place(data: np.ndarray, place: int, end: int) -> int:
 
 
 def cut_out(block: Block, spellings: re.Pattern[bytes] | None) -> Block:
-    """Return a block with the text between the matches of `spellings` as documents; the same block without a match."""
+    """Return a block whose documents are the text between matches of `spellings`; the same block without a match."""
     text = block.data.data
     if spellings is None or not spellings.search(text, int(block.offsets[0]), int(block.offsets[-1])):
         return block

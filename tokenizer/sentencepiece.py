@@ -1,4 +1,4 @@
-"""The Unigram vocabulary of a SentencePiece model, which encodes whole texts in float32, as sentencepiece 0.2.3."""
+"""The Unigram vocabulary of a SentencePiece model. It encodes whole texts in float32, as sentencepiece 0.2.3 does."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from tokenizer.splitting.sentencepiece import SentencePieceText
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
-USER_DEFINED_SCORE = 0.1  # per byte but the first
+USER_DEFINED_SCORE = 0.1  # per byte after the first
 
 
 class SentencePieceVocabulary(UnigramVocabulary):
     """An immutable vocabulary of a SentencePiece model.
 
-    types: the type of each piece. Texts can have pieces of the types NORMAL and USER_DEFINED. Control pieces and the
-    unknown piece are special tokens. unknown_surface: what the unknown id decodes to. source: the bytes of the file.
+    types: the type of each piece. Texts can become pieces of the types NORMAL and USER_DEFINED. Control pieces and the
+    unknown piece are special tokens. unknown_surface: the text of a decoded unknown id. source: the bytes of the file.
     """
 
     sums_are_float32 = True
@@ -55,7 +55,7 @@ class SentencePieceVocabulary(UnigramVocabulary):
 
     @property
     def inside(self) -> SentencePieceVocabulary:
-        return self  # each text between special tokens is a text of its own
+        return self  # text after a special token is encoded like any other text
 
     @cached_property
     def matches(self) -> dict[str, int]:

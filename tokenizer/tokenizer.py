@@ -36,10 +36,10 @@ class Tokenizer(EncodingMethods, DecodingMethods):
     If a file asks for NFC, text is normalized before encoding, as in Hugging Face, and decodes to its normalized form.
     In bytes, only the valid UTF-8 is normalized.
 
-    WordPiece tokenizers give the same ids and decoded text as BERT's in `tokenizers`, such as lower-case words with
-    single spaces. `is_lossless` is therefore false, and tokens have no fixed number of bytes. Each byte of invalid
-    UTF-8 is read as U+FFFD, which BERT's normalizer deletes. The same holds for Unigram tokenizers such as T5's; their
-    normalizers keep U+FFFD or make it a space.
+    WordPiece tokenizers give the same ids and decoded text as BERT's in `tokenizers`: the text comes back as words with
+    single spaces, in lower case if uncased. `is_lossless` is therefore false, and tokens have no fixed number of bytes.
+    Each byte of invalid UTF-8 is read as U+FFFD, which BERT's normalizer deletes. The same holds for Unigram tokenizers
+    such as T5's, but their normalizers keep U+FFFD or replace it by a space.
 
     Threads may share a tokenizer. Plain Python encodes the first short texts; the kernels are loaded on demand.
     """
@@ -63,35 +63,35 @@ class Tokenizer(EncodingMethods, DecodingMethods):
             and Arrow arrays or record batches hold many texts.
         vocab_size: number of special tokens, the 256 bytes (WordPiece: the characters) and merges together.
         pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k; for WordPiece bert-uncased
-            (the default) or bert-cased; for Unigram metaspace (words at white space, which becomes one space before
-            each word, without normalization), or the `pattern` of another Unigram vocabulary.
+            (the default) or bert-cased; for Unigram metaspace (words are cut at white space and begin with one space;
+            nothing is normalized), or the `pattern` of another Unigram vocabulary.
         progress: called as (phase, done, total). The phases are "count" (bytes), "combine" (pretokens; only if counts
             were spilled), "search" (trainings; only to choose min_frequency), "merge" (merges) and, for Unigram,
             "prune" (dropped pieces).
         memory: limit in bytes, without the interpreter and the text being read; None for no limit. Counts that do not
             fit are spilled to disk, as in `count_pretokens`. Merging needs all distinct pretokens in memory.
-        special_text: what the spellings of the special tokens are in the corpus: ordinary "text" (the default), or
-            places to "cut" it, which are not counted.
+        special_text: how to treat special tokens spelled in the corpus. "text" (the default): as ordinary text. "cut":
+            each one ends a document and is not counted.
 
         options, all by keyword:
         model: "bpe" (the default), "wordpiece" or "unigram".
         special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece
             appends [UNK] if it is not among them. Unigram begins with <unk> and ends with the special tokens.
         min_frequency: pairs that occur less often are not merged. By default 2; with score="likelihood" the largest
-            number from 2 on that fills the vocabulary, found by repeated training.
+            value of at least 2 that fills the vocabulary, found by repeated training.
         byte_order: BPE only: order of the single bytes' ids: "gpt2" (the default) as in Hugging Face, "raw" as in
             rustbpe.
-        tie_break: BPE only: the pair to merge among pairs of equal count. "ids" (the default): the one with the
-            smallest left id, then right id. "bytes": the one with the lexicographically greatest bytes of the left
-            token, then of the right token, as in max over (count, (left, right)).
+        tie_break: BPE only: the pair to merge among pairs of equal count. "ids" (the default): smallest left id, then
+            smallest right id. "bytes": lexicographically greatest left token, then right token, as in max over
+            (count, (left, right)).
         max_token_length: BPE only: largest length of a merged token in bytes. Hugging Face's option allows one less.
         score: WordPiece only: the pair to merge. "frequency" (the default): the one with the largest count, as in
-            `tokenizers`. "likelihood": the one with the largest count(ab) / (count(a) count(b)). Comparison is exact.
-            Among equals the larger count(ab) decides, then the smaller left id, then the smaller right id.
+            `tokenizers`. "likelihood": the one with the largest count(ab) / (count(a) count(b)), compared exactly. Ties
+            go to the larger count(ab), then the smaller left id, then the smaller right id.
         limit_alphabet: WordPiece only: number of characters to keep, the most frequent. Others are left out of words.
         alphabet_order: WordPiece only: the order of the ids of characters within words, which breaks ties; by default
             the order of code points. With the order of a vocabulary from tokenizers, training gives that vocabulary.
-        pieces: Unigram only: a `PieceRules` of the pieces that training may make.
+        pieces: Unigram only: `PieceRules` that restrict the pieces.
 
         Warns if the corpus runs out of pairs or substrings; the vocabulary is then smaller. Raises ValueError for an
         invalid argument, and before merging if the distinct pretokens do not fit in `memory`.
@@ -162,7 +162,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         files that transformers writes. normalizer: "NFC" for a vocabulary on normalized text, such as Qwen's.
 
         In `encode`, added tokens that are not special follow the rule of special tokens; lstrip, rstrip, single_word
-        and normalized mean what they mean in tokenizers. `save` writes the post-processor again; it changes no ids.
+        and normalized mean the same as in tokenizers. `save` keeps the post-processor, which changes no ids.
         Raises FileNotFoundError, and ValueError with the file and the field that is damaged or not supported.
         """
         from tokenizer.formats.vocabulary_files import load_vocabulary
@@ -181,7 +181,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         """Return the tokenizer of tiktoken's ranks, which are the tokens' ids.
 
         ranks: from the bytes of each token to its id, such as `Encoding._mergeable_ranks`, with all 256 single bytes.
-        Raises ValueError that names the wrong token.
+        Raises ValueError that names the invalid token.
         """
         from tokenizer.formats.in_memory import checked_ranks, vocabulary_of_ranks
 
@@ -200,7 +200,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         """Return the tokenizer of a vocabulary and its merges in order.
 
         Tokens are bytes, as in `merges`, or spelled as in `get_vocab` and vocab.json. Raises ValueError that names the
-        wrong token or merge.
+        invalid token or merge.
         """
         from tokenizer.formats.in_memory import vocabulary_of_merges
 
@@ -215,7 +215,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
     ) -> Tokenizer:
         """Return the WordPiece tokenizer of a vocabulary such as {"[UNK]": 0, "play": 1, "##ing": 2}.
 
-        special_tokens: by default those of BERT that are in the vocabulary. Raises ValueError that names the wrong
+        special_tokens: by default those of BERT that are in the vocabulary. Raises ValueError that names the invalid
         token.
         """
         from tokenizer.formats.in_memory import vocabulary_of_pieces
@@ -235,18 +235,19 @@ class Tokenizer(EncodingMethods, DecodingMethods):
     def add_special_tokens(self, special_tokens: Sequence[str]) -> Tokenizer:
         """Return a new tokenizer with more special tokens; this one is unchanged.
 
-        New ids follow the largest one, in this order. Special tokens that are there already keep their ids, and so do
-        WordPiece tokens such as [unused1]. Raises ValueError for the spelling of an ordinary BPE token.
+        New ids follow the largest one, in this order. Existing special tokens keep their ids, and so do WordPiece and
+        Unigram tokens that become special, such as [unused1]. Raises ValueError for the spelling of an ordinary BPE
+        token.
         """
         from tokenizer.formats.in_memory import with_special_tokens
 
         return Tokenizer(with_special_tokens(self.vocabulary, special_tokens))
 
     def as_tokenizers(self) -> Tokenizer:
-        """Return the tokenizer of a SentencePiece model that encodes as `tokenizers` does, so that `save` writes
-        tokenizer.json. Ids differ for a few texts. Other tokenizers are returned unchanged.
+        """Return a tokenizer that encodes a SentencePiece model as `tokenizers` does; others are returned unchanged.
 
-        Raises ValueError for models that `tokenizers` cannot express.
+        Its `save` writes tokenizer.json. Its ids differ for a few texts. Raises ValueError for models that `tokenizers`
+        cannot express.
         """
         from tokenizer.sentencepiece import SentencePieceVocabulary
 

@@ -27,8 +27,8 @@ UNKNOWN_PENALTY = 10.0  # nats below the lowest score
 class UnigramVocabulary:
     """An immutable Unigram vocabulary, which encodes as `tokenizers` does: in float64, pretoken by pretoken.
 
-    pieces, scores: the spelling and the score in nats of each id; `▁` stands for a space. All pieces are found in
-    texts, those of special tokens, too. unknown: the id of characters that no piece spells.
+    pieces, scores: the spelling and the score in nats of each id; `▁` stands for a space. Texts can become any piece,
+    also that of a special token. unknown: the id of characters that no piece spells.
     byte_fallback: whether the pieces `<0x00>` to `<0xFF>` spell these characters instead.
     decoder: the steps of decoding, in the form of tokenizer.json. added_flags and post_processor: as in `Vocabulary`.
 
@@ -87,7 +87,7 @@ class UnigramVocabulary:
 
     @cached_property
     def matches(self) -> dict[str, int]:
-        """The ids of the pieces that texts can have, spelled as in pretokens, which have spaces in place of marks."""
+        """The ids of the pieces that texts can become, spelled as in pretokens: with a space for each mark."""
         return {piece.replace(MARK, " "): i for piece, i in self.ids.items() if " " not in piece}
 
     @property
@@ -110,7 +110,7 @@ class UnigramVocabulary:
 
     @cached_property
     def unknown_score(self) -> float:
-        """The score of a character that is no piece."""
+        """The score of a character without a piece."""
         return min(self.scores) - UNKNOWN_PENALTY
 
     @cached_property

@@ -126,7 +126,7 @@ def test_wrong_arguments_and_vocabularies_without_merges_are_refused(tok):
     for wrong in (None, -1, 0.5):
         with pytest.raises(ValueError, match="seed must be a whole number of at least 0"):
             tok.encode_with_dropout("a", 0.1, wrong)
-    with pytest.raises(ValueError, match="dropout leaves out merges, which wordpiece does not have"):
+    with pytest.raises(ValueError, match="dropout is for BPE: wordpiece has no merges to drop"):
         Tokenizer.from_wordpiece({"[UNK]": 0, "a": 1}).encode_with_dropout("a", 0.1, 0)
     missing = Tokenizer.from_merges({token: i for token, i in BYTES.items() if token != b"~"}, [], "gpt2")
     with pytest.raises(ValueError, match="the byte 0x7e at byte offset 2"):

@@ -58,7 +58,7 @@ def words(request, shared):
 
 
 def in_order(text):
-    """Return whether decomposition reorders no combining marks, whose offsets in tokenizers are not those of a part."""
+    """Return whether decomposition keeps the order of combining marks. The offsets of reordered ones differ."""
     cleaned = normalizers.BertNormalizer(handle_chinese_chars=False, strip_accents=False, lowercase=False)
     decompose = normalizers.NFD().normalize_str
     text = cleaned.normalize_str(text)

@@ -69,7 +69,7 @@ def test_samples_have_the_distribution_of_the_scores(tok, alpha):
     total = sum(weights.values())
     drawn = Counter(tuple(tok.encode_sampled(text, alpha, seed)) for seed in range(draws))
     assert drawn.keys() <= weights.keys()
-    # The sum over outcomes of the squared deviation by its variance has about as many as its mean.
+    # The mean of the chi-square statistic is about the number of outcomes.
     likely = {ids: weight / total for ids, weight in weights.items() if draws * weight / total >= 5}
     statistic = sum((drawn[ids] - draws * p) ** 2 / (draws * p) for ids, p in likely.items())
     assert statistic < len(likely) + 5 * math.sqrt(2 * len(likely)) + 10

@@ -508,7 +508,7 @@ def test_random_damage_to_a_map_never_raises_anything_else(noise, place):
         (("pre_tokenizer", "pretokenizers", 1, "replacement"), "_", "Metaspace with replacement = '_'"),
         (("pre_tokenizer", "pretokenizers", 1, "prepend_scheme"), "last", "prepend_scheme = 'last'"),
         (("pre_tokenizer", "pretokenizers", 1, "prepend_scheme"), "first", "WhitespaceSplit before Metaspace"),
-        (("pre_tokenizer", "pretokenizers", 1, "add_prefix_space"), False, "add_prefix_space = False and without"),
+        (("pre_tokenizer", "pretokenizers", 1, "add_prefix_space"), False, "add_prefix_space = False, but"),
         (("pre_tokenizer", "pretokenizers", 1, "split"), None, "split = None"),
         (("decoder",), None, "has no decoder"),
         (("decoder",), {"type": "ByteLevel"}, "decoder of type ByteLevel"),
@@ -531,7 +531,7 @@ def test_random_damage_to_a_map_never_raises_anything_else(noise, place):
         (("model", "byte_fallback"), 1, "model.byte_fallback = 1"),
         (("model", "alpha"), 0.1, "sampling is not supported"),
         (("added_tokens",), [{"id": 1, "content": "<x>"}], "the id 1"),
-        (("added_tokens",), [{"id": 9999, "content": "<x>", "normalized": True}], "normalized, not supported"),
+        (("added_tokens",), [{"id": 9999, "content": "<x>", "normalized": True}], "normalized, which is not supported"),
         (("truncation",), {"max_length": 3}, "has a truncation"),
     ],
 )

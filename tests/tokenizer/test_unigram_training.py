@@ -79,7 +79,7 @@ def is_valid(piece, constraints):
 
 
 def enumerated_seeds(words, constraints):
-    """Return all valid substrings of 2 characters and more that occur twice, unless all go on with one character."""
+    """Return all valid substrings of at least 2 characters that occur twice, unless one character always follows."""
     places = Counter()
     followers = {}
     for word, count in words.items():
@@ -225,7 +225,7 @@ def test_scores_are_logarithms_of_probabilities_in_descending_order(stdlib_texts
         ({"\udcff\udc80": 5, "\udce2\udc96a": 1, "\udced\udca0\udc80": 1}, ["\ufffd", "a"]),
     ],
 )
-def test_texts_with_next_to_nothing_in_them_train(words, expected):
+def test_almost_empty_texts_train(words, expected):
     pieces = [piece for piece, _ in learn_pieces(counted(words), 100, ALL)]
     assert sorted(piece for piece in pieces if len(piece) == 1) == sorted([*expected, "▁"])
 

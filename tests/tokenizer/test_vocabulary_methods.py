@@ -154,9 +154,12 @@ BYTES = {bytes([byte]): byte for byte in range(256)}
     [
         (lambda: Tokenizer.from_ranks({}, "gpt2"), "ranks must be a dict from bytes to id"),
         (lambda: Tokenizer.from_ranks([1], "gpt2"), "ranks must be a dict"),
-        (lambda: Tokenizer.from_ranks(BYTES | {"a": 256}, "gpt2"), "the token 'a', which is not bytes"),
-        (lambda: Tokenizer.from_ranks(BYTES | {b"ab": 3}, "gpt2"), r"the rank 3 twice, for b'\\x03' and b'ab'"),
-        (lambda: Tokenizer.from_ranks(BYTES | {b"ab": 10**9}, "gpt2"), "the rank 1000000000 for b'ab'"),
+        (lambda: Tokenizer.from_ranks(BYTES | {"a": 256}, "gpt2"), "the token 'a' is not bytes, or is empty"),
+        (lambda: Tokenizer.from_ranks(BYTES | {b"ab": 3}, "gpt2"), r"b'\\x03' and b'ab' have the same rank 3"),
+        (
+            lambda: Tokenizer.from_ranks(BYTES | {b"ab": 10**9}, "gpt2"),
+            "the rank 1000000000 of b'ab' is not an id, or is too large",
+        ),
         (lambda: Tokenizer.from_ranks({b"a": 0}, "gpt2"), "lacks 255 of the 256 single bytes"),
         (lambda: Tokenizer.from_ranks(BYTES, "gpt2", {"<x>": 3}), "'<x>' has the id 3 of another token"),
         (lambda: Tokenizer.from_ranks(BYTES, "gpt2", ["<x>"]), "special_tokens must be a dict"),

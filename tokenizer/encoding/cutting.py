@@ -10,7 +10,7 @@ from tokenizer.splitting.scanner import pretokens
 
 # The search goes back this far from the wanted place; if it finds no cut, the piece becomes longer.
 SEARCHED_BYTES = 1 << 16
-# At the end of a text, this much is searched at first for the pretokens that more text cannot change.
+# Pretokens that more text cannot change are searched in this much of a text's end, then in 8 times as much.
 TAIL_BYTES = 1 << 10
 
 
@@ -40,7 +40,7 @@ def safe_cuts(text: memoryview | bytes, pattern: Splitter, piece_bytes: int) -> 
 
 
 def decided_bytes(data: bytes, pattern: Splitter) -> int:
-    """Return the length of a beginning of a text whose ids are the same whatever follows the text; 0 if none is known.
+    """Return the length of a prefix of a text whose ids do not depend on what follows the text; 0 if none is known.
 
     Named patterns: up to the first pretoken near the end that depends on what follows. BERT's words: up to the last
     white space or punctuation. SentencePiece's words: as in `safe_cuts`. A custom regex can depend on any later text.
@@ -55,11 +55,11 @@ def decided_bytes(data: bytes, pattern: Splitter) -> int:
     while True:
         if len(data) > tail and len(ends) == 1:
             ends = np.concatenate([ends, *(chunk.copy() for chunk in pretoken_ends(single_block(data), pattern))])
-        # Pretokens before the tail do not depend on what follows if the tail's first one does not: all that a pretoken
-        # looks at after its end are a few characters, or a run that the next pretoken looks at, too.
+        # If the first pretoken of the tail is decided, so are all before it: after its end, a pretoken looks only at a
+        # few characters, or at a run that the next pretoken looks at, too.
         start = int(ends[np.searchsorted(ends, max(0, len(data) - tail), side="right") - 1])
         decided = list(pretokens(data[start:], pattern.automaton, complete=False))
-        # White space can be split otherwise if the text ends there.
+        # White space can be split differently if the text ends there.
         while decided and list(pretokens(b"".join(decided[-8:]), pattern.automaton)) != decided[-8:]:
             decided.pop()
         if decided or start == 0:
@@ -68,7 +68,7 @@ def decided_bytes(data: bytes, pattern: Splitter) -> int:
 
 
 def _whole_characters(data: bytes) -> int:
-    """Return the length of a text without a character of UTF-8 at its end that may be incomplete."""
+    """Return the length of a text without a UTF-8 character at its end that may be incomplete."""
     for length in range(1, min(4, len(data) + 1)):
         byte = data[-length]
         if byte >= 0xC0:

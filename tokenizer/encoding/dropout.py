@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class DropoutEncoder:
-    """Encoder of texts by merges, each of which is dropped at random."""
+    """Encodes texts by merges, some of which are dropped at random."""
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
 
     @cached_property
     def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """From two neighbouring ids to the rank of their merge and the merged id. Equal for every file format."""
+        """From two neighbouring ids to the rank of their merge and the merged id, whatever the file format."""
         listed = self._vocabulary.merges.tolist()
         return {(left, right): (rank, merged) for rank, (left, right, merged) in enumerate(listed)}
 
@@ -33,20 +33,20 @@ class DropoutEncoder:
         return ids
 
     def encode(self, text: bytes, dropout: float, random: Random) -> list[int]:
-        """Return the ids of a text. dropout: the probability p that a merge is dropped in a step."""
+        """Return the ids of a text. dropout: the probability that a possible merge is dropped in a step."""
         ids: list[int] = []
         for pretoken in pretokens_of(text, self._vocabulary.pattern):
             ids += self._merged([self._byte_ids[byte] for byte in pretoken], dropout, random)
         return ids
 
     def _merged(self, ids: list[int], dropout: float, random: Random) -> list[int]:
-        """Merge the ids of a pretoken's bytes (algorithm 1 of the paper).
+        """Return the ids of a pretoken after merging the ids of its bytes (algorithm 1 of the paper).
 
-        In each step every possible merge, that is every place of two neighbours that merge, is dropped with probability
-        p, independently of the others and of earlier steps. Of those that remain, the one of lowest rank is applied,
-        the leftmost among equals. The first step in which all are dropped, or none is possible, is the last.
+        In each step, every possible merge at every position is dropped with probability `dropout`, independently of the
+        others and of earlier steps. Of those that remain, the one of lowest rank is applied, on ties the leftmost. The
+        loop ends with the first step in which none remains.
 
-        This draws them from lowest to highest rank only until one is kept: the draws after that change nothing.
+        Merges are drawn from lowest to highest rank until one is kept. Further draws would change nothing.
         """
         merges, end = self._merges, len(ids)
         following, preceding = list(range(1, end + 1)), list(range(-1, end - 1))
@@ -58,7 +58,7 @@ class DropoutEncoder:
             _, merged, at, left, right = candidate
             gone = following[at]
             if ids[at] != left or gone == end or ids[gone] != right:
-                continue  # one of the two has been merged with another neighbour
+                continue  # one of the two was merged with another neighbour
             if random.random() < dropout:
                 dropped.append(candidate)
                 continue

@@ -157,4 +157,4 @@ class PieceDecoding(ByteDecoding):
         return chain(first, map(self._later.__getitem__, ids[1:]))  # type: ignore[arg-type]
 
     def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
-        """Return None: `_pieces` decodes long arrays too, because the first token of a text is written differently."""
+        """Return None, so that `_pieces` decodes long arrays too: the first token of a text is decoded differently."""

@@ -1,7 +1,7 @@
 """The kinds of vocabularies, with the encoder and decoder of each. A new kind needs an entry here.
 
-Short texts need neither numpy nor numba, so modules that need them are imported inside the functions. So are those of
-Unigram, which need JSON and tables.
+Short texts need neither numpy nor numba, so modules that need them are imported inside the functions. The modules of
+Unigram are, too: other kinds do not need them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pretoken_encoder(vocabulary: AnyVocabulary) -> Callable[[bytes], list[int]]:
 
 
 def after_special_tokens(vocabulary: AnyVocabulary) -> AnyVocabulary:
-    """Return the vocabulary for text that does not start at the beginning; most vocabularies treat it alike."""
+    """Return the vocabulary for text after a special token; for most vocabularies, the same one."""
     return vocabulary if isinstance(vocabulary, Vocabulary | WordPieceVocabulary) else vocabulary.inside
 
 

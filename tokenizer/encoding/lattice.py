@@ -14,7 +14,7 @@ LARGEST_SUM = 100_000.0  # sentencepiece subtracts larger sums, so that float32 
 
 
 class Edge(namedtuple("_Edge", ["end", "id", "score"])):
-    """A piece at a place of a pretoken. end: in code points; score: in nats."""
+    """A piece at a position of a pretoken. end: in code points; score: in nats."""
 
     end: int
     id: int
@@ -33,7 +33,7 @@ class Lattices:
             self._longest[piece[0]] = max(len(piece), self._longest.get(piece[0], 0))
 
     def edges(self, pretoken: str, start: int) -> Iterator[Edge]:
-        """Yield the pieces that begin at `start`, the shorter first.
+        """Yield the pieces that begin at `start`, shortest first.
 
         If no piece is the single character at `start`, the last edge is the unknown character.
         """

@@ -1,4 +1,4 @@
-"""From ids of Unigram pieces back to text, as the decoders of `tokenizers` write it."""
+"""From ids of Unigram pieces to text, with the decoders of `tokenizers`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MetaspaceDecoding(ByteDecoding):
 
     @cached_property
     def _later(self) -> list[bytes | None]:
-        """Return the bytes of each id where it is not the first id of a text."""
+        """The bytes that each id adds unless it is the first of a text."""
         falls_back = any(step["type"] == "ByteFallback" for step in self._vocabulary.decoder)
         later: list[bytes | None] = []
         for token in self.by_id:
@@ -45,7 +45,7 @@ class MetaspaceDecoding(ByteDecoding):
 
     @cached_property
     def _is_piecewise(self) -> bool:
-        """Whether each piece but the first is decoded alone."""
+        """Whether each piece after the first is decoded on its own."""
         return [step["type"] for step in self._vocabulary.decoder] == ["Metaspace"]
 
     def _pieces(self, ids: list[int]) -> Iterable[bytes]:
@@ -70,7 +70,7 @@ class MetaspaceDecoding(ByteDecoding):
         return "".join(pieces)
 
     def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
-        """Return None: `_pieces` decodes long arrays too, because the first token of a text is written differently."""
+        """Return None, so that `_pieces` decodes long arrays too: the first token of a text is decoded differently."""
 
 
 def _metaspace(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
@@ -85,7 +85,7 @@ def _replace(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
 
 
 def _byte_fallback(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
-    """Join neighbouring bytes to a text if they are UTF-8; each of the others becomes U+FFFD."""
+    """Decode each run of byte pieces. If it is not UTF-8, every byte of the run becomes U+FFFD."""
     decoded: list[str] = []
     pending = bytearray()
     for piece in [*pieces, ""]:
@@ -108,7 +108,7 @@ def _fuse(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
 
 
 def _strip(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
-    """Drop up to `start` and `stop` times the character at the beginning and end of each piece."""
+    """Remove the character up to `start` times from the beginning and `stop` times from the end of each piece."""
     stripped = []
     for piece in pieces:
         start, stop = 0, len(piece)

@@ -43,7 +43,7 @@ def trie_of(tokens: list[tuple[bytes, int]], root: int, prefix: bytes = b"") -> 
     offsets = np.zeros(len(paths) + 1, dtype=np.int64)
     np.cumsum([len(path) for path in paths], out=offsets[1:])
     blob = as_readonly(np.frombuffer(b"".join(paths), dtype=np.uint8))
-    # Paths share their first edges, so a table for all bytes is too large for the cache. It only counts the edges.
+    # Tokens share edges, so a table with room for all bytes is too large for the cache. This one only counts the edges.
     edges = np.zeros(table_rows(len(blob)), dtype=np.uint64)
     kernel.insert_pieces(blob, offsets, ids, root, edges)
     edges = aligned(table_rows(int(np.count_nonzero(edges))), 0)

@@ -32,7 +32,8 @@ class Segmentations:
     def best(self, text: bytes, n: int) -> list[tuple[list[int], float]]:
         """Return the n best segmentations as ids with their scores in nats, best first; fewer if there are no more."""
         sums = [0.0]
-        pretokens: list[tuple[list[Path], list[tuple[int, int]]]] = []  # paths; before and path of each kept one
+        # Per pretoken: its paths, and for each kept segmentation the index of the one it extends and of its path.
+        pretokens: list[tuple[list[Path], list[tuple[int, int]]]] = []
         for pretoken in self._pretokens(text):
             ranked = self._best_paths(pretoken, n)
             pairs = ((before, k) for before in range(len(sums)) for k in range(min(len(ranked), n // (before + 1))))
@@ -49,21 +50,21 @@ class Segmentations:
         return found
 
     def sample(self, text: bytes, alpha: float, random: Random) -> list[int]:
-        """Return the ids of a random segmentation, drawn with a probability proportional to exp(alpha * score)."""
+        """Return the ids of a random segmentation, drawn with probability proportional to exp(alpha * score)."""
         ids: list[int] = []
         for pretoken in self._pretokens(text):
             ids += self._lattices.ids_of(self._drawn(pretoken, alpha, random))
         return ids
 
     def likelihood(self, text: bytes) -> float:
-        """Return the logarithm of the summed probability of all segmentations, in nats."""
+        """Return the log of the summed probabilities of all segmentations, in nats."""
         return fsum(self._forward(pretoken, 1.0)[0][-1] for pretoken in self._pretokens(text))
 
     def _pretokens(self, text: bytes) -> Iterator[str]:
         return (pretoken.decode() for pretoken in pretokens_of(text, self._pattern))
 
     def _best_paths(self, pretoken: str, n: int) -> list[tuple[Path, float]]:
-        """Return the n best paths: each node keeps its n best, of which any part of these paths is one."""
+        """Return the n best paths. Each node keeps its n best: no other path to it can begin one of the n best."""
         # Per node: the negative sum, the start of the last piece, the rank there, and the id. The tuples' order breaks
         # ties as `Lattices.best_path` does.
         kept: list[list[tuple[float, int, int, int]]] = [[] for _ in range(len(pretoken) + 1)]
@@ -84,7 +85,7 @@ class Segmentations:
         return paths
 
     def _forward(self, pretoken: str, alpha: float) -> tuple[list[float], list[list[tuple[int, Edge]]]]:
-        """Return the logarithm of the summed weights of all paths to each node, and the edges that end there."""
+        """Return the log of the summed weights of all paths to each node, and the edges that end there."""
         sums = [0.0] * (len(pretoken) + 1)
         ending: list[list[tuple[int, Edge]]] = [[] for _ in sums]
         for start in range(len(pretoken)):

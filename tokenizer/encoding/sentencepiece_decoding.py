@@ -1,4 +1,4 @@
-"""From ids of a SentencePiece model back to text, as sentencepiece decodes them."""
+"""From ids of a SentencePiece model to text, as sentencepiece decodes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SentencePieceDecoding(ByteDecoding):
 
     @cached_property
     def _later(self) -> list[bytes | None]:
-        """Return the bytes of each id where it is not the first of a text."""
+        """The bytes that each id adds unless it is the first of a text."""
         vocabulary = self._vocabulary
         later: list[bytes | None] = [None if token is None else self._piece(token) for token in self.by_id]
         for i, kind in enumerate(vocabulary.types):
@@ -71,7 +71,7 @@ class SentencePieceDecoding(ByteDecoding):
         return [*decoded, _valid(pending)]
 
     def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
-        """Return None: `_pieces` decodes long arrays too."""
+        """Return None, so that `_pieces` decodes long arrays too."""
 
 
 def _valid(data: bytes) -> bytes:

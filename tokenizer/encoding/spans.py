@@ -34,8 +34,8 @@ def merged_spans(vocabulary: Vocabulary, encode: Callable[[bytes], list[int]], d
 def _spans_of_bytes(vocabulary: Vocabulary, data: bytes) -> Spans:
     """Return the bytes of the text that each byte of its rewritten form stands for.
 
-    A character that NFC composes stands for all characters it is made of. A space that the pre-tokenizer puts before a
-    word stands for the word's first byte.
+    A character composed by NFC stands for all its parts. A space that the pre-tokenizer inserts before a word stands
+    for the word's first byte.
     """
     spans: Spans = []
     forms: list[bytes] = []
@@ -85,7 +85,7 @@ def _composes(group: str, character: str) -> bool:
 
 
 class PieceSpans:
-    """For WordPiece, the function from a text to its ids and the bytes that each stands for."""
+    """Maps a text to its WordPiece ids and the bytes that each stands for."""
 
     def __init__(self, vocabulary: WordPieceVocabulary, encode: Callable[[bytes], list[int]]):
         """encode: from a word to its ids."""

@@ -78,7 +78,7 @@ class SpecialTokens:
             yield start, self._ids[part] if isinstance(part, str) else part
 
     def read_normalized(self, spellings: frozenset[str]) -> bool:
-        """Return whether one of these special tokens is found in normalized text, so that `parts` are parts of it."""
+        """Return whether one of these tokens is matched in normalized text; then `parts` yields normalized parts."""
         return self._normalizes and any("normalized" in self._flags.get(spelling, ()) for spelling in spellings)
 
     def _first(self, data: bytes, spellings: frozenset[str]) -> tuple[int, str] | None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tokenizer.encoding.segmentations import Segmentations
 
 
-STREAMED_BYTES = 1 << 18  # of a stream that are encoded at once
-COUNTED_BYTES = 1 << 16  # the list of ids of so short a text is soon made
+STREAMED_BYTES = 1 << 18  # bytes of a stream that are encoded at once
+COUNTED_BYTES = 1 << 16  # the ids of texts up to this size are counted as a list
 _NOT_ASCII = bytes(range(128, 256))
 
 
@@ -127,7 +127,7 @@ class TextEncoder:
             yield from self.to_list(bytes(held))
 
     def _normalized(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the pieces of a text normalized. No characters compose across the start of an ASCII character."""
+        """Yield the normalized text, cut before ASCII characters, because these compose with nothing before them."""
         if self._vocabulary.normalizer is None:
             yield from pieces
             return
@@ -173,18 +173,18 @@ class TextEncoder:
         from tokenizer.encoding.dropout import DropoutEncoder
 
         if not isinstance(self._vocabulary, Vocabulary):
-            raise ValueError(f"dropout leaves out merges, which {self._vocabulary.kind} does not have")
+            raise ValueError(f"dropout is for BPE: {self._vocabulary.kind} has no merges to drop")
         return DropoutEncoder(self._vocabulary)
 
     @cached_property
     def segmentations(self) -> Segmentations:
-        """All segmentations into the pieces of a Unigram vocabulary. ValueError for other kinds."""
+        """The segmentations of texts into Unigram pieces. Raises ValueError for other kinds of vocabularies."""
         from tokenizer.encoding.segmentations import Segmentations
         from tokenizer.unigram import UnigramVocabulary
 
         if not isinstance(self._vocabulary, UnigramVocabulary):
             raise ValueError(
-                f"only Unigram pieces have scores to rank or draw segmentations by, not {self._vocabulary.kind}"
+                f"only Unigram pieces have scores: segmentations by {self._vocabulary.kind} cannot be ranked or drawn"
             )
         return Segmentations(self._vocabulary)
 

@@ -1,4 +1,4 @@
-"""Vocabularies from Python objects: ranks, merges or WordPiece tokens, and vocabularies with more special tokens."""
+"""Vocabularies made in memory: from ranks, merges or WordPiece tokens, or by adding special tokens."""
 
 from __future__ import annotations
 
@@ -61,9 +61,12 @@ def checked_ranks(ranks: object) -> dict[bytes, int]:
         raise ValueError(f"ranks must be a dict from bytes to id with all 256 single bytes, not {shown(ranks)}")
     seen: dict[int, bytes] = {}
     for token, rank in ranks.items():
-        expect(isinstance(token, bytes) and token != b"", f"ranks: has the token {shown(token)}, which is not bytes")
-        expect(is_id(rank) and rank < largest_size(len(ranks)), f"ranks: has the rank {shown(rank)} for {shown(token)}")
-        expect(rank not in seen, f"ranks: has the rank {rank} twice, for {shown(seen.get(rank))} and {shown(token)}")
+        expect(isinstance(token, bytes) and token != b"", f"ranks: the token {shown(token)} is not bytes, or is empty")
+        expect(
+            is_id(rank) and rank < largest_size(len(ranks)),
+            f"ranks: the rank {shown(rank)} of {shown(token)} is not an id, or is too large",
+        )
+        expect(rank not in seen, f"ranks: {shown(seen.get(rank))} and {shown(token)} have the same rank {rank}")
         seen[rank] = token
     return dict(ranks)
 
@@ -124,7 +127,7 @@ def vocabulary_of_pieces(
 def with_special_tokens(vocabulary: AnyVocabulary, spellings: Sequence[str]) -> AnyVocabulary:
     """Return the vocabulary with more special tokens.
 
-    A WordPiece token keeps its id, such as [unused1]. Other new spellings get the ids after the largest one.
+    WordPiece and Unigram tokens, such as [unused1], keep their ids. Other new spellings get ids after the largest one.
     """
     from inspect import signature
 

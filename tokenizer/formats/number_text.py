@@ -2,7 +2,7 @@
 
 Its reader (serde_json without float_roundtrip) rounds twice: the digits become a float64, which is then divided by a
 power of ten. A quarter of T5's scores are off by one unit in the last place, and ties between segmentations depend on
-it. So scores are read by the same rule, and written so that the rule gives them back.
+this. So scores are read by the same rule, and written so that this rule reads them back unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LARGEST_POWER = 308
 
 
 def read_number(text: str) -> float:
-    """Return the value of a JSON number. Raises ValueError, the end of a sentence about the file, if it overflows."""
+    """Return the value of a JSON number. Raises ValueError, which completes a sentence about the file, on overflow."""
     match = _NUMBER.fullmatch(text)
     assert match is not None, "the JSON parser has found a number"
     sign, whole, fraction, exponent_text = match.groups(default="")
@@ -58,12 +58,13 @@ def _scaled(number: float, exponent: int) -> float:
 def number_text(value: float) -> str:
     """Return a JSON number that `read_number` reads as `value`, a finite float64.
 
-    One float64 in a thousand has no such number: ValueError. Whatever `read_number` returns has one.
+    Raises ValueError if it finds none: for about one float64 in a thousand, but for no result of `read_number` above
+    1e-290 in magnitude.
     """
     text = repr(value)
     if read_number(text) == value:
         return text
-    # Digits that are a float64 are rounded only once, by the power. A few powers reach every float64.
+    # Digits that float64 holds exactly are rounded only once, by the power. A few powers reach almost every float64.
     magnitude = abs(value)
     largest = math.floor(math.log10(_LARGEST)) - math.floor(math.log10(magnitude))
     for power in range(largest, largest - 5, -1):
@@ -74,6 +75,6 @@ def number_text(value: float) -> str:
                 if read_number(text) == value:
                     return text
     raise ValueError(
-        f"the score {value!r} has no spelling in tokenizer.json that tokenizers reads as this number; use "
-        f"{read_number(repr(value))!r} in its place"
+        f"no number in tokenizer.json is read by tokenizers as the score {value!r}; use "
+        f"{read_number(repr(value))!r} instead"
     )

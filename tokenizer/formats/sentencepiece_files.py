@@ -63,7 +63,7 @@ def load_model(path: Path) -> SentencePieceVocabulary:
                 scores.append(score)
                 types.append(piece_type)
             elif number == _TRAINER:
-                trainer += value  # parts of one message
+                trainer += value  # a repeated message continues the first
             else:
                 normalizer += value
     expect(pieces != [], "has no pieces: is it a SentencePiece model?")
@@ -120,7 +120,7 @@ def save_model(vocabulary: SentencePieceVocabulary, folder: str | os.PathLike[st
 def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
     """Return the vocabulary that encodes as `tokenizers` does, with the normalizer and pre-tokenizer of T5's file.
 
-    Raises ValueError, the end of a sentence about the model, for what `tokenizers` cannot express.
+    Raises ValueError, which completes a sentence about the model, for what `tokenizers` cannot express.
     """
     text = vocabulary.pattern
     expect(USER_DEFINED not in vocabulary.types, "has user-defined pieces, which tokenizers would normalize")
@@ -133,7 +133,6 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
         expect(words.normalize(f"a{c}a") in ("a a", "aa"), f"keeps the white space U+{ord(c):04X}")
     for piece, i in vocabulary.matches.items():
         expect(MARK not in piece[1:], f"has pieces[{i}] = {shown(piece)} with a mark after its start")
-    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": words.prepend, "split": True}
     fallback: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
         {"type": "ByteFallback"},
@@ -148,7 +147,7 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
         special_tokens=vocabulary.special_tokens,
         pattern=words,
         byte_fallback=vocabulary.byte_fallback,
-        decoder=fallback if vocabulary.byte_fallback else [metaspace],
+        decoder=fallback if vocabulary.byte_fallback else [words.field],
         added_flags=vocabulary.added_flags,
     )
 

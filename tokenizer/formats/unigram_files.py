@@ -77,8 +77,7 @@ def _normalizer_field(words: MetaspaceWords) -> Any:
 
 
 def _pre_tokenizer_field(words: MetaspaceWords) -> Any:
-    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": words.prepend, "split": words.cuts}
-    return _in_sequence("pretokenizers", [*[{"type": "WhitespaceSplit"}] * words.whitespace_split, metaspace])
+    return _in_sequence("pretokenizers", [*[{"type": "WhitespaceSplit"}] * words.whitespace_split, words.field])
 
 
 def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
@@ -95,7 +94,10 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
         expect(model.get(field) is None, f"has model.{field} = {shown(model.get(field))}: sampling is not supported")
     special, flags = parse_added_tokens_field(content)
     for spelling, given in flags.items():
-        expect(not given.get("normalized"), f"has the added token {shown(spelling)} with normalized, not supported")
+        expect(
+            not given.get("normalized"),
+            f"has the added token {shown(spelling)} with normalized, which is not supported",
+        )
     pieces, scores = _parse_vocab(model.get("vocab"))
     unknown = model.get("unk_id")
     expect(
@@ -104,7 +106,7 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
     )
     check_ids({piece: i for i, piece in enumerate(pieces)}, special, "model.vocab")
     if byte_fallback:
-        # Then an unknown character has at most as many bytes as its pretoken, in which a space stands for the mark.
+        # Pretokens have a space, one byte, for the mark. The mark's own three bytes would not fit in its place.
         expect(MARK in pieces and MARK not in pieces[unknown], f"has model.byte_fallback without a piece {MARK!r}")
     return UnigramVocabulary(
         pieces=pieces,
@@ -165,15 +167,18 @@ def _steps(field: Any, name: str, list_name: str) -> list[Any]:
 def _parse_metaspace(step: dict[str, Any], where: str) -> tuple[str, bool]:
     """Return the prepend_scheme and split of a Metaspace, in the spelling of old or new files."""
     replacement = step.get("replacement", MARK)
-    expect(replacement == MARK, f"has a {where} Metaspace with replacement = {shown(replacement)}; only {MARK!r} is")
+    expect(
+        replacement == MARK,
+        f"has a {where} Metaspace with replacement = {shown(replacement)}; only {MARK!r} is supported",
+    )
     old = step.get("add_prefix_space", True)
     expect(isinstance(old, bool), f"has a {where} Metaspace with add_prefix_space = {shown(old)}")
     prepend, cuts = step.get("prepend_scheme", ALWAYS), step.get("split", True)
     expect(prepend in (ALWAYS, FIRST, NEVER), f"has a {where} Metaspace with prepend_scheme = {shown(prepend)}")
     expect(
         old or prepend == NEVER,
-        f"has a {where} Metaspace with add_prefix_space = False and without prepend_scheme = 'never', as tokenizers "
-        "demands",
+        f"has a {where} Metaspace with add_prefix_space = False, but prepend_scheme is not 'never', which tokenizers "
+        "requires",
     )
     expect(isinstance(cuts, bool), f"has a {where} Metaspace with split = {shown(cuts)}")
     return prepend, cuts
@@ -226,7 +231,7 @@ def _parse_replace(step: dict[str, Any], where: str, regexes: tuple[str, ...]) -
 
 
 def _parse_decoder(decoder: Any) -> list[dict[str, Any]]:
-    """Return the checked steps of decoding, in their present spelling."""
+    """Return the checked steps of decoding, in the spelling of new files."""
     parsed: list[dict[str, Any]] = []
     expect(decoder is not None, "has no decoder; with Unigram one is needed, such as Metaspace")
     for step in _steps(decoder, "decoder", "decoders"):

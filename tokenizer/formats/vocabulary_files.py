@@ -1,4 +1,4 @@
-"""Loading and saving vocabularies: tokenizer.json, tiktoken ranks, and merges with a separate file of ids.
+"""Loading and saving vocabularies: tokenizer.json, tiktoken ranks, SentencePiece models, merges with a file of ids.
 
 Files are read strictly. An unsupported feature or damaged file raises ValueError with the file and the field.
 """
@@ -82,7 +82,7 @@ def load_vocabulary(
         if path.suffix == ".model" and read_bytes(path)[:1] == _FIRST_OF_MODELS:
             from tokenizer.formats.sentencepiece_files import load_model
 
-            vocabulary = load_model(path)  # names another kind of model first
+            vocabulary = load_model(path)  # first, because its error about the kind of model matters more
             _refuse_arguments(pattern, special_tokens, normalizer)
             return vocabulary
         return _load_ranks(path, pattern, special_tokens, normalizer)

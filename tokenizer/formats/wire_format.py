@@ -1,4 +1,4 @@
-"""Protocol Buffers' wire format, as far as SentencePiece models need it: fields by number, read strictly and written.
+"""A strict reader of Protocol Buffers' wire format, as far as SentencePiece models need it: fields by number.
 
 Source: protobuf.dev/programming-guides/encoding.
 """
@@ -15,7 +15,7 @@ Value = int | bytes
 def fields(message: bytes) -> Iterator[tuple[int, int, Value]]:
     """Yield the number, wire type and value of each field of a message, in order.
 
-    The value is a whole number for VARINT, else bytes. Raises ValueError, the end of a sentence about the file.
+    The value is a whole number for VARINT, else bytes. Raises ValueError, which completes a sentence about the file.
     """
     place = 0
     while place < len(message):

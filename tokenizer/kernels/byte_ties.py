@@ -1,7 +1,7 @@
 """The order of tokens by their bytes, which breaks ties between pairs of equal count.
 
-Each token has a label, between those of its two neighbours in this order, so that heap entries compare labels, not
-bytes. If there is no number between the neighbours' labels, all labels are spaced out again.
+Each token has a label between those of its two neighbours in this order, so that heap entries compare labels, not
+bytes. If no number is left between the neighbours' labels, all labels are spaced out again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _space_out(training, size):
 
 @inlined
 def _is_greater(merges, lengths, labels, one, other):
-    """Return whether a token's bytes are greater than another's. Parts that both tokens share are skipped whole."""
+    """Return whether a token's bytes are greater than another's. Parts that both tokens share are skipped."""
     i = 0
     while i < lengths[one] and i < lengths[other]:
         part = _part_from(merges, lengths, one, i)

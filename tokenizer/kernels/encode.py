@@ -217,9 +217,9 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
     """Encode the pretokens ends[first:], the first of which starts at data[start].
 
     Whole pretokens are looked up in `tokens` before they are merged. If `pieces` has edges, they become its tokens
-    instead. Ids go to out[state[OUT]:], uint32, with room for
-    one id per byte and three more; id_offsets[d] is the start of document d. Return the index of the first pretoken not
-    encoded, and whether a piece of it is longer than SCRATCH.
+    instead. Ids go to out[state[OUT]:], uint32, with room for one id per byte and three more; id_offsets[d] is the
+    start of document d. Return the index of the first pretoken not encoded, and whether a piece of it is longer than
+    SCRATCH.
     """
     missed = batch.misses
     misses = 0

@@ -30,8 +30,10 @@ class Lattice(NamedTuple):
 
 @inlined
 def _forward(lattice, begin, length, probabilities, longest, alphas, factors):
-    """Write the probability of all paths to each node, scaled, and the factor by which the sums from this node on are
-    larger. Return the logarithm of the probability of the segment."""
+    """Return the log-probability of a segment. Write the scaled probability of all paths to each node to `alphas`.
+
+    factors[k] scales the sums of node k and all later ones.
+    """
     for k in range(length + 1):
         alphas[k] = 0.0
         factors[k] = 1.0
@@ -52,9 +54,9 @@ def _forward(lattice, begin, length, probabilities, longest, alphas, factors):
 
 @kernel
 def expect(lattice, first, last, probabilities, longest, alphas, betas, factors, expected):
-    """Add the expected count of each piece in the segments first <= s < last to `expected`, float64. Return the
-    log-likelihood of the segments in nats.
+    """Add the expected count of each piece in the segments first <= s < last to `expected`, float64.
 
+    Return the log-likelihood of the segments in nats.
     alphas, betas, factors: float64, room for one more than the positions of the longest segment.
     """
     likelihood = 0.0
@@ -117,11 +119,11 @@ def count_best(lattice, first, last, scores, best, edges, found):
 
 @kernel
 def find_losses(lattice, places, lengths, scores, found, total, first, last, best, edges, losses):
-    """Write how much likelihood is lost without each of the pieces first <= p < last, per occurrence of any piece.
+    """Write the log-likelihood lost without each of the pieces first <= p < last, per occurrence of any piece.
 
     The best path of other pieces replaces the piece. places: int64, per piece: a position at which it occurs. found:
-    float64, the counts on best paths, and `total` their sum. The loss is -inf where the other path is the better one or
-    the piece is on no best path, inf where there is no other path.
+    float64, the counts on best paths, and `total` their sum. The loss is -inf if the other path is better or the piece
+    is on no best path, and inf if there is no other path.
     """
     for piece in range(first, last):
         length = np.int64(lengths[piece])
@@ -146,8 +148,10 @@ def find_losses(lattice, places, lengths, scores, found, total, first, last, bes
 
 @kernel
 def drop_pieces(lattice, new_of):
-    """Drop edges, and number the pieces of the others anew. new_of: int32, per piece, NONE for a dropped one. Return
-    the number of edges."""
+    """Drop the edges of dropped pieces, and renumber the pieces of the others. Return the number of edges left.
+
+    new_of: int32, per piece: its new number, or NONE if it is dropped.
+    """
     used = 0
     edge = 0
     for position in range(len(lattice.edge_starts) - 1):

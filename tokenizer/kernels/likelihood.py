@@ -171,7 +171,7 @@ def _merge(merging, ranking, record, new, min_count):
 
 @kernel
 def merge_and_find(merging, ranking, new, min_count):
-    """Replace the pair state[CURRENT], if it is not NONE, by the symbol `new`, and find the next pair.
+    """Replace the pair state[CURRENT], unless it is NONE, by the symbol `new`, and find the next pair.
 
     The next pair has the largest score of those that occur at least `min_count` times. Return FOUND with the pair in
     state[CURRENT]; FINISHED if there is none; GROW, with nothing done, if arrays must grow.

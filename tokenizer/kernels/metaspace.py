@@ -1,7 +1,7 @@
-"""SentencePiece's words: one loop that normalizes UTF-8, and writes the words with a space in place of each `▁`.
+"""SentencePiece's words: normalize UTF-8 text, and write its words with a space in place of each `▁`.
 
-ASCII text goes 64 bytes at a time, through vector instructions. Other code points go one by one through the automaton
-of grapheme clusters. The meaning is that of `splitting.metaspace`.
+ASCII text is split 64 bytes at a time with vector instructions. Other code points go one by one through the automaton
+of grapheme clusters. `splitting.metaspace` is the reference.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ WINDOW = 64
 ROOM = LONGEST_REPLACEMENT + 2 * WINDOW + 8  # bytes that one step may write to `out`
 # Indices in `state`: the next document and byte to read; the end of the written text, the start of its last word, and
 # the number of words; whether a mark must go before the next character, whether the last character was a space, the end
-# of the text without white space at its end; the state of the automaton, and whether the cluster goes code point by
-# code point.
+# of the text without trailing white space; the state of the automaton, and whether the cluster is replaced code point
+# by code point.
 DOCUMENT, POSITION, AT, WORD_START, WORDS, PENDING, AFTER_SPACE, SOLID, CLUSTER, PARTED = range(10)
 DONE, MORE, GROW = range(3)  # what `split_metaspace` returns
 # What a code point becomes. Other white space is a character unless words are split at it.
@@ -38,20 +38,18 @@ class Rules(NamedTuple):
     """What happens to each code point and word."""
 
     kinds: np.ndarray  # uint8 (0x110000,)
-    # bool (0x110000,): whether a code point stays, and is a cluster of its own between others for which this is true
-    stays: np.ndarray
+    stays: np.ndarray  # bool (0x110000,): whether a code point is unchanged, and a cluster of its own among such ones
     places: np.ndarray  # int32 (0x110000,): index in `texts` of what replaces a code point of kind REPLACED
     classes: np.ndarray  # uint8 (0x110000,): the class in the automaton of clusters
     steps: np.ndarray  # uint8: `graphemes.transitions`; only boundaries if there is no map
     units: np.ndarray  # uint32: the trie of a `CharacterMap`
     texts: np.ndarray  # uint8: its texts
-    # bool (7,): WHITESPACE_SPLIT to ASCII_STAYS below
-    options: np.ndarray
+    options: np.ndarray  # bool (7,): WHITESPACE_SPLIT to TABS_ARE_SPACES below
 
 
 # In `Rules.options`: split at white space; put a mark before each part; cut before each mark; drop white space at the
-# end of a document; make runs of spaces one space; whether ASCII letters, digits, punctuation and spaces stay what they
-# are; whether tabs and line feeds become spaces.
+# end of a document; replace runs of spaces by one space; whether visible ASCII and spaces are unchanged; whether tabs
+# and line feeds become spaces.
 WHITESPACE_SPLIT, PREPENDS, CUTS, STRIPS, SQUEEZES, ASCII_STAYS, TABS_ARE_SPACES = range(7)
 
 
@@ -145,8 +143,11 @@ def fill_kinds(units, texts, kinds, places, copy):
 
 @inlined
 def _put(c, kind, options, out, at, word_start, ends, n, pending, after_space, solid):
-    """Write a normalized code point. Return the end of the text, the start of its last word, the number of words,
-    whether a mark must go before the next character, whether this was a space, and the end of the visible text."""
+    """Write a normalized code point.
+
+    Return the end of the text, the start of its last word, the number of words, whether a mark must go before the next
+    character, whether this was a space, and the end of the text without trailing white space.
+    """
     if options[WHITESPACE_SPLIT] and (kind == SPACE or kind == WHITE):  # noqa: SIM109 - numba
         n = _end_word(ends, n, word_start, at)
         return at, at, n, options[PREPENDS], False, solid
@@ -183,7 +184,7 @@ def _put_text(place, texts, options, out, ends, state):
 
 @inlined
 def _put_window(data, position, end, options, out, at, word_start, ends, n, pending, after_space, solid):
-    """Write the visible ASCII and spaces from `position` on, up to 64 bytes, but no character that a mark may follow.
+    """Write up to 64 bytes of visible ASCII and spaces, but not a character that a combining mark may follow.
 
     Return the position after them, and what `_put` returns.
     """
@@ -227,7 +228,7 @@ def _put_window(data, position, end, options, out, at, word_start, ends, n, pend
 
 @inlined
 def _put_run(data, position, c, width, end, rules, pending, out, at):
-    """Write the characters from `position` on that stay, but not the last one, which the next character may continue.
+    """Write the unchanged characters from `position` on, but not the last one: its cluster may continue.
 
     Return the position, code point and width of the character after them, and the end of the text. c, width: the code
     point at `position`, and its bytes. pending: whether a mark goes before the first one.
@@ -249,10 +250,9 @@ def _put_run(data, position, c, width, end, rules, pending, out, at):
 
 @internal
 def _cluster_text(data, position, end, rules, copy, step):
-    """Return the end of the cluster that begins at `position`, the index in `texts` of what replaces it whole, and the
-    state after it.
+    """Return the end of the cluster at `position`, the index in `texts` of its replacement, and the state after it.
 
-    The index is -1 if it is replaced code point by code point. step: the state after the first code point.
+    The index is -1 if the cluster is replaced code point by code point. step: the state after the first code point.
     """
     c, width = decode_utf8(data, position, end)
     size = write_utf8(c, copy, 0)
@@ -287,7 +287,7 @@ def split_metaspace(data, offsets, limit, kinds, stays, places, classes, steps, 
     cluster, parted = state[CLUSTER], state[PARTED] != 0
     after_other = np.int64(steps[START * WIDTH + OTHER] & 0x7F)
     outcome = DONE
-    ahead, c, width = np.int64(-1), np.int64(0), 0  # the position of a code point that was decoded already
+    ahead, c, width = np.int64(-1), np.int64(0), 0  # the position of a code point that is already decoded
     while state[DOCUMENT] < len(offsets) - 1:
         end = offsets[state[DOCUMENT] + 1]
         while position < end:

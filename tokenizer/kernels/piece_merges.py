@@ -296,7 +296,7 @@ def replace(merging, record, new):
 
 @kernel
 def merge_and_find(merging, new, min_count):
-    """Replace the pair state[CURRENT] by the symbol `new`, then find the next pair. NONE as the pair only finds one.
+    """Replace the pair state[CURRENT], unless it is NONE, by the symbol `new`, and find the next pair.
 
     The next pair is the one with the largest count; on ties, with the smallest left, then right symbol. Return FOUND,
     with the pair's record in state[CURRENT]; FINISHED if no pair has a count of at least `min_count`; GROW, with

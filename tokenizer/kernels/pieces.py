@@ -18,8 +18,8 @@ NODE_MASK = np.uint64((1 << 28) - 1)
 NOT_A_TOKEN = -1
 # Indices in `rules`: the root, the node of "##", the id of unknown words, and the most code points of a known word.
 ROOT, CONTINUATION, UNKNOWN, LONGEST_WORD = range(4)
-# Indices in the `rules` of Unigram: ROOT, the id of unknown characters, whether to encode as sentencepiece does (sums
-# in float32, and unknown pieces are not looked up together), and the first of the ids of the 256 bytes.
+# Indices in the `rules` of Unigram: ROOT, the id of unknown characters, whether to encode as sentencepiece does (with
+# float32 sums, and without looking up joined unknown pieces), and the first of the ids of the 256 bytes.
 UNKNOWN_CHARACTER, IS_MODEL, BYTE_IDS = 1, 2, 3
 LARGEST_SUM = 100_000.0  # in float32; larger sums are subtracted from all later ones
 NOTHING = -1  # no id, no place
@@ -117,7 +117,7 @@ def best_path(data, start, end, pieces, sums, starts, ids):
     """Find the segmentation of data[start:end], UTF-8, with the largest sum of scores (Viterbi).
 
     sums: float64; starts, ids: int32; at least end - start + 1 long. The last piece of the best segmentation of
-    data[start:start + k] starts at starts[k] and has the id ids[k]. The meaning is that of `encoding.lattice`.
+    data[start:start + k] starts at starts[k] and has the id ids[k]. `encoding.lattice` is the reference.
     """
     edges, scores = pieces.edges, pieces.scores
     root = np.uint64(pieces.rules[ROOT])  # nodes below end tokens

@@ -1,7 +1,7 @@
 """The seeds of Unigram training: words cut into segments, and the frequent substrings of the segments.
 
-No piece may cross the end of a segment, so the probability of a word is the product over its segments. A substring
-counts once per occurrence, weighted by the count of the segment. The substrings are the nodes of the suffix tree of all
+No piece crosses the end of a segment, so the probability of a word is the product over its segments. Each occurrence of
+a substring is weighted by the count of its segment. The substrings are the nodes of the suffix tree of all
 segments, built from the sorted suffixes and the lengths of their common prefixes (Abouelhoda et al. 2004, "Replacing
 suffix trees with enhanced suffix arrays").
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenizer.kernels.tools import inlined, internal, kernel
 
-# Kinds of characters; those from SCRIPT on are scripts. A piece has characters of one script only.
+# Kinds of characters; those from SCRIPT on are scripts. No piece goes directly from one script to another.
 UNKNOWN = 0  # belongs to no piece
 ANY = 1  # joins every script
 INHERITED = 2  # has the script of the character before it
@@ -29,14 +29,14 @@ NODES, TOP, FIRST, WEIGHT = range(4)  # in `state`: nodes, height of the stack, 
 
 
 class Tree(NamedTuple):
-    """The suffix tree, without nodes of fewer than two symbols. Suffixes that are equal to their end are one group."""
+    """The suffix tree, without nodes of fewer than two symbols. Equal suffixes are one group."""
 
     depths: np.ndarray  # uint8, per node: symbols
     weights: np.ndarray  # int64, per node: occurrences
     parents: np.ndarray  # int32, per node, or NONE
     places: np.ndarray  # int64, per node: a position at which it occurs
     deepest: np.ndarray  # int32, per position: the longest node that begins there, or NONE
-    stack: np.ndarray  # int32: the nodes that contain the present suffix, below them NONE
+    stack: np.ndarray  # int32: the nodes on the path of the present suffix, the deepest on top, NONE at the bottom
     state: np.ndarray  # int64 (4,)
 
 
@@ -148,9 +148,9 @@ def cut_words(data, offsets, counts, kind_of, longest, kinds, places, out, out_o
 
 @kernel
 def lay_out(data, offsets, symbol_of, kind_of, longest, first, last, at, starts, symbols, kinds, reaches):
-    """Write the symbols of the segments first <= s < last, and the longest possible piece at each of them, from
-    position `at` on. Return the position after them.
+    """Write the symbols and reaches of the segments first <= s < last from position `at` on.
 
+    Return the position after them. A reach is the length of the longest possible piece at a position.
     symbol_of: int32, kind_of: uint8, per code point. starts: int64, per segment: its position. kinds: uint8,
     room for the kind of each character.
     """
@@ -172,7 +172,7 @@ def lay_out(data, offsets, symbol_of, kind_of, longest, first, last, at, starts,
 
 @kernel
 def pack_keys(symbols, reaches, positions, skip, taken, bits, first, last, keys):
-    """Append the symbols `skip` to `skip + taken` of each suffix to its key, uint64; zeros after its end."""
+    """Append the symbols from `skip` to `skip + taken` of each suffix to its key, uint64, with zeros after its end."""
     for k in range(first, last):
         key = keys[k]
         position = positions[k]
@@ -244,8 +244,10 @@ def _end_group(tree, reaches, order, rank, common):
 
 @kernel
 def grow_tree(symbols, reaches, order, weights, first, last, tree):
-    """Enter the suffixes of the ranks first <= r < last. weights: int64, per position. After the last suffix, the call
-    with first = last ends the tree."""
+    """Enter the suffixes of the ranks first <= r < last. weights: int64, per position.
+
+    A last call with first = last = the number of suffixes completes the tree.
+    """
     state = tree.state
     for rank in range(first, last):
         place = order[rank]

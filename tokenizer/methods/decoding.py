@@ -52,15 +52,15 @@ class DecodingMethods(VocabularyMethods):
         return texts
 
     def decode_tokens_bytes(self, ids: Iterable[int]) -> list[bytes]:
-        """Return the bytes that each id adds to the text. Joined, they are those of `decode_bytes`."""
+        """Return the bytes that each id adds to the text. Joined, they equal `decode_bytes`."""
         return self._decoding.decode_each(ids)
 
     def decode_with_offsets(
         self, ids: Iterable[int], errors: Literal["replace", "strict"] = "replace"
     ) -> tuple[str, list[int]]:
-        """Return the text of the ids, and for each id the index in the text of the character its first byte is in.
+        """Return the text of the ids and, for each id, the index of the character that contains its first byte.
 
-        A token that begins inside a character, after its first byte, has the offset of this character, as in tiktoken.
+        A token that begins inside a character has the offset of this character, as in tiktoken.
         Invalid UTF-8 becomes U+FFFD as in `decode`; errors="strict" raises ValueError, as tiktoken does.
         """
         from tokenizer.encoding.offsets import decoded_with_starts, offsets_of
@@ -82,5 +82,5 @@ class DecodingMethods(VocabularyMethods):
         return self._decoding.token_bytes(token)
 
     def added_bytes(self, token: int) -> bytes:
-        """Return the bytes that a token adds to a preceding text; in WordPiece and Unigram, words add a space."""
+        """Return the bytes that a token adds to a preceding text, such as the space before a WordPiece word."""
         return self._decoding.added_bytes(token)

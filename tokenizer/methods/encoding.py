@@ -15,6 +15,8 @@ from tokenizer.text import nfc, text_bytes
 # Importing these takes longer than encoding a short text, which needs none of them.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from random import Random
+
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
@@ -25,9 +27,18 @@ if TYPE_CHECKING:
     Text = str | bytes
 
 
-# With max_tokens, this much text is encoded at once.
+# With max_tokens, the text is encoded in parts of BYTES_PER_TOKEN for each id still needed, but at least LEAST_BYTES.
 LEAST_BYTES = 1 << 12
 BYTES_PER_TOKEN = 8
+
+
+def _seeded(seed: int) -> Random:
+    """Return a generator with this seed. Raises ValueError for a wrong seed."""
+    from random import Random
+
+    if not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, not {seed!r}")
+    return Random(seed)
 
 
 class EncodingMethods(VocabularyMethods):
@@ -41,7 +52,7 @@ class EncodingMethods(VocabularyMethods):
         self._later_texts = self._texts if later is vocabulary else TextEncoder(later)
 
     def _texts_at(self, start: int) -> TextEncoder:
-        """Return the encoder of text that begins at this offset: after a special token, if the offset is not 0."""
+        """Return the encoder for a part at this offset: unless the offset is 0, the part follows a special token."""
         return self._later_texts if start else self._texts
 
     def encode_ordinary(self, text: Text) -> list[int]:
@@ -97,9 +108,9 @@ class EncodingMethods(VocabularyMethods):
     def encode_iterable(self, pieces: Iterable[Text]) -> Iterator[int]:
         """Yield the ids that `encode_ordinary` gives for the joined pieces, such as the lines or chunks of a file.
 
-        Pieces may end anywhere: within a word or, if they are bytes, within a character. They are not kept in memory,
-        only the last quarter of a megabyte, or a pretoken if it is longer. The exceptions: a custom regex needs the
-        whole text, and so does a Unigram file that does not cut at spaces; NFC the text since the last ASCII character.
+        Pieces may end anywhere: within a word or, if they are bytes, within a character. Memory holds only about the
+        last 256 KiB, or the current pretoken if it is longer. Exceptions: a custom regex needs the whole text, and so
+        does a Unigram file that does not cut at spaces. NFC needs the text since the last ASCII character.
         """
         if isinstance(pieces, (str, bytes, bytearray, memoryview)) or not isinstance(pieces, Iterable):
             raise ValueError(f"pieces must be an iterable of texts, not a {type(pieces).__name__}; encode takes a text")
@@ -111,7 +122,7 @@ class EncodingMethods(VocabularyMethods):
         allowed_special: SpecialSet = frozenset(),
         disallowed_special: SpecialSet = "all",
     ) -> int:
-        """Return the number of ids of a text, as `len(encode(...))`, without a list of the ids of a long text."""
+        """Return `len(encode(...))`. The ids of a long text are never in memory all at once."""
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         number = 0
@@ -131,22 +142,18 @@ class EncodingMethods(VocabularyMethods):
         """Return random ids of a text by BPE dropout (Provilkov et al., 2020). They decode to the same text.
 
         In each step of merging a pretoken, every possible merge is dropped with probability `dropout`, independently.
-        The best one that remains is applied; the first step in which none remains is the last. 0 gives the ids of
-        `encode`, 1 the single bytes, and 0.1 is the paper's choice. Special tokens follow the rule of `encode`. Tokens
-        that only a lookup of whole pretokens finds, as in Llama 3, need dropout 0.
+        The best one that remains is applied; merging ends when none remains. 0 gives the ids of `encode`, 1 the single
+        bytes, and 0.1 is the paper's choice. Special tokens follow the rule of `encode`. Tokens that no merges make,
+        such as some of Llama 3's, appear only with dropout 0.
 
-        seed: the same seed gives the same ids, on any machine; take another one for each text and epoch. Plain Python
-        encodes about a megabyte a second. Raises ValueError for WordPiece, which has no merges.
+        seed: the same seed gives the same ids, on any machine; use another one for each text and epoch. Plain Python
+        encodes about a megabyte a second. Raises ValueError for WordPiece and Unigram, which have no merges.
         """
         if not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
             raise ValueError(f"dropout must be a probability from 0 to 1, not {dropout!r}")
-        if not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, not {seed!r}")
-        from random import Random
-
+        random = _seeded(seed)
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
-        random = Random(seed)
         ids: list[int] = []
         for start, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
             with offset_by(start):
@@ -173,26 +180,23 @@ class EncodingMethods(VocabularyMethods):
     ) -> list[int]:
         """Return the ids of a random segmentation (subword regularization, Kudo 2018, section 3.3).
 
-        A segmentation is drawn among all with a probability proportional to exp(alpha * score). 0 makes all equally
-        likely; a large alpha gives the best one. Special tokens follow the rule of `encode`. seed: the same seed gives
-        the same ids; take another one for each text and epoch. ValueError for kinds other than Unigram.
+        The probability of a segmentation is proportional to exp(alpha * score). With alpha 0 all are equally likely; a
+        large alpha gives the best one. Special tokens follow the rule of `encode`. seed: the same seed gives the same
+        ids; use another one for each text and epoch. Unigram only; ValueError for other kinds.
         """
         if not isinstance(alpha, (int, float)) or not 0 <= alpha < float("inf"):
             raise ValueError(f"alpha must be a number of at least 0, not {alpha!r}")
-        if not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, not {seed!r}")
-        from random import Random
-
+        random = _seeded(seed)
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
-        random, segmentations = Random(seed), self._texts.segmentations
+        segmentations = self._texts.segmentations
         ids: list[int] = []
         for _, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
             ids += [part] if isinstance(part, int) else segmentations.sample(part, alpha, random)
         return ids
 
     def log_likelihood(self, text: Text) -> float:
-        """Return the logarithm of the probability of a text in nats, summed over all its segmentations.
+        """Return the log-probability of a text in nats, summed over all its segmentations.
 
         Unigram only; ValueError for other kinds. The score of the best segmentation is `encode_nbest(text, 1)[0][1]`.
         """
@@ -204,11 +208,12 @@ class EncodingMethods(VocabularyMethods):
         allowed_special: SpecialSet = frozenset(),
         disallowed_special: SpecialSet = "all",
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids of a text as `encode` does, and the (start, end) of the part of the text that each stands for.
+        """Return the ids of a text as `encode` does, and the (start, end) of each id in the text.
 
-        Offsets count the characters of a str and the bytes of bytes. They refer to the text as given, before it is
-        normalized. Tokens that are parts of one character all have the offsets of the character. The offsets of a BPE
-        token include its white space. Plain Python finds the offsets, at about a megabyte a second.
+        Offsets count characters if the text is a str, and bytes if it is bytes. They refer to the text before
+        normalization. Tokens that are parts of one character all have the offsets of the character. The offsets of a
+        BPE token include its white space. Plain Python finds the offsets, at about a megabyte a second. Raises
+        ValueError for Unigram.
         """
         from tokenizer.encoding.offsets import decoded_with_starts, offsets_of
 
@@ -216,8 +221,8 @@ class EncodingMethods(VocabularyMethods):
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         if self._special.read_normalized(allowed) and nfc(data) != data:
             raise ValueError(
-                "the text is not in NFC, and an added token is searched in its normalized form: normalize the text "
-                "first, or leave such tokens out of allowed_special"
+                "the text is not in NFC, but allowed_special has an added token that is matched in normalized text: "
+                "normalize the text first, or leave this token out"
             )
         parts = list(self._special.parts(data, allowed)) if allowed else [(0, data)]
         ids: list[int] = []
@@ -264,7 +269,7 @@ class EncodingMethods(VocabularyMethods):
     def encode_in_parts(self, text: Text | memoryview) -> Iterator[npt.NDArray[np.uint32]]:
         """Yield the ids of `encode_ordinary` in uint32 arrays, so that they are never in memory all at once.
 
-        Use it for a very long text that cannot be cut, such as a long run. The next array overwrites the array.
+        Use it for a very long text that cannot be cut, such as a long run. Each array overwrites the one before.
         """
         from tokenizer.documents import single_block
 
@@ -273,7 +278,7 @@ class EncodingMethods(VocabularyMethods):
     def encode_file(self, path: str | os.PathLike[str], threads: int | None = None) -> npt.NDArray[np.uint32]:
         """Return the ids of a file as one text: a uint32 array, computed on `threads` (default: one per core).
 
-        The file is memory-mapped. Its bytes are not changed: line ends and invalid UTF-8 stay. The spelling of a
+        The file is memory-mapped. Its bytes are not changed: line endings and invalid UTF-8 stay. The spelling of a
         special token is ordinary text.
         """
         from tokenizer.documents import file_block

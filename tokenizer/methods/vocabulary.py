@@ -77,7 +77,7 @@ class VocabularyMethods:
 
     @cached_property
     def merges(self) -> list[tuple[bytes, bytes]]:
-        """The merges in order, as pairs of bytes; none for other kinds. For ranks, merges that give the same ids."""
+        """BPE's merges in order, as pairs of bytes; empty for other kinds. Ranks have merges that give the same ids."""
         tokens = self.vocabulary.tokens
         return [(tokens[left], tokens[right]) for left, right, _ in self.vocabulary.merges.tolist()]
 
@@ -102,7 +102,8 @@ class VocabularyMethods:
     def encode_single_token(self, token: str | bytes) -> int:
         """Return the id of the token with these bytes, special or not; `token_bytes` is the inverse.
 
-        WordPiece tokens have the bytes of their spelling, such as "##ing". Raises ValueError if there is no such token.
+        The bytes of a WordPiece or Unigram token are its spelling, such as "##ing". Raises ValueError if there is no
+        such token.
         """
         data = text_bytes(token)
         found = self.vocabulary.find(data)

@@ -69,7 +69,7 @@ class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_t
                 yield word.encode()
 
     def aligned_words(self, text: str) -> Iterator[tuple[str, list[int]]]:
-        """Yield the words of one text in order, each with the index in the text that each of its characters is from."""
+        """Yield the words of one text in order, each with the index in the text of each character's origin."""
         classes = self.characters.combining_classes if self.strip_accents else {}
         ordered: list[tuple[str, int]] = []
         marks: list[tuple[str, int]] = []

@@ -19,7 +19,7 @@ SHORT_CLUSTER = 6  # bytes; `tokenizers` replaces clusters below this size as a 
 
 
 class CharacterMap:
-    """A checked map. Raises ValueError, the end of a sentence about the field, for damaged bytes.
+    """A checked map. Raises ValueError, which completes a sentence about the field, for damaged bytes.
 
     compiled: the bytes as files store them. units: the double array. texts: the replacements.
     """
@@ -53,7 +53,7 @@ class CharacterMap:
         except UnicodeDecodeError as error:
             raise ValueError(f"has a replacement that is not UTF-8, at byte {error.start} of the texts") from None
         units = self.units
-        children: dict[int, list[int]] = {}  # of each base: the places that store the byte that leads there
+        children: dict[int, list[int]] = {}  # from each base to the places of its children
         for place, unit in enumerate(units):
             if unit < LEAF and (byte := unit & 0xFF):
                 children.setdefault(place ^ byte, []).append(place)
@@ -120,7 +120,7 @@ class CharacterMap:
         return self.texts[start : self.texts.index(b"\0", start)]
 
     def normalize(self, text: str) -> str:
-        """Return a text with its characters replaced as `tokenizers` does it.
+        """Return a text with its characters replaced as in `tokenizers`.
 
         A grapheme cluster of less than SHORT_CLUSTER bytes becomes the replacement of the shortest key that it starts
         with; the rest of the cluster is lost. Other clusters are replaced code point by code point.
@@ -144,7 +144,7 @@ class CharacterMap:
 
 
 class _Clusters(dict[str, str]):
-    """The text that replaces each grapheme cluster met so far."""
+    """A cache from grapheme clusters to the text that replaces them."""
 
     def __init__(self, characters: CharacterMap):
         self._map = characters

@@ -1,8 +1,8 @@
 """SentencePiece's words: text normalized, then cut before each `▁`, which stands for a space.
 
-The steps are those of `tokenizers`: normalizers, WhitespaceSplit and Metaspace. In pretokens a space stands for `▁`, so
-that they are no longer than the text; no other space is left. This module is plain Python, which splits short texts and
-is the reference for the kernel in `kernels/metaspace.py`.
+The steps are those of `tokenizers`: normalizers, WhitespaceSplit and Metaspace. Pretokens have a space for each `▁`,
+which saves two bytes; they have no other spaces. This plain Python splits short texts and is the reference for the
+kernel in `kernels/metaspace.py`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ Normalizer = Precompiled | Replace | Strip
 
 
 class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_split", "prepend", "cuts"])):
-    """A splitter into normalized words, used in place of a `Pattern`. Its words do not join to the text again.
+    """A splitter into normalized words, used in place of a `Pattern`. Its words, joined, are not the text.
 
     normalizers: steps, in order. whitespace_split: whether to cut at white space first, which is dropped.
     prepend: ALWAYS: `▁` goes before each of these parts; FIRST: before a part at the start of the text; NEVER.
@@ -111,6 +111,11 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
         """The text that `metaspace_of` parses."""
         return self.name or f"{_NAME}:{json.dumps([[step.field for step in self.normalizers], *self[1:]])}"
 
+    @property
+    def field(self) -> dict[str, object]:
+        """The Metaspace step, pre-tokenizer or decoder, as tokenizer.json writes it."""
+        return {"type": "Metaspace", "replacement": MARK, "prepend_scheme": self.prepend, "split": self.cuts}
+
     def __str__(self) -> str:
         kinds = [type(step).__name__.lower() for step in self.normalizers]
         split = ["whitespace"] if self.whitespace_split else []
@@ -119,7 +124,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     @property
     def identity(self) -> str:
-        """Return the text that fingerprints hash: all options and the digest of the table of grapheme clusters."""
+        """The text that fingerprints hash: all options and the digest of the table of grapheme clusters."""
         from tokenizer.splitting.graphemes import table_digest
 
         steps = json.dumps([step.field for step in self.normalizers], sort_keys=True)
@@ -162,7 +167,7 @@ PLAIN_WORDS = MetaspaceWords((), True, ALWAYS, True)
 
 
 def metaspace_of(spelling: str) -> MetaspaceWords | None:
-    """Return the words with this `spelling`, or None for a text that does not begin like one. ValueError for damage."""
+    """Return the words with this `spelling`, None if it is that of another splitter. ValueError if it is damaged."""
     if spelling == _NAME:
         return PLAIN_WORDS
     if not spelling.startswith(f"{_NAME}:"):

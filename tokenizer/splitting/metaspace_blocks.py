@@ -1,4 +1,4 @@
-"""SentencePiece's words of whole blocks, by the kernel where it knows the normalizers."""
+"""SentencePiece's words of whole blocks, by a kernel that supports the usual normalizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES_PER_CALL = 4 << 20
 
 
 def has_kernel(words: MetaspaceWords) -> bool:
-    """Return whether the kernel applies the normalizers: a map, Strip at the end, and Replace of runs of spaces."""
+    """Return whether the kernel supports the normalizers: a map, Strip at the end, and Replace of runs of spaces."""
     return _options_of(words) is not None
 
 
@@ -45,13 +45,13 @@ def _longer(array: np.ndarray, used: int) -> np.ndarray:
 
 
 def _options_of(words: MetaspaceWords) -> tuple[Precompiled | None, bool, bool] | None:
-    """Return the map, and whether to strip and to squeeze; None if the kernel cannot do what the normalizers do."""
+    """Return the map, and whether to strip and to squeeze; None if the kernel does not support the normalizers."""
     first = words.normalizers[0] if words.normalizers else None
     precompiled = first if isinstance(first, Precompiled) else None
     rest = words.normalizers[precompiled is not None :]
     strips = rest[:1] == (Strip(left=False, right=True),)
     rest = rest[strips:]
-    # Between words that are split at white space, a mark in place of spaces would be kept.
+    # A mark in place of spaces is not white space, so WhitespaceSplit would keep it; the kernel would not.
     contents = [" "] if words.whitespace_split else [" ", MARK]
     squeezes = len(rest) == 1 and rest[0] in [Replace(" {2,}", True, content) for content in contents]
     return (precompiled, strips, squeezes) if len(rest) == squeezes else None

@@ -38,7 +38,7 @@ class SentencePieceText(
 
     @property
     def identity(self) -> str:
-        """Return the text that fingerprints hash."""
+        """The text that fingerprints hash."""
         compiled = self.characters.compiled.hex() if self.characters else None
         return f"sentencepiece {compiled} {self.user_defined!r} {self[2:]}"
 
@@ -76,7 +76,7 @@ class SentencePieceText(
         return normalized + space if self.add_dummy_prefix and self.suffix else normalized
 
     def _prefix(self, text: bytes, place: int) -> tuple[bytes, int]:
-        """Return what replaces the characters at `place`, and the place after them."""
+        """Return the replacement of the characters at `place`, and the place after them."""
         if run := self._unchanged.match(text, place):
             return run[0], run.end()
         if self.user_defined and (found := self._user_defined.match(text, place)):

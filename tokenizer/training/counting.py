@@ -269,8 +269,8 @@ def count_pretokens(
     progress ("combine", pretokens done, total). The result is then memory-mapped from such files, which disappear with
     the process. forecast: raises ValueError as soon as the spilled pretokens show that merging cannot fit in memory.
 
-    cut_at: spellings, such as those of special tokens, that end a document and are not counted. The longest one counts
-    where several begin.
+    cut_at: spellings, such as those of special tokens, that end a document and are not counted. If several begin at one
+    place, the longest one counts.
 
     Each byte that is not UTF-8 is a pretoken; BERT's words leave it out. Raises ValueError for a lone surrogate in a
     str (with its position in the document), nulls and unknown columns, FileNotFoundError for a missing path, and
@@ -330,7 +330,7 @@ def count_pretokens(
 
 
 def _any_of(spellings: Sequence[str]) -> re.Pattern[bytes] | None:
-    """Return the regex of the longest spelling at a place, None without spellings."""
+    """Return a regex that matches the longest spelling at a place; None without spellings."""
     longest_first = sorted((text_bytes(spelling) for spelling in spellings), key=len, reverse=True)
     return re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
 

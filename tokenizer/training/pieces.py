@@ -24,7 +24,7 @@ from tokenizer.wordpiece import CONTINUATION
 PROGRESS_STEP = 256  # merges
 POSITION_BYTES = 28  # of the arrays by position and by node
 RANKED_BYTES = 48  # of the arrays by record that training by likelihood adds
-LEAST_SEARCHED = 2  # least count of a pair that the search for one tries
+LEAST_SEARCHED = 2  # the smallest min_count that the search tries
 
 
 class Learned(NamedTuple):

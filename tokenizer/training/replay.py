@@ -51,8 +51,8 @@ class Replayed:
 def replay(counts: PretokenCounts, vocabulary: AnyVocabulary, most: int) -> list[Replayed]:
     """Return the first `most` merges with which `vocabulary` was trained on `counts`.
 
-    A WordPiece vocabulary must come from training, because its files do not keep the merges. By frequency, training
-    adds to the count of a pair that is merged again its earlier occurrences; here only the present ones count.
+    A WordPiece vocabulary must come from training, because its files do not keep the merges. When training by frequency
+    merges a pair again, its count includes the occurrences merged earlier; here it does not.
     """
     symbols = _Symbols(vocabulary)
     merges = [
@@ -67,8 +67,11 @@ def replay(counts: PretokenCounts, vocabulary: AnyVocabulary, most: int) -> list
 
 
 class _Symbols:
-    """The merges of a vocabulary, and a number for each token: a byte, or for WordPiece a code point, plus CODE_POINTS
-    within words; then merged tokens."""
+    """The merges of a vocabulary, and a number for each token.
+
+    The number of a byte is its value. That of a WordPiece character is its code point, plus CODE_POINTS within words.
+    Merged tokens have larger numbers.
+    """
 
     def __init__(self, vocabulary: AnyVocabulary) -> None:
         self.words = isinstance(vocabulary, WordPieceVocabulary)
@@ -109,7 +112,7 @@ class _Symbols:
 
 
 class _Batch:
-    """Some pretokens as symbols, to which one merge after the other is applied."""
+    """Some pretokens as symbols, to which merges are applied in order."""
 
     def __init__(self, symbols: _Symbols, data: np.ndarray, offsets: np.ndarray, occurrences: np.ndarray) -> None:
         self._symbols, self._data, self._offsets, self._occurrences = symbols, data, offsets, occurrences

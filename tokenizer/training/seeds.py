@@ -1,7 +1,7 @@
 """The seeds of Unigram training, from counts of words: characters, and frequent substrings that obey the rules.
 
-Rules that forbid pieces cut the words into segments that no piece crosses. Suffixes of segments are sorted by as
-many symbols as the longest piece has.
+Words are cut into segments where the rules let no piece cross. Suffixes of segments are sorted only up to the length of
+the longest piece.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tokenizer.training.spilling import in_order_by_steps, joined, pieces
 
 CODE_POINTS = 0x110000
 SPACE = " "  # only begins a piece
-BYTE_CHARACTERS = "<0x123456789ABCDEF>"  # otherwise an unknown one makes a text such as "<0x41>" the piece of a byte
-PROLONGED_SOUND = "\u30fc"  # of kana; its script is Common
+BYTE_CHARACTERS = "<0x123456789ABCDEF>"  # if one were unknown, the text "<0x41>" could become the piece of a byte
+PROLONGED_SOUND = "\u30fc"  # the length mark of kana; its script is Common
 STEP = 1 << 20  # words or positions between which Ctrl-C is handled
 SORTED_AT_ONCE = 1 << 18  # suffixes
 MOST_POSITIONS = 2**31 - 1
@@ -130,8 +130,10 @@ def _cut(words: Counted, kinds: np.ndarray, rules: PieceRules) -> Counted:
 def _lay_out(
     segments: Counted, characters: np.ndarray, kinds: np.ndarray, longest: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the symbol of each position, int32, the first position of each segment, int64, and the length of the
-    longest possible piece at each position, uint8."""
+    """Return the symbols, int32, the first position of each segment, int64, and the reaches, uint8.
+
+    The reach of a position is the length of the longest possible piece there.
+    """
     positions = int(np.count_nonzero((segments.data & 0xC0) != 0x80))
     if positions > MOST_POSITIONS:
         raise ValueError(f"the words have {positions:,} characters, more than 2**31: leave out rare ones (--min-count)")
@@ -168,8 +170,10 @@ def sorted_suffixes(symbols: np.ndarray, reaches: np.ndarray, characters: int) -
 
 
 def _sorted(order: np.ndarray, symbols: np.ndarray, reaches: np.ndarray, characters: int) -> np.ndarray:
-    """Return positions in the order of their suffixes: sorted by as many symbols as fit in 64 bits, then, where those
-    are equal, by the next ones."""
+    """Return positions in the order of their suffixes.
+
+    Each pass sorts by as many symbols as fit in 64 bits; the next pass sorts the ties by the symbols after them.
+    """
     bits = characters.bit_length()
     longest, done = int(reaches.max(initial=0)), 0
     tied = np.arange(len(order), dtype=np.int32)  # the ranks that are not final

@@ -13,7 +13,7 @@ from tokenizer.byte_level import BYTE_ORDERS
 from tokenizer.formats.number_text import read_number
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
 from tokenizer.splitting.bert import BertWords
-from tokenizer.splitting.metaspace import MARK, MetaspaceWords
+from tokenizer.splitting.metaspace import MetaspaceWords
 from tokenizer.splitting.patterns import DEFAULT_PATTERNS, Pattern, refuse_misread_by_tokenizers
 from tokenizer.splitting.splitters import KIND_OF, TrainingSplitter, resolve_splitter
 from tokenizer.training.count_table import Counted
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tokenizer.encoding.kinds import AnyVocabulary
 
 MODELS = tuple(DEFAULT_PATTERNS)
-# The models that have an option, for options that not all of them have.
+# The options that only some models have, with these models.
 _MODELS_OF = {
     "max_token_length": ("bpe",),
     "tie_break": ("bpe",),
@@ -141,7 +141,7 @@ def train_vocabulary(
 ) -> AnyVocabulary:
     """Return a vocabulary trained as `Tokenizer.train_from_counts` describes.
 
-    Warns at the caller of the caller when pairs or substrings run out.
+    Warns if pairs or substrings run out. The warning points to the caller's caller.
     """
     options.splitter(counts.pattern)
     if options.model == "unigram":
@@ -215,8 +215,10 @@ def _train_wordpiece(
 def _train_unigram(
     counts: PretokenCounts, options: Options, threads: int | None, progress: Progress | None, memory: int | None
 ) -> UnigramVocabulary:
-    """Return the vocabulary: <unk>, the bytes of byte_fallback, the pieces in the order of their scores, and special
-    tokens. Texts contain no special token, because special tokens are no pieces."""
+    """Return the vocabulary: <unk>, the bytes of byte_fallback, pieces in the order of their scores, special tokens.
+
+    Special tokens are not pieces, so text that spells one stays text.
+    """
     from tokenizer.training.unigram import check_memory, learn_pieces
 
     words, rules = counts.pattern, options.pieces or PieceRules()
@@ -226,12 +228,11 @@ def _train_unigram(
     later = [spelling for spelling in options.special_tokens if spelling != UNKNOWN_PIECE]
     wanted = options.vocab_size - len(first) - len(later)
     learned = learn_pieces(Counted(counts.data, counts.offsets, counts.counts), wanted, rules, threads, progress)
-    # As tokenizers reads them. The first are below the sum of their characters, so that no text spells one of them.
+    # As tokenizers reads them. <unk> and the bytes score below the sum of their characters, so no text becomes one.
     scores = [read_number(f"{score:.10f}") for _, score in learned]
     lowest = [read_number(f"{scores[-1] * len(piece) - 1:.10f}") for piece in first]
     pieces = [*first, *(piece for piece, _ in learned)]
     special = {UNKNOWN_PIECE: 0} | {spelling: len(pieces) + k for k, spelling in enumerate(later)}
-    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": words.prepend, "split": words.cuts}
     return UnigramVocabulary(
         pieces=pieces,
         scores=[*lowest, *scores],
@@ -239,5 +240,5 @@ def _train_unigram(
         special_tokens=special,
         pattern=words,
         byte_fallback=rules.byte_fallback,
-        decoder=[*([{"type": "ByteFallback"}] if rules.byte_fallback else []), metaspace],
+        decoder=[*([{"type": "ByteFallback"}] if rules.byte_fallback else []), words.field],
     )

@@ -1,9 +1,9 @@
 """Unigram training: from counts of words to pieces with scores.
 
 Kudo 2018, "Subword Regularization: Improving Neural Network Translation Models with Multiple Subword Candidates":
-begin with many frequent substrings, then alternate between expectation maximization and dropping the pieces without
-which the text stays most likely. The details are those of sentencepiece, with float64 sums. Here words are cut into
-segments that no piece crosses, and the final pieces are fitted once more.
+begin with many frequent substrings, then alternate between expectation maximization and dropping the pieces that cost
+the least likelihood. The details are those of sentencepiece, with three differences: sums are float64, words are cut
+into segments that no piece crosses, and the final pieces are fitted again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from tokenizer import first_use
 from tokenizer.kernels import lattice as kernel
 from tokenizer.splitting.metaspace import MARK
 from tokenizer.training.count_table import Counted
-from tokenizer.training.counting import PretokenCounts
+from tokenizer.training.counting import PretokenCounts, Progress
 from tokenizer.training.piece_rules import PieceRules
 from tokenizer.training.seeds import SPACE, Seeds, find_seeds
 from tokenizer.workers import share_out, thread_count
 
-Progress = Callable[[str, int, int | None], None]
-
-PARTS = 8  # of the segments; sums are in the order of the parts, so the number of threads does not matter
+PARTS = 8  # parts of the segments; their sums are added in order, so the number of threads does not matter
 POSITIONS_PER_CALL = 1 << 19  # about 0.05 s, between which Ctrl-C is handled
 STEPS_PER_ROUND = 2  # of expectation maximization
 SHRINKING = 0.75  # share of the pieces that a round keeps
@@ -130,7 +128,7 @@ class Model:
         self.scores = digamma(counts) - digamma(counts.sum())
 
     def fit_all(self, expected: np.ndarray) -> None:
-        """Set the scores to the logarithms of the shares of all pieces, without a discount."""
+        """Set the scores of all pieces to the logarithms of their shares, without a discount."""
         counts = np.maximum(expected, LEAST_COUNT)
         self.scores = np.log(counts) - np.log(counts.sum())
 
@@ -146,8 +144,10 @@ class Model:
         return losses
 
     def largest(self, values: np.ndarray, least: int, most: int) -> np.ndarray:
-        """Return which pieces to keep, bool: all characters, then those of the largest values, without -inf if that
-        leaves `least`."""
+        """Return which pieces to keep, bool: all characters, then the pieces with the largest values, up to `most`.
+
+        Pieces with the value -inf are kept only if fewer than `least` pieces would be left.
+        """
         characters = len(self.characters)
         others = values[characters:]
         kept = np.ones(len(values), dtype=np.bool_)
@@ -172,7 +172,7 @@ def check_memory(counts: PretokenCounts, memory: int | None) -> None:
     needed = BYTES_PER_CHARACTER * characters + BYTES_PER_WORD * len(counts)
     if memory is not None and needed > memory:
         raise ValueError(
-            f"training on {len(counts):,} distinct words takes about {needed:,} bytes, more than the memory of "
+            f"training on {len(counts):,} distinct words takes about {needed:,} bytes, more than the memory limit of "
             f"{memory:,}: allow more, or leave out rare words (--min-count, counts.at_least)"
         )
 
