@@ -4,23 +4,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from corpora.documents import Dropped, batch_documents, clean
+from corpora.documents import Dropped
+from corpora.ranges import InputRange, SplitPlan, count_documents, packed
 from corpora.read_options import ReadOptions
 from corpora.specs import Opened, open_specs
-from corpora.splits import (
-    FEW_DOCUMENTS,
-    HASH,
-    OWN,
-    TAIL,
-    TRAIN,
-    VALIDATION,
-    HashRouter,
-    Rule,
-    TailRouter,
-    parse_rule,
-)
+from corpora.splits import FEW_DOCUMENTS, HASH, OWN, TAIL, TRAIN, VALIDATION, Rule, parse_rule
+
+# Bytes of input in a range: seconds of encoding, and few enough ranges for a corpus of terabytes.
+RANGE_BYTES = 256_000_000
 
 
 class Corpus:
@@ -50,9 +42,9 @@ class Corpus:
         self.text_bytes_estimate = opened.reader.bytes_estimate
         self.mapped_bytes = opened.reader.mapped_bytes
         self._total_bytes: int | None = None
-        self._rule, self._cut = self._plan(parse_rule(split) if split else None)
-        self.split_rule = str(self._rule)
-        names = [TRAIN, VALIDATION, *(self._reader.own_splits if self._rule == OWN else ())]
+        self._plan = self._planned(parse_rule(split) if split else None)
+        self.split_rule = str(self._plan.rule)
+        names = [TRAIN, VALIDATION, *(self._reader.own_splits if self._plan.rule == OWN else ())]
         self.split_names = tuple(dict.fromkeys(names))
 
     @property
@@ -63,15 +55,28 @@ class Corpus:
     @property
     def split_description(self) -> str:
         """A description of the split rule."""
-        cut = ""
-        if self._cut and self._cut.kind == "hash":
-            cut = f"{100 * self._cut.fraction:g} % of the documents, by their hash, are for validation"
-        elif self._cut:
-            cut = f"the last {100 * self._cut.fraction:g} % of the bytes, cut at a line end, are for validation"
-        if self._rule != OWN:
+        cut, rule = "", self._plan.cut
+        if rule and rule.kind == "hash":
+            cut = f"{100 * rule.fraction:g} % of the documents, by their hash, are for validation"
+        elif rule:
+            cut = f"the last {100 * rule.fraction:g} % of the bytes, cut at a line end, are for validation"
+        if not self._plan.only_train:
             return cut
         own = f"its own splits ({', '.join(self._reader.own_splits)})"
         return f"{own}; {cut} (taken from train)" if cut else own
+
+    def ranges(self, size: int = RANGE_BYTES) -> list[InputRange]:
+        """Return the corpus in ranges of about `size` bytes of input, in corpus order.
+
+        Large .jsonl files are cut at line ends and large .parquet files between row groups. Any other file is in one
+        range, and so is a hub dataset. A tail split reads all documents to find its cut.
+        """
+        ranges, before = [], 0
+        for parts in packed(self._reader.parts(size), size):
+            ranges.append(InputRange(parts=parts, options=self._options, plan=self._plan, bytes_before=before))
+            if self._plan.cut and self._plan.cut.kind == "tail":
+                before += count_documents(parts, self._options, Dropped(), only_train=self._plan.only_train)[1]
+        return ranges
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield (split, batch) in one pass, in corpus order within each split.
@@ -79,7 +84,9 @@ class Corpus:
         A batch has the single column "text", with at most 8 MiB of text or a single document.
         """
         self.dropped.reset()
-        return batch_documents(self._routed(), self.column_type)
+        return InputRange(parts=tuple(self._reader.parts()), options=self._options, plan=self._plan).routed_batches(
+            self.dropped
+        )
 
     def batches(self, split: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one split."""
@@ -87,26 +94,8 @@ class Corpus:
             raise ValueError(f'{self.name} has no split "{split}": it has {", ".join(self.split_names)}')
         return (batch for name, batch in self.routed_batches() if name == split)
 
-    def _routed(self) -> Iterator[tuple[str, pa.Array]]:
-        router = self._router()
-        for chunk in self._reader.chunks():
-            documents = clean(chunk, self._options, self.dropped)
-            if router is None or (self._rule == OWN and chunk.split != TRAIN):
-                assert chunk.split is not None, "a chunk of a corpus with own splits names no split"
-                yield chunk.split, documents
-            else:
-                yield from router.route(documents)
-
-    def _router(self) -> HashRouter | TailRouter | None:
-        if self._cut is None:
-            return None
-        if self._cut.kind == "hash":
-            return HashRouter(self._cut.fraction)
-        assert self._total_bytes is not None, "the plan of a tail split counts the bytes"
-        return TailRouter(self._cut.fraction, self._total_bytes)
-
-    def _plan(self, wanted: Rule | None) -> tuple[Rule, Rule | None]:
-        """Return the rule, and the rule that cuts off validation, if any. Reads no more documents than needed."""
+    def _planned(self, wanted: Rule | None) -> SplitPlan:
+        """Return how documents are split. Reads no more of them than needed."""
         own = self._reader.own_splits
         if wanted == OWN and TRAIN not in own:
             raise ValueError(
@@ -117,7 +106,7 @@ class Corpus:
             wanted = OWN
         if wanted == OWN and VALIDATION in own:
             self._count(1, only_train=False)
-            return OWN, None
+            return SplitPlan(rule=OWN, cut=None)
         only_train = wanted == OWN
         if wanted is not None and wanted != OWN:
             cut = wanted
@@ -126,7 +115,7 @@ class Corpus:
             cut = HASH if self._count(FEW_DOCUMENTS, only_train) >= FEW_DOCUMENTS else TAIL
         if cut.kind == "tail" and self._total_bytes is None:
             self._count(None, only_train)
-        return (OWN if wanted == OWN else cut), cut
+        return SplitPlan(rule=OWN if wanted == OWN else cut, cut=cut, total_bytes=self._total_bytes)
 
     def _count(self, enough: int | None, only_train: bool) -> int:
         """Count documents, and stop at `enough`. With None count all documents and their bytes.
@@ -135,17 +124,11 @@ class Corpus:
         """
         if enough is not None and not only_train and self._reader.surely_many(enough):
             return enough
-        documents = size = 0
         dropped = Dropped()
-        for chunk in self._reader.chunks():
-            if only_train and chunk.split != TRAIN:
-                continue
-            kept = clean(chunk, self._options, dropped)
-            documents += len(kept)
-            size += pc.sum(pc.binary_length(kept), min_count=0).as_py()
-            if enough is not None and documents >= enough:
-                break
-        else:
+        documents, size = count_documents(
+            self._reader.parts(), self._options, dropped, only_train=only_train, enough=enough
+        )
+        if enough is None or documents < enough:
             self._total_bytes = size
             if not only_train:
                 self.text_bytes_estimate = size

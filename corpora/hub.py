@@ -57,6 +57,16 @@ class Hub:
     def surely_many(self, documents: int) -> bool:
         return False
 
+    @property
+    def size(self) -> int:
+        return self.bytes_estimate or 0
+
+    def parts(self, size: int | None = None) -> Iterator["Hub"]:
+        yield self
+
+    def identity(self) -> Any:
+        return [self._name, self._commit, self._text_column, self._splits]
+
     def chunks(self) -> Iterator[Chunk]:
         for split, hub_split in self._splits.items():
             origin = f"{self._name} ({hub_split})"
@@ -81,10 +91,9 @@ class Hub:
         try:
             # Ask for the commit first: that fails at once, while `datasets` would retry for half a minute. With the
             # commit every pass reads the same data.
-            commit = (
-                huggingface_hub.HfApi().dataset_info(self._repository, revision=revision, timeout=_TIMEOUT_SECONDS).sha
-            )
-            return dict(datasets.load_dataset(self._repository, config, revision=commit, streaming=True))
+            about = huggingface_hub.HfApi().dataset_info(self._repository, revision=revision, timeout=_TIMEOUT_SECONDS)
+            self._commit = about.sha
+            return dict(datasets.load_dataset(self._repository, config, revision=self._commit, streaming=True))
         except Exception as error:
             raise self._failure(error) from error
 

@@ -144,7 +144,7 @@ class _Rows(NamedTuple):
 
 def _column(reader: Reader, options: ReadOptions) -> Iterator[_Rows]:
     """Yield the rows of a column. A missing text is empty."""
-    for chunk in reader.chunks():
+    for chunk in (chunk for part in reader.parts() for chunk in part.chunks()):
         if chunk.first_row is None:
             raise ValueError(f"{chunk.origin} has no columns to make pairs of: give JSON lines or a table")
         clean(chunk, options, Dropped())

@@ -1,17 +1,33 @@
 """Readers of corpora. A reader yields the same documents in the same order in every pass."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from corpora.documents import Chunk, single_document
 from corpora.formats.compression import SUFFIXES, mapped_size, read_whole
 from corpora.formats.csv_files import read_csv
-from corpora.formats.json_files import read_json, read_jsonl
-from corpora.formats.tables import read_arrow, read_parquet
+from corpora.formats.json_files import line_cuts, read_json, read_jsonl
+from corpora.formats.tables import read_arrow, read_parquet, row_group_cuts
 from corpora.formats.text_files import read_text
 from corpora.input_files import InputFile, file_format, standard_library_files, standard_library_folder
 from corpora.read_options import ReadOptions
+
+
+class Part(Protocol):
+    """Consecutive documents of a reader. It can be pickled, and read without the rest."""
+
+    @property
+    def size(self) -> int:
+        """Approximate bytes, for packing parts into ranges."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """One pass over the documents."""
+
+    def identity(self) -> Any:
+        """Return what decides the documents, as JSON: for a file its path, size and time of change."""
 
 
 class Reader(Protocol):
@@ -32,8 +48,57 @@ class Reader(Protocol):
     def surely_many(self, documents: int) -> bool:
         """Return whether the source is known, without reading it, to have at least `documents` non-empty documents."""
 
+    def parts(self, size: int | None = None) -> Iterator[Part]:
+        """Yield all documents in parts. With `size`, larger files are cut to about this many bytes if they can be."""
+
+
+@dataclass(frozen=True)
+class _SourceFile:
+    """A file of the standard library."""
+
+    path: Path
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size
+
     def chunks(self) -> Iterator[Chunk]:
-        """One pass over all documents."""
+        yield Chunk(documents=single_document(read_whole(self.path)), origin=str(self.path), skip_invalid=True)
+
+    def identity(self) -> Any:
+        return file_identity(self.path)
+
+
+@dataclass(frozen=True)
+class _FilePart:
+    """A file, or a range of its lines or row groups."""
+
+    path: Path
+    split: str | None
+    options: ReadOptions
+    size: int
+    start: int = 0
+    stop: int | None = None
+    """offsets of lines (.jsonl), or numbers of row groups (.parquet)"""
+
+    def chunks(self) -> Iterator[Chunk]:
+        path, split, options = self.path, self.split, self.options
+        match file_format(path, options.suffix):
+            case ".txt":
+                yield read_text(path, split, options)
+            case ".jsonl":
+                yield from read_jsonl(path, split, options, self.start, self.stop)
+            case ".csv":
+                yield from read_csv(path, split, options)
+            case ".json":
+                yield from read_json(path, split, options)
+            case ".parquet":
+                yield from read_parquet(path, split, options.text_column, self.start, self.stop)
+            case ".arrow":
+                yield from read_arrow(path, split, options.text_column)
+
+    def identity(self) -> Any:
+        return [*file_identity(self.path), self.split, asdict(self.options), self.start, self.stop]
 
 
 class StandardLibrary:
@@ -52,9 +117,8 @@ class StandardLibrary:
         # Twice as many: a few files, which the card leaves out, are not UTF-8 in some versions.
         return len(self._files) >= 2 * documents
 
-    def chunks(self) -> Iterator[Chunk]:
-        for path in self._files:
-            yield Chunk(documents=single_document(read_whole(path)), origin=str(path), skip_invalid=True)
+    def parts(self, size: int | None = None) -> Iterator[Part]:
+        return map(_SourceFile, self._files)
 
 
 class Files:
@@ -76,24 +140,33 @@ class Files:
         texts = (file.path for file in self._files if file.path.suffix.lower() == ".txt")
         return sum(path.stat().st_size > 0 for path in texts) >= documents
 
-    def chunks(self) -> Iterator[Chunk]:
+    def parts(self, size: int | None = None) -> Iterator[Part]:
         for file in self._files:
-            yield from self._read(file.path, file.split if self.own_splits else None)
+            split = file.split if self.own_splits else None
+            whole = _FilePart(file.path, split, self._options, file.path.stat().st_size)
+            cuts = _cuts(file.path, size, self._options) if size and whole.size > size else []
+            if len(cuts) <= 2:
+                yield whole
+                continue
+            for start, stop in pairwise(cuts):
+                # The last range ends as long as the file has the size that it had when it was cut.
+                yield replace(whole, size=whole.size * (stop - start) // cuts[-1], start=start, stop=stop)
 
-    def _read(self, path: Path, split: str | None) -> Iterator[Chunk]:
-        match file_format(path, self._options.suffix):
-            case ".txt":
-                yield read_text(path, split, self._options)
-            case ".jsonl":
-                yield from read_jsonl(path, split, self._options)
-            case ".csv":
-                yield from read_csv(path, split, self._options)
-            case ".json":
-                yield from read_json(path, split, self._options)
-            case ".parquet":
-                yield from read_parquet(path, split, self._options.text_column)
-            case ".arrow":
-                yield from read_arrow(path, split, self._options.text_column)
+
+def _cuts(path: Path, size: int, options: ReadOptions) -> list[int]:
+    """Return where a file can be cut into ranges of about `size` bytes, from its begin to its end; else []."""
+    match file_format(path, options.suffix):
+        case ".jsonl" if path.suffix.lower() not in SUFFIXES and not options.encoding:
+            return line_cuts(path, size)
+        case ".parquet":
+            return row_group_cuts(path, size)
+    return []
+
+
+def file_identity(path: Path) -> tuple[str, int, int]:
+    """Return the absolute path of a file, its size in bytes and its time of change in nanoseconds."""
+    facts = path.stat()
+    return str(path.absolute()), facts.st_size, facts.st_mtime_ns
 
 
 class Several:
@@ -111,6 +184,6 @@ class Several:
     def surely_many(self, documents: int) -> bool:
         return any(reader.surely_many(documents) for reader in self._readers)
 
-    def chunks(self) -> Iterator[Chunk]:
+    def parts(self, size: int | None = None) -> Iterator[Part]:
         for reader in self._readers:
-            yield from reader.chunks()
+            yield from reader.parts(size)

@@ -91,11 +91,12 @@ class TailRouter:
     The document that holds the cut becomes two.
     """
 
-    def __init__(self, fraction: float, total_bytes: int):
+    def __init__(self, fraction: float, total_bytes: int, seen: int = 0):
+        """`seen`: bytes of documents before the first to route."""
         self._total = total_bytes
         # Both sides get at least one byte, if there are two.
         self._target = max(total_bytes - max(int(total_bytes * fraction), 1), 1)
-        self._seen = 0
+        self._seen = seen
 
     def route(self, documents: pa.Array) -> Iterator[tuple[str, pa.Array]]:
         """Yield (split, documents) from `documents`, large_binary without nulls."""

@@ -228,6 +228,16 @@ class SyntheticDocuments:
     def surely_many(self, documents: int) -> bool:
         return sum(self._documents.values()) >= documents
 
+    @property
+    def size(self) -> int:
+        return self.bytes_estimate
+
+    def parts(self, size: int | None = None) -> Iterator["SyntheticDocuments"]:
+        yield self
+
+    def identity(self) -> Any:
+        return [self._source.describe(), self._documents, self._length]
+
     def chunks(self) -> Iterator[Chunk]:
         together = max(min(GROUP_DOCUMENTS, GROUP_SYMBOLS // self._length), 1)
         for number, (split, documents) in enumerate(self._documents.items()):

@@ -127,11 +127,14 @@ def decompression_errors() -> tuple[type[Exception], ...]:
     return (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
-def stream_pieces(path: Path) -> Iterator[bytes]:
-    """Yield the decompressed content in pieces. A damaged file is a ValueError that names it."""
+def stream_pieces(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    """Yield bytes [start, stop) of the decompressed content in pieces. A damaged file is a ValueError that names it."""
     try:
         with open_stream(path) as stream:
-            while piece := stream.read(_PIECE_BYTES):
+            position = stream.seek(start) if start else 0
+            most = _PIECE_BYTES
+            while piece := stream.read(most if stop is None else min(most, stop - position)):
+                position += len(piece)
                 yield piece
     except OSError as error:
         if error.errno is not None:

@@ -24,38 +24,68 @@ _SAMPLED_LINES = 1000
 _REMEDY = "make it an array of texts or of objects, or JSON lines (.jsonl)"
 
 
-def read_jsonl(path: Path, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
-    """Yield one document per line. Raises ValueError with file and line for a line that is not a JSON object."""
-    chunks = _whole_lines(path, options)
-    head: list[bytes | None] = []
-    for lines in chunks:
-        head.append(lines)
-        if lines is not None:
-            break
-    column = _text_column(head[-1] or b"", path, options) if head else "text"
+def read_jsonl(
+    path: Path, split: str | None, options: ReadOptions, start: int = 0, stop: int | None = None
+) -> Iterator[Chunk]:
+    """Yield one document per line. Raises ValueError with file and line for a line that is not a JSON object.
+
+    `start`, `stop`: offsets at which lines begin, both or neither (see `line_cuts`). Lines are counted from `start`.
+    """
+    chunks = _whole_lines(path, options, start, stop)
+    cut = stop is not None
+    head = list(_until_lines(_whole_lines(path, options) if cut else chunks))
+    if start and options.text_column:
+        column = options.text_column  # the range from 0 checks that the file has it
+    else:
+        column = _text_column(head[-1] or b"", path, options) if head else "text"
     # If the column is merely the only one in the first lines, a later line with "text" makes the choice ambiguous.
     unexpected = None if options.text_column or column == "text" else "text"
+    origin = f"{path} from byte {start:,}" if start else str(path)
     line = 1
-    for lines in itertools.chain(head, chunks):
+    for lines in chunks if cut else itertools.chain(head, chunks):
         if lines is None:
-            bad = too_long(f"line {line} of {path}", f"is longer than {_line_limit(options):,} bytes", options)
-            yield Chunk(documents=pa.array([], pa.large_binary()), origin=str(path), split=split, bad=bad)
+            bad = too_long(f"line {line} of {origin}", f"is longer than {_line_limit(options):,} bytes", options)
+            yield Chunk(documents=pa.array([], pa.large_binary()), origin=origin, split=split, bad=bad)
             line += 1
             continue
-        for number, documents in _parse(lines, line, path, column, unexpected):
-            yield Chunk(documents=documents, origin=str(path), split=split, first_row=number)
+        for number, documents in _parse(lines, line, origin, column, unexpected):
+            yield Chunk(documents=documents, origin=origin, split=split, first_row=number)
         line += lines.count(b"\n")
+
+
+def line_cuts(path: Path, size: int) -> list[int]:
+    """Return offsets, from 0 to the file's size, that cut it at line ends into ranges of at least `size` bytes.
+
+    Only the last range may be shorter.
+    """
+    total = path.stat().st_size
+    cuts = [0]
+    with path.open("rb") as file:
+        while cuts[-1] + size < total:
+            file.seek(cuts[-1] + size - 1)
+            while (piece := file.readline(_CHUNK_BYTES)) and not piece.endswith(b"\n"):
+                pass
+            cuts.append(file.tell())
+    return cuts if cuts[-1] == total else [*cuts, total]
+
+
+def _until_lines(chunks: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    """Yield the chunks of `_whole_lines` up to the first with lines."""
+    for lines in chunks:
+        yield lines
+        if lines is not None:
+            return
 
 
 def _line_limit(options: ReadOptions) -> int:
     return max(options.max_document, _CHUNK_BYTES)
 
 
-def _whole_lines(path: Path, options: ReadOptions) -> Iterator[bytes | None]:
+def _whole_lines(path: Path, options: ReadOptions, start: int = 0, stop: int | None = None) -> Iterator[bytes | None]:
     """Yield the file's content cut after line feeds, about 8 MB at a time; None for a line above the limit."""
     pieces: list[bytes] = []
     size, limit, within_long = 0, _line_limit(options), False
-    for piece in text_pieces(path, options):
+    for piece in text_pieces(path, options, start, stop):
         if within_long:
             end = piece.find(b"\n") + 1
             within_long, piece = not end, piece[end:] if end else b""
@@ -99,7 +129,7 @@ def _columns(lines: Iterable[bytes]) -> dict[str, None]:
 
 
 def _parse(
-    lines: bytes, number: int, path: Path, column: str, unexpected: str | None
+    lines: bytes, number: int, origin: str, column: str, unexpected: str | None
 ) -> Iterator[tuple[int, pa.Array]]:
     """Yield (line number, documents) of `lines`, whose first is line `number` of the file.
 
@@ -120,45 +150,45 @@ def _parse(
             pass
         else:
             if unexpected and table.column(unexpected).null_count < len(table):
-                raise ValueError(_late(path, column, unexpected))
+                raise ValueError(_late(origin, column, unexpected))
             yield number, table.column(column).combine_chunks()
             return
     middle = lines.find(b"\n", len(lines) // 2) + 1
     if not 0 < middle < len(lines):
         middle = lines.rfind(b"\n", 0, max(len(lines) // 2, 0)) + 1
     if 0 < middle < len(lines):
-        yield from _parse(lines[:middle], number, path, column, unexpected)
-        yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), path, column, unexpected)
+        yield from _parse(lines[:middle], number, origin, column, unexpected)
+        yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), origin, column, unexpected)
     else:
-        yield number, _parse_line(lines, number, path, column, unexpected)
+        yield number, _parse_line(lines, number, origin, column, unexpected)
 
 
-def _late(path: Path, column: str, unexpected: str) -> str:
+def _late(origin: str, column: str, unexpected: str) -> str:
     return (
-        f'the first lines of {path} have only "{column}", and later lines have "{unexpected}": choose one with '
+        f'the first lines of {origin} have only "{column}", and later lines have "{unexpected}": choose one with '
         "--text-column"
     )
 
 
-def _parse_line(line: bytes, number: int, path: Path, column: str, unexpected: str | None) -> pa.Array:
+def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: str | None) -> pa.Array:
     """Return the document of one line that Arrow refuses. A lone surrogate becomes its three bytes, not UTF-8."""
     try:
         row = json.loads(line.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
         reason = str(error).split(": line ")[0].lower()
-        raise ValueError(f"line {number} of {path} is not JSON ({reason}): mend or remove it") from error
+        raise ValueError(f"line {number} of {origin} is not JSON ({reason}): mend or remove it") from error
     if row is None:
         return pa.array([None], pa.large_binary())
     if not isinstance(row, dict):
         raise ValueError(
-            f'line {number} of {path} is not a JSON object: each line should be like {{"{column}": "..."}}'
+            f'line {number} of {origin} is not a JSON object: each line should be like {{"{column}": "..."}}'
         )
     if unexpected and row.get(unexpected) is not None:
-        raise ValueError(_late(path, column, unexpected))
+        raise ValueError(_late(origin, column, unexpected))
     text = row.get(column)
     if text is not None and not isinstance(text, str):
         raise ValueError(
-            f'"{column}" in line {number} of {path} is {_json_type(text)}, not a string: '
+            f'"{column}" in line {number} of {origin} is {_json_type(text)}, not a string: '
             "mend the line, or choose another column with --text-column or --pairs"
         )
     return pa.array([None if text is None else _encode(text)], pa.large_binary())

@@ -3,6 +3,7 @@
 They use pyarrow, because `datasets` takes a path with brackets for a glob.
 """
 
+import itertools
 import mmap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ TABLE_ROWS = 256  # read at a time
 _ARROW_FILE = b"ARROW1"
 
 
-def read_parquet(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
-    """Yield the text column of a .parquet file.
+def read_parquet(
+    path: Path, split: str | None, text_column: str | None, first: int = 0, last: int | None = None
+) -> Iterator[Chunk]:
+    """Yield the text column of the row groups [first, last) of a .parquet file.
 
     The Arrow scanner in `datasets` would read up to a gigabyte of decoded text ahead of a slow consumer.
     """
@@ -33,8 +36,28 @@ def read_parquet(path: Path, split: str | None, text_column: str | None) -> Iter
         raise failure(error) from error
     with file:
         column = choose_column(columns, path, text_column)
-        batches = file.iter_batches(batch_size=TABLE_ROWS, columns=[column], use_threads=False)
-        yield from column_chunks(batches, column, str(path), split, failure)
+        groups = range(file.num_row_groups)
+        row = 1 + sum(file.metadata.row_group(group).num_rows for group in groups[:first])
+        batches = file.iter_batches(TABLE_ROWS, list(groups[first:last]), columns=[column], use_threads=False)
+        yield from column_chunks(batches, column, str(path), split, failure, row)
+
+
+def row_group_cuts(path: Path, size: int) -> list[int]:
+    """Return numbers of row groups, from 0 to how many there are, that cut a .parquet file into ranges of about `size`
+    bytes."""
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.read_metadata(path)
+        ends = list(itertools.accumulate(file.row_group(group).total_byte_size for group in range(file.num_row_groups)))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _unreadable(path, "parquet", error) from error
+    cuts, start = [0], 0
+    for group, end in enumerate(ends[:-1], 1):
+        if end - start >= size:
+            cuts.append(group)
+            start = end
+    return [*cuts, len(ends)]
 
 
 def read_arrow(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
@@ -90,13 +113,13 @@ def column_chunks(
     origin: str,
     split: str | None,
     failure: Callable[[Exception], Exception],
+    row: int = 1,
 ) -> Iterator[Chunk]:
-    """Yield one column of a table that arrives in pieces.
+    """Yield one column of a table that arrives in pieces, the first of which begins with row number `row`.
 
     Every piece is validated first, because Arrow reads the offsets of a damaged file unchecked and crashes.
     `failure` turns an error of the reader into one sentence.
     """
-    row = 1
     while True:
         try:
             rows = next(tables, None)

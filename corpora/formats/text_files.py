@@ -51,17 +51,18 @@ def _whole(path: Path, options: ReadOptions) -> pa.Buffer:
     return sink.getvalue()
 
 
-def text_pieces(path: Path, options: ReadOptions) -> Iterator[bytes]:
+def text_pieces(path: Path, options: ReadOptions, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """Yield a text file as UTF-8 in pieces, without a byte-order mark.
 
-    Raises DocumentError if the file is not in the encoding of `options`.
+    `start`, `stop`: offsets in an uncompressed UTF-8 file. Raises DocumentError if the file is not in the encoding of
+    `options`.
     """
-    pieces = stream_pieces(path)
+    pieces = stream_pieces(path, start, stop)
     if options.encoding:
         yield from _decoded(pieces, path, options.encoding, options.invalid)
         return
     first = next(pieces, b"")
-    yield first[_start(first[:_SAMPLE_BYTES], path, options) :]
+    yield first if start else first[_start(first[:_SAMPLE_BYTES], path, options) :]
     yield from pieces
 
 

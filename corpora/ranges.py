@@ -1,0 +1,121 @@
+"""Ranges of a corpus: consecutive documents that any process can read without the rest of the corpus."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from corpora.documents import Dropped, batch_documents, clean
+from corpora.read_options import ReadOptions
+from corpora.readers import Part
+from corpora.splits import OWN, TRAIN, HashRouter, Rule, TailRouter
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan:
+    """The decision which document is in which split."""
+
+    rule: Rule
+    """own, hash or tail"""
+
+    cut: Rule | None
+    """the rule that cuts off validation, from train if `rule` is own; None if the corpus has its own validation"""
+
+    total_bytes: int | None = None
+    """bytes of all documents that `cut` applies to; needed by a tail"""
+
+    @property
+    def only_train(self) -> bool:
+        """Whether `cut` applies to the corpus's own train split only."""
+        return self.rule == OWN
+
+    def router(self, bytes_before: int) -> HashRouter | TailRouter | None:
+        """Return what routes documents after the first `bytes_before` bytes; None if nothing is cut off."""
+        if self.cut is None:
+            return None
+        if self.cut.kind == "hash":
+            return HashRouter(self.cut.fraction)
+        assert self.total_bytes is not None, "the plan of a tail split counts the bytes"
+        return TailRouter(self.cut.fraction, self.total_bytes, bytes_before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputRange:
+    """Consecutive documents of a corpus, with all that is needed to read them and to decide their splits.
+
+    The documents of a corpus's ranges, one range after the other, are those of the corpus. A range can be pickled.
+    """
+
+    parts: tuple[Part, ...]
+    options: ReadOptions
+    plan: SplitPlan
+    bytes_before: int = 0
+    """bytes of the documents before this range that `plan.cut` applies to; 0 unless it is a tail"""
+
+    @property
+    def size(self) -> int:
+        """Approximate bytes of input."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of what decides the documents and their splits: files with their sizes and times, options, rules."""
+        parts = [(type(part).__name__, part.identity()) for part in self.parts]
+        content = [parts, asdict(self.options), asdict(self.plan), self.bytes_before]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def routed_batches(self, dropped: Dropped) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield (split, batch) in order within each split, and count the documents left out in `dropped`.
+
+        A batch has the single column "text", with at most 8 MiB of text or a single document.
+        """
+        column_type = pa.large_binary() if self.options.invalid == "bytes" else pa.large_string()
+        return batch_documents(self._routed(dropped), column_type)
+
+    def _routed(self, dropped: Dropped) -> Iterator[tuple[str, pa.Array]]:
+        router = self.plan.router(self.bytes_before)
+        for part in self.parts:
+            for chunk in part.chunks():
+                documents = clean(chunk, self.options, dropped)
+                if router is None or (self.plan.only_train and chunk.split != TRAIN):
+                    assert chunk.split is not None, "a chunk of a corpus with own splits names no split"
+                    yield chunk.split, documents
+                else:
+                    yield from router.route(documents)
+
+
+def count_documents(
+    parts: Iterable[Part], options: ReadOptions, dropped: Dropped, *, only_train: bool, enough: int | None = None
+) -> tuple[int, int]:
+    """Return the number of documents in `parts`, or in their own train split, and their bytes.
+
+    Stops when `enough` documents are found.
+    """
+    documents = size = 0
+    for part in parts:
+        for chunk in part.chunks():
+            if only_train and chunk.split != TRAIN:
+                continue
+            kept = clean(chunk, options, dropped)
+            documents += len(kept)
+            size += pc.sum(pc.binary_length(kept), min_count=0).as_py()
+            if enough is not None and documents >= enough:
+                return documents, size
+    return documents, size
+
+
+def packed(parts: Iterable[Part], size: int) -> Iterator[tuple[Part, ...]]:
+    """Yield `parts` in groups of at most `size` bytes, or of one larger part."""
+    group: list[Part] = []
+    total = 0
+    for part in parts:
+        if group and total + part.size > size:
+            yield tuple(group)
+            group, total = [], 0
+        group.append(part)
+        total += part.size
+    if group:
+        yield tuple(group)
