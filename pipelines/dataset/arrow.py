@@ -1,17 +1,16 @@
-"""What datasets of blocks and of pairs share: text columns, fingerprints, and the Arrow file of a split."""
+"""What datasets of blocks and of pairs share: text columns, fingerprints, and the files of a split."""
 
 import hashlib
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from pipelines.dataset.reader import DATA_FILE
 from pipelines.files import write_json
 
 T = TypeVar("T")
@@ -33,15 +32,14 @@ class TextFingerprint:
         return hashlib.sha256(self._text.digest() + self._lengths.digest()).hexdigest()
 
 
-class SplitFile:
-    """The Arrow file of a new split in `folder`, with list columns as `features` of `datasets` describe them."""
+class ArrowFile:
+    """A new Arrow file with list columns as `features` of `datasets` describe them."""
 
-    def __init__(self, folder: Path, columns: dict[str, pa.DataType], features: dict[str, Any]) -> None:
-        self._folder, self._features = folder, features
-        folder.mkdir()
+    def __init__(self, path: Path, columns: dict[str, pa.DataType], features: dict[str, Any]) -> None:
+        self._path = path
         metadata = {"huggingface": json.dumps({"info": {"features": features}})}
         self._schema = pa.schema(list(columns.items()), metadata=metadata)
-        self._file = pa.OSFile(str(folder / DATA_FILE), "wb")
+        self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, self._schema)
 
     def write(self, columns: list[pa.Array]) -> None:
@@ -49,30 +47,40 @@ class SplitFile:
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
     def finish(self) -> tuple[int, str]:
-        """Close the file, write the two files that `datasets` needs beside it, and return its size and SHA-256."""
+        """Close the file, and return its size and SHA-256."""
         self.close()
-        path = self._folder / DATA_FILE
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        info = {"citation": "", "description": "", "features": self._features, "homepage": "", "license": ""}
-        state: dict[str, Any] = {
-            "_data_files": [{"filename": DATA_FILE}],
-            "_fingerprint": digest[:16],
-            "_format_columns": None,
-            "_format_kwargs": {},
-            "_format_type": None,
-            "_output_all_columns": False,
-            "_split": self._folder.name,
-        }
-        write_json(self._folder / "dataset_info.json", info)
-        write_json(self._folder / "state.json", state)
-        return path.stat().st_size, digest
+        return self._path.stat().st_size, file_sha256(self._path)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
         if not self._file.closed:
             self._writer.close()
             self._file.close()
+
+
+def describe_split(folder: Path, features: dict[str, Any], files: Mapping[str, str]) -> None:
+    """Write the two files that `datasets` needs in the folder of a split. `files`: SHA-256 of Arrow files by name."""
+    info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
+    digest = next(iter(files.values()))
+    if len(files) > 1:
+        digest = hashlib.sha256("".join(files.values()).encode()).hexdigest()
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": name} for name in files],
+        "_fingerprint": digest[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": folder.name,
+    }
+    write_json(folder / "dataset_info.json", info)
+    write_json(folder / "state.json", state)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def id_dtype(vocab_size: int) -> np.dtype:

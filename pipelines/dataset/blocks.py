@@ -1,15 +1,14 @@
 """The dataset builder: documents to blocks of token ids on disk.
 
-The stream of a split is a separator and a document, for every document in corpus order. The separator is
-`<|endoftext|>`. If a published tokenizer lacks it, the separator is the token that transformers puts after a text, such
-as BERT's [SEP]. Blocks cut the stream every T tokens; only the tail of the last block is dropped. The same corpus and
-tokenizer give byte-identical files, whatever the number of threads and the corpus's batch sizes. Splits other than
-train also record the SHA-256, bytes and tokens of each document (`pipelines.dataset.documents`).
+Blocks cut the stream of a split (`pipelines.dataset.encoding`) every T tokens; only the tail of the last block is
+dropped. The same corpus and tokenizer give byte-identical files, whatever the number of threads and the corpus's batch
+sizes. Splits other than train also record the SHA-256, bytes and tokens of each document
+(`pipelines.dataset.documents`).
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from corpora import Corpus
+from corpora import Corpus, Dropped
 from corpora.splits import TRAIN
-from pipelines.dataset.arrow import Progress, SplitFile, TextFingerprint, id_dtype, read_ahead, text_of
-from pipelines.dataset.documents import RecordedDocuments, write_documents
-from pipelines.dataset.reader import write_info
+from pipelines.dataset.arrow import (
+    ArrowFile,
+    Progress,
+    TextFingerprint,
+    describe_split,
+    id_dtype,
+    read_ahead,
+    text_of,
+)
+from pipelines.dataset.documents import RecordedDocuments, document_hashes, write_documents
+from pipelines.dataset.encoding import BATCH_TOKENS, encode_batch, separator_of
+from pipelines.dataset.reader import DATA_FILE, write_info
 from pipelines.files import write_json
-from tokenizer import END_OF_TEXT, Tokenizer
-
-# Tokens of an Arrow record batch: each is one numpy view, and must fit in memory.
-BATCH_TOKENS = 1 << 22
-
-# A document longer than a group is encoded one group of pieces at a time.
-PIECE_BYTES = 1 << 20
-GROUP_BYTES = 1 << 24
+from tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -47,30 +48,24 @@ class SplitSummary:
     documents_sha256: str
 
 
-class _SplitWriter:
-    """Cuts the stream of a split into blocks and writes them in record batches of BATCH_TOKENS or slightly fewer."""
+class BlockFile:
+    """An Arrow file of blocks, in record batches of BATCH_TOKENS or slightly fewer."""
 
-    def __init__(self, folder: Path, context_length: int, dtype: np.dtype) -> None:
-        self.context_length, self.dtype = context_length, dtype
-        self.documents = self.bytes = self.encoded_tokens = self.blocks = 0
-        self.fingerprint = TextFingerprint()
+    def __init__(self, path: Path, context_length: int, dtype: np.dtype) -> None:
+        self.tokens = self.blocks = 0
+        self._context_length, self._dtype = context_length, dtype
         self._batch_tokens = max(1, BATCH_TOKENS // context_length) * context_length
-        self._folder = folder
-        self._hashes: list[bytes] = []
-        self._sizes: list[np.ndarray] = []
-        self._starts: list[np.ndarray] = []
         self._pending: list[np.ndarray] = []
         self._pending_tokens = 0
         value = pa.from_numpy_dtype(dtype)
         self._type = pa.list_(value, context_length)
-        feature = {"feature": {"dtype": str(value), "_type": "Value"}, "length": context_length, "_type": "List"}
-        self.file = SplitFile(folder, {"input_ids": self._type}, {"input_ids": feature})
+        self._file = ArrowFile(path, {"input_ids": self._type}, block_features(context_length, dtype))
 
     def add(self, ids: np.ndarray) -> None:
-        """Append tokens to the stream."""
-        self.encoded_tokens += len(ids)
+        """Append tokens."""
+        self.tokens += len(ids)
         while len(ids):
-            part = ids[: self._batch_tokens - self._pending_tokens].astype(self.dtype)
+            part = ids[: self._batch_tokens - self._pending_tokens].astype(self._dtype)
             self._pending.append(part)
             self._pending_tokens += len(part)
             ids = ids[len(part) :]
@@ -78,41 +73,70 @@ class _SplitWriter:
                 self._write(np.concatenate(self._pending))
                 self._pending, self._pending_tokens = [], 0
 
-    def record(self, text: memoryview, lengths: np.ndarray) -> None:
-        """Note the hash and size of consecutive documents with joined bytes `text`."""
-        ends = np.cumsum(lengths).tolist()
-        for start, end in zip([0, *ends[:-1]], ends, strict=True):
-            self._hashes.append(hashlib.sha256(text[start:end]).digest())
-        self._sizes.append(lengths)
-
-    def record_starts(self, starts: np.ndarray) -> None:
-        """Record the `starts` of documents, as indices of the tokens that are added next."""
-        self._starts.append(self.encoded_tokens + starts)
-
     def _write(self, tokens: np.ndarray) -> None:
         column = pa.FixedSizeListArray.from_arrays(pa.array(tokens), type=self._type)
-        self.file.write([column])
+        self._file.write([column])
         self.blocks += len(column)
+
+    def finish(self) -> tuple[int, str]:
+        """Write the last whole blocks, close the file, and return its size and SHA-256."""
+        if self._pending:
+            tokens = np.concatenate(self._pending)
+            if whole := len(tokens) // self._context_length * self._context_length:
+                self._write(tokens[:whole])
+        return self._file.finish()
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+
+def block_features(context_length: int, dtype: np.dtype) -> dict[str, Any]:
+    """Return what `datasets` calls the features of a dataset of blocks."""
+    value = str(pa.from_numpy_dtype(dtype))
+    return {"input_ids": {"feature": {"dtype": value, "_type": "Value"}, "length": context_length, "_type": "List"}}
+
+
+class _SplitWriter:
+    """Writes a split to one file of blocks."""
+
+    def __init__(self, folder: Path, context_length: int, dtype: np.dtype) -> None:
+        self.documents = self.bytes = 0
+        self._folder, self._features = folder, block_features(context_length, dtype)
+        self._context_length = context_length
+        self._fingerprint = TextFingerprint()
+        self._hashes: list[bytes] = []
+        self._sizes: list[np.ndarray] = []
+        self._tokens: list[np.ndarray] = []
+        folder.mkdir()
+        self.file = BlockFile(folder / DATA_FILE, context_length, dtype)
+
+    def record(self, text: memoryview, lengths: np.ndarray, tokens: np.ndarray) -> None:
+        """Note consecutive documents, with joined bytes `text`, and the tokens of each with its separator."""
+        self.documents += len(lengths)
+        self.bytes += len(text)
+        self._fingerprint.update(text, lengths)
+        if self._folder.name != TRAIN:
+            self._hashes += document_hashes(text, lengths)
+            self._sizes.append(lengths)
+            self._tokens.append(tokens)
 
     def finish(self) -> SplitSummary:
         """Write the last whole blocks and what `record` noted, and close the file."""
-        if self._pending:
-            tokens = np.concatenate(self._pending)
-            if whole := len(tokens) // self.context_length * self.context_length:
-                self._write(tokens[:whole])
         file_bytes, digest = self.file.finish()
+        describe_split(self._folder, self._features, {DATA_FILE: digest})
         if self._hashes:
-            tokens = np.diff(np.concatenate(self._starts), append=self.encoded_tokens)
-            write_documents(self._folder, RecordedDocuments(self._hashes, np.concatenate(self._sizes), tokens))
+            documents = RecordedDocuments(self._hashes, np.concatenate(self._sizes), np.concatenate(self._tokens))
+            write_documents(self._folder, documents)
         return SplitSummary(
             documents=self.documents,
             bytes=self.bytes,
-            encoded_tokens=self.encoded_tokens,
-            tokens=self.blocks * self.context_length,
-            blocks=self.blocks,
+            encoded_tokens=self.file.tokens,
+            tokens=self.file.blocks * self._context_length,
+            blocks=self.file.blocks,
             file_bytes=file_bytes,
             file_sha256=digest,
-            documents_sha256=self.fingerprint.hexdigest(),
+            documents_sha256=self._fingerprint.hexdigest(),
         )
 
 
@@ -131,34 +155,48 @@ def write_blocks(
     `separator`: whether to put one before every document. Raises ValueError if the tokenizer has no token for it, or if
     a split has less than one block of `context_length` tokens.
     """
-    separator_id = _separator_id(tokenizer) if separator else None
+    separator_id = separator_of(tokenizer) if separator else None
     dtype = id_dtype(tokenizer.vocab_size)
     writers: dict[str, _SplitWriter] = {}
     done = 0
+
+    def advance(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done)
+
     try:
         for split, batch in read_ahead(corpus.routed_batches()):
             if split not in writers:
                 writers[split] = _SplitWriter(folder / split, context_length, dtype)
             writer = writers[split]
-            text, lengths = text_of(batch.column(0))
-            writer.fingerprint.update(text, lengths)
-            if split != TRAIN:
-                writer.record(text, lengths)
-            writer.documents += len(lengths)
-            writer.bytes += len(text)
-            for pieces, begins in _pieces(batch.column(0), tokenizer):
-                for ids, starts in _encoded(pieces, begins, tokenizer, threads):
-                    writer.record_starts(starts + np.arange(len(starts)) * (separator_id is not None))
-                    for part in _with_separators(ids, starts, separator_id):
-                        writer.add(part)
-                done += len(text_of(pieces)[0])
-                progress(done)
+            tokens = encode_batch(batch, tokenizer, separator_id, threads, writer.file.add, advance)
+            writer.record(*text_of(batch.column(0)), tokens)
         summaries = {name: writers[name].finish() for name in corpus.split_names if name in writers}
     finally:
         for writer in writers.values():
             writer.file.close()
-    _refuse_short_splits(summaries, corpus, context_length)
-    write_json(folder / "dataset_dict.json", {"splits": list(summaries)})
+    check_splits(corpus, context_length, {name: summary.encoded_tokens for name, summary in summaries.items()})
+    texts = {name: summary.documents_sha256 for name, summary in summaries.items()}
+    splits = {name: vars(summary) for name, summary in summaries.items()}
+    return write_description(folder, corpus, tokenizer, context_length, separator_id, corpus.dropped, splits, texts)
+
+
+def write_description(
+    folder: Path,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    context_length: int,
+    separator_id: int | None,
+    dropped: Dropped,
+    splits: Mapping[str, Mapping[str, Any]],
+    texts: Mapping[str, str],
+) -> dict[str, Any]:
+    """Write dataset_dict.json and dataset.json, and return the content of the latter.
+
+    `splits`: the entries of the splits. `texts`: the fingerprint of the text of each split.
+    """
+    write_json(folder / "dataset_dict.json", {"splits": list(splits)})
     info = {
         "format": 1,
         "context_length": context_length,
@@ -167,90 +205,24 @@ def write_blocks(
         "corpus": {
             "name": corpus.name,
             "split_rule": corpus.split_rule,
-            "fingerprint": hashlib.sha256(
-                json.dumps({name: s.documents_sha256 for name, s in summaries.items()}).encode()
-            ).hexdigest(),
+            "fingerprint": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
             "synthetic": corpus.synthetic,
-            "dropped": corpus.dropped.counts(),
+            "dropped": dropped.counts(),
         },
-        "splits": {name: vars(summary) for name, summary in summaries.items()},
+        "splits": splits,
     }
     return write_info(folder, info)
 
 
-def _separator_id(tokenizer: Tokenizer) -> int:
-    _, after = tokenizer.ids_around_text
-    if END_OF_TEXT in tokenizer.special_tokens:
-        return tokenizer.special_tokens[END_OF_TEXT]
-    if not after:
-        raise ValueError(
-            f"the tokenizer has no special token {END_OF_TEXT} to put before each document: train one that has it, or "
-            "build without separators (--no-separator)"
-        )
-    return after[-1]
-
-
-def _pieces(column: pa.Array, tokenizer: Tokenizer) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Yield the documents of a batch, and a mask of those that begin a document: all, unless a long one is cut.
-
-    A long document is alone in its batch. It is cut where that does not change its ids. So its ids are never all in
-    memory, and all threads encode it.
-    """
-    text, lengths = text_of(column)
-    if len(lengths) != 1 or len(text) <= GROUP_BYTES:
-        yield column, np.ones(len(lengths), bool)
-        return
-    data = pa.py_buffer(text)
-    offsets = np.array([0, *tokenizer.cuts(text, PIECE_BYTES), len(text)], np.int64)
-    first = 0
-    while first < len(offsets) - 1:
-        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + GROUP_BYTES, side="right")) - 1)
-        ends = np.ascontiguousarray(offsets[first : last + 1])
-        begins = np.zeros(len(ends) - 1, bool)
-        begins[0] = first == 0
-        yield pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(begins), [None, pa.py_buffer(ends), data]), begins
-        first = last
-
-
-def _encoded(
-    pieces: pa.Array, begins: np.ndarray, tokenizer: Tokenizer, threads: int | None
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the ids of what `_pieces` yields, and the indices among them at which documents start."""
-    text, lengths = text_of(pieces)
-    if len(lengths) == 1 and len(text) > GROUP_BYTES:  # it cannot be cut
-        starts = np.zeros(np.count_nonzero(begins), np.int64)
-        for ids in tokenizer.encode_in_parts(text):
-            yield ids, starts
-            starts = starts[:0]
-        return
-    encoded = tokenizer.encode_arrow(pieces, threads=threads)
-    offsets = encoded.offsets.to_numpy()
-    yield encoded.values.to_numpy()[offsets[0] : offsets[-1]], (offsets[:-1] - offsets[0])[begins]
-
-
-def _with_separators(ids: np.ndarray, starts: np.ndarray, separator_id: int | None) -> Iterator[np.ndarray]:
-    """Yield `ids` with a separator, if any, inserted before each of the indices `starts`, which ascend.
-
-    Parts of BATCH_TOKENS keep the copies small.
-    """
-    if separator_id is None:
-        yield ids
-        return
-    for first in range(0, max(1, len(ids)), BATCH_TOKENS):
-        stop = first + BATCH_TOKENS
-        last = len(starts) if stop >= len(ids) else np.searchsorted(starts, stop)
-        inside = starts[np.searchsorted(starts, first) : last]
-        yield np.insert(ids[first:stop], inside - first, separator_id)
-
-
-def _refuse_short_splits(summaries: dict[str, SplitSummary], corpus: Corpus, context_length: int) -> None:
-    if not summaries:
+def check_splits(corpus: Corpus, context_length: int, tokens: Mapping[str, int]) -> None:
+    """Raise ValueError if a split has less than one block. `tokens`: the length of each split's stream."""
+    if not tokens:
         raise ValueError(f"the corpus {corpus.name} has no text")
-    for name in ("train", "validation", *summaries):
-        if name not in summaries:
+    for name in ("train", "validation", *tokens):
+        if name not in tokens:
             raise ValueError(f"the split {name} of {corpus.name} is empty: for so few documents use --split tail:0.1")
-        if not summaries[name].blocks:
+        if tokens[name] < context_length:
             raise ValueError(
                 f"the context of {context_length} tokens is longer than the split {name} of {corpus.name}, which has "
-                f"{summaries[name].encoded_tokens}: use a shorter --context-length or more text"
+                f"{tokens[name]}: use a shorter --context-length or more text"
             )

@@ -3,6 +3,8 @@
 They are in documents.arrow, in the folder of the split. dataset.json and the fingerprint do not depend on this file.
 """
 
+import hashlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +23,12 @@ class RecordedDocuments(NamedTuple):
     """int64 (D,): bytes of each document"""
     tokens: np.ndarray | None = None
     """int64 (D,): tokens of each document with its separator; None in datasets of version 0.1"""
+
+
+def document_hashes(text: memoryview, lengths: np.ndarray) -> list[bytes]:
+    """Return the SHA-256 of consecutive documents with joined bytes `text` and the given lengths."""
+    ends = [0, *np.cumsum(lengths).tolist()]
+    return [hashlib.sha256(text[start:end]).digest() for start, end in pairwise(ends)]
 
 
 def write_documents(folder: Path, documents: RecordedDocuments) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from corpora import PairCorpus
-from pipelines.dataset.arrow import Progress, SplitFile, TextFingerprint, id_dtype, read_ahead, text_of
-from pipelines.dataset.reader import DatasetFolder, write_info
+from pipelines.dataset.arrow import ArrowFile, Progress, TextFingerprint, describe_split, id_dtype, read_ahead, text_of
+from pipelines.dataset.reader import DATA_FILE, DatasetFolder, write_info
 from pipelines.files import write_json
 from tokenizer import Tokenizer
 
@@ -76,14 +76,16 @@ class _PairWriter:
     """Writes the pairs of a split in record batches of BATCH_PAIRS."""
 
     def __init__(self, folder: Path, dtype: np.dtype) -> None:
-        self._dtype = dtype
+        self._dtype, self._folder = dtype, folder
         self.source, self.target = _Side(), _Side()
         self.pairs = self._waiting = 0
         value = pa.from_numpy_dtype(dtype)
         self._type = pa.list_(value)
         feature = {"feature": {"dtype": str(value), "_type": "Value"}, "_type": "List"}
         names = ("source_ids", "target_ids")
-        self.file = SplitFile(folder, dict.fromkeys(names, self._type), dict.fromkeys(names, feature))
+        self._features = dict.fromkeys(names, feature)
+        folder.mkdir()
+        self.file = ArrowFile(folder / DATA_FILE, dict.fromkeys(names, self._type), self._features)
 
     def add(self, batch: pa.RecordBatch, tokenizer: Tokenizer, threads: int | None) -> None:
         self.source.add(batch.column("source"), tokenizer, self._dtype, threads)
@@ -102,6 +104,7 @@ class _PairWriter:
         if self._waiting:
             self._write(self._waiting)
         file_bytes, digest = self.file.finish()
+        describe_split(self._folder, self._features, {DATA_FILE: digest})
         return PairSplitSummary(
             pairs=self.pairs,
             source_bytes=self.source.bytes,

@@ -1,0 +1,109 @@
+"""Documents to the stream of token ids that blocks cut: a separator and a document, for every document in order.
+
+The separator is `<|endoftext|>`. If a published tokenizer lacks it, the separator is the token that transformers puts
+after a text, such as BERT's [SEP].
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.dataset.arrow import text_of
+from tokenizer import END_OF_TEXT, Tokenizer
+
+# Tokens of an Arrow record batch: each is one numpy view, and must fit in memory.
+BATCH_TOKENS = 1 << 22
+
+# A document longer than a group is encoded one group of pieces at a time.
+PIECE_BYTES = 1 << 20
+GROUP_BYTES = 1 << 24
+
+
+def separator_of(tokenizer: Tokenizer) -> int:
+    """Return the id of the token before every document; ValueError if the tokenizer has none."""
+    _, after = tokenizer.ids_around_text
+    if END_OF_TEXT in tokenizer.special_tokens:
+        return tokenizer.special_tokens[END_OF_TEXT]
+    if not after:
+        raise ValueError(
+            f"the tokenizer has no special token {END_OF_TEXT} to put before each document: train one that has it, or "
+            "build without separators (--no-separator)"
+        )
+    return after[-1]
+
+
+def encode_batch(
+    batch: pa.RecordBatch,
+    tokenizer: Tokenizer,
+    separator_id: int | None,
+    threads: int | None,
+    add: Callable[[np.ndarray], None],
+    progress: Callable[[int], None],
+) -> np.ndarray:
+    """Pass the stream of a batch to `add`, in parts, and return the tokens of each document: int64 (N,).
+
+    `progress` is called with the bytes of text encoded since the last call.
+    """
+    starts_of_documents, total = [], 0
+    for pieces, begins in _pieces(batch.column(0), tokenizer):
+        for ids, starts in _encoded(pieces, begins, tokenizer, threads):
+            starts_of_documents.append(total + starts + np.arange(len(starts)) * (separator_id is not None))
+            for part in _with_separators(ids, starts, separator_id):
+                add(part)
+                total += len(part)
+        progress(len(text_of(pieces)[0]))
+    return np.diff(np.concatenate(starts_of_documents), append=total)
+
+
+def _pieces(column: pa.Array, tokenizer: Tokenizer) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """Yield the documents of a batch, and a mask of those that begin a document: all, unless a long one is cut.
+
+    A long document is alone in its batch. It is cut where that does not change its ids. So its ids are never all in
+    memory, and all threads encode it.
+    """
+    text, lengths = text_of(column)
+    if len(lengths) != 1 or len(text) <= GROUP_BYTES:
+        yield column, np.ones(len(lengths), bool)
+        return
+    data = pa.py_buffer(text)
+    offsets = np.array([0, *tokenizer.cuts(text, PIECE_BYTES), len(text)], np.int64)
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + GROUP_BYTES, side="right")) - 1)
+        ends = np.ascontiguousarray(offsets[first : last + 1])
+        begins = np.zeros(len(ends) - 1, bool)
+        begins[0] = first == 0
+        yield pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(begins), [None, pa.py_buffer(ends), data]), begins
+        first = last
+
+
+def _encoded(
+    pieces: pa.Array, begins: np.ndarray, tokenizer: Tokenizer, threads: int | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the ids of what `_pieces` yields, and the indices among them at which documents start."""
+    text, lengths = text_of(pieces)
+    if len(lengths) == 1 and len(text) > GROUP_BYTES:  # it cannot be cut
+        starts = np.zeros(np.count_nonzero(begins), np.int64)
+        for ids in tokenizer.encode_in_parts(text):
+            yield ids, starts
+            starts = starts[:0]
+        return
+    encoded = tokenizer.encode_arrow(pieces, threads=threads)
+    offsets = encoded.offsets.to_numpy()
+    yield encoded.values.to_numpy()[offsets[0] : offsets[-1]], (offsets[:-1] - offsets[0])[begins]
+
+
+def _with_separators(ids: np.ndarray, starts: np.ndarray, separator_id: int | None) -> Iterator[np.ndarray]:
+    """Yield `ids` with a separator, if any, inserted before each of the indices `starts`, which ascend.
+
+    Parts of BATCH_TOKENS keep the copies small.
+    """
+    if separator_id is None:
+        yield ids
+        return
+    for first in range(0, max(1, len(ids)), BATCH_TOKENS):
+        stop = first + BATCH_TOKENS
+        last = len(starts) if stop >= len(ids) else np.searchsorted(starts, stop)
+        inside = starts[np.searchsorted(starts, first) : last]
+        yield np.insert(ids[first:stop], inside - first, separator_id)
