@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pipelines.scoring.choices import rank_choices
     from pipelines.scoring.texts import score_text
     from pipelines.serve import serve
+    from pipelines.sweep_vocabulary import sweep_vocabulary
     from pipelines.tokenize import tokenize
     from pipelines.train_tokenizer import train_tokenizer
     from tokenizer import Tokenizer
@@ -74,6 +75,7 @@ __all__ = [
     "score_text",
     "serve",
     "show",
+    "sweep_vocabulary",
     "tokenize",
     "train_tokenizer",
 ]

@@ -20,6 +20,7 @@ VERBS = {
     "pretrain": "train the model of a recipe on a dataset",
     "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
     "score": "show how well a run predicts a text, token by token, or rank continuations",
+    "sweep-vocabulary": "compare kinds and sizes of vocabularies in bits per byte at equal compute",
     "entropy": "measure a text without a model: entropies, mutual information, Zipf's and Heaps' laws",
     "generate": "continue a prompt, write the target of a source, or fill masks",
     "serve": "serve runs in the browser and through OpenAI's completions API",
@@ -34,7 +35,7 @@ VERBS = {
 }
 # Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other
 # processes share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
-COMPUTING = ("demo", "pretrain", "finetune", "evaluate", "score", "entropy", "report", "serve")
+COMPUTING = ("demo", "pretrain", "sweep-vocabulary", "finetune", "evaluate", "score", "entropy", "report", "serve")
 # Messages of libraries that run out of memory; the last one is oneDNN's.
 OUT_OF_MEMORY = (
     "out of memory",

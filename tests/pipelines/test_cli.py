@@ -66,6 +66,7 @@ def test_help_imports_no_verb():
         "generate",
         "score",
         "params",
+        "sweep-vocabulary",
         "finetune",
         "classify",
         "runs",

@@ -1,0 +1,1 @@
+"""The sweep over vocabularies: its plan, vocabularies, runs, statistics and picture."""

@@ -1,0 +1,108 @@
+"""One run of a sweep: train, measure the held-out text, keep the result, and remove the checkpoint."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lm.analysis.metrics import NATS_PER_BIT
+from lm.model import LanguageModel
+from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.evaluation.windows import decoder_windows
+from pipelines.files import read_json, write_json
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+from pipelines.run.provenance import provenance
+from pipelines.sweep.plan import Budget, SweepRun
+from pipelines.sweep.vocabularies import fingerprint, stream_of
+from pipelines.training.loss import summed_loss
+from pipelines.training.machine import cores_per_operation
+from pipelines.training.objectives import NextToken
+from pipelines.training.pretraining import train
+from tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the processes of a sweep need: its folder, the budget of each run, and the held-out text."""
+
+    folder: Path
+    budget: Budget
+    held_out: list[bytes]
+
+    def vocabulary(self, run: SweepRun) -> Path:
+        """Return the folder of the dataset of a run."""
+        return self.folder / "vocabularies" / run.vocabulary.name
+
+    def run(self, run: SweepRun) -> Path:
+        """Return the folder of a run."""
+        return self.folder / "runs" / run.name
+
+    def result(self, run: SweepRun) -> dict[str, Any] | None:
+        """Return the result of a run; None if it is not finished."""
+        path = self.run(run) / "result.json"
+        if not path.exists():
+            return None
+        result: dict[str, Any] = read_json(path, "remove the file, and the run is trained again")
+        return result
+
+
+def finish(work: Work, run: SweepRun) -> bool:
+    """Train a run, or resume it, and write its result; return False if a signal stopped it after saving."""
+    folder, data = work.run(run), work.vocabulary(run)
+    recipe = work.budget.recipe_of(run)
+    if train(recipe, data, folder, "none"):
+        return False
+    with cores_per_operation(recipe.train.threads):
+        result = measure(work, run)
+    write_json(folder / "result.json", result)
+    shutil.rmtree(folder / "checkpoints")
+    return True
+
+
+def measure(work: Work, run: SweepRun) -> dict[str, Any]:
+    """Return the result of a trained run: its size, its training, and its code length of the held-out text."""
+    budget, size = work.budget, work.budget.size(run.vocabulary.size)
+    trained = load_trained(Run(work.run(run)), budget.recipe.train.device)
+    length = budget.recipe.model.context_length
+    stream = stream_of(work.held_out, Tokenizer.load(work.vocabulary(run)), length)
+    nats = code_length(trained.model, stream)
+    held_out_bytes = sum(map(len, work.held_out))
+    train_split = TokenDataset(work.vocabulary(run)).info["splits"]["train"]
+    tokens = budget.tokens(run.vocabulary.size)
+    return {
+        "kind": run.vocabulary.kind,
+        "size": run.vocabulary.size,
+        "seed": run.seed,
+        "bits_per_byte": nats / NATS_PER_BIT / held_out_bytes,
+        "nats": nats,
+        "held_out_bytes": held_out_bytes,
+        "held_out_tokens": stream.tokens - 1,
+        "held_out_sha256": fingerprint(work.held_out),
+        "bytes_per_token": held_out_bytes / (stream.tokens - 1),
+        "tokens": tokens,
+        "steps": tokens // budget.step_tokens,
+        "epochs": tokens / train_split["tokens"],
+        "bytes_seen": tokens * train_split["bytes"] / train_split["encoded_tokens"],
+        "flops": tokens * size.flops_per_token,
+        "parameters": size.parameters,
+        "embedding_parameters": size.embedding,
+        **provenance(trained.machine.device),
+    }
+
+
+@torch.no_grad()
+def code_length(model: LanguageModel, stream: TokenStream) -> float:
+    """Return the nats of all tokens of a stream but the first, in windows without overlap.
+
+    The first token is the separator before the first document, so all text is predicted.
+    """
+    window = model.config.context_length
+    device = next(model.parameters()).device
+    parts = [
+        float(summed_loss(model, model, each.batch, device=device))
+        for each in decoder_windows(stream, NextToken(window), window)
+    ]
+    return sum(parts)

@@ -1,0 +1,154 @@
+"""The tokenizers and datasets of a sweep, and its held-out text.
+
+The training split is counted once per kind, and all sizes are trained on that count. Every dataset is of the same text.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from corpora import Corpus
+from pipelines.cli.display import Bar, say
+from pipelines.dataset.arrow import id_dtype
+from pipelines.dataset.blocks import write_blocks
+from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.files import whole_folder
+from pipelines.reporting.training_phases import Phases
+from pipelines.sweep.plan import Vocabulary
+from tokenizer import END_OF_TEXT, PieceRules, PretokenCounts, Tokenizer, count_pretokens
+
+# Cased words and pieces with byte fallback lose the least text: white space, and for WordPiece characters that the
+# training text lacks.
+PATTERNS = {"bpe": "cl100k", "wordpiece": "bert-cased", "unigram": "metaspace"}
+PIECES = PieceRules(byte_fallback=True)
+HELD_OUT_BYTES = 1 << 19
+LONGEST_DOCUMENT = HELD_OUT_BYTES // 8  # so that the held-out text is not all of one document
+
+
+def held_out_documents(corpus: Corpus) -> list[bytes]:
+    """Return documents of the validation split in corpus order, about HELD_OUT_BYTES, none above an eighth of that.
+
+    They are those with the smallest SHA-256, so they come from all parts of the corpus.
+    """
+    sample = _Sample()
+    for batch in corpus.batches("validation"):
+        for text in batch.column(0).cast(pa.large_binary()):
+            sample.add(text.as_py())
+    if not sample.documents:
+        raise ValueError(f"the validation split of {corpus.name} is empty: for so few documents use --split tail:0.1")
+    sample.trim()
+    return [text for _, _, text in sorted(sample.documents, key=lambda each: each[1])]
+
+
+class _Sample:
+    """Documents with the smallest digests, as many as just reach HELD_OUT_BYTES after `trim`."""
+
+    def __init__(self) -> None:
+        self.documents: list[tuple[bytes, int, bytes]] = []  # digest, number, text
+        self._added = self._bytes = 0
+
+    def add(self, text: bytes) -> None:
+        self.documents.append((hashlib.sha256(text).digest(), self._added, _cut(text, LONGEST_DOCUMENT)))
+        self._added += 1
+        self._bytes += len(self.documents[-1][2])
+        if self._bytes > 4 * HELD_OUT_BYTES:  # a whole split may not fit in memory
+            self.trim()
+
+    def trim(self) -> None:
+        self.documents.sort()
+        before = list(accumulate((len(text) for _, _, text in self.documents), initial=0))
+        self.documents = [each for each, start in zip(self.documents, before, strict=False) if start < HELD_OUT_BYTES]
+        self._bytes = before[len(self.documents)]
+
+
+def _cut(text: bytes, most: int) -> bytes:
+    """Return at most `most` bytes of a document, cut at a line end, or else between two characters."""
+    if len(text) <= most:
+        return text
+    lines = text.rfind(b"\n", 0, most) + 1
+    while not lines and most > 0 and text[most] & 0xC0 == 0x80:  # inside a character
+        most -= 1
+    return text[: lines or most]
+
+
+def fingerprint(documents: Iterable[bytes]) -> str:
+    """Return the SHA-256 of documents and their boundaries."""
+    return hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in documents)).hexdigest()
+
+
+def stream_of(documents: Sequence[bytes], tokenizer: Tokenizer, context_length: int) -> TokenStream:
+    """Return the tokens of documents, each after a separator. The last block may be short, so no text is left out."""
+    encoded = tokenizer.encode_arrow(pa.array(documents, pa.large_binary()))
+    ids, starts = encoded.values.to_numpy(), encoded.offsets.to_numpy()[:-1]
+    separated = np.insert(ids, starts, tokenizer.special_tokens[END_OF_TEXT])
+    return TokenStream([separated.astype(id_dtype(tokenizer.vocab_size))], context_length)
+
+
+def make_vocabularies(
+    folder: Path, corpus: Corpus, wanted: Sequence[Vocabulary], context_length: int, strict: bool
+) -> list[Vocabulary]:
+    """Make the missing datasets, `folder`/NAME with tokenizer.json, and return the vocabularies that the text allows.
+
+    A vocabulary smaller than the alphabet, or larger than the text can fill, is a ValueError if `strict`; otherwise it
+    is left out with a message. Nothing is written before all tokenizers are trained.
+    """
+    missing = [each for each in wanted if not (folder / each.name / "dataset.json").exists()]
+    trained: dict[Vocabulary, Tokenizer] = {}
+    for kind in dict.fromkeys(each.kind for each in missing):
+        counts = _counts(corpus, kind)
+        for each in missing:
+            if each.kind != kind:
+                continue
+            try:
+                trained[each] = _trained(counts, each)
+            except ValueError as error:
+                if strict:
+                    raise ValueError(f"--sizes {each.size} for {kind}: {error}") from None
+                say(f"left out {each.name}: {error}")
+    if not trained and len(missing) == len(wanted):
+        raise ValueError(f"{corpus.name} allows none of the sizes: give smaller or larger --sizes")
+    for each, tok in trained.items():
+        _write(folder / each.name, corpus, tok, context_length)
+    made = [each for each in wanted if each in trained or each not in missing]
+    _check_same_text(folder, made)
+    return made
+
+
+def _counts(corpus: Corpus, kind: str) -> PretokenCounts:
+    with Bar(f"counting for {kind}", corpus.text_bytes_estimate, "B") as bar:
+        return count_pretokens(corpus.batches("train"), PATTERNS[kind], progress=lambda _, done, __: bar.update(done))
+
+
+def _trained(counts: PretokenCounts, vocabulary: Vocabulary) -> Tokenizer:
+    """Return the tokenizer of a vocabulary; ValueError if it would have another size."""
+    unigram = vocabulary.kind == "unigram"
+    with warnings.catch_warnings(), Bar(vocabulary.name, None, "") as bar:
+        warnings.simplefilter("ignore", UserWarning)  # of the size, which is checked below
+        tok = Tokenizer.train_from_counts(
+            counts,
+            vocabulary.size,
+            model=vocabulary.kind,  # type: ignore[arg-type]  # one of plan.KINDS
+            pieces=PIECES if unigram else None,
+            progress=Phases(bar, None),
+        )
+    if tok.vocab_size != vocabulary.size:
+        raise ValueError(f"the text fills only {tok.vocab_size:,} entries")
+    return tok
+
+
+def _write(out: Path, corpus: Corpus, tok: Tokenizer, context_length: int) -> None:
+    with whole_folder(out, lambda _: False) as partial, Bar(f"encoding {out.name}", None, "B") as bar:
+        tok.save(partial)
+        write_blocks(corpus, tok, context_length, partial, progress=bar.update)
+
+
+def _check_same_text(folder: Path, made: Sequence[Vocabulary]) -> None:
+    """Raise ValueError if the datasets are not all of the same text."""
+    texts = {TokenDataset(folder / each.name).info["corpus"]["fingerprint"] for each in made}
+    if len(texts) > 1:
+        raise ValueError(f"{folder} has datasets of different texts, so the corpus has changed: choose another --out")

@@ -1,0 +1,200 @@
+"""`bytelm sweep-vocabulary`: the bits per byte of vocabularies of several kinds and sizes at equal compute."""
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+
+from pipelines.cli.arguments import AsJson, DryRun
+from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule
+from pipelines.cli.parsing import parse
+from pipelines.cli.verbs import verb
+from pipelines.files import locked_file, write_json
+
+if TYPE_CHECKING:
+    from corpora import Corpus
+    from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
+    from pipelines.sweep.runs import Work
+
+Kind = Literal["bpe", "wordpiece", "unigram"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SIZES = tuple(2**power for power in range(9, 17))  # 512 to 65,536
+
+
+@verb
+def sweep_vocabulary(
+    corpus: CorpusNames,
+    *,
+    out: Path,
+    kinds: tuple[Kind, ...] = KINDS,
+    sizes: tuple[int, ...] = (),
+    seeds: int = 3,
+    flops: float | None = None,
+    recipe: str = "gpt-tiny",
+    workers: int | None = None,
+    split: SplitRule = None,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
+    **reading: Unpack[ReadingOptions],
+) -> dict[str, Any] | None:
+    """Train one model for each kind and size of vocabulary at equal FLOPs, and compare their bits per byte on held-out
+    text; return the summary.
+
+    All runs have the same architecture, training text and held-out text. The FLOPs of the output matrix count, so a
+    larger vocabulary sees fewer tokens. The same command resumes an interrupted sweep, and adds seeds, sizes or kinds.
+
+    Args:
+        out: Folder for the tokenizers, the runs, results.json and bits-per-byte.png. An existing sweep is resumed.
+        kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space.
+        sizes: Numbers of entries; default: powers of two from 512 to 65536, without those that the text does not allow.
+        seeds: Runs of each vocabulary, with the seeds 0, 1 and so on.
+        flops: FLOPs of each run; default: those of the sweep in --out, or a share of an hour on 2 cores.
+        recipe: Recipe of a decoder, by name or .toml file: its model, batches and learning rate.
+        workers: Runs to train at a time, each in one thread; default: one for each core.
+        as_json: Print the summary as JSON, and nothing else.
+    """
+    _check(kinds, sizes, seeds, workers)
+    from corpora import open_corpus
+    from pipelines.cli.display import say_on_stderr
+    from pipelines.run.recipe import load_recipe
+    from pipelines.sweep.folder import open_sweep, recorded
+    from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
+    from pipelines.sweep.runs import Work
+    from pipelines.sweep.vocabularies import held_out_documents, make_vocabularies
+
+    if as_json:
+        say_on_stderr()
+    wanted = [Vocabulary(kind, size) for kind in dict.fromkeys(kinds) for size in sorted({*(sizes or SIZES)})]
+    share = HOUR_FLOPS / (len(wanted) * seeds)
+    earlier = recorded(out)
+    budget = Budget(load_recipe(recipe), (earlier["flops"] if earlier else share) if flops is None else flops)
+    for each in wanted:
+        budget.tokens(each.size)  # refuses a budget of less than one step
+    source = open_corpus(corpus, split=split, **reading)
+    workers = workers or _cores()
+    if dry_run:
+        _print_plan(budget, wanted, seeds, workers, source, out)
+        return None
+    budget = _on_this_machine(budget, earlier)
+    held_out = held_out_documents(source)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked_file(out / ".lock", f"{out} is in use by another sweep: wait for it, or choose another --out"):
+        open_sweep(out, budget, source.split_rule, held_out)
+        length = budget.recipe.model.context_length
+        made = make_vocabularies(out / "vocabularies", source, wanted, length, strict=bool(sizes))
+        work = Work(out, budget, held_out)
+        _train(work, made, seeds, workers)
+        summary = _summary(work, made, seeds)
+        write_json(out / "results.json", summary)
+    return summary
+
+
+def _check(kinds: tuple[Kind, ...], sizes: tuple[int, ...], seeds: int, workers: int | None) -> None:
+    """Raise ValueError for options that allow no sweep."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ValueError(f"--kinds has {kind!r}, but the kinds are {', '.join(KINDS)}")
+    if not kinds:
+        raise ValueError(f"--kinds names no kind: leave it out, or name some of {', '.join(KINDS)}")
+    for size in sizes:
+        if size < 1:
+            raise ValueError(f"--sizes has {size}, but a vocabulary has at least one entry")
+    if seeds < 1:
+        raise ValueError(f"--seeds is {seeds}, but must be at least 1")
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers is {workers}, but must be at least 1")
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _on_this_machine(budget: "Budget", earlier: dict[str, Any] | None) -> "Budget":
+    """Return the budget with one device and dtype for all runs, those of the `earlier` sweep if it is resumed.
+
+    Each run could choose another: a busy machine measures other speeds.
+    """
+    from pipelines.training.machine import choose_machine
+
+    train = budget.recipe.train
+    if earlier is None:
+        machine = choose_machine(train.device, train.dtype, half=True)
+        train = replace(train, device=machine.device_name, dtype=machine.dtype_name)
+    else:
+        train = replace(train, device=earlier["recipe"]["train"]["device"], dtype=earlier["recipe"]["train"]["dtype"])
+    return replace(budget, recipe=replace(budget.recipe, train=train))
+
+
+def _print_plan(
+    budget: "Budget", wanted: "list[Vocabulary]", seeds: int, workers: int, source: "Corpus", out: Path
+) -> None:
+    """Print the runs, their tokens and the time that they take."""
+    from pipelines.cli.display import answer, counted, duration, quantity, table
+    from pipelines.sweep.plan import CORE_FLOPS
+
+    runs = len(wanted) * seeds
+    answer(
+        f"would train {counted(runs, 'run')} of {quantity(budget.flops, 'FLOP')} on {source.name}, split by "
+        f"{source.split_rule}: {len(wanted)} vocabularies, {counted(seeds, 'seed')} each"
+    )
+    kinds: dict[int, list[str]] = {}
+    for each in wanted:
+        kinds.setdefault(each.size, []).append(each.kind)
+    table(
+        ("entries", "tokens of a run", "MFLOPs per token", "embedding", "kinds"),
+        [
+            (
+                f"{size:,}",
+                f"{budget.tokens(size):,}",
+                f"{budget.size(size).flops_per_token / 1e6:.1f}",
+                f"{budget.size(size).embedding / budget.size(size).parameters:.0%}",
+                " ".join(names),
+            )
+            for size, names in kinds.items()
+        ],
+    )
+    seconds = math.ceil(runs / workers) * budget.flops / CORE_FLOPS
+    answer(
+        f"training takes about {duration(seconds)} with {workers} at a time, at {quantity(CORE_FLOPS, 'FLOP/s')} a "
+        "core; bfloat16 about half"
+    )
+    answer(f"would write the folder {out}")
+
+
+def _train(work: "Work", made: "list[Vocabulary]", seeds: int, workers: int) -> None:
+    """Train the runs that are not finished. The first seed of all vocabularies comes first."""
+    from pipelines.cli.display import Bar, say
+    from pipelines.sweep.plan import SweepRun
+    from pipelines.sweep.processes import train_all
+
+    runs = [SweepRun(each, seed) for seed in range(seeds) for each in made]
+    todo = [run for run in runs if work.result(run) is None]
+    if len(todo) < len(runs):
+        say(f"{len(runs) - len(todo)} of {len(runs)} runs are finished")
+    if not todo:
+        return
+    with Bar("training", len(runs), " runs") as bar:
+        bar.begin_at(len(runs) - len(todo))
+        finished = [run for run in runs if run not in todo]
+
+        def done(run: "SweepRun") -> None:
+            finished.append(run)
+            result = work.result(run) or {}
+            bar.update(len(finished), note=f"{run.name}: {result['bits_per_byte']:.4f} bits per byte")
+
+        train_all(work, todo, workers, done)
+
+
+def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, Any]:
+    from pipelines.sweep.plan import SweepRun
+    from pipelines.sweep.summary import summarize
+
+    results = {each: [work.result(SweepRun(each, seed)) or {} for seed in range(seeds)] for each in made}
+    return summarize(work.budget, results)
+
+
+def main(arguments: list[str]) -> None:
+    """Run `bytelm sweep-vocabulary` with command-line arguments."""
+    parse(sweep_vocabulary, arguments, "sweep-vocabulary")
