@@ -78,6 +78,12 @@ class Dropped:
     def reset(self) -> None:
         self.empty_documents = self.invalid_documents = self.long_documents = 0
 
+    def add(self, other: "Dropped") -> None:
+        """Add the numbers of another pass."""
+        self.empty_documents += other.empty_documents
+        self.invalid_documents += other.invalid_documents
+        self.long_documents += other.long_documents
+
     def counts(self) -> dict[str, int]:
         """Return the numbers by name. `long_documents` is left out if it is 0."""
         counts = asdict(self)

@@ -1,5 +1,7 @@
 """`bytelm build-dataset`: a corpus and a tokenizer to a dataset of token blocks or of pairs."""
 
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -36,6 +38,7 @@ def build_dataset(
     pattern: TokenizerPattern = None,
     pairs: PairColumns = None,
     split: SplitRule = None,
+    shard_size: int | None = None,
     separator: bool = True,
     threads: int | None = None,
     overwrite: bool = False,
@@ -50,6 +53,8 @@ def build_dataset(
     Args:
         out: Folder to write.
         context_length: Tokens per block. Pairs keep their lengths.
+        shard_size: Bytes of an Arrow file, such as 1G; by default each split is one file. With it, an interrupted build
+            goes on where it stopped when it is started again: until then its work is kept in the folder OUT.ranges.
         separator: Put <|endoftext|> before every document. If a published tokenizer lacks it, use the token that ends
             its texts: [SEP] for BERT, </s> for RoBERTa.
         threads: Threads that encode; all cores by default.
@@ -60,11 +65,14 @@ def build_dataset(
         return overwrite and (folder / "dataset.json").is_file()
 
     length = _block_length(context_length, pairs, separator)
+    _check_shard_size(shard_size, pairs)
+    work = out.with_name(out.name + ".ranges")
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
     from corpora import PairCorpus, open_corpus, open_pairs
     from pipelines.dataset.blocks import write_blocks
     from pipelines.dataset.pairs import write_pairs
+    from pipelines.dataset.shards import write_shards
 
     tok = load_tokenizer(tokenizer, pattern)
     source: Corpus | PairCorpus
@@ -76,12 +84,14 @@ def build_dataset(
     if dry_run:
         plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out)
         return None
-    with whole_folder(out, replaceable) as partial, Bar("encoding", source.text_bytes_estimate, "B") as bar:
-        tok.save(partial)  # runs read it there
+    with whole_folder(out, replaceable) as new, Bar("encoding", source.text_bytes_estimate, "B") as bar:
+        tok.save(new)  # runs read it there
         if isinstance(source, PairCorpus):
-            info = write_pairs(source, tok, partial, threads=threads, progress=bar.update)
+            info = write_pairs(source, tok, new, threads=threads, progress=bar.update)
         else:
-            info = write_blocks(source, tok, length, partial, separator=separator, threads=threads, progress=bar.update)
+            write = partial(write_shards, work=work, shard_size=shard_size) if shard_size else write_blocks
+            info = write(source, tok, length, new, separator=separator, threads=threads, progress=bar.update)
+    shutil.rmtree(work, ignore_errors=True)
     (_print_pairs if pairs else _print_blocks)(out, info)
     say_left_out(info["corpus"]["dropped"], source.skipped_files)
     return info
@@ -100,6 +110,16 @@ def _block_length(context_length: int | None, pairs: tuple[str, str] | None, sep
     if not 2 <= context_length <= LONGEST_CONTEXT:
         raise ValueError(f"--context-length is {context_length:,}, but must be from 2 to {LONGEST_CONTEXT:,} tokens")
     return context_length
+
+
+def _check_shard_size(shard_size: int | None, pairs: tuple[str, str] | None) -> None:
+    """Raise ValueError for a bad --shard-size."""
+    if shard_size is None:
+        return
+    if pairs:
+        raise ValueError("--shard-size is for blocks: leave it out, since pairs are in one file per split")
+    if shard_size < 1:
+        raise ValueError(f"--shard-size is {shard_size:,}, but must be a positive number of bytes, such as 1G")
 
 
 def _print_blocks(out: Path, info: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tomllib
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,26 @@ def write_whole(path: Path, text: str) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise naming(error, path) from None
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file that replaces `path` at the end of the block; after an error it is removed.
+
+    Processes that write the same file at the same time do not disturb each other: the last one stays.
+    """
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        yield partial
+        with partial.open("rb+") as file:  # Windows syncs no file opened for reading
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise naming(error, path) from None
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -4,6 +4,7 @@ They are in documents.arrow, in the folder of the split. dataset.json and the fi
 """
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,13 +32,59 @@ def document_hashes(text: memoryview, lengths: np.ndarray) -> list[bytes]:
     return [hashlib.sha256(text[start:end]).digest() for start, end in pairwise(ends)]
 
 
+class DocumentsWriter:
+    """A new file of documents, written in batches."""
+
+    def __init__(self, path: Path) -> None:
+        self._schema = pa.schema({"sha256": pa.binary(32), "bytes": pa.int64(), "tokens": pa.int64()})
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_stream(self._file, self._schema)
+
+    def add(self, hashes: list[bytes], sizes: np.ndarray, tokens: np.ndarray) -> None:
+        """Write the hash, bytes and tokens of some documents."""
+        self._writer.write_batch(pa.record_batch([hashes, sizes, tokens], schema=self._schema))
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if not self._file.closed:
+            self._writer.close()
+            self._file.close()
+
+
 def write_documents(folder: Path, documents: RecordedDocuments) -> None:
     """Write the documents of the split in `folder`."""
-    numbers = {"bytes": documents.sizes, "tokens": documents.tokens}
-    columns = {name: pa.array(values, pa.int64()) for name, values in numbers.items()}
-    table = pa.table({"sha256": pa.array(documents.hashes, pa.binary(32)), **columns})
-    with pa.OSFile(str(folder / DOCUMENTS_FILE), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table)
+    assert documents.tokens is not None, "only version 0.1 recorded no tokens"
+    writer = DocumentsWriter(folder / DOCUMENTS_FILE)
+    try:
+        writer.add(documents.hashes, documents.sizes, documents.tokens)
+    finally:
+        writer.close()
+
+
+def joined_documents(paths: Sequence[Path]) -> RecordedDocuments:
+    """Return the documents of several files, one file after the other."""
+    hashes: list[bytes] = []
+    sizes: list[np.ndarray] = []
+    tokens: list[np.ndarray] = []
+    for batch in _batches(paths):
+        hashes += batch.column("sha256").to_pylist()
+        sizes.append(np.from_dlpack(batch.column("bytes")))  # to_numpy imports pandas
+        tokens.append(np.from_dlpack(batch.column("tokens")))
+    return RecordedDocuments(hashes, np.concatenate(sizes), np.concatenate(tokens))
+
+
+def hashes_sha256(paths: Sequence[Path]) -> str:
+    """Return the SHA-256 of the hashes of all documents in several files."""
+    digest = hashlib.sha256()
+    for batch in _batches(paths):
+        digest.update(b"".join(batch.column("sha256").to_pylist()))
+    return digest.hexdigest()
+
+
+def _batches(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        with pa.OSFile(str(path), "rb") as file:
+            yield from pa.ipc.open_stream(file)
 
 
 def read_documents(folder: Path, split: dict[str, Any]) -> RecordedDocuments | None:

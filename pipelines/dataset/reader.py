@@ -8,7 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -93,7 +93,7 @@ class DatasetFolder(ABC, Generic[Split]):
         self.vocab_size: int = self.info["tokenizer"]["vocab_size"]
         self.tokenizer_fingerprint: str = self.info["tokenizer"]["fingerprint"]
         self.splits = {
-            name: self._read(name, _verified_table(self.folder / name / DATA_FILE, split))
+            name: self._read(name, _verified_table(self.folder / name, split))
             for name, split in self.info["splits"].items()
         }
 
@@ -137,18 +137,36 @@ class TokenDataset(DatasetFolder[TokenStream]):
         return TokenStream(views, self.context_length)
 
 
-def _verified_table(path: Path, split: dict[str, Any]) -> pa.Table:
-    """Return the memory-mapped table of a split; ValueError if its size or SHA-256 differs from dataset.json."""
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: {REMEDY}")
-    size = path.stat().st_size
-    if size != split["file_bytes"]:
-        raise ValueError(f"{path} is truncated or altered: {size} bytes instead of {split['file_bytes']}; {REMEDY}")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != split["file_sha256"]:
-        raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {REMEDY}")
-    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+class DataFile(NamedTuple):
+    """An Arrow file of a split, as dataset.json describes it."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+def data_files(split: dict[str, Any]) -> list[DataFile]:
+    """Return the Arrow files of the entry of a split in dataset.json: its shards, or its only file."""
+    if "shards" in split:
+        return [DataFile(shard["name"], shard["bytes"], shard["sha256"]) for shard in split["shards"]]
+    return [DataFile(DATA_FILE, split["file_bytes"], split["file_sha256"])]
+
+
+def _verified_table(folder: Path, split: dict[str, Any]) -> pa.Table:
+    """Return the memory-mapped table of a split; ValueError if a file's size or SHA-256 differs from dataset.json."""
+    tables = []
+    for name, expected, digest in data_files(split):
+        path = folder / name
+        if not path.is_file():
+            raise ValueError(f"{path} is missing: {REMEDY}")
+        size = path.stat().st_size
+        if size != expected:
+            raise ValueError(f"{path} is truncated or altered: {size} bytes instead of {expected}; {REMEDY}")
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {REMEDY}")
+        tables.append(pa.ipc.open_stream(pa.memory_map(str(path))).read_all())
+    return pa.concat_tables(tables)
 
 
 def write_info(folder: Path, info: dict[str, Any]) -> dict[str, Any]:
@@ -193,8 +211,9 @@ def _read_info(
         numbers = [info["tokenizer"]["vocab_size"], *(info[field] for field in counted)]
         texts = [info["tokenizer"]["fingerprint"], info["corpus"]["name"], info["corpus"]["split_rule"]]
         for name, split in info["splits"].items():
-            numbers += [split[field] for field in ("file_bytes", *of_split)]
-            texts += [name, split["file_sha256"]]
+            files = data_files(split)
+            numbers += [len(files), *(file.bytes for file in files), *(split[field] for field in of_split)]
+            texts += [name, *(text for file in files for text in (file.name, file.sha256))]
         sound = all(type(number) is int and 0 < number < 1 << 63 for number in numbers)
         sound = sound and all(isinstance(text, str) for text in texts)
     except (KeyError, TypeError, AttributeError):

@@ -1,0 +1,200 @@
+"""The encoding of one range of a corpus: files that the cut into shards needs, and a marker that they are whole.
+
+`encode_range` is stateless and idempotent, and any process can call it: a loop on one machine, or a task of a cluster.
+Beside `out` it writes for each split of the range
+
+    NAME.SPLIT.ids              the stream of the split: uint16 or uint32
+    NAME.SPLIT.documents.arrow  the hash, bytes and tokens of each document
+
+and at last NAME.json, the marker. It has the SHA-256 of the files and the fingerprint of everything that decides them.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from corpora import Dropped
+from corpora.ranges import InputRange
+from pipelines.dataset.arrow import file_sha256, id_dtype, read_ahead, text_of
+from pipelines.dataset.documents import DocumentsWriter, document_hashes
+from pipelines.dataset.encoding import encode_batch, separator_of
+from pipelines.files import whole_file
+from tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """What a range has of a split; `bytes` are of text."""
+
+    documents: int
+    bytes: int
+    tokens: int
+    ids_sha256: str
+    documents_sha256: str
+
+
+@dataclass(frozen=True)
+class EncodedRange:
+    """The content of a marker."""
+
+    fingerprint: str
+    """SHA-256 of what decides the files: the range, the tokenizer, the separator and the code"""
+
+    splits: dict[str, EncodedSplit]
+    dropped: Dropped
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of text."""
+        return sum(split.bytes for split in self.splits.values())
+
+
+def encode_range(
+    input_range: InputRange,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    separator: bool = True,
+    threads: int | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> EncodedRange:
+    """Encode a range into files whose names begin with `out`, and return their counts.
+
+    If a marker says that the files are there, with the same fingerprint and sound checksums, they are kept. Each file
+    appears whole or not at all, and the marker last.
+
+    Args:
+        separator: put a separator before every document; ValueError if the tokenizer has none
+        threads: threads that encode, all cores by default
+        progress: called with the bytes of text encoded so far
+    """
+    fingerprint = range_fingerprint(input_range, tokenizer, separator)
+    there = read_marker(out)
+    if there is not None and there.fingerprint == fingerprint and files_are_sound(out, there):
+        progress(there.bytes)
+        return there
+    separator_id = separator_of(tokenizer) if separator else None
+    dtype = id_dtype(tokenizer.vocab_size)
+    dropped, done = Dropped(), 0
+
+    def advance(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done)
+
+    with ExitStack() as files:
+        writers: dict[str, _SplitWriter] = {}
+        for split, batch in read_ahead(input_range.routed_batches(dropped)):
+            if split not in writers:
+                ids, documents = (whole_file(path(out, split)) for path in (ids_path, documents_path))
+                writers[split] = _SplitWriter(files.enter_context(ids), files.enter_context(documents), dtype)
+                files.callback(writers[split].close)
+            writer = writers[split]
+            tokens = encode_batch(batch, tokenizer, separator_id, threads, writer.add, advance)
+            writer.record(*text_of(batch.column(0)), tokens)
+        splits = {name: writer.finish() for name, writer in writers.items()}
+    encoded = EncodedRange(fingerprint, splits, dropped)
+    with whole_file(marker_path(out)) as path:
+        path.write_bytes(_marker(encoded))
+    return encoded
+
+
+class _SplitWriter:
+    """Writes the two files of a split."""
+
+    def __init__(self, ids: Path, documents: Path, dtype: np.dtype) -> None:
+        self._ids_path, self._documents_path, self._dtype = ids, documents, dtype
+        self._ids = ids.open("wb")
+        self._documents = DocumentsWriter(documents)
+        self._counts = np.zeros(3, np.int64)
+
+    def add(self, ids: np.ndarray) -> None:
+        """Append tokens to the stream."""
+        ids.astype(self._dtype).tofile(self._ids)
+
+    def record(self, text: memoryview, lengths: np.ndarray, tokens: np.ndarray) -> None:
+        """Note consecutive documents, with joined bytes `text`, and the tokens of each with its separator."""
+        self._documents.add(document_hashes(text, lengths), lengths, tokens)
+        self._counts += (len(lengths), len(text), tokens.sum())
+
+    def finish(self) -> EncodedSplit:
+        """Close the files, and return their counts and checksums."""
+        self.close()
+        documents, size, tokens = self._counts.tolist()
+        digests = file_sha256(self._ids_path), file_sha256(self._documents_path)
+        return EncodedSplit(documents, size, tokens, *digests)
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        self._ids.close()
+        self._documents.close()
+
+
+def ids_path(out: Path, split: str) -> Path:
+    """Return the file with the ids of a split."""
+    return out.with_name(f"{out.name}.{split}.ids")
+
+
+def documents_path(out: Path, split: str) -> Path:
+    """Return the file with the hashes, bytes and tokens of the documents of a split."""
+    return out.with_name(f"{out.name}.{split}.documents.arrow")
+
+
+def marker_path(out: Path) -> Path:
+    """Return the file that says that a range is encoded."""
+    return out.with_name(f"{out.name}.json")
+
+
+def range_fingerprint(input_range: InputRange, tokenizer: Tokenizer, separator: bool) -> str:
+    """Return the SHA-256 of everything that decides the files of an encoded range."""
+    content = [input_range.fingerprint, tokenizer.fingerprint, separator, _code_fingerprint()]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+@cache
+def _code_fingerprint() -> str:
+    """Return the SHA-256 of the source files that decide the ids of a text."""
+    root = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for package in ("corpora", "tokenizer", "pipelines/dataset"):
+        for path in sorted((root / package).rglob("*.py")):
+            source = path.read_bytes()
+            digest.update(f"{path.relative_to(root).as_posix()} {len(source)}\n".encode() + source)
+    return digest.hexdigest()
+
+
+def _marker(encoded: EncodedRange) -> bytes:
+    """Return the content of a marker, which ends with its own checksum."""
+    content = asdict(encoded)
+    content["checksum"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def read_marker(out: Path) -> EncodedRange | None:
+    """Return the content of a marker; None if there is none, or if it is damaged."""
+    try:
+        found = marker_path(out).read_bytes()
+        content = json.loads(found)
+        splits = {name: EncodedSplit(**split) for name, split in content["splits"].items()}
+        encoded = EncodedRange(content["fingerprint"], splits, Dropped(**content["dropped"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return encoded if _marker(encoded) == found else None
+
+
+def files_are_sound(out: Path, encoded: EncodedRange) -> bool:
+    """Return whether the files of a marker are there, with its checksums."""
+    return all(
+        path.is_file() and file_sha256(path) == digest
+        for name, split in encoded.splits.items()
+        for path, digest in (
+            (ids_path(out, name), split.ids_sha256),
+            (documents_path(out, name), split.documents_sha256),
+        )
+    )

@@ -1,0 +1,206 @@
+"""Datasets of several Arrow files (shards), built from the encoded ranges of a corpus.
+
+1. `Corpus.ranges` plans the ranges, and decides the splits.
+2. `encode_range` encodes each range into files of ids (`pipelines.dataset.encoded_range`).
+3. `cut` adds up the lengths of these files, which tells where each shard begins, and `write_shard` writes each shard.
+
+The shards of a split, one after the other, hold exactly the blocks of the one file of a dataset without shards,
+whatever the number of ranges, shards and processes. The steps for each range and for each shard are stateless and
+idempotent.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import accumulate, starmap
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from corpora import Corpus, Dropped
+from corpora.corpus import RANGE_BYTES
+from corpora.splits import TRAIN
+from pipelines.dataset.arrow import Progress, describe_split, id_dtype
+from pipelines.dataset.blocks import BlockFile, block_features, check_splits, write_description
+from pipelines.dataset.documents import hashes_sha256, joined_documents, write_documents
+from pipelines.dataset.encoded_range import EncodedRange, documents_path, encode_range, ids_path
+from pipelines.dataset.encoding import separator_of
+from pipelines.files import whole_file
+from tokenizer import Tokenizer
+
+T = TypeVar("T")
+Run = Callable[[Callable[..., T], Iterable[tuple[Any, ...]]], Iterable[T]]
+"""Calls a function with each tuple of arguments, and returns the results in order, as `itertools.starmap`"""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens [start, stop) of a file of ids."""
+
+    path: Path
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard to write: its file name, and its tokens."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """The entry of a shard in dataset.json."""
+
+    name: str
+    blocks: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ShardedSplit:
+    """The entry of a split in dataset.json; `bytes` are of text, and `encoded_tokens` include the dropped tail."""
+
+    documents: int
+    bytes: int
+    encoded_tokens: int
+    tokens: int
+    blocks: int
+    shards: tuple[WrittenShard, ...]
+    hashes_sha256: str
+    """SHA-256 of the SHA-256 of every document"""
+
+
+def write_shards(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    context_length: int,
+    folder: Path,
+    *,
+    work: Path,
+    shard_size: int,
+    separator: bool = True,
+    threads: int | None = None,
+    range_bytes: int = RANGE_BYTES,
+    progress: Progress = lambda done: None,
+) -> dict[str, Any]:
+    """Encode `corpus` into shards in the existing, empty `folder`, and return the content of dataset.json.
+
+    Encoded ranges are kept in the folder `work`, so that the same call, after it was interrupted, goes on from there.
+
+    Args:
+        shard_size: bytes of ids of a shard; the last one of a split may have fewer
+        separator: put a separator before every document; ValueError if the tokenizer has none
+        range_bytes: bytes of input of a range
+    """
+    work.mkdir(exist_ok=True)
+    encoded: list[EncodedRange] = []
+    done = 0
+
+    def advance(more: int) -> None:
+        progress(done + more)
+
+    for number, input_range in enumerate(corpus.ranges(range_bytes)):
+        out = range_name(work, number)
+        encoded.append(
+            encode_range(input_range, tokenizer, out, separator=separator, threads=threads, progress=advance)
+        )
+        done += encoded[-1].bytes
+    return assemble(corpus, tokenizer, context_length, folder, work, encoded, shard_size, separator)
+
+
+def range_name(work: Path, number: int) -> Path:
+    """Return what the names of the files of a range begin with."""
+    return work / f"{number:06}"
+
+
+def assemble(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    context_length: int,
+    folder: Path,
+    work: Path,
+    encoded: Sequence[EncodedRange],
+    shard_size: int,
+    separator: bool = True,
+    run: Run[WrittenShard] = starmap,
+) -> dict[str, Any]:
+    """Write the dataset of all encoded ranges of a corpus, and return the content of dataset.json.
+
+    `run` calls `write_shard` for all shards: one after the other, or elsewhere at the same time. Raises ValueError if a
+    split has less than one block.
+    """
+    names = [name for name in corpus.split_names if any(name in each.splits for each in encoded)]
+    lengths = {name: [(n, e.splits[name].tokens) for n, e in enumerate(encoded) if name in e.splits] for name in names}
+    check_splits(corpus, context_length, {name: sum(tokens for _, tokens in lengths[name]) for name in names})
+    dtype = id_dtype(tokenizer.vocab_size)
+    shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
+    splits, texts = {}, {}
+    for name in names:
+        (folder / name).mkdir()
+        files = [(ids_path(range_name(work, number), name), tokens) for number, tokens in lengths[name]]
+        write = partial(write_shard, folder=folder / name, context_length=context_length, dtype=dtype)
+        shards = tuple(run(write, [(shard,) for shard in cut(files, context_length, shard_blocks)]))
+        describe_split(
+            folder / name, block_features(context_length, dtype), {shard.name: shard.sha256 for shard in shards}
+        )
+        recorded = [documents_path(range_name(work, number), name) for number, _ in lengths[name]]
+        if name != TRAIN:
+            write_documents(folder / name, joined_documents(recorded))
+        counts = [each.splits[name] for each in encoded if name in each.splits]
+        blocks = sum(shard.blocks for shard in shards)
+        split = ShardedSplit(
+            documents=sum(count.documents for count in counts),
+            bytes=sum(count.bytes for count in counts),
+            encoded_tokens=sum(count.tokens for count in counts),
+            tokens=blocks * context_length,
+            blocks=blocks,
+            shards=shards,
+            hashes_sha256=hashes_sha256(recorded),
+        )
+        splits[name], texts[name] = asdict(split), split.hashes_sha256
+    dropped = Dropped()
+    for each in encoded:
+        dropped.add(each.dropped)
+    separator_id = separator_of(tokenizer) if separator else None
+    return write_description(folder, corpus, tokenizer, context_length, separator_id, dropped, splits, texts)
+
+
+def cut(files: Sequence[tuple[Path, int]], context_length: int, shard_blocks: int) -> list[Shard]:
+    """Return the shards of a split, of `shard_blocks` blocks each; the last one may have fewer.
+
+    `files`: the files of ids of the split, in corpus order, and the tokens in each. Tokens after the last whole block
+    are left out.
+    """
+    ends = list(accumulate(tokens for _, tokens in files))
+    blocks = ends[-1] // context_length
+    count = -(-blocks // shard_blocks)
+    shards = []
+    for number in range(count):
+        start, stop = (min(n * shard_blocks, blocks) * context_length for n in (number, number + 1))
+        pieces = []
+        for file in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
+            path, tokens = files[file]
+            begin = ends[file] - tokens
+            if tokens:
+                pieces.append(Piece(path, max(0, start - begin), min(tokens, stop - begin)))
+        shards.append(Shard(f"data-{number:05}-of-{count:05}.arrow", tuple(pieces)))
+    return shards
+
+
+def write_shard(shard: Shard, *, folder: Path, context_length: int, dtype: np.dtype) -> WrittenShard:
+    """Write a shard, which appears whole or not at all, in the folder of its split."""
+    with whole_file(folder / shard.name) as path:
+        file = BlockFile(path, context_length, dtype)
+        try:
+            for piece in shard.pieces:
+                file.add(np.memmap(piece.path, dtype, "r")[piece.start : piece.stop])
+            size, digest = file.finish()
+        finally:
+            file.close()
+    return WrittenShard(shard.name, file.blocks, size, digest)

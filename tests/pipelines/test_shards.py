@@ -1,0 +1,248 @@
+"""Sharded datasets hold the blocks of the dataset in one file, and their builds go on where they were killed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corpora import open_corpus
+from pipelines.build_dataset import build_dataset
+from pipelines.dataset.blocks import write_blocks
+from pipelines.dataset.documents import DOCUMENTS_FILE
+from pipelines.dataset.encoded_range import encode_range
+from pipelines.dataset.reader import TokenDataset, data_files
+from pipelines.dataset.shards import assemble, cut, range_name, write_shards
+from pipelines.evaluate import evaluate
+from pipelines.pretrain import pretrain
+from tests.pipelines.test_blocks import files_of
+from tokenizer import Tokenizer
+
+TEXTS = st.lists(st.text(max_size=60), min_size=2, max_size=30).filter(lambda texts: len("".join(texts)) > 80)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_folder):
+    return Tokenizer.load(tokenizer_folder)
+
+
+@pytest.fixture(scope="module")
+def sharded_folder(tmp_path_factory, text_folder, tokenizer_folder):
+    """Return the dataset of `dataset_folder` in shards of 10 kB."""
+    folder = tmp_path_factory.mktemp("sharded") / "data"
+    build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=folder, shard_size=10_000)
+    return folder
+
+
+def streams(folder):
+    """Return the tokens of each split."""
+    dataset = TokenDataset(folder)
+    return {name: stream.read(0, stream.tokens).tolist() for name, stream in dataset.splits.items()}
+
+
+def facts(info):
+    """Return what dataset.json says of each split, without its files and the fingerprint of its text."""
+    names = ("documents", "bytes", "encoded_tokens", "tokens", "blocks")
+    return {split: {name: entry[name] for name in names} for split, entry in info["splits"].items()}
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TEXTS, st.integers(50, 700), st.integers(10, 400), st.integers(2, 9), st.sampled_from(["hash:0.4", "tail:0.3"]))
+def test_shards_hold_the_blocks_of_one_file(
+    tmp_path_factory, tokenizer, texts, range_bytes, shard_size, context_length, split
+):
+    folder = tmp_path_factory.mktemp("drawn")
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    corpus = open_corpus(str(folder / "a.jsonl"), split)
+    (folder / "one").mkdir()
+    (folder / "many").mkdir()
+    try:
+        one = write_blocks(corpus, tokenizer, context_length, folder / "one")
+    except ValueError as short:
+        with pytest.raises(ValueError, match="split validation") as refused:
+            write_shards(
+                corpus, tokenizer, context_length, folder / "many", work=folder / "work", shard_size=shard_size
+            )
+        assert str(refused.value) == str(short)
+        return
+    many = write_shards(
+        corpus,
+        tokenizer,
+        context_length,
+        folder / "many",
+        work=folder / "work",
+        shard_size=shard_size,
+        range_bytes=range_bytes,
+    )
+    assert streams(folder / "many") == streams(folder / "one")
+    assert facts(many) == facts(one)
+    assert many["corpus"]["dropped"] == one["corpus"]["dropped"]
+    for name, entry in many["splits"].items():
+        sizes = [shard["blocks"] for shard in entry["shards"]]
+        assert set(sizes[:-1]) <= {max(1, shard_size // (2 * context_length))}
+        assert sum(sizes) == entry["blocks"]
+        if name != "train":
+            recorded = (folder / kind / name / DOCUMENTS_FILE for kind in ("one", "many"))
+            assert len({path.read_bytes() for path in recorded}) == 1
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_files_do_not_depend_on_ranges_threads_and_order(tmp_path, text_folder, tokenizer, sharded_folder, order):
+    """The ranges are encoded by `encode_range` and the shards by `write_shard`, first to last or last to first."""
+    corpus, work, out = open_corpus([str(text_folder)]), tmp_path / "work", tmp_path / "data"
+    work.mkdir()
+    out.mkdir()
+    tokenizer.save(out)
+    ranges = corpus.ranges(100_000)
+    assert len(ranges) > 4
+    encoded = {
+        number: encode_range(each, tokenizer, range_name(work, number), threads=1 + number % 3)
+        for number, each in list(enumerate(ranges))[::order]
+    }
+
+    def run(write, arguments):
+        return [write(*each) for each in list(arguments)[::order]][::order]
+
+    in_order = [encoded[number] for number in range(len(ranges))]
+    assemble(corpus, tokenizer, 32, out, work, in_order, 10_000, run=run)
+    assert files_of(out) == files_of(sharded_folder)
+
+
+def test_datasets_opens_the_shards_as_one(sharded_folder, dataset_folder):
+    opened, expected = (datasets.load_from_disk(str(folder)) for folder in (sharded_folder, dataset_folder))
+    assert len(list((sharded_folder / "train").glob("*.arrow"))) > 10
+    for split in ("train", "validation"):
+        assert opened[split].features == expected[split].features
+        assert np.array_equal(np.array(opened[split]["input_ids"]), np.array(expected[split]["input_ids"]))
+
+
+def test_training_and_evaluation_are_those_of_one_file(tmp_path, trained_gpt, small_recipe, sharded_folder):
+    out = tmp_path / "gpt"
+    assert pretrain(small_recipe, data=sharded_folder, out=out) == 0
+
+    def losses(run):
+        return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+    assert losses(out) == losses(trained_gpt)
+    ours, theirs = (evaluate(run, data=sharded_folder)["splits"]["validation"] for run in (out, trained_gpt))
+    assert ours["cross_entropy"] == theirs["cross_entropy"]
+
+
+def test_one_huge_document_crosses_all_shards(tmp_path, text_folder, tokenizer_folder, monkeypatch):
+    whole = b"".join(path.read_bytes() for path in sorted(text_folder.iterdir()))
+    (tmp_path / "long.txt").write_bytes(whole)
+    monkeypatch.setattr("pipelines.dataset.encoding.PIECE_BYTES", 1000)
+    monkeypatch.setattr("pipelines.dataset.encoding.GROUP_BYTES", 8000)
+    options = {"tokenizer": tokenizer_folder, "context_length": 32}
+    build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "one", **options)
+    info = build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "many", shard_size=5000, **options)
+    assert info["splits"]["train"]["documents"] == 1
+    assert len(info["splits"]["train"]["shards"]) > 20
+    assert streams(tmp_path / "many") == streams(tmp_path / "one")
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(1, 9), st.integers(1, 9))
+def test_the_cut_takes_every_token_once_and_in_order(lengths, context_length, shard_blocks):
+    shards = cut([(n, length) for n, length in enumerate(lengths)], context_length, shard_blocks)
+    taken = [
+        (piece.path, token) for shard in shards for piece in shard.pieces for token in range(piece.start, piece.stop)
+    ]
+    every = [(n, token) for n, length in enumerate(lengths) for token in range(length)]
+    assert taken == every[: len(every) // context_length * context_length]
+    sizes = [sum(piece.stop - piece.start for piece in shard.pieces) for shard in shards]
+    assert set(sizes[:-1]) <= {shard_blocks * context_length}
+    assert all(piece.stop > piece.start for shard in shards for piece in shard.pieces)
+
+
+def test_an_encoded_range_is_kept_and_a_damaged_one_is_made_again(tmp_path, text_folder, tokenizer):
+    (each,) = open_corpus([str(text_folder)]).ranges()
+    first = encode_range(each, tokenizer, tmp_path / "0")
+    before, times = files_of(tmp_path), {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert encode_range(each, tokenizer, tmp_path / "0") == first
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
+    for path in sorted(tmp_path.iterdir()):
+        for damage in (lambda content: content[:-1], lambda content: content[:-2] + b"xx", lambda content: None):
+            content = damage(path.read_bytes())
+            path.write_bytes(content) if content is not None else path.unlink()
+            assert encode_range(each, tokenizer, tmp_path / "0") == first
+            assert files_of(tmp_path) == before
+
+
+def test_another_plan_or_tokenizer_reuses_nothing(tmp_path, text_folder, tokenizer):
+    other = Tokenizer.train(["another text"], vocab_size=261)
+    corpus = open_corpus([str(text_folder)])
+    first = encode_range(corpus.ranges()[0], tokenizer, tmp_path / "0")
+    others = [
+        (corpus.ranges(100_000)[0], tokenizer, True),
+        (open_corpus([str(text_folder)], "hash:0.5").ranges()[0], tokenizer, True),
+        (corpus.ranges()[0], tokenizer, False),
+        (corpus.ranges()[0], other, True),
+    ]
+    found = [encode_range(each, tok, tmp_path / "0", separator=separator) for each, tok, separator in others]
+    assert len({each.fingerprint for each in [first, *found]}) == 5
+    assert len({each.splits["train"].ids_sha256 for each in [first, *found]}) == 5
+
+
+def test_a_killed_build_goes_on_from_its_whole_ranges(tmp_path, text_folder, tokenizer, sharded_folder):
+    work, out = tmp_path / "work", tmp_path / "data"
+    code = (
+        "from pathlib import Path; from corpora import open_corpus; from tokenizer import Tokenizer; "
+        "from pipelines.dataset.shards import write_shards; "
+        f"folder = Path({str(tmp_path)!r}); (folder / 'killed').mkdir(); "
+        f"write_shards(open_corpus({str(text_folder)!r}), Tokenizer.load({str(sharded_folder)!r}), 32, "
+        "folder / 'killed', work=folder / 'work', shard_size=10_000, range_bytes=10_000)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 300
+    while len(list(work.glob("*.json"))) < 2 and time.monotonic() < deadline:
+        assert process.poll() is None, "the build ended before it could be killed"
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in work.iterdir() if path.name < "000002"}
+    assert len(kept) >= 6
+    out.mkdir()
+    tokenizer.save(out)
+    corpus = open_corpus(str(text_folder))
+    write_shards(corpus, tokenizer, 32, out, work=work, shard_size=10_000, range_bytes=10_000)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert files_of(out) == files_of(sharded_folder)
+
+
+def test_a_refused_build_leaves_only_its_ranges_and_the_next_one_removes_them(
+    tmp_path, text_folder, tokenizer_folder, sharded_folder
+):
+    options = {"tokenizer": tokenizer_folder, "out": tmp_path / "data", "shard_size": 10_000}
+    with pytest.raises(ValueError, match="context of 1000000 tokens is longer than the split"):
+        build_dataset([str(text_folder)], context_length=1_000_000, **options)
+    work = tmp_path / "data.ranges"
+    assert {path.name for path in tmp_path.iterdir()} == {work.name}
+    build_dataset([str(text_folder)], context_length=32, **options)
+    assert files_of(tmp_path / "data") == files_of(sharded_folder)
+    assert {path.name for path in tmp_path.iterdir()} == {"data"}
+
+
+def test_an_altered_shard_is_named(sharded_folder, tmp_path):
+    for number, damage in enumerate((lambda content: content[:-8], lambda content: content[:-1] + b"x", None)):
+        folder = shutil.copytree(sharded_folder, tmp_path / str(number))
+        path = folder / "train" / data_files(TokenDataset(folder).info["splits"]["train"])[3].name
+        path.write_bytes(damage(path.read_bytes())) if damage else path.unlink()
+        with pytest.raises(ValueError, match=r"train/data-00003-of-000\d\d\.arrow is (truncated|altered|missing)"):
+            TokenDataset(folder)
+
+
+def test_shard_sizes_that_make_no_sense_are_refused(tmp_path, text_folder, tokenizer_folder):
+    options = {"tokenizer": tokenizer_folder, "out": tmp_path / "data"}
+    with pytest.raises(ValueError, match="--shard-size is 0, but must be a positive number of bytes"):
+        build_dataset([str(text_folder)], context_length=32, shard_size=0, **options)
+    with pytest.raises(ValueError, match="--shard-size is for blocks"):
+        build_dataset([str(text_folder)], pairs=("a", "b"), shard_size=10, **options)
+    assert list(tmp_path.iterdir()) == []
