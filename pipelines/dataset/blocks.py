@@ -2,8 +2,8 @@
 
 Blocks cut the stream of a split (`pipelines.dataset.encoding`) every T tokens; only the tail of the last block is
 dropped. The same corpus and tokenizer give byte-identical files, whatever the number of threads and the corpus's batch
-sizes. Splits other than train also record the SHA-256, bytes and tokens of each document
-(`pipelines.dataset.documents`).
+sizes. Training documents may have random segmentations (`pipelines.dataset.sampling`). Splits other than train also
+record the SHA-256, bytes and tokens of each document (`pipelines.dataset.documents`).
 """
 
 import hashlib
@@ -30,6 +30,7 @@ from pipelines.dataset.arrow import (
 from pipelines.dataset.documents import RecordedDocuments, document_hashes, write_documents
 from pipelines.dataset.encoding import BATCH_TOKENS, encode_batch, separator_of
 from pipelines.dataset.reader import DATA_FILE, write_info
+from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import write_json
 from tokenizer import Tokenizer
 
@@ -147,13 +148,14 @@ def write_blocks(
     folder: Path,
     *,
     separator: bool = True,
+    sampler: SamplingEncoder | None = None,
     threads: int | None = None,
     progress: Progress = lambda done: None,
 ) -> dict[str, Any]:
     """Encode `corpus` into the existing, empty `folder`, and return the content of dataset.json.
 
-    `separator`: whether to put one before every document. Raises ValueError if the tokenizer has no token for it, or if
-    a split has less than one block of `context_length` tokens.
+    `separator`: whether to put one before every document. `sampler`: encodes the split train. Raises ValueError if the
+    tokenizer has no token for the separator, or if a split has less than one block of `context_length` tokens.
     """
     separator_id = separator_of(tokenizer) if separator else None
     dtype = id_dtype(tokenizer.vocab_size)
@@ -170,7 +172,8 @@ def write_blocks(
             if split not in writers:
                 writers[split] = _SplitWriter(folder / split, context_length, dtype)
             writer = writers[split]
-            tokens = encode_batch(batch, tokenizer, separator_id, threads, writer.file.add, advance)
+            encoder = sampler if sampler and split == TRAIN else tokenizer
+            tokens = encode_batch(batch, encoder, separator_id, threads, writer.file.add, advance)
             writer.record(*text_of(batch.column(0)), tokens)
         summaries = {name: writers[name].finish() for name in corpus.split_names if name in writers}
     finally:
@@ -179,7 +182,9 @@ def write_blocks(
     check_splits(corpus, context_length, {name: summary.encoded_tokens for name, summary in summaries.items()})
     texts = {name: summary.documents_sha256 for name, summary in summaries.items()}
     splits = {name: vars(summary) for name, summary in summaries.items()}
-    return write_description(folder, corpus, tokenizer, context_length, separator_id, corpus.dropped, splits, texts)
+    return write_description(
+        folder, corpus, tokenizer, context_length, separator_id, corpus.dropped, splits, texts, sampler
+    )
 
 
 def write_description(
@@ -191,10 +196,12 @@ def write_description(
     dropped: Dropped,
     splits: Mapping[str, Mapping[str, Any]],
     texts: Mapping[str, str],
+    sampler: SamplingEncoder | None = None,
 ) -> dict[str, Any]:
     """Write dataset_dict.json and dataset.json, and return the content of the latter.
 
-    `splits`: the entries of the splits. `texts`: the fingerprint of the text of each split.
+    `splits`: the entries of the splits. `texts`: the fingerprint of the text of each split. `sampler`: the encoder
+    of the split train, if it is not the tokenizer.
     """
     write_json(folder / "dataset_dict.json", {"splits": list(splits)})
     info = {
@@ -202,6 +209,7 @@ def write_description(
         "context_length": context_length,
         "separator": separator_id,
         "tokenizer": {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size},
+        **({"sampling": sampler.described} if sampler else {}),
         "corpus": {
             "name": corpus.name,
             "split_rule": corpus.split_rule,

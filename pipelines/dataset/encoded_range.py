@@ -21,9 +21,11 @@ import numpy as np
 
 from corpora import Dropped
 from corpora.ranges import InputRange
+from corpora.splits import TRAIN
 from pipelines.dataset.arrow import file_sha256, id_dtype, read_ahead, text_of
 from pipelines.dataset.documents import DocumentsWriter, document_hashes
 from pipelines.dataset.encoding import encode_batch, separator_of
+from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import whole_file
 from tokenizer import Tokenizer
 
@@ -61,6 +63,7 @@ def encode_range(
     out: Path,
     *,
     separator: bool = True,
+    sampler: SamplingEncoder | None = None,
     threads: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> EncodedRange:
@@ -71,10 +74,11 @@ def encode_range(
 
     Args:
         separator: put a separator before every document; ValueError if the tokenizer has none
+        sampler: the encoder of the split train, if it is not the tokenizer
         threads: threads that encode, all cores by default
         progress: called with the bytes of text encoded so far
     """
-    fingerprint = range_fingerprint(input_range, tokenizer, separator)
+    fingerprint = range_fingerprint(input_range, tokenizer, separator, sampler)
     there = read_marker(out)
     if there is not None and there.fingerprint == fingerprint and files_are_sound(out, there):
         progress(there.bytes)
@@ -96,7 +100,8 @@ def encode_range(
                 writers[split] = _SplitWriter(files.enter_context(ids), files.enter_context(documents), dtype)
                 files.callback(writers[split].close)
             writer = writers[split]
-            tokens = encode_batch(batch, tokenizer, separator_id, threads, writer.add, advance)
+            encoder = sampler if sampler and split == TRAIN else tokenizer
+            tokens = encode_batch(batch, encoder, separator_id, threads, writer.add, advance)
             writer.record(*text_of(batch.column(0)), tokens)
         splits = {name: writer.finish() for name, writer in writers.items()}
     encoded = EncodedRange(fingerprint, splits, dropped)
@@ -151,9 +156,12 @@ def marker_path(out: Path) -> Path:
     return out.with_name(f"{out.name}.json")
 
 
-def range_fingerprint(input_range: InputRange, tokenizer: Tokenizer, separator: bool) -> str:
+def range_fingerprint(
+    input_range: InputRange, tokenizer: Tokenizer, separator: bool, sampler: SamplingEncoder | None = None
+) -> str:
     """Return the SHA-256 of everything that decides the files of an encoded range."""
-    content = [input_range.fingerprint, tokenizer.fingerprint, separator, _code_fingerprint()]
+    sampling = sampler.described if sampler else None
+    content = [input_range.fingerprint, tokenizer.fingerprint, separator, sampling, _code_fingerprint()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

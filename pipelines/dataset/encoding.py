@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.dataset.arrow import text_of
+from pipelines.dataset.sampling import SamplingEncoder
 from tokenizer import END_OF_TEXT, Tokenizer
 
 # Tokens of an Arrow record batch: each is one numpy view, and must fit in memory.
@@ -35,7 +36,7 @@ def separator_of(tokenizer: Tokenizer) -> int:
 
 def encode_batch(
     batch: pa.RecordBatch,
-    tokenizer: Tokenizer,
+    encoder: Tokenizer | SamplingEncoder,
     separator_id: int | None,
     threads: int | None,
     add: Callable[[np.ndarray], None],
@@ -46,8 +47,8 @@ def encode_batch(
     `progress` is called with the bytes of text encoded since the last call.
     """
     starts_of_documents, total = [], 0
-    for pieces, begins in _pieces(batch.column(0), tokenizer):
-        for ids, starts in _encoded(pieces, begins, tokenizer, threads):
+    for pieces, begins in _pieces(batch.column(0), encoder):
+        for ids, starts in _encoded(pieces, begins, encoder, threads):
             starts_of_documents.append(total + starts + np.arange(len(starts)) * (separator_id is not None))
             for part in _with_separators(ids, starts, separator_id):
                 add(part)
@@ -56,7 +57,7 @@ def encode_batch(
     return np.diff(np.concatenate(starts_of_documents), append=total)
 
 
-def _pieces(column: pa.Array, tokenizer: Tokenizer) -> Iterator[tuple[pa.Array, np.ndarray]]:
+def _pieces(column: pa.Array, encoder: Tokenizer | SamplingEncoder) -> Iterator[tuple[pa.Array, np.ndarray]]:
     """Yield the documents of a batch, and a mask of those that begin a document: all, unless a long one is cut.
 
     A long document is alone in its batch. It is cut where that does not change its ids. So its ids are never all in
@@ -67,7 +68,7 @@ def _pieces(column: pa.Array, tokenizer: Tokenizer) -> Iterator[tuple[pa.Array, 
         yield column, np.ones(len(lengths), bool)
         return
     data = pa.py_buffer(text)
-    offsets = np.array([0, *tokenizer.cuts(text, PIECE_BYTES), len(text)], np.int64)
+    offsets = np.array([0, *encoder.cuts(text, PIECE_BYTES), len(text)], np.int64)
     first = 0
     while first < len(offsets) - 1:
         last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + GROUP_BYTES, side="right")) - 1)
@@ -79,17 +80,17 @@ def _pieces(column: pa.Array, tokenizer: Tokenizer) -> Iterator[tuple[pa.Array, 
 
 
 def _encoded(
-    pieces: pa.Array, begins: np.ndarray, tokenizer: Tokenizer, threads: int | None
+    pieces: pa.Array, begins: np.ndarray, encoder: Tokenizer | SamplingEncoder, threads: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the ids of what `_pieces` yields, and the indices among them at which documents start."""
     text, lengths = text_of(pieces)
     if len(lengths) == 1 and len(text) > GROUP_BYTES:  # it cannot be cut
         starts = np.zeros(np.count_nonzero(begins), np.int64)
-        for ids in tokenizer.encode_in_parts(text):
+        for ids in encoder.encode_in_parts(text):
             yield ids, starts
             starts = starts[:0]
         return
-    encoded = tokenizer.encode_arrow(pieces, threads=threads)
+    encoded = encoder.encode_arrow(pieces, threads=threads)
     offsets = encoded.offsets.to_numpy()
     yield encoded.values.to_numpy()[offsets[0] : offsets[-1]], (offsets[:-1] - offsets[0])[begins]
 

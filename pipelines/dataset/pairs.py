@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from corpora import PairCorpus
+from corpora.splits import TRAIN
 from pipelines.dataset.arrow import ArrowFile, Progress, TextFingerprint, describe_split, id_dtype, read_ahead, text_of
 from pipelines.dataset.reader import DATA_FILE, DatasetFolder, write_info
+from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import write_json
 from tokenizer import Tokenizer
 
@@ -51,11 +53,11 @@ class _Side:
     longest: int = 0
     fingerprint: TextFingerprint = field(default_factory=TextFingerprint)
 
-    def add(self, column: pa.Array, tokenizer: Tokenizer, dtype: np.dtype, threads: int | None) -> None:
+    def add(self, column: pa.Array, encoder: Tokenizer | SamplingEncoder, dtype: np.dtype, threads: int | None) -> None:
         text, text_lengths = text_of(column)
         self.fingerprint.update(text, text_lengths)
         self.bytes += len(text)
-        encoded = tokenizer.encode_arrow(column, threads=threads)
+        encoded = encoder.encode_arrow(column, threads=threads)
         offsets = encoded.offsets.to_numpy()
         ids = encoded.values.to_numpy()[offsets[0] : offsets[-1]].astype(dtype)
         lengths = np.diff(offsets)
@@ -87,9 +89,9 @@ class _PairWriter:
         folder.mkdir()
         self.file = ArrowFile(folder / DATA_FILE, dict.fromkeys(names, self._type), self._features)
 
-    def add(self, batch: pa.RecordBatch, tokenizer: Tokenizer, threads: int | None) -> None:
-        self.source.add(batch.column("source"), tokenizer, self._dtype, threads)
-        self.target.add(batch.column("target"), tokenizer, self._dtype, threads)
+    def add(self, batch: pa.RecordBatch, encoder: Tokenizer | SamplingEncoder, threads: int | None) -> None:
+        self.source.add(batch.column("source"), encoder, self._dtype, threads)
+        self.target.add(batch.column("target"), encoder, self._dtype, threads)
         self._waiting += len(batch)
         while self._waiting >= BATCH_PAIRS:
             self._write(BATCH_PAIRS)
@@ -125,12 +127,13 @@ def write_pairs(
     tokenizer: Tokenizer,
     folder: Path,
     *,
+    sampler: SamplingEncoder | None = None,
     threads: int | None = None,
     progress: Progress = lambda done: None,
 ) -> dict[str, Any]:
     """Encode `corpus` into the existing, empty `folder`, and return the content of dataset.json.
 
-    Raises ValueError if a split has no pairs.
+    `sampler`: encodes the split train. Raises ValueError if a split has no pairs.
     """
     dtype = id_dtype(tokenizer.vocab_size)
     writers: dict[str, _PairWriter] = {}
@@ -138,7 +141,7 @@ def write_pairs(
         for split, batch in read_ahead(corpus.routed_batches()):
             if split not in writers:
                 writers[split] = _PairWriter(folder / split, dtype)
-            writers[split].add(batch, tokenizer, threads)
+            writers[split].add(batch, sampler if sampler and split == TRAIN else tokenizer, threads)
             progress(sum(writer.source.bytes + writer.target.bytes for writer in writers.values()))
         summaries = {name: writers[name].finish() for name in corpus.split_names if name in writers}
     finally:
@@ -153,6 +156,7 @@ def write_pairs(
         "format": 1,
         "kind": "pairs",
         "tokenizer": {"fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size},
+        **({"sampling": sampler.described} if sampler else {}),
         "corpus": {
             "name": corpus.name,
             "columns": list(corpus.columns),

@@ -27,6 +27,7 @@ from pipelines.dataset.blocks import BlockFile, block_features, check_splits, wr
 from pipelines.dataset.documents import hashes_sha256, joined_documents, write_documents
 from pipelines.dataset.encoded_range import EncodedRange, documents_path, encode_range, ids_path
 from pipelines.dataset.encoding import separator_of
+from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import whole_file
 from tokenizer import Tokenizer
 
@@ -85,6 +86,7 @@ def write_shards(
     work: Path,
     shard_size: int,
     separator: bool = True,
+    sampler: SamplingEncoder | None = None,
     threads: int | None = None,
     range_bytes: int = RANGE_BYTES,
     progress: Progress = lambda done: None,
@@ -96,6 +98,7 @@ def write_shards(
     Args:
         shard_size: bytes of ids of a shard; the last one of a split may have fewer
         separator: put a separator before every document; ValueError if the tokenizer has none
+        sampler: the encoder of the split train, if it is not the tokenizer
         range_bytes: bytes of input of a range
     """
     work.mkdir(exist_ok=True)
@@ -107,11 +110,10 @@ def write_shards(
 
     for number, input_range in enumerate(corpus.ranges(range_bytes)):
         out = range_name(work, number)
-        encoded.append(
-            encode_range(input_range, tokenizer, out, separator=separator, threads=threads, progress=advance)
-        )
+        options: Any = {"separator": separator, "sampler": sampler, "threads": threads, "progress": advance}
+        encoded.append(encode_range(input_range, tokenizer, out, **options))
         done += encoded[-1].bytes
-    return assemble(corpus, tokenizer, context_length, folder, work, encoded, shard_size, separator)
+    return assemble(corpus, tokenizer, context_length, folder, work, encoded, shard_size, separator, sampler)
 
 
 def range_name(work: Path, number: int) -> Path:
@@ -128,6 +130,7 @@ def assemble(
     encoded: Sequence[EncodedRange],
     shard_size: int,
     separator: bool = True,
+    sampler: SamplingEncoder | None = None,
     run: Run[WrittenShard] = starmap,
 ) -> dict[str, Any]:
     """Write the dataset of all encoded ranges of a corpus, and return the content of dataset.json.
@@ -168,7 +171,7 @@ def assemble(
     for each in encoded:
         dropped.add(each.dropped)
     separator_id = separator_of(tokenizer) if separator else None
-    return write_description(folder, corpus, tokenizer, context_length, separator_id, dropped, splits, texts)
+    return write_description(folder, corpus, tokenizer, context_length, separator_id, dropped, splits, texts, sampler)
 
 
 def cut(files: Sequence[tuple[Path, int]], context_length: int, shard_blocks: int) -> list[Shard]:

@@ -1,6 +1,7 @@
 """The n best and random segmentations of Unigram, and the likelihood of a text, against enumeration."""
 
 import itertools
+import json
 import math
 from collections import Counter
 
@@ -84,6 +85,18 @@ def test_a_large_alpha_gives_the_best_segmentation_and_a_seed_the_same_ids(tok):
     assert tok.encode_sampled("ab<|x|>", 1, 0, allowed_special="all")[-1] == special
     with pytest.raises(ValueError, match="disallowed"):
         tok.encode_sampled("ab<|x|>", 1, 0)
+
+
+def test_only_the_start_of_a_text_gets_a_mark_also_in_samples(tok, tmp_path):
+    """As with the Metaspace option `first`."""
+    tok.save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
+    file.write_text(json.dumps(content))
+    first, text = Tokenizer.load(tmp_path), "abc<|x|>abc"
+    assert first.encode(text, "all") != tok.encode(text, "all")
+    assert first.encode_sampled(text, 1e6, 0, "all") == first.encode(text, "all")
 
 
 def test_every_sample_of_a_long_text_decodes_to_it(stdlib_texts):

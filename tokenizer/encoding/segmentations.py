@@ -6,7 +6,8 @@ Regularization", sections 3.2 and 3.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from heapq import nsmallest
 from math import exp, fsum, log
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from tokenizer.unigram import UnigramVocabulary
 
+CACHED_LENGTH = 64  # characters: the sums of pretokens up to this length are cached
+CACHED_PRETOKENS = 1 << 12
+
 Path = list[tuple[str, int]]  # texts and ids
 
 
@@ -28,6 +32,8 @@ class Segmentations:
     def __init__(self, vocabulary: UnigramVocabulary):
         self._lattices = Lattices(vocabulary)
         self._pattern = vocabulary.pattern
+        self._cached_sums = lru_cache(CACHED_PRETOKENS)(self._sums)
+        self._cached_step = lru_cache(4 * CACHED_PRETOKENS)(self._step_of_short)
 
     def best(self, text: bytes, n: int) -> list[tuple[list[int], float]]:
         """Return the n best segmentations as ids with their scores in nats, best first; fewer if there are no more."""
@@ -58,7 +64,7 @@ class Segmentations:
 
     def likelihood(self, text: bytes) -> float:
         """Return the log of the summed probabilities of all segmentations, in nats."""
-        return fsum(self._forward(pretoken, 1.0)[0][-1] for pretoken in self._pretokens(text))
+        return fsum(self._sums(pretoken, 1.0)[0] for pretoken in self._pretokens(text))
 
     def _pretokens(self, text: bytes) -> Iterator[str]:
         return (pretoken.decode() for pretoken in pretokens_of(text, self._pattern))
@@ -84,30 +90,34 @@ class Segmentations:
             paths.append((path[::-1], -cost))
         return paths
 
-    def _forward(self, pretoken: str, alpha: float) -> tuple[list[float], list[list[tuple[int, Edge]]]]:
-        """Return the log of the summed weights of all paths to each node, and the edges that end there."""
+    def _sums(self, pretoken: str, alpha: float) -> list[float]:
+        """Return the log of the summed weights of all paths from each node to the end."""
         sums = [0.0] * (len(pretoken) + 1)
-        ending: list[list[tuple[int, Edge]]] = [[] for _ in sums]
-        for start in range(len(pretoken)):
-            if start:
-                sums[start] = _log_sum([sums[first] + alpha * edge.score for first, edge in ending[start]])
-            for edge in self._lattices.edges(pretoken, start):
-                ending[edge.end].append((start, edge))
-        if pretoken:
-            sums[-1] = _log_sum([sums[first] + alpha * edge.score for first, edge in ending[-1]])
-        return sums, ending
+        for start in reversed(range(len(pretoken))):
+            edges = self._lattices.edges(pretoken, start)
+            sums[start] = _log_sum([alpha * score + sums[end] for end, _, score in edges])
+        return sums
 
     def _drawn(self, pretoken: str, alpha: float, random: Random) -> Path:
-        """Return a random path, drawn backwards from the sums of all paths to each node."""
-        sums, ending = self._forward(pretoken, alpha)
+        """Return a random path."""
+        is_short = len(pretoken) <= CACHED_LENGTH
+        sums = () if is_short else self._sums(pretoken, alpha)
         path: Path = []
-        end = len(pretoken)
-        while end:
-            weights = [exp(sums[start] + alpha * edge.score - sums[end]) for start, edge in ending[end]]
-            ((start, edge),) = random.choices(ending[end], weights)
-            path.append((pretoken[start:end], edge.id))
-            end = start
-        return path[::-1]
+        start = 0
+        while start < len(pretoken):
+            step = self._cached_step(pretoken, start, alpha) if is_short else self._step(pretoken, start, alpha, sums)
+            ((end, i, _),) = random.choices(*step)
+            path.append((pretoken[start:end], i))
+            start = end
+        return path
+
+    def _step(self, pretoken: str, start: int, alpha: float, sums: Sequence[float]) -> tuple[list[Edge], list[float]]:
+        """Return the edges of a node, and the probability that a random path that reaches the node takes each."""
+        edges = list(self._lattices.edges(pretoken, start))
+        return edges, [exp(alpha * score + sums[end] - sums[start]) for end, _, score in edges]
+
+    def _step_of_short(self, pretoken: str, start: int, alpha: float) -> tuple[list[Edge], list[float]]:
+        return self._step(pretoken, start, alpha, self._cached_sums(pretoken, alpha))
 
 
 def _log_sum(logarithms: list[float]) -> float:

@@ -189,10 +189,10 @@ class EncodingMethods(VocabularyMethods):
         random = _seeded(seed)
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
-        segmentations = self._texts.segmentations
         ids: list[int] = []
-        for _, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
-            ids += [part] if isinstance(part, int) else segmentations.sample(part, alpha, random)
+        for start, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
+            texts = self._texts_at(start)
+            ids += [part] if isinstance(part, int) else texts.segmentations.sample(part, alpha, random)
         return ids
 
     def log_likelihood(self, text: Text) -> float:
