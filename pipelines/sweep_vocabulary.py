@@ -1,5 +1,6 @@
 """`bytelm sweep-vocabulary`: the bits per byte of vocabularies of several kinds and sizes at equal compute."""
 
+import json
 import math
 import os
 from dataclasses import replace
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["bpe", "wordpiece", "unigram"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+PICTURE = "bits-per-byte.png"
 SIZES = tuple(2**power for power in range(9, 17))  # 512 to 65,536
 
 
@@ -56,7 +58,7 @@ def sweep_vocabulary(
     """
     _check(kinds, sizes, seeds, workers)
     from corpora import open_corpus
-    from pipelines.cli.display import say_on_stderr
+    from pipelines.cli.display import quantity, say_on_stderr, write
     from pipelines.run.recipe import load_recipe
     from pipelines.sweep.folder import open_sweep, recorded
     from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
@@ -87,6 +89,13 @@ def sweep_vocabulary(
         _train(work, made, seeds, workers)
         summary = _summary(work, made, seeds)
         write_json(out / "results.json", summary)
+    from pipelines.sweep.picture import draw
+
+    draw(summary, f"{source.name}, {quantity(budget.flops, 'FLOP')} per run", out / PICTURE)
+    if as_json:
+        write(json.dumps(summary))
+    else:
+        _show(summary, out)
     return summary
 
 
@@ -175,7 +184,7 @@ def _train(work: "Work", made: "list[Vocabulary]", seeds: int, workers: int) -> 
         say(f"{len(runs) - len(todo)} of {len(runs)} runs are finished")
     if not todo:
         return
-    with Bar("training", len(runs), " runs") as bar:
+    with Bar("training", len(runs), "runs") as bar:
         bar.begin_at(len(runs) - len(todo))
         finished = [run for run in runs if run not in todo]
 
@@ -188,11 +197,32 @@ def _train(work: "Work", made: "list[Vocabulary]", seeds: int, workers: int) -> 
 
 
 def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, Any]:
+    """Return the summary of the finished runs, with what restores the text that a tokenizer loses."""
+    from pipelines.cli.waiting import doing
+    from pipelines.sweep.lost_text import lost_bits
     from pipelines.sweep.plan import SweepRun
     from pipelines.sweep.summary import summarize
+    from tokenizer import Tokenizer
 
-    results = {each: [work.result(SweepRun(each, seed)) or {} for seed in range(seeds)] for each in made}
+    doing("measuring lost text")
+    size = sum(map(len, work.held_out))
+    results = {}
+    for each in made:
+        tok = Tokenizer.load(work.vocabulary(SweepRun(each, 0)))
+        lost = {"lost_bits_per_byte": lost_bits(work.held_out, tok) / size}
+        results[each] = [(work.result(SweepRun(each, seed)) or {}) | lost for seed in range(seeds)]
     return summarize(work.budget, results)
+
+
+def _show(summary: dict[str, Any], out: Path) -> None:
+    """Print the table and what it says."""
+    from pipelines.cli.display import answer, say, table
+    from pipelines.sweep.summary import HEADS, cells, sentences
+
+    table(HEADS, cells(summary))
+    for sentence in sentences(summary):
+        answer(sentence)
+    say(f"saved in {out / 'results.json'} and {out / PICTURE}")
 
 
 def main(arguments: list[str]) -> None:

@@ -7,7 +7,7 @@ pooled variance of an analysis of variance (Fisher 1925).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Generic, TypeVar
 
@@ -38,21 +38,19 @@ class Repeats(Generic[Key]):
     def _margin(self, share: float) -> float | None:
         return t_quantile(self.freedom) * self.deviation * math.sqrt(share) if self.freedom else None
 
-    def best(self) -> Key:
-        """Return the group with the lowest mean."""
-        return min(self.means, key=lambda key: self.means[key])
+    def best(self, among: Iterable[Key] | None = None) -> Key:
+        """Return the group with the lowest mean; `among`: the groups to choose from, by default all."""
+        return min(self.means if among is None else among, key=lambda key: self.means[key])
 
-    def as_good(self) -> list[Key]:
+    def as_good(self, among: Iterable[Key] | None = None) -> list[Key]:
         """Return the groups, best included, whose mean does not differ from the lowest at the 95 % level.
 
-        Without repeats, nothing is known about differences: only the best.
+        Without repeats nothing is known about differences, and only the best is returned.
         """
-        best = self.best()
-        return [
-            key
-            for key, mean in self.means.items()
-            if key == best or mean - self.means[best] <= (self.margin_of_difference(key, best) or 0.0)
-        ]
+        keys = list(self.means if among is None else among)
+        best = self.best(keys)
+        gaps = {key: self.means[key] - self.means[best] for key in keys}
+        return [key for key in keys if key == best or gaps[key] <= (self.margin_of_difference(key, best) or 0.0)]
 
 
 def t_quantile(freedom: int, level: float = 0.95) -> float:

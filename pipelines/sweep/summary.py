@@ -1,15 +1,19 @@
-"""The summary of a sweep: means and intervals over seeds, and the recommended size of each kind."""
+"""The summary of a sweep: means and intervals over seeds, and the recommended sizes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm.analysis.repeats import Repeats
+from pipelines.cli.display import quantity
 from pipelines.sweep.plan import Budget, Vocabulary
 
-# Tao et al. 2024, "Scaling Laws with Vocabulary", fitted from 33M parameters on.
+# Tao et al. 2024, "Scaling Laws with Vocabulary", fitted from 33M non-embedding parameters on.
 TAO_SMALLEST = 33e6
 TAO_PARAMETERS = 3_145_728
 TAO_EXPONENT = 0.8354
+
+Result = Mapping[str, Any]
+"""The result.json of a run, with the entry `lost_bits_per_byte`"""
 
 
 def tao_size(non_embedding: int, width: int) -> float:
@@ -21,43 +25,113 @@ def tao_size(non_embedding: int, width: int) -> float:
     return parameters / width
 
 
-def summarize(budget: Budget, results: Mapping[Vocabulary, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the summary of the finished runs, by vocabulary: one row each, and one recommendation for each kind."""
-    rows: list[dict[str, Any]] = []
-    kinds: dict[str, Any] = {}
-    for kind in dict.fromkeys(each.kind for each in results):
-        groups = {
-            each.size: [run["bits_per_byte"] for run in runs] for each, runs in results.items() if each.kind == kind
-        }
-        repeats = Repeats(groups)
-        rows += [
-            _row(repeats, vocabulary, runs) for vocabulary, runs in sorted(results.items()) if vocabulary.kind == kind
-        ]
-        kinds[kind] = {
-            "best": repeats.best(),
-            "as_good": sorted(repeats.as_good()),
-            "deviation": repeats.deviation if repeats.freedom else None,
-            "freedom": repeats.freedom,
-        }
-    n = budget.non_embedding
-    tao = {"size": tao_size(n, budget.recipe.model.width), "non_embedding": n, "extrapolated": n < TAO_SMALLEST}
-    return {"flops": budget.flops, "rows": rows, "kinds": kinds, "tao": tao}
+def summarize(budget: Budget, results: Mapping[Vocabulary, Sequence[Result]]) -> dict[str, Any]:
+    """Return the summary of finished runs, by vocabulary.
 
-
-def _row(repeats: Repeats[int], vocabulary: Vocabulary, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    first = runs[0]
+    `rows` has an entry for each vocabulary. `best` has the one with the fewest bits per byte of each kind, and `all` of
+    all kinds, each with those that do not differ from it at the 95 % level. Intervals take the spread of one run to be
+    the same for all vocabularies.
+    """
+    repeats = Repeats({vocabulary: [_bits(run) for run in runs] for vocabulary, runs in results.items()})
+    kinds = dict.fromkeys(each.kind for each in results)
+    groups = {kind: [each for each in results if each.kind == kind] for kind in kinds} | {"all": list(results)}
+    n, width = budget.non_embedding, budget.recipe.model.width
     return {
-        "kind": vocabulary.kind,
-        "size": vocabulary.size,
-        "seeds": [run["seed"] for run in runs],
-        "bits_per_byte": repeats.means[vocabulary.size],
-        "margin": repeats.margin(vocabulary.size),
-        "each": [run["bits_per_byte"] for run in runs],
-        "bytes_per_token": first["bytes_per_token"],
-        "embedding_share": first["embedding_parameters"] / first["parameters"],
-        "parameters": first["parameters"],
-        "tokens": first["tokens"],
-        "bytes_seen": first["bytes_seen"],
-        "epochs": first["epochs"],
-        "flops": first["flops"],
+        "flops": budget.flops,
+        "non_embedding_parameters": n,
+        "deviation": repeats.deviation if repeats.freedom else None,
+        "degrees_of_freedom": repeats.freedom,
+        "rows": [_row(repeats, vocabulary, runs) for vocabulary, runs in results.items()],
+        "best": {
+            name: {
+                **repeats.best(among)._asdict(),
+                "as_good": [each._asdict() for each in repeats.as_good(among)],
+            }
+            for name, among in groups.items()
+        },
+        "tao_2024": {"size": round(tao_size(n, width)), "extrapolated": n < TAO_SMALLEST},
     }
+
+
+def _bits(run: Result) -> float:
+    return float(run["bits_per_byte"] + run["lost_bits_per_byte"])
+
+
+def _row(repeats: Repeats[Vocabulary], vocabulary: Vocabulary, runs: Sequence[Result]) -> dict[str, Any]:
+    first = runs[0]
+    same = ("bytes_per_token", "tokens", "bytes_seen", "epochs", "flops", "parameters", "embedding_parameters")
+    return {
+        **vocabulary._asdict(),
+        "bits_per_byte": repeats.means[vocabulary],
+        "margin": repeats.margin(vocabulary),
+        "runs": {str(run["seed"]): _bits(run) for run in runs},
+        "lost_bits_per_byte": first["lost_bits_per_byte"],
+        "embedding_share": first["embedding_parameters"] / first["parameters"],
+        **{name: first[name] for name in same},
+    }
+
+
+HEADS = ("kind", "entries", "bits per byte", "B/token", "embedding", "tokens", "text", "epochs")
+
+
+def cells(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the rows of the table under HEADS. A * marks the best of a kind, and those that are as good."""
+    good = {(each["kind"], each["size"]) for kind in summary["best"].values() for each in kind["as_good"]}
+    return [
+        (
+            row["kind"],
+            f"{row['size']:,}",
+            f"{row['bits_per_byte']:.4f}{_margin(row)}{'*' if (row['kind'], row['size']) in good else ' '}",
+            f"{row['bytes_per_token']:.2f}",
+            f"{row['embedding_share']:.0%}",
+            quantity(row["tokens"], ""),
+            quantity(row["bytes_seen"], "B"),
+            f"{row['epochs']:.2g}",
+        )
+        for row in summary["rows"]
+    ]
+
+
+def _margin(row: Mapping[str, Any]) -> str:
+    return "" if row["margin"] is None else f" ±{row['margin']:.4f}"
+
+
+def sentences(summary: Mapping[str, Any]) -> list[str]:
+    """Return what the table says, and how to read it."""
+    rows = {(row["kind"], row["size"]): row for row in summary["rows"]}
+    found = [_recommendation(kind, best) for kind, best in summary["best"].items() if kind != "all"]
+    if len(found) > 1:
+        best = summary["best"]["all"]
+        others = [_named(each) for each in best["as_good"] if each["kind"] != best["kind"]]
+        also = f"; {_listed(others)} as good" if others else "; no other kind is as good"
+        found.append(f"all kinds: {_named(best)}{also}")
+    tao = summary["tao_2024"]
+    below = ", extrapolated below their 33M" if tao["extrapolated"] else ""
+    found.append(
+        f"Tao et al. 2024: {tao['size']:,} entries for {quantity(summary['non_embedding_parameters'], '')} "
+        f"non-embedding parameters{below}"
+    )
+    if summary["degrees_of_freedom"]:
+        found.append(
+            f"*: does not differ from the best of its kind. ±: 95 % interval over seeds; one run deviates by "
+            f"{summary['deviation']:.4f} ({summary['degrees_of_freedom']} degrees of freedom)"
+        )
+    lost = {kind: max(r["lost_bits_per_byte"] for r in rows.values() if r["kind"] == kind) for kind, _ in rows}
+    for kind, bits in lost.items():
+        if bits:
+            found.append(f"{kind}: {bits:.3f} bits per byte restore the text that it loses, such as white space")
+    return found
+
+
+def _recommendation(kind: str, best: Mapping[str, Any]) -> str:
+    others = [f"{each['size']:,}" for each in best["as_good"] if each["size"] != best["size"]]
+    return f"{kind}: {best['size']:,} entries" + (f"; {_listed(others)} as good" if others else "")
+
+
+def _named(each: Mapping[str, Any]) -> str:
+    return f"{each['kind']} {each['size']:,}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return f"{listed} {'are' if len(names) > 1 else 'is'}"

@@ -67,6 +67,8 @@ def test_every_command_and_script_works_in_order(newcomer, bytelm, in_process, m
         if words[0] == "pretrain":
             words[words.index("--train.tokens") + 1] = "5k"
             words += ["--model.layers", "1", "--model.width", "64", "--model.heads", "2"]
+        if words[0] == "sweep-vocabulary":
+            words += ["--kinds", "bpe", "--sizes", "512", "--seeds", "1", "--flops", "5e9"]
         if words[0] == "serve":
             serve(words[1:], newcomer)
             continue

@@ -6,19 +6,27 @@ import subprocess
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from corpora import open_corpus
 from lm.analysis.size import flops_per_token, meta_model
 from lm.config import ModelConfig
+from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
 from pipelines.run.recipe import Recipe, load_recipe, save_config
+from pipelines.sweep.lost_text import lost_bits
 from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
+from pipelines.sweep.runs import Work, finish
 from pipelines.sweep.summary import tao_size
+from pipelines.sweep.vocabularies import HELD_OUT_BYTES, LONGEST_DOCUMENT, held_out_documents
 from pipelines.sweep_vocabulary import sweep_vocabulary
 from pipelines.training.config import TrainConfig
 from tests.conftest import BYTELM
+from tokenizer import Tokenizer
 
-FLOPS = 5e8
+FLOPS = 3e8
 SIZES = (600, 1000)
 
 
@@ -34,7 +42,7 @@ def tiny(tmp_path_factory, small_recipe):
 def swept(tmp_path_factory, text_folder, tiny):
     """Return the folder of a sweep of three kinds, two sizes and two seeds, and its summary."""
     out = tmp_path_factory.mktemp("sweep") / "out"
-    summary = sweep_vocabulary([str(text_folder)], out=out, sizes=SIZES, seeds=2, flops=FLOPS, recipe=tiny, workers=1)
+    summary = sweep_vocabulary([str(text_folder)], out=out, sizes=SIZES, seeds=2, flops=FLOPS, recipe=tiny, workers=2)
     return out, summary
 
 
@@ -48,6 +56,25 @@ def test_a_sweep_trains_every_kind_size_and_seed(swept):
     assert found == {(k, v, s) for k in ("bpe", "wordpiece", "unigram") for v in SIZES for s in (0, 1)}
     assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(summary))
     assert [(row["kind"], row["size"]) for row in summary["rows"]][:2] == [("bpe", 600), ("bpe", 1000)]
+
+
+def test_the_picture_is_a_png(swept):
+    picture = (swept[0] / "bits-per-byte.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 10_000
+    assert not list(swept[0].glob("*.partial"))
+
+
+def test_the_summary_has_the_interval_over_seeds(swept):
+    _, summary = swept
+    pooled = np.mean([np.var(list(row["runs"].values()), ddof=1) for row in summary["rows"]])
+    assert summary["degrees_of_freedom"] == 6
+    for row in summary["rows"]:
+        assert row["bits_per_byte"] == pytest.approx(np.mean(list(row["runs"].values())))
+        assert row["margin"] == pytest.approx(stats.t.ppf(0.975, 6) * np.sqrt(pooled / 2))
+        assert row["embedding_share"] == row["size"] * 32 / row["parameters"]
+    best = summary["best"]["all"]
+    assert best["size"] == min(summary["rows"], key=lambda row: row["bits_per_byte"])["size"]
 
 
 def test_all_runs_take_the_same_flops_within_one_step(swept, tiny):
@@ -77,10 +104,6 @@ def test_seeds_change_the_weights_and_not_the_work(swept):
 
 def test_the_code_length_is_that_of_the_verbs(swept, tiny, text_folder, tmp_path):
     """A run of the sweep equals `pretrain` on its dataset; `evaluate` measures the same bits per byte."""
-    from corpora import open_corpus
-    from pipelines.evaluate import evaluate
-    from pipelines.sweep.vocabularies import held_out_documents
-
     out, _ = swept
     run = SweepRun(Vocabulary("bpe", 600), 1)
     recipe = Budget(load_recipe(tiny), FLOPS).recipe_of(run)
@@ -99,8 +122,19 @@ def test_a_finished_sweep_is_not_trained_again_and_takes_more_seeds(swept, text_
     options = {"out": out, "kinds": ("bpe",), "sizes": (600,), "recipe": tiny, "workers": 1}
     summary = sweep_vocabulary([str(text_folder)], seeds=3, **options)  # without --flops: those of the sweep
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    assert summary["rows"][0]["each"][:2] == before["rows"][0]["each"]
-    assert summary["rows"][0]["seeds"] == [0, 1, 2]
+    runs = summary["rows"][0]["runs"]
+    assert runs == before["rows"][0]["runs"] | {"2": runs["2"]}
+
+
+def whole_work(swept, folder, recipe, flops, text_folder):
+    """Return the work of a sweep in `folder` with the vocabularies of another."""
+    folder.mkdir()
+    (folder / "vocabularies").symlink_to(swept / "vocabularies")
+    settings = json.loads((swept / "sweep.json").read_text())["recipe"]["train"]
+    budget = Budget(load_recipe(recipe), flops)
+    train = replace(budget.recipe.train, device=settings["device"], dtype=settings["dtype"])
+    budget = replace(budget, recipe=replace(budget.recipe, train=train))
+    return Work(folder, budget, held_out_documents(open_corpus(str(text_folder))))
 
 
 def test_an_interrupted_sweep_resumes_and_ends_with_the_same_numbers(text_folder, tiny, tmp_path):
@@ -121,9 +155,10 @@ def test_an_interrupted_sweep_resumes_and_ends_with_the_same_numbers(text_folder
     assert list(log.parent.glob("checkpoints/step-*"))
     assert not (out / "results.json").exists()
     options = {"kinds": ("bpe",), "sizes": (600,), "flops": 1e10, "recipe": tiny}
-    resumed = sweep_vocabulary([str(text_folder)], out=out, seeds=1, workers=1, **options)
-    whole = sweep_vocabulary([str(text_folder)], out=tmp_path / "whole", seeds=2, workers=2, **options)
-    assert resumed["rows"][0]["each"] == whole["rows"][0]["each"][:1]
+    resumed = sweep_vocabulary([str(text_folder)], out=out, seeds=1, **options)
+    work, run = whole_work(out, tmp_path / "whole", tiny, 1e10, text_folder), SweepRun(Vocabulary("bpe", 600), 0)
+    assert finish(work, run)
+    assert resumed["rows"][0]["runs"] == {"0": work.result(run)["bits_per_byte"]}
     assert not list(out.glob("runs/*/checkpoints"))
 
 
@@ -166,7 +201,7 @@ def test_bad_options_are_refused_and_leave_no_files(in_process, tmp_path, text_f
 def test_a_sweep_with_other_settings_is_refused(swept, in_process, text_folder, tiny):
     command = ("sweep-vocabulary", text_folder, "--out", swept[0], "--recipe", tiny, "--sizes", "600")
     for options, words in (
-        (("--flops", "1e9"), "another flops: give --flops 5e+08"),
+        (("--flops", "1e9"), "another flops: give --flops 3e+08"),
         (("--split", "tail:0.1"), "another split_rule"),
     ):
         done = in_process(*command, *options)
@@ -189,3 +224,46 @@ def test_a_larger_vocabulary_gets_fewer_tokens():
     assert warm_up[0].warmup_tokens / warm_up[0].tokens == pytest.approx(
         warm_up[1].warmup_tokens / warm_up[1].tokens, rel=1e-4
     )
+
+
+def test_the_table_marks_the_best_and_json_has_every_number(swept, in_process, text_folder, tiny):
+    command = ("sweep-vocabulary", text_folder, "--out", swept[0], "--recipe", tiny, "--sizes", *SIZES, "--seeds", "2")
+    shown = in_process(*command)
+    rows = {tuple(line.split()[:2]): line for line in shown.stdout.splitlines()}
+    summary = json.loads(in_process(*command, "--json").stdout)
+    assert summary == json.loads((swept[0] / "results.json").read_text())
+    for row in summary["rows"]:
+        line = rows[row["kind"], f"{row['size']:,}"]
+        good = {each["size"] for each in summary["best"][row["kind"]]["as_good"]}
+        assert ("*" in line) == (row["size"] in good)
+        assert f"{row['bits_per_byte']:.4f}" in line
+        assert len(line) <= 80
+    assert "extrapolated below their 33M" in shown.stdout
+
+
+@pytest.mark.filterwarnings("ignore:the corpus ran out")
+def test_lost_white_space_costs_its_entropy_and_unknown_words_their_bytes():
+    text = ["a b a b\na b"]
+    unigram = Tokenizer.train(["a b " * 50], 30, model="unigram", special_tokens=())
+    entropy = -4 * np.log2(4 / 5) - np.log2(1 / 5)
+    once = 8 * 2  # the two kinds of gap
+    assert lost_bits([text[0].encode()], unigram) == pytest.approx(entropy + once)
+    wordpiece = Tokenizer.train(["a b " * 50], 30, "bert-cased", model="wordpiece", special_tokens=())
+    assert lost_bits([text[0].encode()], wordpiece) == pytest.approx(entropy + once)
+    assert lost_bits(["☃".encode()], wordpiece) == 8 * 3
+    bpe = Tokenizer.train(["a b " * 50], 260, special_tokens=())
+    assert lost_bits([text[0].encode(), b"\xff \xe2"], bpe) == 0
+
+
+def test_the_held_out_text_comes_from_all_parts_of_the_corpus_and_is_not_all_of_one_document(tmp_path):
+    documents = [f"{number} " + "tête-à-tête " * 200 for number in range(2000)] + ["ü" * 200_000]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in documents))
+    found = held_out_documents(open_corpus(str(tmp_path / "text.jsonl"), split="hash:0.9"))
+    numbers = [int(each.split()[0]) for each in found if each[:1].isdigit()]
+    assert numbers == sorted(numbers)
+    assert min(numbers) < 200
+    assert max(numbers) > 1800
+    assert HELD_OUT_BYTES <= sum(map(len, found)) < HELD_OUT_BYTES + LONGEST_DOCUMENT
+    assert max(map(len, found)) <= LONGEST_DOCUMENT
+    for each in found:
+        each.decode()  # no character is cut

@@ -1,0 +1,70 @@
+"""The text that WordPiece and Unigram lose, in bits, so that their bits per byte compare with those of BPE.
+
+A model over tokens that lose text codes less than the text. Two parts bring it back. The white space and deleted
+characters between two words cost the entropy of such gaps given the general categories of the characters on both
+sides, and 8 bits per byte once for each different gap. Words that are unknown tokens cost 8 bits per byte.
+"""
+
+import math
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from pipelines.reporting.tokenizer_fit import unknown_id
+from tokenizer import Tokenizer
+from tokenizer.splitting.bert import BertWords
+from tokenizer.splitting.metaspace import MetaspaceWords
+
+FARTHEST = 256  # characters from one word to the next; a word that is not found there has lost characters itself
+BITS_PER_BYTE = 8
+
+
+def lost_bits(documents: Sequence[bytes], tokenizer: Tokenizer) -> float:
+    """Return about how many bits restore `documents` from their tokens; 0 if the tokenizer loses nothing."""
+    if tokenizer.is_lossless:
+        return 0.0
+    return _gap_bits(documents, tokenizer) + BITS_PER_BYTE * _unknown_bytes(documents, tokenizer)
+
+
+def _gap_bits(documents: Sequence[bytes], tokenizer: Tokenizer) -> float:
+    gaps: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for document in documents:
+        for before, gap, after in _gaps(document, tokenizer):
+            gaps[before, after][gap] += 1
+    entropy = math.fsum(
+        -count * math.log2(count / found.total()) for found in gaps.values() for count in found.values()
+    )
+    different = {gap for found in gaps.values() for gap in found}
+    return entropy + BITS_PER_BYTE * sum(len(gap.encode()) for gap in different)
+
+
+def _gaps(document: bytes, tokenizer: Tokenizer) -> Iterator[tuple[str, str, str]]:
+    """Yield the text between words, with the categories of the characters before and after it; "" at both ends."""
+    text, end = document.decode(errors="replace"), 0
+    for each in _words(tokenizer).pretokens(text.encode()):
+        word = each.decode().strip(" ")
+        start = text.find(word, end, end + len(word) + FARTHEST) if word else -1
+        if start >= 0:
+            yield _category(text[max(0, end - 1) : end]), text[end:start], _category(word[0])
+            end = start + len(word)
+    yield _category(text[max(0, end - 1) : end]), text[end:], ""
+
+
+def _words(tokenizer: Tokenizer) -> BertWords | MetaspaceWords:
+    words = tokenizer.vocabulary.pattern
+    assert isinstance(words, (BertWords, MetaspaceWords)), "the sweep trains no other tokenizer that loses text"
+    return words
+
+
+def _category(character: str) -> str:
+    return unicodedata.category(character) if character else ""
+
+
+def _unknown_bytes(documents: Sequence[bytes], tokenizer: Tokenizer) -> int:
+    """Return the bytes of the words that are unknown tokens."""
+    words = Counter(word for each in documents for word in _words(tokenizer).pretokens(each))
+    ids = tokenizer.encode_arrow(pa.array(list(words), pa.large_binary())).to_pylist()
+    unknown = unknown_id(tokenizer)
+    return sum(len(word) * words[word] for word, found in zip(words, ids, strict=True) if unknown in found)

@@ -1,0 +1,83 @@
+"""The picture of a sweep: bits per byte, bytes per token and the embedding's share, by number of entries."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipelines.reporting.svg import INK, LINE, SERIES, SOFT, new_figure, style
+
+MARKERS = {"bpe": "o", "wordpiece": "s", "unigram": "^"}
+COLOURS = dict(zip(MARKERS, SERIES, strict=False))
+SIZE = (8.0, 7.0)  # inches
+RESOLUTION = 150  # dots per inch
+
+
+def draw(summary: Mapping[str, Any], title: str, path: Path) -> None:
+    """Write the picture of a summary as PNG. The file appears whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with style():
+            _figure(summary, title).savefig(partial, format="png", dpi=RESOLUTION, facecolor="white")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _figure(summary: Mapping[str, Any], title: str) -> Figure:
+    figure = new_figure(*SIZE)
+    axes: dict[str, Axes] = figure.subplot_mosaic([["bits", "bits"], ["bytes", "share"]], height_ratios=(1.7, 1))
+    for kind in dict.fromkeys(row["kind"] for row in summary["rows"]):
+        rows = [row for row in summary["rows"] if row["kind"] == kind]
+        _draw_bits(axes["bits"], kind, rows, summary["best"][kind])
+        sizes = [row["size"] for row in rows]
+        look: dict[str, Any] = {"color": COLOURS[kind], "marker": MARKERS[kind], "markersize": 4}
+        axes["bytes"].plot(sizes, [row["bytes_per_token"] for row in rows], **look)
+        axes["share"].plot(sizes, [100 * row["embedding_share"] for row in rows], **look)
+    _draw_tao(axes["bits"], summary)
+    sizes = sorted({row["size"] for row in summary["rows"]})
+    for name, label in (("bits", "bits per byte, held out"), ("bytes", "bytes per token"), ("share", "embedding, %")):
+        _finish(axes[name], sizes, label)
+    axes["bits"].legend(frameon=False, fontsize="small")
+    axes["bits"].set_title(title, fontsize="medium", loc="left")
+    axes["share"].set_ylim(0, 100)
+    return figure
+
+
+def _draw_bits(axes: Axes, kind: str, rows: list[Any], best: Mapping[str, Any]) -> None:
+    """Draw the means with their intervals and each run as a dot; a ring marks the best and those as good."""
+    colour, sizes = COLOURS[kind], [row["size"] for row in rows]
+    means = [row["bits_per_byte"] for row in rows]
+    margins = [row["margin"] or 0.0 for row in rows]
+    look: dict[str, Any] = {"color": colour, "marker": MARKERS[kind], "markersize": 5, "capsize": 3, "linewidth": 1.4}
+    axes.errorbar(sizes, means, margins, label=kind, **look)
+    for row in rows:
+        runs = list(row["runs"].values())
+        axes.plot([row["size"]] * len(runs), runs, linestyle="", marker=".", markersize=3, color=INK, alpha=0.5)
+    good = {each["size"] for each in best["as_good"]}
+    points = [(size, mean) for size, mean in zip(sizes, means, strict=True) if size in good]
+    axes.plot(*zip(*points, strict=True), linestyle="", marker="o", markersize=13, fillstyle="none", color=colour)
+
+
+def _draw_tao(axes: Axes, summary: Mapping[str, Any]) -> None:
+    tao = summary["tao_2024"]
+    label = f"Tao et al. 2024{', extrapolated' if tao['extrapolated'] else ''}: {tao['size']:,}"
+    axes.axvline(tao["size"], color=SOFT, linestyle="--", linewidth=1, label=label)
+
+
+def _finish(axes: Axes, sizes: list[int], label: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [_short(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("entries")
+    axes.set_ylabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=LINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _short(size: int) -> str:
+    """Return a size as 512, 2k or 64k (1k = 1,024) if it is a power of two, otherwise in full."""
+    return f"{size // 1024}k" if size % 1024 == 0 else f"{size:,}"
