@@ -6,8 +6,9 @@ from pathlib import Path
 from lm.model import LanguageModel, build_model
 from pipelines.cli.waiting import doing
 from pipelines.run.folder import Run
-from pipelines.training.checkpoints import load_weights, set_weights
+from pipelines.training.checkpoint_reader import load_weights
 from pipelines.training.machine import Machine, choose_machine
+from pipelines.training.resuming import set_weights
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Manifests: checksums of the files of a checkpoint or a classifier, and the settings that the weights belong to.
 
 manifest.json holds `files` (file name to SHA-256), `settings` (name to value: everything in config.toml that may not
-change when a run resumes, including the tokenizer's fingerprint) and `checksum` (SHA-256 of both as canonical JSON).
+change when a run resumes, including the tokenizer's fingerprint) and `checksum` (SHA-256 of the others as canonical
+JSON). A sharded checkpoint also has `shapes`: the dtype and whole shape of every tensor, by folder of shards and name.
 Settings are stored as parsed values, so config.toml may be reformatted, and an error can name the field that differs.
 Version 0.1 wrote checksums.json instead, which lists the files but has no checksum of its own. Imports no torch.
 """
@@ -9,8 +10,9 @@ Version 0.1 wrote checksums.json instead, which lists the files but has no check
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,10 @@ FIXED_FACTS = (
 )
 
 
+Shapes = Mapping[str, Sequence[Any]]
+"""The dtype, such as "float32", and the shape of tensors by name: [dtype, [sizes]]."""
+
+
 class DamagedCheckpointError(ValueError):
     """A file of a checkpoint is missing, truncated or altered; the message names the file."""
 
@@ -39,11 +45,17 @@ class Manifest:
     """SHA-256 by file name."""
     settings: dict[str, Any] | None
     """Values by name, such as model.layers; None in a folder that version 0.1 wrote."""
+    shapes: dict[str, Shapes] = field(default_factory=dict)
+    """Tensors of a sharded checkpoint by folder of shards, such as "model"."""
 
 
-def manifest_json(files: Mapping[str, str], settings: Mapping[str, Any]) -> str:
-    """Return the text of manifest.json."""
-    content = {"files": dict(files), "settings": dict(settings)}
+def manifest_json(
+    files: Mapping[str, str], settings: Mapping[str, Any], shapes: Mapping[str, Shapes] | None = None
+) -> str:
+    """Return the text of manifest.json; `shapes` of a sharded checkpoint only."""
+    content: dict[str, Any] = {"files": dict(files), "settings": dict(settings)}
+    if shapes:
+        content["shapes"] = dict(shapes)
     return _text({**content, "checksum": _checksum(content)})
 
 
@@ -58,11 +70,11 @@ def read_manifest(folder: Path) -> Manifest:
     content = _read(path)
     as_written = path.read_bytes() == _text(content).encode()
     checksum = content.pop("checksum", None)
-    files, settings = content.get("files"), content.get("settings")
+    files, settings, shapes = content.get("files"), content.get("settings"), content.get("shapes", {})
     sound = as_written and checksum == _checksum(content)
-    if not sound or not isinstance(files, dict) or not isinstance(settings, dict):
+    if not (sound and isinstance(files, dict) and isinstance(settings, dict) and isinstance(shapes, dict)):
         raise DamagedCheckpointError(f"{path} is altered (its checksum does not match)")
-    return Manifest(files, settings)
+    return Manifest(files, settings, shapes)
 
 
 def manifest_sha256(folder: Path) -> str:
@@ -78,8 +90,34 @@ def verified(folder: Path, manifest: Manifest, name: str) -> bytes:
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{folder / name} is missing") from None
     if hashlib.sha256(content).hexdigest() != manifest.files.get(name):
-        raise DamagedCheckpointError(f"{folder / name} is truncated or altered (its SHA-256 does not match)")
+        raise _altered(folder / name)
     return content
+
+
+def verify_shards(folder: Path, manifest: Manifest, part: str) -> None:
+    """Raise DamagedCheckpointError, naming the file, unless `folder / part` holds the listed shards and no others."""
+    listed = sorted(name for name in manifest.files if name.startswith(f"{part}/"))
+    present = {f"{part}/{path.name}" for path in (folder / part).glob("*")}
+    for name in sorted(present.difference(listed)):
+        raise DamagedCheckpointError(f"{folder / name} is not in {MANIFEST}")
+    with ThreadPoolExecutor() as threads:
+        for name, checksum in zip(listed, threads.map(file_sha256, [folder / name for name in listed]), strict=True):
+            if checksum != manifest.files[name]:
+                raise _altered(folder / name)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, read in pieces; DamagedCheckpointError if the file is missing."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{path} is missing") from None
+
+
+def _altered(path: Path) -> DamagedCheckpointError:
+    """Return the error of a file whose checksum differs from the manifest's."""
+    return DamagedCheckpointError(f"{path} is truncated or altered (its SHA-256 does not match)")
 
 
 def fixed_settings(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, Any]:

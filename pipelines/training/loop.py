@@ -6,6 +6,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from pipelines.cli.display import Bar, say
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders
 from pipelines.training.batch import Batch
-from pipelines.training.checkpoints import CheckpointWriter, resume, take_snapshot
+from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
 from pipelines.training.config import TrainConfig
 from pipelines.training.data import BlockData, Prefetcher, TrainingData
 from pipelines.training.fitting import micro_batch_rows
@@ -27,6 +28,7 @@ from pipelines.training.loss import LossFunction, summed_loss
 from pipelines.training.machine import Machine, keep_freed_memory, peak_memory_bytes
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from pipelines.training.progress import Progress, TrainingLog, stop_on_signals
+from pipelines.training.resuming import resume
 from pipelines.training.stability import LossScale, NotFiniteError, check_weights, skip_or_raise
 from pipelines.training.threads import with_threads
 
@@ -97,7 +99,7 @@ class Trainer:
         self._folder = run.folder if run else None
         self._settings = run.settings if run else {}
         self._starts_from_run = run is not None and "init_from" in run.facts
-        self.writer = CheckpointWriter(self._folder, config, self._settings)
+        self.writer = CheckpointWriter(self._writers_folder(), config, self._settings, self.parallel.checkpoint_group)
         self.log = TrainingLog(self._folder, self.at, config.tensorboard)
         self._saved_step: int | None = None
         self._flops_per_token = data.flops_per_token(model) if machine else 0.0
@@ -283,6 +285,13 @@ class Trainer:
         }
         self.writer.write(take_snapshot(self.model, self.optimizers, self.average, self.parallel), state)
         self._saved_step = self.at.step
+
+    def _writers_folder(self) -> Path | None:
+        """Return the run's folder on the ranks that write checkpoints: on all ranks of a checkpoint group."""
+        if self.parallel.checkpoint_group is None:
+            return self._folder
+        folder = self.parallel.broadcast(str(self._folder.resolve()) if self._folder else "")
+        return Path(folder) if folder else None
 
     def _restore(self) -> dict[str, Any] | None:
         """Return to the run's newest whole checkpoint; return the state of metrics.jsonl in it."""

@@ -38,6 +38,8 @@ class OneProcess:
     rank, world_size = 0, 1
     device = ""
     """Device type of all ranks; empty if the machine decides."""
+    checkpoint_group: dist.ProcessGroup | None = None
+    """The ranks that write checkpoints together, each its own rows; None if rank 0 writes whole tensors."""
 
     @property
     def is_main(self) -> bool:
@@ -117,12 +119,11 @@ class OneProcess:
         return files
 
     def distribute(self, value: Tensor, like: Tensor) -> Tensor:
-        """Return rank 0's `value` on the device of `like`, and sharded like it if both have one shape."""
-        return value.to(like.device)
+        """Return rank 0's `value` on the device of `like`, and sharded like it if both have one shape.
 
-    def full_tensor(self, tensor: Tensor) -> Tensor:
-        """Return all of a tensor that may be sharded."""
-        return tensor
+        A value that is sharded already is returned unchanged.
+        """
+        return value.to(like.device)
 
     def to_local(self, tensor: Tensor) -> Tensor:
         """Return this rank's part of a tensor that may be sharded."""

@@ -30,6 +30,8 @@ class Shards(Replicas):
         """`device`: type of the device that processes compute on. `wrap` accepts a model on the CPU."""
         super().__init__()
         self.device = device
+        # Checkpoints are written in the background, where a group of their own keeps messages apart.
+        self.checkpoint_group = dist.new_group(backend="gloo")
 
     def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
         mesh = init_device_mesh(self.device, (self.world_size,))
@@ -49,7 +51,8 @@ class Shards(Replicas):
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        norm = self.full_tensor(get_total_norm(gradients))
+        norm = get_total_norm(gradients)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         clip_grads_with_norm_(parameters, limit, norm)
         return norm
 
@@ -65,13 +68,12 @@ class Shards(Replicas):
         return _exchanged(back)[:number, :local_rows]
 
     def distribute(self, value: Tensor, like: Tensor) -> Tensor:
+        if isinstance(value, DTensor):
+            return value
         if not isinstance(like, DTensor) or value.shape != like.shape:
             return super().distribute(value, like)
         source = value if self.is_main else torch.empty_like(value, device="cpu")
         return distribute_tensor(source.to(like.device), like.device_mesh, like.placements)
-
-    def full_tensor(self, tensor: Tensor) -> Tensor:
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def to_local(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor

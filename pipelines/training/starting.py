@@ -14,9 +14,10 @@ from pipelines.run.folder import Run
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.recipe import Recipe
 from pipelines.run.retention import checkpoint_folders
-from pipelines.training.checkpoints import load_weights, set_weights
+from pipelines.training.checkpoint_reader import load_weights
 from pipelines.training.data import Dataset, check_tokenizer
 from pipelines.training.parallel import OneProcess
+from pipelines.training.resuming import set_weights
 
 # Fields of a model that may differ from the source's, because the same weights still fit.
 FREE = (

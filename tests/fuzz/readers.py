@@ -101,7 +101,7 @@ def _counts(folder: Path) -> None:
 
 def _checkpoint(folder: Path) -> None:
     from pipelines.run.folder import Run
-    from pipelines.training.checkpoints import newest_whole_checkpoint
+    from pipelines.training.checkpoint_reader import newest_whole_checkpoint
 
     newest_whole_checkpoint(folder / "decoder", Run(folder / "decoder").settings, "model.safetensors", "state.json")
 

@@ -17,7 +17,7 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
-from pipelines.training.checkpoints import whole_checkpoint
+from pipelines.training.checkpoint_reader import whole_checkpoint
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import tabulated_flops
@@ -220,7 +220,7 @@ def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
     assert (
         pretrain(replace(small_recipe, train=replace(train, validation_tokens=64)), data=dataset_folder, out=out) == 0
     )
-    folder, _ = whole_checkpoint(out, Run(out).settings, "best")
+    folder = whole_checkpoint(out, Run(out).settings, "best").folder
     assert folder.name == "step-0000050"
     assert folder in checkpoint_folders(out)
 

@@ -11,13 +11,14 @@ import time
 from dataclasses import replace
 
 import torch
-from safetensors.torch import load_file
 
 from lm.model import LanguageModel
 from pipelines.dataset.reader import TokenDataset
+from pipelines.run.folder import Run
 from pipelines.run.manifest import MANIFEST, manifest_json, read_manifest
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
+from pipelines.training.checkpoint_reader import MODEL, read_checkpoint
 from pipelines.training.data import BlockLoader
 from pipelines.training.loop import Trainer
 from pipelines.training.objectives import NextToken
@@ -26,7 +27,7 @@ OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memo
 
 
 def weights_of(run):
-    return load_file(latest_checkpoint(run) / "model.safetensors")
+    return read_checkpoint(latest_checkpoint(run), Run(run).settings, MODEL).tensors(MODEL)
 
 
 def metrics_of(run):

@@ -1,0 +1,121 @@
+"""Find a run's checkpoints and read them, verified against their manifests."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load
+from torch import Tensor
+
+from pipelines.run.manifest import DamagedCheckpointError, Shapes, check_run, read_manifest, verified, verify_shards
+from pipelines.run.retention import checkpoint_folders, validation_losses
+
+MODEL, OPTIMIZER, RNG, AVERAGE = (
+    "model.safetensors",
+    "optimizer.safetensors",
+    "rng.safetensors",
+    "average.safetensors",
+)
+
+
+def part(name: str) -> str:
+    """Return the name of the folder that holds the shards of a file, such as "model" for model.safetensors."""
+    return name.removesuffix(".safetensors")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose named files have been verified."""
+
+    folder: Path
+    contents: dict[str, bytes]
+    """Content by file name, such as model.safetensors or state.json."""
+    shapes: Mapping[str, Shapes]
+    """Tensors of a sharded checkpoint by folder of shards; empty for other checkpoints."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.contents or part(name) in self.shapes
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Return the whole tensors of a verified file, or of its shards, on the CPU."""
+        if name in self.contents:
+            tensors: dict[str, Tensor] = load(self.contents[name])
+            return tensors
+        from pipelines.training.sharded import read_part  # takes a second to import
+
+        return read_part(self.folder / part(name), self.shapes[part(name)])
+
+
+def read_checkpoint(folder: Path, settings: Mapping[str, Any], *names: str) -> Checkpoint:
+    """Return a checkpoint, with the named files or their shards verified against its manifest.
+
+    Leaves out AVERAGE if the run does not average its weights. Raises DamagedCheckpointError, naming the file, if one
+    is missing, truncated or altered. Raises ValueError, naming the field of config.toml, if `settings` (the run's
+    `fixed_settings`) differ from those in the manifest.
+    """
+    manifest = read_manifest(folder)
+    check_run(folder.parent.parent, manifest, settings)
+    averages = {AVERAGE, part(AVERAGE)} & {*manifest.files, *manifest.shapes} or settings.get("train.average", 0) > 0
+    contents = {}
+    for name in names:
+        if part(name) in manifest.shapes:
+            verify_shards(folder, manifest, part(name))
+        elif name != AVERAGE or averages:
+            contents[name] = verified(folder, manifest, name)
+    return Checkpoint(folder, contents, manifest.shapes)
+
+
+def newest_whole_checkpoint(run: Path, settings: Mapping[str, Any], *names: str) -> Checkpoint:
+    """Return a run's newest checkpoint whose named files are whole.
+
+    Skips damaged checkpoints with a warning that names the file. Raises ValueError if no checkpoint is whole, or if
+    `settings` differ (see `read_checkpoint`).
+    """
+    damaged = ""
+    while True:
+        folders = checkpoint_folders(run)
+        for folder in reversed(folders):
+            try:
+                return read_checkpoint(folder, settings, *names)
+            except DamagedCheckpointError as error:
+                if folder.exists():  # else a running training has removed it since
+                    damaged = str(error)
+                    warnings.warn(f"{damaged}: {folder.name} is skipped", stacklevel=2)
+        if checkpoint_folders(run) == folders:
+            break
+    if damaged:
+        raise ValueError(f"{damaged}, and no other checkpoint of {run} is whole: restore one, or train in a new folder")
+    raise ValueError(f"{run} has no checkpoint: bytelm pretrain makes one")
+
+
+def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names: str) -> Checkpoint:
+    """Return the checkpoint `which` with its named files.
+
+    `which` is "newest" (the newest whole one), "best" (the lowest validation loss), or the number of a step. Raises
+    ValueError if there is no such checkpoint, and the errors of `read_checkpoint`.
+    """
+    if which == "newest":
+        return newest_whole_checkpoint(run, settings, *names)
+    folders = {int(folder.name[5:]): folder for folder in checkpoint_folders(run)}
+    if which == "best":
+        losses = validation_losses(folders.values())
+        if not losses:
+            raise ValueError(f"no checkpoint of {run} has a validation loss: train with --train.keep-best")
+        folder = min(losses, key=losses.__getitem__)
+    elif not which.isdecimal():
+        raise ValueError(f"--checkpoint is {which!r}: give newest, best, or the number of a step")
+    elif int(which) not in folders:
+        steps = ", ".join(f"{step:,}" for step in folders) or "none"
+        raise ValueError(f"{run} has no checkpoint of step {int(which):,}: its checkpoints are of {steps}")
+    else:
+        folder = folders[int(which)]
+    return read_checkpoint(folder, settings, *names)
+
+
+def load_weights(run: Path, settings: Mapping[str, Any], which: str = "newest") -> tuple[Path, dict[str, Tensor]]:
+    """Return the folder and weights of the checkpoint `which` (see `whole_checkpoint`); averages replace weights."""
+    checkpoint = whole_checkpoint(run, settings, which, MODEL, AVERAGE)
+    weights = checkpoint.tensors(MODEL)
+    return checkpoint.folder, weights | (checkpoint.tensors(AVERAGE) if AVERAGE in checkpoint else {})
