@@ -11,7 +11,7 @@ from pipelines.cli.arguments import AsJson, DryRun
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
-from pipelines.files import locked_file, write_json
+from pipelines.files import write_json
 
 if TYPE_CHECKING:
     from corpora import Corpus
@@ -47,7 +47,7 @@ def sweep_vocabulary(
     larger vocabulary sees fewer tokens. The same command resumes an interrupted sweep, and adds seeds, sizes or kinds.
 
     Args:
-        out: Folder for the tokenizers, the runs, results.json and bits-per-byte.png. An existing sweep is resumed.
+        out: Folder for the vocabularies, results.json and bits-per-byte.png. An existing sweep is resumed.
         kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space.
         sizes: Numbers of entries; default: powers of two from 512 to 65536, without those that the text does not allow.
         seeds: Runs of each vocabulary, with the seeds 0, 1 and so on.
@@ -59,11 +59,12 @@ def sweep_vocabulary(
     _check(kinds, sizes, seeds, workers)
     from corpora import open_corpus
     from pipelines.cli.display import quantity, say_on_stderr, write
+    from pipelines.run.folder import locked
     from pipelines.run.recipe import load_recipe
-    from pipelines.sweep.folder import open_sweep, recorded
+    from pipelines.sweep.folder import check_settings, record_settings, recorded, settings_of
     from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
     from pipelines.sweep.runs import Work
-    from pipelines.sweep.vocabularies import held_out_documents, make_vocabularies
+    from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
 
     if as_json:
         say_on_stderr()
@@ -80,11 +81,13 @@ def sweep_vocabulary(
         return None
     budget = _on_this_machine(budget, earlier)
     held_out = held_out_documents(source)
-    out.mkdir(parents=True, exist_ok=True)
-    with locked_file(out / ".lock", f"{out} is in use by another sweep: wait for it, or choose another --out"):
-        open_sweep(out, budget, source.split_rule, held_out)
+    settings = settings_of(budget, source.split_rule, held_out)
+    with locked(out):
+        check_settings(out, settings)
+        trained = train_vocabularies(out / "vocabularies", source, wanted, strict=bool(sizes))
+        record_settings(out, settings)
         length = budget.recipe.model.context_length
-        made = make_vocabularies(out / "vocabularies", source, wanted, length, strict=bool(sizes))
+        made = write_datasets(out / "vocabularies", source, wanted, trained, length)
         work = Work(out, budget, held_out)
         _train(work, made, seeds, workers)
         summary = _summary(work, made, seeds)

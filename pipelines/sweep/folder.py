@@ -13,17 +13,20 @@ SETTINGS = "sweep.json"
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:
-    """Return the settings of the sweep in `folder`, as `open_sweep` wrote them; None for a new sweep."""
-    if not (folder / SETTINGS).exists():
+    """Return the settings of the sweep in `folder`, as `settings_of` made them; None for a new sweep."""
+    path = folder / SETTINGS
+    if not path.exists():
         return None
-    settings: dict[str, Any] = read_json(folder / SETTINGS, "choose another --out")
-    if settings.get("format") != 1:
-        raise ValueError(f"{folder / SETTINGS} is damaged, or of another version: choose another --out")
+    settings: dict[str, Any] = read_json(path, "choose another --out")
+    train = settings.get("recipe", {}).get("train", {}) if isinstance(settings.get("recipe"), dict) else {}
+    numbers = isinstance(settings.get("flops"), (int, float))
+    if settings.get("format") != 1 or not numbers or not {"device", "dtype"} <= train.keys():
+        raise ValueError(f"{path} is damaged, or of another version: choose another --out")
     return settings
 
 
-def open_sweep(folder: Path, budget: Budget, split_rule: str, held_out: list[bytes]) -> None:
-    """Record the settings of a new sweep in `folder`; ValueError if it holds a sweep with other settings."""
+def settings_of(budget: Budget, split_rule: str, held_out: list[bytes]) -> dict[str, Any]:
+    """Return the settings that all runs of a sweep have in common, as JSON has them."""
     facts = {
         "format": 1,
         "flops": budget.flops,
@@ -32,24 +35,28 @@ def open_sweep(folder: Path, budget: Budget, split_rule: str, held_out: list[byt
         "held_out_sha256": fingerprint(held_out),
         "recipe": asdict(budget.recipe),
     }
-    settings = json.loads(json.dumps(facts))
+    settings: dict[str, Any] = json.loads(json.dumps(facts))
+    return settings
+
+
+def check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Raise ValueError if `folder` holds a sweep with other settings, or something else."""
     earlier = recorded(folder)
-    if earlier is not None:
-        _check(folder, earlier, settings)
+    if earlier is None:
+        if any(path.name != ".lock" for path in folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no sweep: choose another --out")
         return
-    if folder.exists() and any(path.name != ".lock" for path in folder.iterdir()):
-        raise ValueError(f"{folder} is not empty and holds no sweep: choose another --out")
-    write_json(folder / SETTINGS, settings)
-
-
-def _check(folder: Path, was: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise ValueError for the first setting that differs."""
     remedies = {
-        "flops": f"give --flops {was['flops']:g}",
+        "flops": f"give --flops {earlier['flops']:g}",
         "recipe": "give the same --recipe",
         "split_rule": "give the same --split",
         "held_out_sha256": "give the same corpus and reading options",
     }
     for name, remedy in remedies.items():
-        if was.get(name) != now[name]:
+        if earlier.get(name) != settings[name]:
             raise ValueError(f"{folder} holds a sweep with another {name}: {remedy}, or choose another --out")
+
+
+def record_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of a sweep."""
+    write_json(folder / SETTINGS, settings)

@@ -1,4 +1,4 @@
-"""One run of a sweep: train, measure the held-out text, keep the result, and remove the checkpoint."""
+"""One run of a sweep: train a model, measure the held-out text, keep the result, and remove the model."""
 
 import shutil
 from dataclasses import dataclass
@@ -23,6 +23,12 @@ from pipelines.training.objectives import NextToken
 from pipelines.training.pretraining import train
 from tokenizer import Tokenizer
 
+# Numbers of a result that the summary reads.
+NUMBERS = (
+    *("bits_per_byte", "bytes_per_token", "tokens", "bytes_seen", "epochs", "flops"),
+    *("parameters", "embedding_parameters"),
+)
+
 
 @dataclass(frozen=True)
 class Work:
@@ -42,11 +48,18 @@ class Work:
 
     def result(self, run: SweepRun) -> dict[str, Any] | None:
         """Return the result of a run; None if it is not finished."""
-        path = self.run(run) / "result.json"
+        path = self.result_file(run)
         if not path.exists():
             return None
-        result: dict[str, Any] = read_json(path, "remove the file, and the run is trained again")
+        remedy = "remove the file, and the run is trained again"
+        result: dict[str, Any] = read_json(path, remedy)
+        if missing := [name for name in NUMBERS if not isinstance(result.get(name), (int, float))]:
+            raise ValueError(f"{path} is damaged (it has no number {missing[0]}): {remedy}")
         return result
+
+    def result_file(self, run: SweepRun) -> Path:
+        """Return the file of the result of a run."""
+        return self.folder / "results" / f"{run.name}.json"
 
 
 def finish(work: Work, run: SweepRun) -> bool:
@@ -57,8 +70,8 @@ def finish(work: Work, run: SweepRun) -> bool:
         return False
     with cores_per_operation(recipe.train.threads):
         result = measure(work, run)
-    write_json(folder / "result.json", result)
-    shutil.rmtree(folder / "checkpoints")
+    write_json(work.result_file(run), result)
+    shutil.rmtree(folder)  # the models of a sweep can take gigabytes
     return True
 
 

@@ -5,7 +5,7 @@ The training split is counted once per kind, and all sizes are trained on that c
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -89,15 +89,15 @@ def stream_of(documents: Sequence[bytes], tokenizer: Tokenizer, context_length: 
     return TokenStream([separated.astype(id_dtype(tokenizer.vocab_size))], context_length)
 
 
-def make_vocabularies(
-    folder: Path, corpus: Corpus, wanted: Sequence[Vocabulary], context_length: int, strict: bool
-) -> list[Vocabulary]:
-    """Make the missing datasets, `folder`/NAME with tokenizer.json, and return the vocabularies that the text allows.
+def train_vocabularies(
+    folder: Path, corpus: Corpus, wanted: Sequence[Vocabulary], strict: bool
+) -> dict[Vocabulary, Tokenizer]:
+    """Return the tokenizers of the vocabularies that have no dataset in `folder` yet. Nothing is written.
 
     A vocabulary smaller than the alphabet, or larger than the text can fill, is a ValueError if `strict`; otherwise it
-    is left out with a message. Nothing is written before all tokenizers are trained.
+    is left out with a message.
     """
-    missing = [each for each in wanted if not (folder / each.name / "dataset.json").exists()]
+    missing = [each for each in wanted if not _is_made(folder, each)]
     trained: dict[Vocabulary, Tokenizer] = {}
     for kind in dict.fromkeys(each.kind for each in missing):
         counts = _counts(corpus, kind)
@@ -111,12 +111,32 @@ def make_vocabularies(
                     raise ValueError(f"--sizes {each.size} for {kind}: {error}") from None
                 say(f"left out {each.name}: {error}")
     if not trained and len(missing) == len(wanted):
-        raise ValueError(f"{corpus.name} allows none of the sizes: give smaller or larger --sizes")
+        raise ValueError(f"{corpus.name} allows none of the default sizes: give some with --sizes")
+    return trained
+
+
+def write_datasets(
+    folder: Path,
+    corpus: Corpus,
+    wanted: Sequence[Vocabulary],
+    trained: Mapping[Vocabulary, Tokenizer],
+    context_length: int,
+) -> list[Vocabulary]:
+    """Write the datasets of `trained` tokenizers, `folder`/NAME with tokenizer.json; return the vocabularies there are.
+
+    Raises ValueError if the corpus has changed since the other datasets were written.
+    """
     for each, tok in trained.items():
         _write(folder / each.name, corpus, tok, context_length)
-    made = [each for each in wanted if each in trained or each not in missing]
-    _check_same_text(folder, made)
+    made = [each for each in wanted if _is_made(folder, each)]
+    texts = {TokenDataset(folder / each.name).info["corpus"]["fingerprint"] for each in made}
+    if len(texts) > 1:
+        raise ValueError(f"{folder} has datasets of different texts, so the corpus has changed: choose another --out")
     return made
+
+
+def _is_made(folder: Path, vocabulary: Vocabulary) -> bool:
+    return (folder / vocabulary.name / "dataset.json").exists()
 
 
 def _counts(corpus: Corpus, kind: str) -> PretokenCounts:
@@ -145,10 +165,3 @@ def _write(out: Path, corpus: Corpus, tok: Tokenizer, context_length: int) -> No
     with whole_folder(out, lambda _: False) as partial, Bar(f"encoding {out.name}", None, "B") as bar:
         tok.save(partial)
         write_blocks(corpus, tok, context_length, partial, progress=bar.update)
-
-
-def _check_same_text(folder: Path, made: Sequence[Vocabulary]) -> None:
-    """Raise ValueError if the datasets are not all of the same text."""
-    texts = {TokenDataset(folder / each.name).info["corpus"]["fingerprint"] for each in made}
-    if len(texts) > 1:
-        raise ValueError(f"{folder} has datasets of different texts, so the corpus has changed: choose another --out")

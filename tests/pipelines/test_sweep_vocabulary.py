@@ -47,7 +47,7 @@ def swept(tmp_path_factory, text_folder, tiny):
 
 
 def results(folder):
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("runs/*/result.json"))]
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("results/*.json"))]
 
 
 def test_a_sweep_trains_every_kind_size_and_seed(swept):
@@ -112,13 +112,13 @@ def test_the_code_length_is_that_of_the_verbs(swept, tiny, text_folder, tmp_path
     (tmp_path / "held-out.jsonl").write_text("".join(json.dumps({"text": each.decode()}) + "\n" for each in held_out))
     numbers = evaluate(tmp_path / "run", corpus=(str(tmp_path / "held-out.jsonl"),))
     measured = next(iter(numbers["splits"].values()))["bits_per_byte"]
-    result = json.loads((out / "runs" / run.name / "result.json").read_text())
+    result = json.loads((out / "results" / f"{run.name}.json").read_text())
     assert result["bits_per_byte"] == pytest.approx(measured, rel=1e-5)
 
 
 def test_a_finished_sweep_is_not_trained_again_and_takes_more_seeds(swept, text_folder, tiny):
     out, before = swept
-    times = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
+    times = {path: path.stat().st_mtime_ns for path in out.glob("results/*.json")}
     options = {"out": out, "kinds": ("bpe",), "sizes": (600,), "recipe": tiny, "workers": 1}
     summary = sweep_vocabulary([str(text_folder)], seeds=3, **options)  # without --flops: those of the sweep
     assert {path: path.stat().st_mtime_ns for path in times} == times
@@ -159,7 +159,7 @@ def test_an_interrupted_sweep_resumes_and_ends_with_the_same_numbers(text_folder
     work, run = whole_work(out, tmp_path / "whole", tiny, 1e10, text_folder), SweepRun(Vocabulary("bpe", 600), 0)
     assert finish(work, run)
     assert resumed["rows"][0]["runs"] == {"0": work.result(run)["bits_per_byte"]}
-    assert not list(out.glob("runs/*/checkpoints"))
+    assert not list(out.glob("runs/*"))
 
 
 def test_a_dry_run_writes_nothing(in_process, tmp_path, text_folder, tiny):
@@ -195,7 +195,7 @@ def test_bad_options_are_refused_and_leave_no_files(in_process, tmp_path, text_f
     assert done.returncode in (1, 2)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
-    assert not list(tmp_path.glob("sweep/runs/*"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_with_other_settings_is_refused(swept, in_process, text_folder, tiny):
