@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pipelines.sweep_vocabulary import sweep_vocabulary
     from pipelines.tokenize import tokenize
     from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verify_dataset import verify_dataset
     from tokenizer import Tokenizer
 
     __version__: str
@@ -78,6 +79,7 @@ __all__ = [
     "sweep_vocabulary",
     "tokenize",
     "train_tokenizer",
+    "verify_dataset",
 ]
 
 

@@ -1,5 +1,6 @@
 """Atomic writes of files and folders, and strict reads."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -69,6 +70,17 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
     except SafetensorError as error:
         raise OSError(f"{path} could not be written: {error}") from None
     path.chmod(mode)
+
+
+def checksummed_json(content: Mapping[str, Any]) -> str:
+    """Return `content` as JSON whose last field `checksum` is the SHA-256 of the other fields as canonical JSON.
+
+    A file with this text is unaltered if the JSON value in it gives the same text again.
+    """
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    checksum = hashlib.sha256(canonical.encode()).hexdigest()
+    return json.dumps({**rest, "checksum": checksum}, indent=2, allow_nan=False) + "\n"
 
 
 def read_json(path: Path, remedy: str, kind: type = dict) -> Any:

@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import tyro
@@ -20,12 +20,15 @@ FIELDS = {
 }
 
 
-def print_script(verbs: Iterable[str], shell: str) -> None:
-    """Print the completion script of `bytelm` for `shell` and exit; UsageError for an unknown shell."""
+def print_script(modules: Mapping[str, str], shell: str) -> None:
+    """Print the completion script of `bytelm` for `shell` and exit; UsageError for an unknown shell.
+
+    `modules`: the name of each verb's module in `pipelines`.
+    """
     if shell not in SHELLS:
         raise UsageError(f"--completion is {shell!r}: choose one of {', '.join(SHELLS)}")
     tyro.extras.subcommand_cli_from_dict(
-        {verb: _signature(verb) for verb in verbs},
+        {verb: _signature(verb, module) for verb, module in modules.items()},
         prog="bytelm",
         args=["--tyro-print-completion", shell],
         registry=registry(),
@@ -33,10 +36,10 @@ def print_script(verbs: Iterable[str], shell: str) -> None:
     )
 
 
-def _signature(verb: str) -> Callable[..., Any]:
-    """Return a function with the parameters of a verb."""
-    module = importlib.import_module("pipelines." + verb.replace("-", "_"))
-    target = module.show if verb == "corpus" else getattr(module, verb.replace("-", "_"))
+def _signature(verb: str, name: str) -> Callable[..., Any]:
+    """Return a function with the parameters of a verb, whose module in `pipelines` has the given name."""
+    module = importlib.import_module("pipelines." + name)
+    target = module.show if verb == "corpus" else getattr(module, name)
     described = with_quiet(inspect.unwrap(target))
     parameters = dict(inspect.signature(described).parameters)
     for name, (kind, default) in FIELDS.items():

@@ -17,6 +17,7 @@ VERBS = {
     "train-tokenizer": "train a BPE, WordPiece or Unigram vocabulary on a corpus",
     "tokenize": "show the tokens of a text or a file",
     "build-dataset": "encode a corpus into blocks of token ids",
+    "dataset": "verify the files of a dataset",
     "pretrain": "train the model of a recipe on a dataset",
     "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
     "score": "show how well a run predicts a text, token by token, or rank continuations",
@@ -48,6 +49,11 @@ OUT_OF_MEMORY = (
 # PyTorch and oneDNN keep the code of every shape of a matrix product, by default of 1,024 shapes. A server meets new
 # shapes all the time: fewer keep its memory flat and take no more time.
 SHAPE_CACHES = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
+
+
+def module_name(verb: str) -> str:
+    """Return the name of a verb's module in `pipelines`. `bytelm dataset` has a name that is a package there."""
+    return "verify_dataset" if verb == "dataset" else verb.replace("-", "_")
 
 
 def usage() -> str:
@@ -125,7 +131,7 @@ def _verb(verb: str, arguments: list[str]) -> int:
     if verb == "serve":
         for name, capacity in SHAPE_CACHES.items():
             os.environ.setdefault(name, capacity)
-    module = importlib.import_module("pipelines." + verb.replace("-", "_"))
+    module = importlib.import_module("pipelines." + module_name(verb))
     try:
         return module.main(arguments) or 0
     except SystemExit as leaving:
@@ -138,7 +144,7 @@ def _completion(shell: str = "") -> int:
     from pipelines.cli.completion import print_script
 
     try:
-        print_script(VERBS, shell)
+        print_script({verb: module_name(verb) for verb in VERBS}, shell)
     except SystemExit:
         Stdout().flush()
     return 0

@@ -26,7 +26,7 @@ from pipelines.dataset.arrow import file_sha256, id_dtype, read_ahead, text_of
 from pipelines.dataset.documents import DocumentsWriter, document_hashes
 from pipelines.dataset.encoding import encode_batch, separator_of
 from pipelines.dataset.sampling import SamplingEncoder
-from pipelines.files import whole_file
+from pipelines.files import checksummed_json, whole_file
 from tokenizer import Tokenizer
 
 
@@ -106,7 +106,7 @@ def encode_range(
         splits = {name: writer.finish() for name, writer in writers.items()}
     encoded = EncodedRange(fingerprint, splits, dropped)
     with whole_file(marker_path(out)) as path:
-        path.write_bytes(_marker(encoded))
+        path.write_text(checksummed_json(asdict(encoded)), encoding="utf-8")
     return encoded
 
 
@@ -177,13 +177,6 @@ def _code_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _marker(encoded: EncodedRange) -> bytes:
-    """Return the content of a marker, which ends with its own checksum."""
-    content = asdict(encoded)
-    content["checksum"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
 def read_marker(out: Path) -> EncodedRange | None:
     """Return the content of a marker; None if there is none, or if it is damaged."""
     try:
@@ -193,7 +186,7 @@ def read_marker(out: Path) -> EncodedRange | None:
         encoded = EncodedRange(content["fingerprint"], splits, Dropped(**content["dropped"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return encoded if _marker(encoded) == found else None
+    return encoded if checksummed_json(content).encode() == found else None
 
 
 def files_are_sound(out: Path, encoded: EncodedRange) -> bool:

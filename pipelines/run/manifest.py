@@ -8,7 +8,6 @@ Version 0.1 wrote checksums.json instead, which lists the files but has no check
 """
 
 import hashlib
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import read_json
+from pipelines.files import checksummed_json, read_json
 from pipelines.run.recipe import Recipe
 from pipelines.training.config import CHANGEABLE
 
@@ -56,7 +55,7 @@ def manifest_json(
     content: dict[str, Any] = {"files": dict(files), "settings": dict(settings)}
     if shapes:
         content["shapes"] = dict(shapes)
-    return _text({**content, "checksum": _checksum(content)})
+    return checksummed_json(content)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -68,10 +67,8 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.exists() and (folder / OLD_MANIFEST).exists():
         return _read_old_manifest(folder)
     content = _read(path)
-    as_written = path.read_bytes() == _text(content).encode()
-    checksum = content.pop("checksum", None)
     files, settings, shapes = content.get("files"), content.get("settings"), content.get("shapes", {})
-    sound = as_written and checksum == _checksum(content)
+    sound = path.read_bytes() == checksummed_json(content).encode()
     if not (sound and isinstance(files, dict) and isinstance(settings, dict) and isinstance(shapes, dict)):
         raise DamagedCheckpointError(f"{path} is altered (its checksum does not match)")
     return Manifest(files, settings, shapes)
@@ -166,14 +163,6 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
-
-
-def _text(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _read(path: Path) -> dict[str, Any]:

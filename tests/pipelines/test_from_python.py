@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bytelm
-from pipelines.cli.dispatch import VERBS
+from pipelines.cli.dispatch import VERBS, module_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ def test_importing_bytelm_imports_nothing_else():
 
 def test_every_verb_is_a_function_of_bytelm():
     for verb in VERBS.keys() - {"corpus"}:
-        assert callable(getattr(bytelm, verb.replace("-", "_"))), verb
+        assert callable(getattr(bytelm, module_name(verb))), verb
     assert set(bytelm.__all__) | {"__version__"} <= set(dir(bytelm))
     assert bytelm.__version__
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):

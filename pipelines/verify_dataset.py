@@ -1,0 +1,55 @@
+"""`bytelm dataset verify DIR`: check every file of a dataset against the manifest that was written with it."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from pipelines.cli.arguments import AsJson
+from pipelines.cli.errors import UsageError
+from pipelines.cli.parsing import parse
+from pipelines.cli.stdout import Stdout
+from pipelines.cli.verbs import verb
+
+
+@verb
+def verify_dataset(
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="Folder of a dataset.")],
+    *,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Check every file of a dataset against its manifest, and return what is wrong with which file.
+
+    Files that are altered, truncated, missing or extra are named, and the exit status is then 1.
+
+    Args:
+        as_json: Print one JSON object.
+    """
+    from pipelines.cli.display import Bar, answer, counted, say_on_stderr, write
+    from pipelines.dataset.manifest import MANIFEST, problems
+
+    if not (folder / MANIFEST).is_file() and not (folder / "dataset.json").is_file():
+        raise ValueError(f"{folder} is not a dataset: it has no {MANIFEST} (bytelm build-dataset makes one)")
+    if as_json:
+        say_on_stderr()
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    with Bar("verifying", size, "B") as bar:
+        found = problems(folder, bar.update)
+    if as_json:
+        write(json.dumps({"dataset": str(folder), "problems": found}))
+        return found
+    for name, problem in found.items():
+        answer(f"{folder / name} is {problem}")
+    answer(f"{folder}: {counted(len(found), 'file')} with problems" if found else f"{folder}: every file is sound")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run `bytelm dataset` with command-line arguments, and return the exit status: 1 if a file is not sound."""
+    if {"-h", "--help"} & set(arguments[:1]):
+        print("usage: bytelm dataset verify DIR [--json]", file=Stdout())
+        return 0
+    if arguments[:1] != ["verify"]:
+        raise UsageError("say `bytelm dataset verify DIR`")
+    return int(bool(parse(verify_dataset, arguments[1:], "dataset verify")))
