@@ -1,6 +1,5 @@
 """`bytelm build-dataset`: a corpus and a tokenizer to a dataset of token blocks or of pairs."""
 
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -82,7 +81,7 @@ def build_dataset(
     from pipelines.dataset.manifest import write_manifest
     from pipelines.dataset.pairs import write_pairs
     from pipelines.dataset.sampling import SamplingEncoder
-    from pipelines.dataset.shards import write_shards
+    from pipelines.dataset.shards import remove_ranges, write_shards
 
     tok = load_tokenizer(tokenizer, pattern)
     drawn = sample is not None or bool(dropout)
@@ -94,7 +93,7 @@ def build_dataset(
     else:
         source = open_corpus(corpus, split=split, **reading)
     if dry_run:
-        plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out)
+        plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out, shard_size)
         return None
     with whole_folder(out, replaceable) as new, Bar("encoding", source.text_bytes_estimate, "B") as bar:
         tok.save(new)  # runs read it there
@@ -105,7 +104,8 @@ def build_dataset(
             write = partial(write_shards, work=work, shard_size=shard_size) if shard_size else write_blocks
             info = write(source, tok, length, new, separator=separator, **options)
         write_manifest(new, info)
-    shutil.rmtree(work, ignore_errors=True)
+    if shard_size:
+        remove_ranges(work)
     (_print_pairs if pairs else _print_blocks)(out, info)
     say_left_out(info["corpus"]["dropped"], source.skipped_files)
     return info

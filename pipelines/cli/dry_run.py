@@ -6,7 +6,13 @@ from pipelines.cli.display import answer, quantity
 
 
 def plan_dataset(
-    tokenizer: Path, entries: int, text_bytes: int | None, context_length: int, split: str, out: Path
+    tokenizer: Path,
+    entries: int,
+    text_bytes: int | None,
+    context_length: int,
+    split: str,
+    out: Path,
+    shard_size: int | None,
 ) -> None:
     """Print the plan of encoding `text_bytes` of text; a context length of 0 means pairs."""
     per_token = 2 if entries <= 1 << 16 else 4
@@ -15,7 +21,8 @@ def plan_dataset(
         f"would encode {_size(text_bytes)} with the {entries:,} entries of {tokenizer} into {shape}, split by {split}"
     )
     most = "" if text_bytes is None else f", at most {quantity(text_bytes * per_token, 'B')}"
-    answer(f"would write the folder {out}: {per_token} bytes per token{most}")
+    files = f", in files of {quantity(shard_size, 'B')}" if shard_size else ""
+    answer(f"would write the folder {out}: {per_token} bytes per token{most}{files}")
 
 
 def plan_tokenizer(

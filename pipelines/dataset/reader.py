@@ -210,12 +210,15 @@ def _read_info(
     try:
         numbers = [info["tokenizer"]["vocab_size"], *(info[field] for field in counted)]
         texts = [info["tokenizer"]["fingerprint"], info["corpus"]["name"], info["corpus"]["split_rule"]]
+        names: list[Any] = []  # of folders and files, never outside the dataset
         for name, split in info["splits"].items():
             files = data_files(split)
+            names += [name, *(file.name for file in files)]
             numbers += [len(files), *(file.bytes for file in files), *(split[field] for field in of_split)]
-            texts += [name, *(text for file in files for text in (file.name, file.sha256))]
+            texts += [file.sha256 for file in files]
         sound = all(type(number) is int and 0 < number < 1 << 63 for number in numbers)
-        sound = sound and all(isinstance(text, str) for text in texts)
+        sound = sound and all(isinstance(text, str) for text in (*texts, *names))
+        sound = sound and all(Path(name).name == name for name in names)
     except (KeyError, TypeError, AttributeError):
         sound = False
     if not sound:

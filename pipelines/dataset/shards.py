@@ -11,6 +11,7 @@ idempotent.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate, starmap
@@ -119,6 +120,14 @@ def write_shards(
 def range_name(work: Path, number: int) -> Path:
     """Return what the names of the files of a range begin with."""
     return work / f"{number:06}"
+
+
+def remove_ranges(work: Path) -> None:
+    """Remove the files of encoded ranges in the folder `work`, and the folder too unless it holds anything else."""
+    for path in work.glob("[0-9]" * 6 + ".*"):
+        path.unlink()
+    with suppress(OSError):
+        work.rmdir()
 
 
 def assemble(

@@ -20,7 +20,7 @@ from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.documents import DOCUMENTS_FILE
 from pipelines.dataset.encoded_range import encode_range
 from pipelines.dataset.manifest import write_manifest
-from pipelines.dataset.reader import TokenDataset, data_files
+from pipelines.dataset.reader import TokenDataset, data_files, write_info
 from pipelines.dataset.shards import assemble, cut, range_name, write_shards
 from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
@@ -230,6 +230,35 @@ def test_a_refused_build_leaves_only_its_ranges_and_the_next_one_removes_them(
     build_dataset([str(text_folder)], context_length=32, **options)
     assert files_of(tmp_path / "data") == files_of(sharded_folder)
     assert {path.name for path in tmp_path.iterdir()} == {"data"}
+
+
+def test_files_of_others_beside_the_ranges_stay(tmp_path, text_folder, tokenizer_folder):
+    mine = tmp_path / "data.ranges" / "mine"
+    mine.mkdir(parents=True)
+    options = {"tokenizer": tokenizer_folder, "context_length": 32, "overwrite": True, "out": tmp_path / "data"}
+    build_dataset([str(text_folder)], **options)
+    build_dataset([str(text_folder)], shard_size=100_000, **options)
+    assert list(mine.parent.iterdir()) == [mine]
+
+
+def test_a_shard_outside_the_folder_is_refused(sharded_folder, tmp_path):
+    folder = shutil.copytree(sharded_folder, tmp_path / "data")
+    info = json.loads((folder / "dataset.json").read_text())
+    shard = info["splits"]["train"]["shards"][0]
+    (folder / "elsewhere").write_bytes((folder / "train" / shard["name"]).read_bytes())
+    shard["name"] = "../elsewhere"
+    del info["fingerprint"]
+    write_info(folder, info)
+    with pytest.raises(ValueError, match=r"dataset\.json is damaged"):
+        TokenDataset(folder)
+
+
+def test_a_dry_run_names_the_size_of_the_files(tmp_path, text_folder, tokenizer_folder, in_process):
+    options = ("--tokenizer", tokenizer_folder, "--context-length", 32, "--shard-size", "1.5G", "--dry-run")
+    done = in_process("build-dataset", text_folder, "--out", tmp_path / "data", *options)
+    assert done.returncode == 0
+    assert "in files of 1.5 GB" in done.stdout
+    assert not (tmp_path / "data").exists()
 
 
 def test_an_altered_shard_is_named(sharded_folder, tmp_path):
