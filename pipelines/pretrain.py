@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.run.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
+from pipelines.run.sources import parse_sources, sources_of
 
 if TYPE_CHECKING:
     from pipelines.run.folder import Run
@@ -23,13 +25,15 @@ if TYPE_CHECKING:
 def pretrain(
     recipe: Recipe,
     *,
-    data: Path,
+    data: Path | Mapping[Path, float],
     out: Path,
     init_from: Path | None = None,
     parallel: Literal["none", "ddp", "fsdp"] = "none",
     dry_run: bool = False,
 ) -> int:
     """Train the model of `recipe` on the dataset `data`, in the run folder `out`; resume a run that is there already.
+
+    `data` may be a mixture, {folder: weight}: its datasets give their blocks in proportion to the weights.
 
     With `init_from`, the folder of another run, a new run starts from its weights (averaged weights if it has them), at
     step 0 with a new optimizer.
@@ -45,10 +49,11 @@ def pretrain(
     # torch takes seconds to import: --help and a misspelled recipe should not wait for it.
     from pipelines.training.pretraining import print_plan, train
 
+    sources = sources_of(data)
     if dry_run:
-        print_plan(recipe, data, out, init_from)
+        print_plan(recipe, sources, out, init_from)
         return 0
-    return train(recipe, data, out, parallel, init_from)
+    return train(recipe, sources, out, parallel, init_from)
 
 
 def main(arguments: list[str]) -> int:
@@ -58,7 +63,8 @@ def main(arguments: list[str]) -> int:
         recipe, rest, words = load_recipe(arguments[0]), arguments[1:], f"pretrain {arguments[0]}"
     elif (out := _named_folder("--out", arguments)) and (out / "config.toml").exists():
         run = _run(out)
-        recipe, data, words = run.recipe, run.data, f"pretrain --out {run.folder}"
+        recipe, words = run.recipe, f"pretrain --out {run.folder}"
+        data = tuple(run.facts["data"]) if len(run.sources) > 1 else (str(run.data),)
         source = Path(run.facts["init_from"]) if "init_from" in run.facts else None
     elif other := _named_folder("--init-from", arguments):
         run = _run(other)
@@ -74,7 +80,7 @@ def main(arguments: list[str]) -> int:
     def command(
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = recipe,
         *,
-        data: Path = data,
+        data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR | WEIGHT=DIR ...")] = data,
         out: Path,
         init_from: Path | None = source,
         parallel: Literal["none", "ddp", "fsdp"] = "none",
@@ -87,7 +93,9 @@ def main(arguments: list[str]) -> int:
         the weights of another run: `bytelm pretrain --init-from OTHER --data DATA --out RUN`.
 
         Args:
-            data: Folder of the dataset. With --out alone, the run's own dataset.
+            data: Folder of the dataset. With --out alone, the run's own dataset. Or a mixture, such as 0.7=wiki
+                0.3=code: each source gives its share of the tokens, in a fixed order and over as many epochs as that
+                takes. Weights are divided by their sum. All sources need one tokenizer and context length.
             out: Folder of the run. An existing run is resumed.
             init_from: Folder of a trained or imported run. The new run starts from its weights, with a new optimizer
                 and schedule; without a recipe, also with its recipe.
@@ -95,7 +103,8 @@ def main(arguments: list[str]) -> int:
                 optimizer state sharded among them (on a GPU with a --train.micro-batch). Command: torchrun
                 --nproc-per-node 2 --no-python bytelm pretrain ... --parallel ddp.
         """
-        status = pretrain(recipe, data=data, out=out, init_from=init_from, parallel=parallel, dry_run=dry_run)
+        sources = parse_sources(data)
+        status = pretrain(recipe, data=sources, out=out, init_from=init_from, parallel=parallel, dry_run=dry_run)
         if status == 0 and not dry_run and int(os.environ.get("RANK", "0")) == 0:
             from pipelines.cli.display import say
 

@@ -8,7 +8,8 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.windows import Objective, WindowSettings
 from pipelines.run.folder import Run
-from pipelines.training.data import Dataset, check_tokenizer, open_dataset
+from pipelines.training.data import check_tokenizer, open_dataset
+from pipelines.training.mixture import Dataset
 from pipelines.training.objectives import make_objective
 from tokenizer import Tokenizer
 
@@ -29,11 +30,15 @@ def dataset_of(run: Run, data: Path | None) -> Dataset:
 
 
 def _own_dataset(run: Run) -> Path:
-    if not run.facts["data"]:
+    if not run.sources:
         raise ValueError(f"{run.folder} was imported and has no dataset: name one to measure it on with --data")
-    if not run.data.exists():
-        raise ValueError(f"the dataset of the run, {run.data}, does not exist any more: name another with --data")
-    return run.data
+    if len(run.sources) > 1:
+        named = ", ".join(map(str, run.sources))
+        raise ValueError(f"{run.folder} was trained on several datasets: name one with --data ({named})")
+    [data] = run.sources
+    if not data.exists():
+        raise ValueError(f"the dataset of the run, {data}, does not exist any more: name another with --data")
+    return data
 
 
 def corpus_of(run: Run, specs: Sequence[str], splits: Sequence[str], reading: Mapping[str, Any]) -> CorpusText:
@@ -45,7 +50,7 @@ def corpus_of(run: Run, specs: Sequence[str], splits: Sequence[str], reading: Ma
 
 def training_data_of(run: Run) -> Dataset | None:
     """Return the dataset that a run was trained on, None if it does not exist any more."""
-    return dataset_of(run, None) if run.facts["data"] and run.data.exists() else None
+    return dataset_of(run, None) if len(run.sources) == 1 and run.data.exists() else None
 
 
 def training_text_of(run: Run, dataset: Dataset | CorpusText) -> TokenDataset:

@@ -63,7 +63,7 @@ from pipelines.run.folder import Run
 from pipelines.run.loading import Trained, load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
-from pipelines.training.data import Dataset
+from pipelines.training.mixture import Dataset
 from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
 
 

@@ -10,7 +10,8 @@ from lm.analysis.baselines import Bigram, Unigram
 from pipelines.dataset.pairs import Lists, Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.windows import BATCH_WINDOWS, Objective, Stream
-from pipelines.training.data import Dataset, validation_batch
+from pipelines.training.data import validation_batch
+from pipelines.training.mixture import Dataset
 from pipelines.training.objectives import PairObjective, SpanCorruption
 
 SPAN_BLOCKS = 2048  # of span corruption that the baselines are fitted on

@@ -25,6 +25,7 @@ from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import choose_machine
+from pipelines.training.mixture import Mixture
 from pipelines.training.pretraining import fit_to_data
 from tokenizer import Tokenizer
 
@@ -95,7 +96,7 @@ def _tokens_per_second(recipe: Recipe, dataset: TokenDataset) -> float:
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
     model = build_model(recipe.model, recipe.train.seed).to(machine.device)
     model.compute_dtype = machine.dtype
-    data = open_training_data(recipe, dataset, Tokenizer.load(dataset.folder))
+    data = open_training_data(recipe, Mixture([dataset]), Tokenizer.load(dataset.folder))
     trainer = Trainer(None, model, data, recipe.train)
 
     def step() -> None:

@@ -13,6 +13,7 @@ from pipelines.run.manifest import DamagedCheckpointError, check_run, fixed_sett
 from pipelines.run.metrics_log import read_metrics
 from pipelines.run.recipe import Recipe, load_recipe, save_config
 from pipelines.run.retention import checkpoint_folders
+from pipelines.run.sources import Sources, parse_sources
 from tokenizer import Tokenizer
 
 
@@ -31,8 +32,11 @@ class Run:
         self.recipe: Recipe = load_recipe(path)
         self.facts: dict[str, Any] = read_toml(path).get("run", {})
         for name in ("data", "dataset_fingerprint", "tokenizer_fingerprint"):
-            if not (isinstance(self.facts, dict) and isinstance(self.facts.get(name), str)):
+            kinds = (str, list) if name == "data" else str
+            if not (isinstance(self.facts, dict) and isinstance(self.facts.get(name), kinds)):
                 raise ValueError(f"{path}: run.{name} is missing or damaged: restore the file from a copy of the run")
+        self.sources = _sources(path, self.facts["data"])
+        """The datasets that the run was trained on, with their weights; none if the model was imported"""
 
     @property
     def name(self) -> str:
@@ -40,8 +44,8 @@ class Run:
 
     @property
     def data(self) -> Path:
-        """The dataset that the run was trained on."""
-        return Path(self.facts["data"])
+        """The dataset that the run was trained on; of a mixture the first one."""
+        return next(iter(self.sources), Path())
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -66,6 +70,16 @@ class Run:
         if not is_whole(evaluation):
             raise ValueError(f"{path} is damaged (it lacks a table of numbers): {remedy}")
         return evaluation
+
+
+def _sources(config: Path, data: str | list[str]) -> Sources:
+    """Return the sources that the field run.data of config.toml names; ValueError if it is damaged."""
+    if isinstance(data, str):
+        return {Path(data): 1} if data else {}
+    try:
+        return parse_sources(data)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{config}: run.data is damaged ({error}): restore the file from a copy of the run") from None
 
 
 def checked_tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
@@ -110,7 +124,7 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
         if "imported_from" in run.facts:
             raise ValueError(f"{folder} was imported, and training cannot resume it: choose another --out")
         _check_config(run)
-        changes = _changes(run, recipe, facts["dataset_fingerprint"])
+        changes = _changes(run, recipe, facts)
         if changes or run.facts["data"] != facts["data"]:
             # The dataset may have moved: record its new path.
             save_config(folder / "config.toml", recipe, {**run.facts, "data": facts["data"]})
@@ -143,13 +157,21 @@ def _check_config(run: Run) -> None:
         return
 
 
-def _changes(run: Run, recipe: Recipe, dataset: str) -> list[tuple[str, Any, Any]]:
-    """Return (field, the run's value, `recipe`'s value) for each change; ValueError for a forbidden change."""
+def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return (field, the run's value, `recipe`'s value) for each change; ValueError for a forbidden change.
+
+    `facts` are those of the run with `recipe`.
+    """
     new, old = flat(asdict(recipe)), flat(asdict(run.recipe))
-    if run.facts["dataset_fingerprint"] != dataset:
+    if run.facts["dataset_fingerprint"] != facts["dataset_fingerprint"]:
+        was, now = (
+            f"{each['data'] if isinstance(each['data'], str) else ' '.join(each['data'])} with the fingerprint "
+            f"{each['dataset_fingerprint'][:16]}"
+            for each in (run.facts, facts)
+        )
         raise ValueError(
-            f"{run.folder} was trained on a dataset with the fingerprint {run.facts['dataset_fingerprint'][:16]}, not "
-            f"{dataset[:16]}: give the run's own --data, build it again if it was altered, or choose another --out"
+            f"{run.folder} was trained on other data: {was}, not {now}: give the run's own --data, build it again if "
+            "it was altered, or choose another --out"
         )
     changes = [(name, old[name], value) for name, value in new.items() if value != old[name]]
     for name, was, now in changes:

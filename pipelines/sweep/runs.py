@@ -66,7 +66,7 @@ def finish(work: Work, run: SweepRun) -> bool:
     """Train a run, or resume it, and write its result; return False if a signal stopped it after saving."""
     folder, data = work.run(run), work.vocabulary(run)
     recipe = work.budget.recipe_of(run)
-    if train(recipe, data, folder, "none"):
+    if train(recipe, {data: 1}, folder, "none"):
         return False
     with cores_per_operation(recipe.train.threads):
         result = measure(work, run)

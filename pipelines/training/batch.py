@@ -1,6 +1,6 @@
 """Batches: arrays of token ids, targets and weights, one rank's rows of them, and the tensors that a model reads."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,6 +75,14 @@ class Batch:
     def _indexed(self, index: slice | tuple[slice, slice] | Array) -> "Batch":
         parts: dict[str, Any] = {name: None if part is None else part[index] for name, part in vars(self).items()}
         return replace(self, **parts)
+
+
+def joined(batches: Sequence[Batch], rows: Array) -> Batch:
+    """Return one batch of the rows of `batches`, which have equally many positions, reordered by `rows` (B,)."""
+    if len(batches) == 1:
+        return batches[0]
+    names = [name for name, part in vars(batches[0]).items() if part is not None]
+    return Batch(**{name: np.concatenate([getattr(each, name) for each in batches])[rows] for name in names})
 
 
 def model_inputs(batch: Batch) -> dict[str, Array]:

@@ -113,7 +113,7 @@ class TrainConfig:
     validate_every_tokens: int = 1_000_000
     """Tokens between two validations"""
     validation_tokens: int = 32_768
-    """Tokens of the validation split that a validation reads, from its start"""
+    """Tokens that a validation reads from the start of the validation split, or of the split of each source"""
     checkpoint_every_tokens: int = 2_000_000
     """Tokens between two checkpoints"""
     keep_checkpoints: int = 2

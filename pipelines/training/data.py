@@ -1,7 +1,7 @@
 """The batches of a run in its order.
 
-The n-th block or pair of a run is a function of (seed, n) alone. So one integer, the number consumed, resumes the
-order.
+The n-th block or pair of a run is a function of seed, weights of the sources, and n. So one integer, the number
+consumed, resumes the order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,13 +21,13 @@ from pipelines.dataset.pairs import PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.run.folder import Run
 from pipelines.run.recipe import Recipe
-from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard
+from pipelines.run.sources import Sources
+from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard, joined
 from pipelines.training.config import TrainConfig
 from pipelines.training.draws import generators
+from pipelines.training.mixture import Apportionment, Dataset, Mixture
 from pipelines.training.objectives import PairObjective, StreamObjective, make_objective
 from tokenizer import Tokenizer
-
-Dataset = TokenDataset | PairDataset
 
 # Batches whose pairs are sorted together. More batches leave less padding, but are less random.
 CHUNK_BATCHES = 64
@@ -38,6 +38,8 @@ class TrainingData(Protocol):
 
     unit: str
     """Name of the examples, in the plural."""
+    shares: dict[str, float]
+    """Share of each source in the training, by name; a plain dataset has share 1."""
 
     def step(self, consumed: int, tokens: int) -> Batch:
         """Return the batch after `consumed` examples (blocks or pairs) and `tokens` tokens of training."""
@@ -54,12 +56,13 @@ class TrainingData(Protocol):
         Positions beside these tokens, such as `<|cls|>` and sentinels, cost too; padding does not count.
         """
 
-    def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
-        """Yield about the first `tokens` tokens of the validation split, at most `rows` examples a rank at a time."""
+    def validation(self, source: str, tokens: int, rows: int) -> Iterator[Batch]:
+        """Yield about the first `tokens` tokens of a source's validation split, at most `rows` examples a rank at a
+        time."""
 
 
 class BlockLoader:
-    """Training batches of blocks.
+    """Training batches of the blocks of one stream.
 
     `sampling` "permutation" visits every block once an epoch, in an order drawn by (seed, epoch); "crops" reads at
     random offsets of the stream, drawn by (seed, number of the crop).
@@ -70,20 +73,19 @@ class BlockLoader:
         self._crops = sampling == "crops"
         self._order = lru_cache(maxsize=2)(self._permutation)
 
-    def batch(self, consumed: int, blocks: int, shard: Shard = ALL_ROWS) -> Batch:
-        """Return a rank's rows of the `blocks` blocks after the first `consumed` of the run."""
-        rows, belongs = shard.rows(blocks)
+    def batch(self, numbers: Array) -> Batch:
+        """Return the blocks with these numbers (B,) in the order of training."""
         if self._crops:
-            epochs, numbers = np.zeros_like(rows), consumed + rows
+            epochs = np.zeros_like(numbers)
             starts = self._crop_starts(numbers)
         else:
-            epochs, numbers = np.divmod(consumed + rows, self.stream.blocks)
+            epochs, numbers = np.divmod(numbers, self.stream.blocks)
             for epoch in np.unique(epochs).tolist():
                 now = epochs == epoch
                 numbers[now] = self._order(epoch)[numbers[now]]
             starts = numbers * self.objective.length
-        draws = np.stack([np.full_like(rows, self.seed), epochs, numbers], axis=1)
-        return self.objective.batch(self.stream, starts, draws).weighing_only(belongs)
+        draws = np.stack([np.full_like(numbers, self.seed), epochs, numbers], axis=1)
+        return self.objective.batch(self.stream, starts, draws)
 
     def _crop_starts(self, numbers: Array) -> Array:
         """Return the random start of each crop."""
@@ -155,20 +157,30 @@ class PairLoader:
 
 
 class BlockData:
-    """Blocks of a token stream."""
+    """Blocks of one token stream, or of several streams in proportion to their weights.
+
+    Each stream gives its blocks in the same order, and with the same masks, as in a run on this stream alone.
+    """
 
     unit = "blocks"
 
     def __init__(
-        self, dataset: TokenDataset, objective: StreamObjective, config: TrainConfig, shard: Shard = ALL_ROWS
+        self, mixture: Mixture, objective: StreamObjective, config: TrainConfig, shard: Shard = ALL_ROWS
     ) -> None:
-        self.shard = shard
-        self.objective, self._validation = objective, dataset.split("validation")
-        self.loader = BlockLoader(dataset.split("train"), objective, config.sampling, config.seed)
+        self.objective, self.shard, self.shares = objective, shard, mixture.shares
+        self._validation = dict(zip(mixture.names, mixture.splits("validation"), strict=True))
+        self._loaders = [
+            BlockLoader(stream, objective, config.sampling, config.seed) for stream in mixture.splits("train")
+        ]
+        self._apportionment = Apportionment(mixture.weights)
         self._config = config
 
     def step(self, consumed: int, tokens: int) -> Batch:
-        return self.loader.batch(consumed, self._blocks(tokens), self.shard)
+        rows, belongs = self.shard.rows(self._blocks(tokens))
+        sources, numbers = self._apportionment.locate(consumed + rows)
+        places = [np.flatnonzero(sources == source) for source in range(len(self._loaders))]
+        parts = [loader.batch(numbers[each]) for loader, each in zip(self._loaders, places, strict=True) if len(each)]
+        return joined(parts, np.argsort(np.concatenate(places))).weighing_only(belongs)
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self._blocks(tokens), self._blocks(tokens) * self.objective.length
@@ -178,11 +190,12 @@ class BlockData:
         each = flops_per_token(model, length, source_length=source)
         return each * ((length + source) / self.objective.length)
 
-    def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
-        blocks = min(max(1, tokens // self.objective.length), self._validation.blocks)
+    def validation(self, source: str, tokens: int, rows: int) -> Iterator[Batch]:
+        stream = self._validation[source]
+        blocks = min(max(1, tokens // self.objective.length), stream.blocks)
         rows *= self.shard.world_size
         for first in range(0, blocks, rows):
-            yield validation_batch(self._validation, self.objective, first, min(rows, blocks - first), self.shard)
+            yield validation_batch(stream, self.objective, first, min(rows, blocks - first), self.shard)
 
     def _blocks(self, tokens: int) -> int:
         full, warmup = self._config.batch_tokens, self._config.batch_warmup_tokens
@@ -198,7 +211,7 @@ class PairData:
     def __init__(
         self, dataset: PairDataset, objective: PairObjective, config: TrainConfig, shard: Shard = ALL_ROWS
     ) -> None:
-        self.shard = shard
+        self.shard, self.shares = shard, {dataset.folder.name: 1.0}
         self.objective, self._validation = objective, dataset.split("validation")
         train = dataset.split("train")
         self.loader = PairLoader(train, objective, config.batch_tokens, config.seed)
@@ -217,7 +230,7 @@ class PairData:
     def flops_per_token(self, model: LanguageModel) -> float:
         return flops_per_token(model, self._mean_target, source_length=self._mean_source)
 
-    def validation(self, tokens: int, rows: int) -> Iterator[Batch]:
+    def validation(self, source: str, tokens: int, rows: int) -> Iterator[Batch]:
         ends = np.cumsum(sum(self.objective.lengths(self._validation)))
         pairs = min(len(ends), int(np.searchsorted(ends, tokens)) + 1)
         rows *= self.shard.world_size
@@ -258,6 +271,16 @@ def open_dataset(folder: Path, objective: str) -> Dataset:
     return PairDataset(folder) if objective == "sequence-pairs" else TokenDataset(folder)
 
 
+def open_sources(sources: Sources, objective: str) -> Mixture:
+    """Return the datasets of a run; ValueError if they cannot be mixed."""
+    if len(sources) > 1 and objective == "sequence-pairs":
+        raise ValueError(
+            "--data names a mixture, but sequence-pairs sorts pairs by length: build one dataset of all pairs "
+            "(bytelm build-dataset CORPUS CORPUS ... --pairs)"
+        )
+    return Mixture([open_dataset(folder, objective) for folder in sources], list(sources.values()))
+
+
 def check_tokenizer(dataset: Dataset, run: Run) -> None:
     """Raise ValueError if the dataset was built with another tokenizer than the run's."""
     fingerprint = run.tokenizer().fingerprint
@@ -271,22 +294,23 @@ def check_tokenizer(dataset: Dataset, run: Run) -> None:
 
 def open_training_data(
     recipe: Recipe,
-    dataset: Dataset,
+    mixture: Mixture,
     tokenizer: Tokenizer,
     shard: Shard = ALL_ROWS,
     facts: Mapping[str, Any] | None = None,
 ) -> TrainingData:
-    """Return a rank's batches for `recipe`; `dataset` is from `open_dataset` for the recipe's objective.
+    """Return a rank's batches for `recipe`; `mixture` is from `open_sources` for the recipe's objective.
 
     For `facts` see `make_objective`.
     """
+    dataset = mixture.first
     length = recipe.model.context_length if isinstance(dataset, PairDataset) else dataset.context_length
     objective = make_objective(recipe.objective, length, tokenizer, recipe.model.document_mask, facts)
     if isinstance(dataset, PairDataset):
         assert isinstance(objective, PairObjective)
         return PairData(dataset, objective, recipe.train, shard)
     assert not isinstance(objective, PairObjective)
-    return BlockData(dataset, objective, recipe.train, shard)
+    return BlockData(mixture, objective, recipe.train, shard)
 
 
 def validation_batch(

@@ -258,19 +258,30 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self) -> None:
-        """Measure and record the validation loss, of the averaged weights if the run averages them."""
-        nats = weight = 0.0
+        """Measure and record the validation loss, of the averaged weights if the run averages them.
+
+        The loss of a mixture is the mean of its sources' losses, weighted by their shares.
+        """
+        losses = {}
         with self.average.applied(self.model) if self.average else nullcontext():
             self.model.eval()
-            for batch in self.data.validation(self.config.validation_tokens, self.micro_batch):
-                nats += self.parallel.measure(self.loss, self._shaped(batch))
-                weight += float(batch.weights.sum())
+            for source in self.data.shares:
+                losses[source] = self._validation_loss(source)
             self.parallel.reshard(self.model)
             self.model.train()
-        nats, weight = self.parallel.sum(nats), self.parallel.sum(weight)
-        if not math.isfinite(nats):
+        loss = sum(share * losses[source] for source, share in self.data.shares.items())
+        if not math.isfinite(loss):
             raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")
-        self.log.write_validation(nats / max(1.0, weight), self.config.validation_tokens)
+        self.log.write_validation(loss, self.config.validation_tokens, losses if len(losses) > 1 else {})
+
+    def _validation_loss(self, source: str) -> float:
+        """Return the mean nats per target on a source's validation split."""
+        nats = weight = 0.0
+        for batch in self.data.validation(source, self.config.validation_tokens, self.micro_batch):
+            nats += self.parallel.measure(self.loss, self._shaped(batch))
+            weight += float(batch.weights.sum())
+        nats, weight = self.parallel.sum(nats), self.parallel.sum(weight)
+        return nats / max(1.0, weight)
 
     def _due(self, every_tokens: int, before: int) -> bool:
         """Return whether the step from `before` tokens on crossed a multiple of `every_tokens`."""

@@ -17,7 +17,8 @@ from pipelines.run.model_costs import model_costs
 from pipelines.run.provenance import provenance
 from pipelines.run.recipe import Recipe
 from pipelines.run.retention import checkpoint_folders
-from pipelines.training.data import Dataset, open_dataset, open_training_data
+from pipelines.run.sources import Sources, spelled
+from pipelines.training.data import open_sources, open_training_data
 from pipelines.training.launch import processes
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import (
@@ -31,33 +32,37 @@ from pipelines.training.machine import (
     with_peaks,
     without_subnormals,
 )
+from pipelines.training.mixture import Dataset
 from pipelines.training.parallel import Kind, OneProcess
 from pipelines.training.starting import find_start, shared_start
 from tokenizer import Tokenizer
 
 
-def train(recipe: Recipe, data: Path, out: Path, parallel: Kind, init_from: Path | None = None) -> int:
+def train(recipe: Recipe, sources: Sources, out: Path, parallel: Kind, init_from: Path | None = None) -> int:
     """Train the model of `recipe` in this process, or in the processes that torchrun started; see `pretrain`."""
     group, threads = processes(parallel, recipe.train.device), recipe.train.threads
     with freed_memory_returned(), without_subnormals(), cores_per_operation(threads), group as strategy:
-        return _train(recipe, data, out, strategy, init_from)
+        return _train(recipe, sources, out, strategy, init_from)
 
 
-def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess, init_from: Path | None) -> int:
-    dataset = open_dataset(data, recipe.objective)
-    tok = Tokenizer.load(data)
+def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, init_from: Path | None) -> int:
+    mixture = open_sources(sources, recipe.objective)
+    dataset = mixture.first
+    tok = Tokenizer.load(dataset.folder)
     if tok.fingerprint != dataset.tokenizer_fingerprint:
         raise ValueError(
-            f"{data}: its tokenizer.json is not the tokenizer that the dataset was built with "
+            f"{dataset.folder}: its tokenizer.json is not the tokenizer that the dataset was built with "
             f"({tok.fingerprint[:16]} instead of {dataset.tokenizer_fingerprint[:16]}): build the dataset again"
         )
-    if parallel.broadcast(dataset.fingerprint) != dataset.fingerprint:
-        raise ValueError(f"{data} is another dataset on rank {parallel.rank} than on rank 0: give all ranks the same")
+    if parallel.broadcast(mixture.fingerprint) != mixture.fingerprint:
+        raise ValueError(
+            f"{spelled(sources)} is other data on rank {parallel.rank} than on rank 0: give all ranks the same"
+        )
     start = shared_start(recipe, dataset, out, init_from, parallel)
     recipe = _fitted(recipe, dataset, out, start.vocab_size)
     if recipe.train.tensorboard:
         require_tensorboard()
-    training_data = open_training_data(recipe, dataset, tok, parallel.shard, start.facts)
+    training_data = open_training_data(recipe, mixture, tok, parallel.shard, start.facts)
     # A run that cannot be built is refused before anything is written.
     machine = _machine(recipe, out, parallel)
     if recipe.train.fp8_head:
@@ -71,8 +76,8 @@ def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess, init_fro
     if parallel.kind != "fsdp":  # FSDP moves one block at a time, because all of them may not fit the GPU
         model = model.to(machine.device)
     facts = {
-        "data": str(data.resolve()),
-        "dataset_fingerprint": dataset.fingerprint,
+        "data": spelled(sources),
+        "dataset_fingerprint": mixture.fingerprint,
         "tokenizer_fingerprint": tok.fingerprint,
         **provenance(machine.device),
         "separated": dataset.info.get("separator") is not None,
@@ -85,7 +90,7 @@ def _train(recipe: Recipe, data: Path, out: Path, parallel: OneProcess, init_fro
         machine = with_peaks(machine) if parallel.is_main else machine
         trainer = Trainer(run, model, training_data, recipe.train, machine, parallel)
         _announce(out, trainer, machine, recipe, tokens_before)
-        for line in start.lines(recipe):
+        for line in (*mixture.lines(recipe.train.tokens), *start.lines(recipe)):
             say(line)
         with _compiling():
             at = trainer.train()
@@ -120,20 +125,21 @@ def fit_to_data(recipe: Recipe, dataset: Dataset, vocab_size: int = 0) -> Recipe
     return replace(recipe, model=replace(model, vocab_size=vocab_size))
 
 
-def print_plan(recipe: Recipe, data: Path, out: Path, init_from: Path | None = None) -> None:
-    """Print the work that `recipe` takes on the dataset `data`, its size and its output path."""
-    dataset = open_dataset(data, recipe.objective)
+def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None = None) -> None:
+    """Print the work that `recipe` takes on the data of `sources`, its size and its output path."""
+    mixture = open_sources(sources, recipe.objective)
+    dataset = mixture.first
     start = find_start(recipe, dataset, out, init_from)
     recipe = fit_to_data(recipe, dataset, start.vocab_size)
     train = recipe.train
     costs = model_costs(recipe.model, "float32", train.optimizer)
-    available = dataset.split("train").tokens
+    available = sum(each.split("train").tokens for each in mixture.datasets)
     memory = costs["training_bytes"]
     checkpoint = memory["weights"] * (2 if train.average else 1) + memory["moments"]
     retained = train.keep_checkpoints + train.keep_best
     parameters = quantity(costs["parameters"]["total"], "")
     answer(
-        f"would train {parameters} parameters on {quantity(train.tokens, 'tok')} of {data} "
+        f"would train {parameters} parameters on {quantity(train.tokens, 'tok')} of {' and '.join(map(str, sources))} "
         f"({train.tokens / available:.3g} epochs of {quantity(available, 'tok')}), in batches of {batches(recipe)}"
     )
     answer(f"compute: {quantity(costs['flops_per_token'] * train.tokens, 'FLOP')}")
@@ -141,7 +147,7 @@ def print_plan(recipe: Recipe, data: Path, out: Path, init_from: Path | None = N
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "
         f"gradients and optimizer, and about {quantity(memory['activations'], 'B')} of activations per sequence"
     )
-    for line in start.lines(recipe):
+    for line in (*mixture.lines(train.tokens), *start.lines(recipe)):
         answer(line)
     state = "resume the run" if checkpoint_folders(out) else "make a run"
     answer(f"would {state} in {out}, with {retained} checkpoints of about {quantity(checkpoint, 'B')} each")

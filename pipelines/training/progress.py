@@ -3,7 +3,7 @@
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,11 +207,15 @@ class TrainingLog:
         at.unlogged, at.watch.spikes = [], []
         self.start_clock()
 
-    def write_validation(self, loss: float, tokens: int) -> None:
-        """Record and print the validation loss of the current weights on about `tokens` tokens."""
+    def write_validation(self, loss: float, tokens: int, by_source: Mapping[str, float]) -> None:
+        """Record and print the validation loss of the current weights on about `tokens` tokens.
+
+        `by_source`: the losses that it is a mean of; empty for a plain dataset.
+        """
         self._at.add_validation_loss(loss, tokens)
-        self._write("validation", loss)
-        say(f"step {self._at.step:,}: {self._at.validation_line()}")
+        self._write("validation", loss, **{f"loss/{name}": each for name, each in by_source.items()})
+        sources = ", ".join(f"{name} {each:.4f}" for name, each in by_source.items())
+        say(f"step {self._at.step:,}: {self._at.validation_line()}{sources and f' ({sources})'}")
 
     def synced_state(self) -> dict[str, Any] | None:
         """Write the lines through to the disk; return the log's state for a checkpoint."""

@@ -15,7 +15,8 @@ from pipelines.run.manifest import manifest_sha256
 from pipelines.run.recipe import Recipe
 from pipelines.run.retention import checkpoint_folders
 from pipelines.training.checkpoint_reader import load_weights
-from pipelines.training.data import Dataset, check_tokenizer
+from pipelines.training.data import check_tokenizer
+from pipelines.training.mixture import Dataset
 from pipelines.training.parallel import OneProcess
 from pipelines.training.resuming import set_weights
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from pipelines.run.recipe import load_recipe, recipe_names
 from pipelines.training.data import open_dataset, open_training_data
+from pipelines.training.mixture import Mixture
 from pipelines.training.pretraining import fit_to_data
 from tokenizer import Tokenizer
 
@@ -36,4 +37,4 @@ def opened(recipe, stream_folder, pair_folder):
     folder = pair_folder if recipe.objective == "sequence-pairs" else stream_folder
     dataset = open_dataset(folder, recipe.objective)
     recipe = fit_to_data(recipe, dataset)
-    return recipe, open_training_data(recipe, dataset, Tokenizer.load(folder))
+    return recipe, open_training_data(recipe, Mixture([dataset]), Tokenizer.load(folder))

@@ -57,7 +57,10 @@ def train_a_step(trainer):
 @torch.no_grad()
 def validate(trainer):
     trainer.model.eval()
-    for batch in trainer.data.validation(800, trainer.micro_batch):  # 25 blocks: 3 whole micro-batches, and 1 block
+    [source] = trainer.data.shares
+    for batch in trainer.data.validation(
+        source, 800, trainer.micro_batch
+    ):  # 25 blocks: 3 whole micro-batches, and 1 block
         trainer.loss(trainer._shaped(batch))
     trainer.model.train()
 

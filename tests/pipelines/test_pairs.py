@@ -29,6 +29,7 @@ from pipelines.run.retention import latest_checkpoint
 from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.batch import hidden_states
 from pipelines.training.data import PairLoader, open_training_data
+from pipelines.training.mixture import Mixture
 from pipelines.training.objectives import PairObjective
 from tokenizer import Tokenizer
 
@@ -288,7 +289,7 @@ def test_padding_changes_no_loss(run, data):
 
 def test_flops_per_token_of_a_batch_are_close_to_the_average_over_all_pairs(data, recipe):
     dataset, tok = PairDataset(data), Tokenizer.load(data)
-    training = open_training_data(recipe, dataset, tok)
+    training = open_training_data(recipe, Mixture([dataset]), tok)
     model = meta_model(replace(recipe.model, vocab_size=dataset.vocab_size))
     costs = tokens = 0
     for source, target in zip(*PairObjective.of(tok, 16).lengths(dataset.split("train")), strict=True):

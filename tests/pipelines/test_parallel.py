@@ -145,8 +145,9 @@ def test_the_shards_of_a_batch_are_its_rows_in_order(count, parts):
 def test_shards_hold_the_targets_of_the_whole_batch(consumed, blocks, parts, crops):
     stream = TokenStream([np.arange(300, dtype=np.uint16)], 3)
     loader = BlockLoader(stream, NextToken(3), "crops" if crops else "permutation", seed=1)
-    whole = loader.batch(consumed, blocks)
-    shards = [loader.batch(consumed, blocks, Shard(part, parts)) for part in range(parts)]
+    whole = loader.batch(consumed + np.arange(blocks))
+    rows = [Shard(part, parts).rows(blocks) for part in range(parts)]
+    shards = [loader.batch(consumed + numbers).weighing_only(own) for numbers, own in rows]
     for name in ("inputs", "targets"):
         scored = [getattr(batch, name)[batch.weights > 0] for batch in shards]
         assert np.array_equal(np.concatenate(scored), getattr(whole, name)[whole.weights > 0])

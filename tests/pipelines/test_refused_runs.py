@@ -39,7 +39,9 @@ def test_another_dataset_in_the_same_folder_is_refused(tmp_path, small_recipe, d
     info = json.loads((data / "dataset.json").read_text())
     info["corpus"]["name"] = "another"
     write_info(data, info)
-    with pytest.raises(ValueError, match=r"was trained on a dataset with the fingerprint .*give the run's own --data"):
+    with pytest.raises(
+        ValueError, match=r"was trained on other data: .* with the fingerprint .*give the run's own --data"
+    ):
         pretrain(small_recipe, data=data, out=out)
 
 

@@ -19,6 +19,7 @@ from pipelines.run.recipe import load_recipe
 from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.batch import hidden_states
 from pipelines.training.data import open_training_data, validation_batch
+from pipelines.training.mixture import Mixture
 from pipelines.training.objectives import MaskedToken, NextToken, SpanCorruption, document_numbers
 from tests.pipelines.training_cases import make_old
 from tokenizer import Tokenizer, sentinels
@@ -81,7 +82,7 @@ def test_spans_change_with_the_epoch_but_not_in_validation(data):
 def test_flops_per_token_equal_those_that_torch_counts(recipe, data):
     """The forward pass, with reference attention, sentinels and ends, takes a third of the FLOPs per token."""
     dataset, tok = TokenDataset(data), Tokenizer.load(data)
-    training = open_training_data(recipe, dataset, tok)
+    training = open_training_data(recipe, Mixture([dataset]), tok)
     config = replace(recipe.model, vocab_size=dataset.vocab_size, attention="reference")
     model = build_model(config, seed=0).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():

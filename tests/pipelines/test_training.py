@@ -21,6 +21,7 @@ from pipelines.training.checkpoint_reader import whole_checkpoint
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import tabulated_flops
+from pipelines.training.mixture import Mixture
 from pipelines.training.parallel import OneProcess
 from pipelines.training.pretraining import fit_to_data
 from tests.pipelines.training_cases import (
@@ -163,7 +164,7 @@ def test_weights_are_updated_before_waiting_for_the_loss_unless_the_step_may_be_
     monkeypatch.setattr(OneProcess, "sum", lambda self, value: happened.append("loss") or value)
     monkeypatch.setattr(Optimizers, "step", lambda self: happened.append("update"))
     recipe = with_train(fit_to_data(small_recipe, TokenDataset(dataset_folder)), nonfinite=nonfinite)
-    data = open_training_data(recipe, TokenDataset(dataset_folder), Tokenizer.load(dataset_folder))
+    data = open_training_data(recipe, Mixture([TokenDataset(dataset_folder)]), Tokenizer.load(dataset_folder))
     Trainer(None, build_model(recipe.model, 0), data, recipe.train).step()
     assert happened[-2:] == order
 

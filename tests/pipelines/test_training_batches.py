@@ -15,6 +15,7 @@ from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.training.batch import ALIGNMENT, ROW_MULTIPLE, Batch, loss_inputs, packed, to_device, unpacked
 from pipelines.training.data import BlockLoader, open_training_data, validation_batch
 from pipelines.training.draws import generators
+from pipelines.training.mixture import Mixture
 from pipelines.training.objectives import NextToken, make_objective
 from tests.lm.rows_of_objectives import masked_row
 from tokenizer import Tokenizer
@@ -23,7 +24,7 @@ from tokenizer import Tokenizer
 def test_each_epoch_visits_every_block_once_in_a_new_order():
     stream = TokenStream([np.arange(30, dtype=np.uint16)], 3)
     loader = BlockLoader(stream, NextToken(3), "permutation", seed=1)
-    epochs = [[int(x) for x in loader.batch(start, 10).inputs[:, 0]] for start in (0, 10, 20)]
+    epochs = [[int(x) for x in loader.batch(np.arange(start, start + 10)).inputs[:, 0]] for start in (0, 10, 20)]
     assert all(sorted(epoch) == list(range(0, 30, 3)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
 
@@ -31,13 +32,14 @@ def test_each_epoch_visits_every_block_once_in_a_new_order():
 def test_the_order_does_not_depend_on_the_batch_size():
     stream = TokenStream([np.arange(300, dtype=np.uint16)], 3)
     loader = BlockLoader(stream, NextToken(3), "permutation", seed=1)
-    whole = loader.batch(0, 120).inputs
-    assert np.array_equal(whole, np.concatenate([loader.batch(0, 33).inputs, loader.batch(33, 87).inputs]))
+    whole = loader.batch(np.arange(120)).inputs
+    parts = loader.batch(np.arange(33)).inputs, loader.batch(np.arange(33, 120)).inputs
+    assert np.array_equal(whole, np.concatenate(parts))
 
 
 def test_every_token_but_the_first_is_a_target_exactly_once():
     stream = TokenStream([np.arange(12, dtype=np.uint16), np.arange(12, 30, dtype=np.uint16)], 3)
-    batch = BlockLoader(stream, NextToken(3), "permutation", seed=1).batch(0, 10)
+    batch = BlockLoader(stream, NextToken(3), "permutation", seed=1).batch(np.arange(10))
     assert sorted(batch.targets[batch.weights > 0].tolist()) == list(range(1, 30))
     follows = batch.targets[batch.weights > 0] - batch.inputs[batch.weights > 0]
     assert (follows == 1).all()
@@ -45,7 +47,7 @@ def test_every_token_but_the_first_is_a_target_exactly_once():
 
 def test_crops_lie_in_the_stream_and_reach_both_ends():
     stream = TokenStream([np.arange(40, dtype=np.uint16)], 3)
-    batch = BlockLoader(stream, NextToken(3), "crops", seed=1).batch(0, 500)
+    batch = BlockLoader(stream, NextToken(3), "crops", seed=1).batch(np.arange(500))
     assert (batch.weights == 1).all()
     assert (batch.targets == batch.inputs + 1).all()
     assert batch.inputs.min() == 0
@@ -78,7 +80,7 @@ def test_masks_and_crops_are_drawn_by_seed_epoch_and_block(dataset_folder, token
     options = {**ids, "special_ids": sorted(special.values()), "vocab_size": tok.vocab_size}
     first = stream.blocks - 3  # the batch crosses into the second epoch
     for sampling in ("permutation", "crops"):
-        batch = BlockLoader(stream, objective, sampling, seed).batch(first, 8)
+        batch = BlockLoader(stream, objective, sampling, seed).batch(np.arange(first, first + 8))
         for row, number in enumerate(range(first, first + 8)):
             epoch, index = divmod(number, stream.blocks)
             block = np.random.default_rng((seed, epoch)).permutation(stream.blocks)[index]
@@ -99,7 +101,7 @@ def test_a_token_costs_one_position_in_a_decoder_and_a_little_more_in_an_encoder
         shape = {"architecture": architecture, "context_length": positions, "vocab_size": dataset.vocab_size}
         recipe = replace(small_recipe, objective=objective, model=replace(small_recipe.model, **shape))
         model = meta_model(recipe.model)
-        cost = open_training_data(recipe, dataset, tok).flops_per_token(model)
+        cost = open_training_data(recipe, Mixture([dataset]), tok).flops_per_token(model)
         assert cost == flops_per_token(model) * (positions / 32)
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from lm.model import LanguageModel
@@ -76,7 +77,7 @@ def _wait(until, process):
 
 def in_order(dataset_folder, blocks, seed=0):
     stream = TokenDataset(dataset_folder).split("train")
-    return BlockLoader(stream, NextToken(32), "permutation", seed).batch(0, blocks).inputs.tolist()
+    return BlockLoader(stream, NextToken(32), "permutation", seed).batch(np.arange(blocks)).inputs.tolist()
 
 
 def stop_after(step, monkeypatch):

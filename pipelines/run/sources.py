@@ -1,0 +1,80 @@
+"""The data of a run: one dataset folder, or a mixture of folders with weights, such as 0.7=wiki 0.3=code.
+
+config.toml has a single folder as text, and a mixture as a list: data = ["7=/data/wiki", "3=/data/code"].
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+
+Sources = dict[Path, int]
+"""Dataset folders and their weights: whole numbers in lowest terms, 1 for a single folder."""
+
+MOST_PARTS = 100_000  # sum of the weights, after which the order of the sources repeats
+
+
+def sources_of(data: Path | Mapping[Path, float]) -> Sources:
+    """Return one dataset folder, or folders with weights, as `Sources`.
+
+    Weights may have any sum. Raises ValueError for a weight that is not above 0, and for a folder named twice.
+    """
+    if not isinstance(data, Mapping):
+        return {Path(data): 1}
+    return _in_lowest_terms([(Path(folder), _exact(str(weight), folder)) for folder, weight in data.items()])
+
+
+def parse_sources(words: Sequence[str]) -> Sources:
+    """Return the sources that the words of --data name: one folder, or WEIGHT=FOLDER for each source."""
+    if not words:
+        raise ValueError("--data names no dataset: give a folder, or a mixture such as 0.7=wiki 0.3=code")
+    if len(words) == 1 and ("=" not in words[0] or Path(words[0]).exists()):
+        return {Path(words[0]): 1}
+    weighted = []
+    for word in words:
+        weight, _, folder = word.partition("=")
+        if not folder:
+            raise ValueError(f"--data {word}: each source of a mixture needs a weight and a folder, such as 0.5={word}")
+        weighted.append((Path(folder), _exact(weight, folder)))
+    return _in_lowest_terms(weighted)
+
+
+def spelled(sources: Sources) -> str | list[str]:
+    """Return sources as in config.toml, with absolute paths."""
+    words = [f"{weight}={folder.resolve()}" for folder, weight in sources.items()]
+    return words if len(words) > 1 else words[0].removeprefix("1=")
+
+
+def _exact(weight: str, folder: str | Path) -> Fraction:
+    """Return a weight without rounding."""
+    try:
+        exact = Decimal(weight)
+    except InvalidOperation:
+        exact = Decimal("nan")
+    if not exact.is_finite():
+        raise ValueError(f"{weight[:40]!r}, the weight of {folder}, is not a number: give a weight such as 0.3")
+    if exact <= 0:
+        raise ValueError(f"the weight of {folder} is {weight[:40]}, but must be above 0: leave out an unused source")
+    if not 1e-12 < exact < 1e12:
+        raise ValueError(f"the weight of {folder} is {weight[:40]}: give weights from 1e-12 to 1e12")
+    return Fraction(exact)
+
+
+def _in_lowest_terms(weighted: Sequence[tuple[Path, Fraction]]) -> Sources:
+    folders = [folder.resolve() for folder, _ in weighted]
+    for number, (folder, _) in enumerate(weighted):
+        if folders[number] in folders[:number]:
+            raise ValueError(f"{folder} is named twice: name it once, with the sum of its weights")
+    denominator = math.lcm(*(weight.denominator for _, weight in weighted))
+    numerators = [int(weight * denominator) for _, weight in weighted]
+    divisor, total = math.gcd(*numerators), sum(numerators)
+    if total // divisor > MOST_PARTS:
+        rounded = " ".join(
+            f"{max(float(weight * denominator / total), 1e-4):.4f}={folder}" for folder, weight in weighted
+        )
+        raise ValueError(
+            f"the weights have too many digits: in whole numbers they add up to {total // divisor:,}, and at most "
+            f"{MOST_PARTS:,} is possible: round them, such as {rounded}"
+        )
+    return {folder: number // divisor for (folder, _), number in zip(weighted, numerators, strict=True)}

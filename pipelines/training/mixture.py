@@ -1,0 +1,99 @@
+"""Mixtures: the datasets of a run with their weights, and the order in which they give blocks."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipelines.cli.display import quantity
+from pipelines.dataset.pairs import PairDataset
+from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.files import distinct_names
+from pipelines.training.batch import Array
+
+Dataset = TokenDataset | PairDataset
+
+
+class Mixture:
+    """The datasets that a run reads. A plain dataset is a mixture of one.
+
+    Raises ValueError, naming two folders, unless all datasets have the same tokenizer, block length and separator.
+    """
+
+    def __init__(self, datasets: Sequence[Dataset], weights: Sequence[int] = (1,)) -> None:
+        self.datasets, self.weights = list(datasets), list(weights)
+        self.first = self.datasets[0]
+        """A dataset for everything that all have in common"""
+        self.names = distinct_names([dataset.folder for dataset in datasets])
+        for other in self.datasets[1:]:
+            _check_alike(self.first, other)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each source in the blocks of the run, by name."""
+        return {name: weight / sum(self.weights) for name, weight in zip(self.names, self.weights, strict=True)}
+
+    def splits(self, name: str) -> list[TokenStream]:
+        """Return a split of each dataset of blocks."""
+        return [dataset.split(name) for dataset in self.datasets if isinstance(dataset, TokenDataset)]
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of a plain dataset, or the SHA-256 of all weights and fingerprints in order."""
+        parts = [[weight, each.fingerprint] for weight, each in zip(self.weights, self.datasets, strict=True)]
+        return self.first.fingerprint if len(parts) == 1 else hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def lines(self, tokens: int) -> list[str]:
+        """Return a line for each source of a mixture: its share of `tokens`, and the epochs these take."""
+        if len(self.datasets) == 1:
+            return []
+        lines = []
+        for (name, share), dataset in zip(self.shares.items(), self.datasets, strict=True):
+            available = dataset.split("train").tokens
+            part = f"{share:.4g} = {quantity(share * tokens, 'tok')}"
+            lines.append(f"{name}: {part}, {share * tokens / available:.3g} epochs of {quantity(available, 'tok')}")
+        return lines
+
+
+class Apportionment:
+    """The source of each block of a run, in proportion to whole-number weights.
+
+    Of the first n blocks, source s with weight w of a total W gives floor(n w / W) or ceil(n w / W), for every n. This
+    is the quota method (Balinski & Young 1975, "The quota method of apportionment"). It differs from the method of
+    largest remainders in one way: no source loses a block as n grows. The order repeats after W blocks.
+    """
+
+    def __init__(self, weights: Sequence[int]) -> None:
+        total, given = sum(weights), [0] * len(weights)
+        sources, numbers = [], []
+        for block in range(total):
+            may_give = (s for s, weight in enumerate(weights) if given[s] * total < weight * (block + 1))
+            # Quotients of numbers below 2^26 are equal only if the fractions are.
+            source = min(may_give, key=lambda s: (given[s] + 1) / weights[s])
+            sources.append(source)
+            numbers.append(given[source])
+            given[source] += 1
+        self._weights = np.array(weights)
+        self._sources, self._numbers = np.array(sources), np.array(numbers)
+
+    def locate(self, blocks: Array) -> tuple[Array, Array]:
+        """Return the source of each block (N,) of the run, and its number among the blocks of that source."""
+        periods, places = np.divmod(blocks, len(self._sources))
+        sources = self._sources[places]
+        return sources, periods * self._weights[sources] + self._numbers[places]
+
+
+def _check_alike(one: Dataset, other: Dataset) -> None:
+    """Raise ValueError if two datasets cannot be sources of one mixture."""
+    both = f"{one.folder} and {other.folder}"
+    if one.tokenizer_fingerprint != other.tokenizer_fingerprint:
+        found = f"{one.tokenizer_fingerprint[:16]} and {other.tokenizer_fingerprint[:16]}"
+        raise ValueError(f"{both} have different tokenizers ({found}): build both with one --tokenizer")
+    lengths = [each.info.get("context_length") for each in (one, other)]
+    if lengths[0] != lengths[1]:
+        raise ValueError(
+            f"{both} have blocks of {lengths[0]} and {lengths[1]} tokens: build both with one --context-length"
+        )
+    if one.info.get("separator") != other.info.get("separator"):
+        raise ValueError(f"only one of {both} has a token that begins each document: build both alike")
