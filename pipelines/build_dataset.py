@@ -78,7 +78,6 @@ def build_dataset(
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
     from corpora import PairCorpus, open_corpus, open_pairs
     from pipelines.dataset.blocks import write_blocks
-    from pipelines.dataset.manifest import write_manifest
     from pipelines.dataset.pairs import write_pairs
     from pipelines.dataset.sampling import SamplingEncoder
     from pipelines.dataset.shards import remove_ranges, write_shards
@@ -103,7 +102,6 @@ def build_dataset(
         else:
             write = partial(write_shards, work=work, shard_size=shard_size) if shard_size else write_blocks
             info = write(source, tok, length, new, separator=separator, **options)
-        write_manifest(new, info)
     if shard_size:
         remove_ranges(work)
     (_print_pairs if pairs else _print_blocks)(out, info)

@@ -29,6 +29,7 @@ from pipelines.dataset.arrow import (
 )
 from pipelines.dataset.documents import RecordedDocuments, document_hashes, write_documents
 from pipelines.dataset.encoding import BATCH_TOKENS, encode_batch, separator_of
+from pipelines.dataset.manifest import write_manifest
 from pipelines.dataset.reader import DATA_FILE, write_info
 from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import write_json
@@ -198,7 +199,7 @@ def write_description(
     texts: Mapping[str, str],
     sampler: SamplingEncoder | None = None,
 ) -> dict[str, Any]:
-    """Write dataset_dict.json and dataset.json, and return the content of the latter.
+    """Write dataset_dict.json, dataset.json and the manifest, after all other files, and return the second.
 
     `splits`: the entries of the splits. `texts`: the fingerprint of the text of each split. `sampler`: the encoder
     of the split train, if it is not the tokenizer.
@@ -219,7 +220,9 @@ def write_description(
         },
         "splits": splits,
     }
-    return write_info(folder, info)
+    info = write_info(folder, info)
+    write_manifest(folder, info)
+    return info
 
 
 def check_splits(corpus: Corpus, context_length: int, tokens: Mapping[str, int]) -> None:

@@ -12,7 +12,10 @@ MANIFEST = "manifest.json"
 
 
 def write_manifest(folder: Path, info: dict[str, Any]) -> None:
-    """Write the manifest of a new dataset. The checksums of its Arrow files are those in `info`, its dataset.json."""
+    """Write the manifest of a new dataset, all of whose other files are there.
+
+    The checksums of its Arrow files are those in `info`, the content of dataset.json.
+    """
     known = {
         f"{split}/{file.name}": file.sha256 for split, entry in info["splits"].items() for file in data_files(entry)
     }

@@ -16,6 +16,7 @@ import pyarrow as pa
 from corpora import PairCorpus
 from corpora.splits import TRAIN
 from pipelines.dataset.arrow import ArrowFile, Progress, TextFingerprint, describe_split, id_dtype, read_ahead, text_of
+from pipelines.dataset.manifest import write_manifest
 from pipelines.dataset.reader import DATA_FILE, DatasetFolder, write_info
 from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import write_json
@@ -166,7 +167,9 @@ def write_pairs(
         },
         "splits": {name: vars(summary) for name, summary in summaries.items()},
     }
-    return write_info(folder, info)
+    info = write_info(folder, info)
+    write_manifest(folder, info)
+    return info
 
 
 class Lists:

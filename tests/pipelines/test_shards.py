@@ -19,7 +19,6 @@ from pipelines.build_dataset import build_dataset
 from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.documents import DOCUMENTS_FILE
 from pipelines.dataset.encoded_range import encode_range
-from pipelines.dataset.manifest import write_manifest
 from pipelines.dataset.reader import TokenDataset, data_files, write_info
 from pipelines.dataset.shards import assemble, cut, range_name, write_shards
 from pipelines.evaluate import evaluate
@@ -113,7 +112,7 @@ def test_files_do_not_depend_on_ranges_threads_and_order(tmp_path, text_folder, 
         return [write(*each) for each in list(arguments)[::order]][::order]
 
     in_order = [encoded[number] for number in range(len(ranges))]
-    write_manifest(out, assemble(corpus, tokenizer, 32, out, work, in_order, 10_000, run=run))
+    assemble(corpus, tokenizer, 32, out, work, in_order, 10_000, run=run)
     assert files_of(out) == files_of(sharded_folder)
 
 
@@ -213,8 +212,7 @@ def test_a_killed_build_goes_on_from_its_whole_ranges(tmp_path, text_folder, tok
     out.mkdir()
     tokenizer.save(out)
     corpus = open_corpus(str(text_folder))
-    info = write_shards(corpus, tokenizer, 32, out, work=work, shard_size=10_000, range_bytes=10_000)
-    write_manifest(out, info)
+    write_shards(corpus, tokenizer, 32, out, work=work, shard_size=10_000, range_bytes=10_000)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert files_of(out) == files_of(sharded_folder)
 
