@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from types import FrameType
+from typing import Any
 
 from pipelines.cli import process
 from pipelines.sweep.plan import SweepRun
@@ -17,35 +18,41 @@ from pipelines.sweep.runs import Work, finish
 
 
 class _Trainer:
-    """A process that trains the runs it is sent, and answers each with None or the text of an error."""
+    """A process that answers None when it is ready, and after each run that it is sent; or the text of an error."""
 
     def __init__(self, work: Work) -> None:
         context = multiprocessing.get_context("spawn")  # a forked process would share torch's threads
         self.pipe, theirs = context.Pipe()
         self.run: SweepRun | None = None
         self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        self.process.start()
+        with _handled(signal.SIGINT, signal.SIG_IGN):  # which the process inherits until it has a handler of its own
+            self.process.start()
         theirs.close()  # so that the end of the process ends the pipe
 
     def start(self, run: SweepRun) -> None:
         self.run = run
         self.pipe.send(run)
 
-    def finished(self) -> SweepRun:
-        """Return the run that has finished; ValueError if it failed, ChildProcessError if the process has died."""
-        assert self.run is not None
+    def answered(self) -> SweepRun | None:
+        """Return the run that has finished, if any; ValueError if it failed, ChildProcessError if the process died."""
         try:
             error = self.pipe.recv()
         except EOFError:
             self.process.join()
             raise ChildProcessError(
-                f"the process that trained {self.run.name} ended with status {self.process.exitcode}, perhaps for lack "
-                "of memory: run the same command again, with fewer --workers"
+                f"a process of the sweep ended with status {self.process.exitcode}, perhaps for lack of memory: run "
+                "the same command again, with fewer --workers"
             ) from None
-        if error is not None:
-            raise ValueError(f"{self.run.name}: {error}")
         run, self.run = self.run, None
+        if error is not None:
+            raise ValueError(f"{run.name if run else 'sweep'}: {error}")
         return run
+
+    def stop(self) -> None:
+        """Ask the process to end; if it is training, after it has saved a checkpoint."""
+        self.pipe.close()
+        if self.process.is_alive():
+            os.kill(self.process.pid or 0, signal.SIGINT if self.run else signal.SIGTERM)
 
 
 def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable[[SweepRun], None]) -> None:
@@ -54,42 +61,40 @@ def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable
     After Ctrl-C, SIGTERM or an error, the runs in training save a checkpoint first.
     """
     waiting = list(reversed(runs))
-    with _terminable():
-        trainers = [_Trainer(work) for _ in range(min(workers, len(runs)))]
+    trainers: list[_Trainer] = []
+    with _handled(signal.SIGTERM, signal.default_int_handler):  # raises KeyboardInterrupt
         try:
-            for each in trainers:
-                each.start(waiting.pop())
-            while busy := {each.pipe: each for each in trainers if each.run}:
-                for pipe in wait(list(busy)):
-                    trainer = busy[pipe]  # type: ignore[index]  # wait returns what it was given
-                    done(trainer.finished())
+            for _ in range(min(workers, len(runs))):
+                trainers.append(_Trainer(work))
+            open_pipes: dict[Any, _Trainer] = {each.pipe: each for each in trainers}
+            while open_pipes:
+                for pipe in wait(list(open_pipes)):
+                    trainer = open_pipes[pipe]
+                    if run := trainer.answered():
+                        done(run)
                     if waiting:
                         trainer.start(waiting.pop())
+                    else:
+                        del open_pipes[pipe]
         finally:
             for each in trainers:
-                each.pipe.close()
-                if each.run and each.process.is_alive():
-                    os.kill(each.process.pid or 0, signal.SIGINT)
+                each.stop()
             for each in trainers:
                 each.process.join()
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C within the block."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
+def _handled(number: int, handler: Any) -> Iterator[None]:
+    """Handle a signal by `handler` within the block. No effect outside the main thread, which alone handles signals."""
     try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread, which handles signals
+        before = signal.signal(number, handler)
+    except ValueError:
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 def _serve(pipe: Connection, work: Work) -> None:
@@ -99,9 +104,10 @@ def _serve(pipe: Connection, work: Work) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.append(number)
 
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     with suppress(EOFError, OSError, KeyboardInterrupt):
+        pipe.send(None)
         while not stopped:
             run = pipe.recv()
             try:

@@ -1,5 +1,6 @@
 """One run of a sweep: train a model, measure the held-out text, keep the result, and remove the model."""
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,8 @@ import torch
 from lm.analysis.metrics import NATS_PER_BIT
 from lm.model import LanguageModel
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.evaluation.windows import decoder_windows
+from pipelines.evaluation.inputs import objective_of, window_of
+from pipelines.evaluation.windows import Objective, WindowSettings, windows_over
 from pipelines.files import read_json, write_json
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
@@ -19,9 +21,7 @@ from pipelines.sweep.plan import Budget, SweepRun
 from pipelines.sweep.vocabularies import fingerprint, stream_of
 from pipelines.training.loss import summed_loss
 from pipelines.training.machine import cores_per_operation
-from pipelines.training.objectives import NextToken
 from pipelines.training.pretraining import train
-from tokenizer import Tokenizer
 
 # Numbers of a result that the summary reads.
 NUMBERS = (
@@ -78,10 +78,10 @@ def finish(work: Work, run: SweepRun) -> bool:
 def measure(work: Work, run: SweepRun) -> dict[str, Any]:
     """Return the result of a trained run: its size, its training, and its code length of the held-out text."""
     budget, size = work.budget, work.budget.size(run.vocabulary.size)
-    trained = load_trained(Run(work.run(run)), budget.recipe.train.device)
-    length = budget.recipe.model.context_length
-    stream = stream_of(work.held_out, Tokenizer.load(work.vocabulary(run)), length)
-    nats = code_length(trained.model, stream)
+    folder = Run(work.run(run))
+    trained, tok, length = load_trained(folder, budget.recipe.train.device), folder.tokenizer(), window_of(folder)
+    stream = stream_of(work.held_out, tok, length)
+    nats = code_length(trained.model, stream, objective_of(folder, length, tok))
     held_out_bytes = sum(map(len, work.held_out))
     train_split = TokenDataset(work.vocabulary(run)).info["splits"]["train"]
     tokens = budget.tokens(run.vocabulary.size)
@@ -107,15 +107,12 @@ def measure(work: Work, run: SweepRun) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def code_length(model: LanguageModel, stream: TokenStream) -> float:
+def code_length(model: LanguageModel, stream: TokenStream, objective: Objective) -> float:
     """Return the nats of all tokens of a stream but the first, in windows without overlap.
 
     The first token is the separator before the first document, so all text is predicted.
     """
     window = model.config.context_length
     device = next(model.parameters()).device
-    parts = [
-        float(summed_loss(model, model, each.batch, device=device))
-        for each in decoder_windows(stream, NextToken(window), window)
-    ]
-    return sum(parts)
+    windows, _ = windows_over(stream, objective, WindowSettings(window, stride=window, min_context=1))
+    return math.fsum(float(summed_loss(model, model, each.batch, device=device)) for each in windows)

@@ -152,7 +152,7 @@ def _trained(counts: PretokenCounts, vocabulary: Vocabulary) -> Tokenizer:
         tok = Tokenizer.train_from_counts(
             counts,
             vocabulary.size,
-            model=vocabulary.kind,  # type: ignore[arg-type]  # one of plan.KINDS
+            model=vocabulary.kind,  # type: ignore[arg-type]  # a key of PATTERNS
             pieces=PIECES if unigram else None,
             progress=Phases(bar, None),
         )

@@ -1,6 +1,7 @@
 """`bytelm sweep-vocabulary`: equal compute, equal text, intervals over seeds, and resuming."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -207,6 +208,32 @@ def test_a_sweep_with_other_settings_is_refused(swept, in_process, text_folder, 
         done = in_process(*command, *options)
         assert done.returncode == 1
         assert words in done.stderr
+
+
+def test_a_damaged_file_is_named(swept, in_process, text_folder, tiny, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(swept[0], out)
+    command = ("sweep-vocabulary", text_folder, "--out", out, "--recipe", tiny, "--sizes", *SIZES, "--seeds", "2")
+    result = out / "results" / "bpe-600-seed-0.json"
+    result.write_text('{"kind": "bpe"}')
+    done = in_process(*command)
+    assert done.returncode == 1
+    assert f"{result} is damaged (it has no number bits_per_byte): remove the file" in done.stderr
+    for content in ("{", '{"format": 1, "flops": 1e9, "recipe": []}'):
+        (out / "sweep.json").write_text(content)
+        done = in_process(*command)
+        assert done.returncode == 1
+        assert f"{out / 'sweep.json'} is damaged" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_folder_with_other_files_is_refused(in_process, tmp_path, text_folder, tiny):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "notes.txt").write_text("mine")
+    done = in_process("sweep-vocabulary", text_folder, "--out", "sweep", "--recipe", tiny)
+    assert done.returncode == 1
+    assert "sweep is not empty and holds no sweep: choose another --out" in done.stderr
+    assert [path.name for path in (tmp_path / "sweep").iterdir()] == ["notes.txt"]
 
 
 def test_small_models_have_the_vocabulary_of_tao_and_others():
