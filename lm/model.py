@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from lm.attention.backends import BACKENDS, Backend, fused_kernels
 from lm.blocks import Attend, Block, CrossAttend, KeysValues
@@ -33,6 +34,8 @@ class Stack(Component):
         super().__init__()
         self.config = config
         self.causal = causal
+        self.recompute = False
+        """Whether training keeps only the inputs of blocks, and runs each block again in the backward pass."""
         self.positional = PositionalEmbedding(config)
         self.rotary = rotary_tables(config)
         self.relative = score_bias(config, causal)
@@ -89,9 +92,22 @@ class Stack(Component):
                     x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
                 cross_attend = None if cross_attends is None else cross_attends[i]
                 value_embedding = self._value_embedding(i, ids, dtype)
-                x = block(x, rotary, attend, cross_attend, value_embedding, rows if i == last else None)
+                inputs = (rotary, attend, cross_attend, value_embedding, rows if i == last else None)
+                x = self._recomputed(block, plain, x, *inputs) if self.recompute else block(x, *inputs)
         hidden: Tensor = self.final_norm(x)
         return hidden
+
+    def _recomputed(self, block: Block, plain: bool, x: Tensor, *inputs: Any) -> Tensor:
+        """Return the block's output; its activations are computed again in the backward pass (Chen et al. 2016)."""
+
+        def run(x: Tensor, *inputs: Any) -> Tensor:
+            with fused_kernels(x.device, plain):  # the backward pass must choose the same kernels
+                output: Tensor = block(x, *inputs)
+                return output
+
+        draws = self.config.dropout > 0 or self.config.stochastic_depth > 0
+        output: Tensor = checkpoint(run, x, *inputs, use_reentrant=False, preserve_rng_state=draws)
+        return output
 
     def backend(self) -> Backend:
         """Return the configured attention: q, k, v and a mask to (B, H, T, D)."""

@@ -60,7 +60,7 @@ def take_snapshot(
     snapshot: dict[str, dict[str, Tensor]] = {name: {} for name in files}
     for name, tensors in files.items():
         for key, value in tensors.items():
-            if parallel.is_main or parallel.checkpoint_group:
+            if parallel.is_main or parallel.is_sharded:
                 snapshot[name][key] = value.detach().clone() if value.device.type == "cpu" else value.detach().cpu()
     return snapshot
 

@@ -19,7 +19,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
     *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
-    *("cuda_graphs", "fp8_head"),
+    *("cuda_graphs", "fp8_head", "activation_checkpointing"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks"),
 )
@@ -133,6 +133,10 @@ class TrainConfig:
     """Optimizer steps between two lines of metrics.jsonl"""
     tensorboard: bool = False
     """Also write metrics.jsonl's numbers for TensorBoard, into the run's folder tensorboard/"""
+
+    activation_checkpointing: bool = False
+    """Keep only the inputs of blocks for the backward pass, and compute each block again there. It saves most of the
+    memory of activations and takes about a third more computation."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "tokens", "batch_tokens", "lr", "eps", "max_rollbacks", "log_every_steps")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm.model import LanguageModel
+from lm.model import LanguageModel, Stack
 from lm.optim.averaging import WeightAverage
 from lm.optim.optimizers import OptimizerSettings, build_optimizers
 from pipelines.cli.display import Bar, say
@@ -76,6 +76,8 @@ class Trainer:
         if config.compile and (self.device.type, model.compute_dtype) != ("cpu", torch.float32):
             model.head.compile_loss()
         model.head.float8 = config.fp8_head
+        for stack in [module for module in model.modules() if isinstance(module, Stack)]:
+            stack.recompute = config.activation_checkpointing
         settings = {field.name: getattr(config, field.name) for field in fields(OptimizerSettings)[1:]}
         self.optimizers = build_optimizers(
             model,
@@ -298,8 +300,8 @@ class Trainer:
         self._saved_step = self.at.step
 
     def _writers_folder(self) -> Path | None:
-        """Return the run's folder on the ranks that write checkpoints: on all ranks of a checkpoint group."""
-        if self.parallel.checkpoint_group is None:
+        """Return the run's folder on the ranks that write checkpoints: on all ranks if they are sharded."""
+        if not self.parallel.is_sharded:
             return self._folder
         folder = self.parallel.broadcast(str(self._folder.resolve()) if self._folder else "")
         return Path(folder) if folder else None

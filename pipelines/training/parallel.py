@@ -26,7 +26,7 @@ from pipelines.training.loss import LossFunction
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _ddp_options = inspect.signature(DistributedDataParallel.__init__).parameters
 SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _ddp_options else "broadcast_buffers"
-Kind = Literal["none", "ddp", "fsdp"]
+Kind = Literal["none", "ddp", "fsdp", "hsdp"]
 Files = Mapping[str, Mapping[str, Tensor]]
 Json = TypeVar("Json")
 
@@ -40,6 +40,11 @@ class OneProcess:
     """Device type of all ranks; empty if the machine decides."""
     checkpoint_group: dist.ProcessGroup | None = None
     """The ranks that write checkpoints together, each its own rows; None if rank 0 writes whole tensors."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each rank has only its own rows of the weights, and writes them to checkpoints itself."""
+        return self.checkpoint_group is not None
 
     @property
     def is_main(self) -> bool:

@@ -51,7 +51,7 @@ def resume(
         where = str(checkpoint.folder.resolve())
         state = parse_json(checkpoint.contents[STATE], f"{checkpoint.folder / STATE}", f"remove {checkpoint.folder}")
         _check_old_identity(checkpoint.folder, state.get("run", {}), settings)
-        shapes = checkpoint.shapes if parallel.checkpoint_group else {}
+        shapes = checkpoint.shapes if parallel.is_sharded else {}
         names = [name for name in (MODEL, OPTIMIZER, RNG, AVERAGE) if name in checkpoint and part(name) not in shapes]
         files = {name: checkpoint.tensors(name) for name in names}
     state, where, shapes = parallel.broadcast((state, where, shapes))
