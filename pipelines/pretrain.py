@@ -28,7 +28,7 @@ def pretrain(
     data: Path | Mapping[Path, float],
     out: Path,
     init_from: Path | None = None,
-    parallel: Literal["none", "ddp", "fsdp"] = "none",
+    parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
     dry_run: bool = False,
 ) -> int:
     """Train the model of `recipe` on the dataset `data`, in the run folder `out`; resume a run that is there already.
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
         data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR | WEIGHT=DIR ...")] = data,
         out: Path,
         init_from: Path | None = source,
-        parallel: Literal["none", "ddp", "fsdp"] = "none",
+        parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
         dry_run: DryRun = False,
     ) -> int:
         """Train the model of a recipe on a dataset; options override fields of the recipe.
@@ -100,8 +100,9 @@ def main(arguments: list[str]) -> int:
             init_from: Folder of a trained or imported run. The new run starts from its weights, with a new optimizer
                 and schedule; without a recipe, also with its recipe.
             parallel: How processes that torchrun starts share the work. ddp: a whole model in each. fsdp: weights and
-                optimizer state sharded among them (on a GPU with a --train.micro-batch). Command: torchrun
-                --nproc-per-node 2 --no-python bytelm pretrain ... --parallel ddp.
+                optimizer state sharded among them (on a GPU with a --train.micro-batch). hsdp: sharded within each node
+                and replicated across nodes. Command: torchrun --nproc-per-node 2 --no-python bytelm pretrain ...
+                --parallel ddp.
         """
         sources = parse_sources(data)
         status = pretrain(recipe, data=sources, out=out, init_from=init_from, parallel=parallel, dry_run=dry_run)

@@ -19,7 +19,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
     *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
-    *("cuda_graphs", "fp8_head", "activation_checkpointing"),
+    *("cuda_graphs", "fp8_head", "activation_checkpointing", "whole_gradients"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks"),
 )
@@ -137,6 +137,9 @@ class TrainConfig:
     activation_checkpointing: bool = False
     """Keep only the inputs of blocks for the backward pass, and compute each block again there. It saves most of the
     memory of activations and takes about a third more computation."""
+    whole_gradients: bool = False
+    """With --parallel fsdp or hsdp, sum gradients over processes once a step instead of after every micro-batch. It
+    takes 4 bytes per parameter on every device."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "tokens", "batch_tokens", "lr", "eps", "max_rollbacks", "log_every_steps")

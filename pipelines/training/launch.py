@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # exported, but not to checkers
 
 from pipelines.cli.console import messages
+from pipelines.training.config import TrainConfig
 from pipelines.training.parallel import Kind, OneProcess, Replicas
 
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -17,8 +18,8 @@ LAUNCH = "torchrun --standalone --nproc-per-node 2 --no-python bytelm pretrain .
 
 
 @contextmanager
-def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
-    """Yield the strategy of this job's processes; `device` is the recipe's, perhaps "auto".
+def processes(kind: Kind, config: TrainConfig) -> Iterator[OneProcess]:
+    """Yield the strategy of this job's processes; `config` is the recipe's, perhaps with the device "auto".
 
     Only rank 0 prints. Raises ValueError if `kind` does not fit the way the job was started, and ConnectionError in a
     process that has lost another one. All ranks raise the same FloatingPointError: rank 0 passes it on, others exit.
@@ -31,12 +32,12 @@ def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
         return
     if not started:
         raise ValueError(f"--parallel {kind} is for processes that torchrun starts: {LAUNCH} --parallel {kind}")
-    backend = "cpu:gloo,cuda:nccl" if _on_gpus(device) else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if _on_gpus(config.device) else "gloo"
     rank, quiet = int(os.environ["RANK"]), messages.quiet
     try:
         dist.init_process_group(backend, **_rendezvous())
         messages.quiet = quiet or rank > 0
-        yield Replicas() if kind == "ddp" else _shards("cuda" if "cuda" in backend else "cpu")
+        yield Replicas() if kind == "ddp" else _shards(kind, "cuda" if "cuda" in backend else "cpu", config)
     except FloatingPointError:
         if rank == 0:
             raise
@@ -54,11 +55,14 @@ def processes(kind: Kind, device: str) -> Iterator[OneProcess]:
             dist.destroy_process_group()
 
 
-def _shards(device: str) -> OneProcess:
+def _shards(kind: Kind, device: str, config: TrainConfig) -> OneProcess:
     # FSDP takes half a second to import, which other runs should not wait for.
     from pipelines.training.shards import Shards
 
-    return Shards(device)
+    per_node = int(os.environ["LOCAL_WORLD_SIZE"]) if kind == "hsdp" else dist.get_world_size()
+    if dist.get_world_size() % per_node:
+        raise ValueError(f"--parallel hsdp needs equally many processes on all nodes, and {per_node} are on this one")
+    return Shards(device, per_node, config.whole_gradients)
 
 
 def _rendezvous() -> dict[str, Any]:

@@ -40,7 +40,7 @@ from tokenizer import Tokenizer
 
 def train(recipe: Recipe, sources: Sources, out: Path, parallel: Kind, init_from: Path | None = None) -> int:
     """Train the model of `recipe` in this process, or in the processes that torchrun started; see `pretrain`."""
-    group, threads = processes(parallel, recipe.train.device), recipe.train.threads
+    group, threads = processes(parallel, recipe.train), recipe.train.threads
     with freed_memory_returned(), without_subnormals(), cores_per_operation(threads), group as strategy:
         return _train(recipe, sources, out, strategy, init_from)
 
@@ -67,13 +67,13 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
     machine = _machine(recipe, out, parallel)
     if recipe.train.fp8_head:
         require_float8(machine.device, machine.dtype, recipe.model.width)
-    if parallel.kind == "fsdp":
+    if parallel.is_sharded:
         _check_fsdp(recipe, out, parallel, machine)
     recipe = replace(recipe, train=replace(recipe.train, device=machine.device_name, dtype=machine.dtype_name))
     model = build_model(recipe.model, recipe.train.seed)
     start.load(model, parallel)
     model.compute_dtype = machine.dtype
-    if parallel.kind != "fsdp":  # FSDP moves one block at a time, because all of them may not fit the GPU
+    if not parallel.is_sharded:  # FSDP moves one block at a time, because all of them may not fit the GPU
         model = model.to(machine.device)
     facts = {
         "data": spelled(sources),
@@ -143,9 +143,10 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
         f"({train.tokens / available:.3g} epochs of {quantity(available, 'tok')}), in batches of {batches(recipe)}"
     )
     answer(f"compute: {quantity(costs['flops_per_token'] * train.tokens, 'FLOP')}")
+    about = "less than" if train.activation_checkpointing else "about"
     answer(
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "
-        f"gradients and optimizer, and about {quantity(memory['activations'], 'B')} of activations per sequence"
+        f"gradients and optimizer, and {about} {quantity(memory['activations'], 'B')} of activations per sequence"
     )
     for line in (*mixture.lines(train.tokens), *start.lines(recipe)):
         answer(line)
@@ -205,10 +206,13 @@ def _machine(recipe: Recipe, out: Path, parallel: OneProcess) -> Machine:
 def _check_fsdp(recipe: Recipe, out: Path, parallel: OneProcess, machine: Machine) -> None:
     """Raise ValueError if FSDP cannot train this recipe on this machine."""
     if machine.dtype_name == "float16":
-        raise ValueError("--parallel fsdp does not scale float16's loss: use --parallel ddp, or --train.dtype float32")
+        raise ValueError(
+            f"--parallel {parallel.kind} does not scale float16's loss: use --parallel ddp, or --train.dtype float32"
+        )
     if machine.device.type == "cuda" and not recipe.train.micro_batch:
         raise ValueError(
-            "train.micro_batch is 0, and --parallel fsdp cannot find out what fits a GPU: give --train.micro-batch"
+            f"train.micro_batch is 0, and --parallel {parallel.kind} cannot find out what fits a GPU: "
+            "give --train.micro-batch"
         )
     if parallel.device != machine.device.type:
         raise ValueError(f"{out} was begun on another device: give --train.device {parallel.device}")

@@ -1,4 +1,4 @@
-"""FSDP: the strategy that shards a model among its processes, with PyTorch's FSDP2."""
+"""FSDP and HSDP: the strategies that shard a model among its processes, with PyTorch's FSDP2."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -19,22 +19,30 @@ from pipelines.training.parallel import Kind, Replicas
 class Shards(Replicas):
     """FSDP: weights, gradients and optimizer state are sharded by rows (Zhao et al. 2023).
 
+    HSDP shards them within each node and replicates them across nodes: only sums of gradients leave a node.
+
     Master weights are float32. A block's weights are gathered in the dtype of its activations while it computes,
     forward and backward. Weights outside of blocks are gathered in float32 from forward to backward. Gradients are
-    summed in float32 after every micro-batch: whole gradients would take the memory that sharding saves.
+    summed in float32: within a node after every micro-batch, because whole gradients would take the memory that
+    sharding saves, unless the recipe asks for them; across nodes once a step.
     """
 
-    kind: Kind = "fsdp"
+    def __init__(self, device: str, per_node: int, whole_gradients: bool) -> None:
+        """`device`: type of the device that processes compute on. `wrap` accepts a model on the CPU.
 
-    def __init__(self, device: str) -> None:
-        """`device`: type of the device that processes compute on. `wrap` accepts a model on the CPU."""
+        Each `per_node` consecutive ranks hold a whole model. `whole_gradients`: see TrainConfig.
+        """
         super().__init__()
-        self.device = device
+        self.device, self.whole_gradients = device, whole_gradients
+        self.parts, replicas = per_node, self.world_size // per_node
+        self.kind: Kind = "fsdp" if replicas == 1 else "hsdp"
+        shape, names = ((replicas, per_node), ("replicas", "parts")) if replicas > 1 else ((per_node,), ("parts",))
+        self._mesh = init_device_mesh(device, shape, mesh_dim_names=names)
         # Checkpoints are written in the background, where a group of their own keeps messages apart.
         self.checkpoint_group = dist.new_group(backend="gloo")
 
     def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
-        mesh = init_device_mesh(self.device, (self.world_size,))
+        mesh = self._mesh
         policy = MixedPrecisionPolicy(
             param_dtype=None if model.compute_dtype == torch.float32 else model.compute_dtype,
             reduce_dtype=torch.float32,
@@ -46,7 +54,7 @@ class Shards(Replicas):
             for module in _called_from_outside(block):
                 fully_shard(module, mesh=mesh, mp_policy=policy)
             fully_shard(block, mesh=mesh, mp_policy=policy)
-        fully_shard(model, mesh=mesh)
+        self._sharded = fully_shard(model, mesh=mesh)
         return model
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:
@@ -58,14 +66,14 @@ class Shards(Replicas):
 
     def spread(self, function: Callable[[Tensor], Tensor], matrices: Tensor, rows: int) -> Tensor:
         number, local_rows, columns = matrices.shape
-        count, height = -(-number // self.world_size), -(-rows // self.world_size)
-        parts = matrices.new_zeros(self.world_size * count, height, columns)
+        count, height = -(-number // self.parts), -(-rows // self.parts)
+        parts = matrices.new_zeros(self.parts * count, height, columns)
         parts[:number, :local_rows] = matrices
         # The last ranks pad with rows of zeros. These are at the end of a whole matrix, and stay zeros.
-        gathered = _exchanged(parts).view(self.world_size, count, height, columns)
+        gathered = self._exchanged(parts).view(self.parts, count, height, columns)
         results = function(gathered.transpose(0, 1).flatten(1, 2))
-        back = results.reshape(count, self.world_size, height, columns).transpose(0, 1).flatten(0, 1)
-        return _exchanged(back)[:number, :local_rows]
+        back = results.reshape(count, self.parts, height, columns).transpose(0, 1).flatten(0, 1)
+        return self._exchanged(back)[:number, :local_rows]
 
     def distribute(self, value: Tensor, like: Tensor) -> Tensor:
         if isinstance(value, DTensor):
@@ -83,15 +91,19 @@ class Shards(Replicas):
         model.reshard()
 
     def _micro_batches(self, batch: Batch, rows: int) -> Iterable[Batch]:
-        return batch.split(rows)
+        micros = list(batch.split(rows))
+        for number, micro in enumerate(micros, 1):
+            last = number == len(micros)
+            self._sharded.set_requires_gradient_sync(last or not self.whole_gradients)
+            self._sharded.set_requires_all_reduce(last)  # across nodes
+            yield micro
 
-
-def _exchanged(parts: Tensor) -> Tensor:
-    """Send the n-th of `world_size` equal parts to rank n; return the parts received."""
-    parts = parts.contiguous()
-    received = torch.empty_like(parts)
-    dist.all_to_all_single(received, parts)
-    return received
+    def _exchanged(self, parts: Tensor) -> Tensor:
+        """Send the n-th of equal parts to the n-th rank of this rank's model; return the parts received."""
+        parts = parts.contiguous()
+        received = torch.empty_like(parts)
+        dist.all_to_all_single(received, parts, group=self._mesh.get_group("parts"))
+        return received
 
 
 def _called_from_outside(block: Block) -> list[torch.nn.Module]:

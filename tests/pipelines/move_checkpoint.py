@@ -14,7 +14,7 @@ from pipelines.training.resuming import resume
 
 def move(source: Path, target: Path, kind: str) -> None:
     run = Run(source)
-    with processes(kind, "cpu") as parallel:
+    with processes(kind, run.recipe.train) as parallel:
         model = build_model(run.recipe.model, seed=123)
         parallel.wrap(model, compiled=False)
         settings = OptimizerSettings(kind=run.recipe.train.optimizer)

@@ -64,6 +64,8 @@ def launch(recipe, data, out, kind, *options, processes=2, more=()):
     words = [here / word if word in ("torchrun", "bytelm") else word for word in LAUNCH]
     words[words.index("--nproc-per-node") + 1] = processes
     words[1:1] = options
+    if any("rdzv" in option for option in options):
+        words.remove("--standalone")
     words += ["pretrain", path, "--data", data, "--out", out, "--parallel", kind, *more]
     return subprocess.Popen(
         [*map(str, words)],

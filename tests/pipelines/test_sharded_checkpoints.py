@@ -56,9 +56,9 @@ def one(tmp_path_factory, recipe, dataset_folder):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, recipe, dataset_folder):
-    """Return the same run with FSDP on two processes, with activation checkpointing."""
+    """Return the same run with FSDP on two processes, with the options that trade memory for work."""
     out = tmp_path_factory.mktemp("two") / "run"
-    run(with_train(recipe, activation_checkpointing=True), dataset_folder, out, "fsdp")
+    run(with_train(recipe, activation_checkpointing=True, whole_gradients=True), dataset_folder, out, "fsdp")
     return out
 
 
