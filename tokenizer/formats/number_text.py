@@ -12,6 +12,7 @@ import re
 
 _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
 _LARGEST = 2**64 - 1  # digits are collected in 64 bits
+_ALL_FIT = 19  # digits, whatever they are
 _LARGEST_POWER = 308
 
 
@@ -36,6 +37,8 @@ def read_number(text: str) -> float:
 
 def _collected(whole: str, fraction: str) -> tuple[int, int]:
     """Return the digits that fit in 64 bits as an integer, and the power of ten to multiply it by."""
+    if len(whole) + len(fraction) <= _ALL_FIT:
+        return int(whole + fraction), -len(fraction)
     value, power = 0, 0
     for place, digit in enumerate(whole):
         if 10 * value + int(digit) > _LARGEST:

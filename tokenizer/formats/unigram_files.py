@@ -125,19 +125,33 @@ def _parse_vocab(vocab: Any) -> tuple[list[str], list[float]]:
     """Return the pieces and scores of model.vocab, a list of [piece, score]."""
     expect(isinstance(vocab, list), "has no model.vocab, or it is not a list")
     expect(vocab != [], "has an empty model.vocab")
-    scores = {}
+    scores: dict[str, float] = {}
     for i, entry in enumerate(vocab):
-        expect(isinstance(entry, list) and len(entry) == 2, f"has model.vocab[{i}] = {shown(entry)}")
-        piece, score = entry
-        expect(isinstance(piece, str) and piece != "", f"has model.vocab[{i}] with the piece {shown(piece)}")
-        expect(is_unicode(piece), f"has {shown(piece)} in model.vocab[{i}], a piece with a lone surrogate")
-        expect(len(piece) <= LONGEST_PIECE, f"has a piece of {len(piece):,} characters in model.vocab[{i}]")
-        if type(score) is int:
-            score = read_number(str(score))
-        expect(type(score) is float and math.isfinite(score), f"has model.vocab[{i}] with the score {shown(score)}")
-        expect(piece not in scores, f"has the piece {shown(piece)} twice in model.vocab; the second is number {i}")
-        scores[piece] = score
+        match entry:
+            case [str(piece), float(score)] if (
+                0 < len(piece) <= LONGEST_PIECE
+                and piece not in scores
+                and math.isfinite(score)
+                and (piece.isascii() or is_unicode(piece))
+            ):
+                scores[piece] = score
+            case _:
+                _parse_unusual(i, entry, scores)
     return list(scores), list(scores.values())
+
+
+def _parse_unusual(i: int, entry: Any, scores: dict[str, float]) -> None:
+    """Add the entry model.vocab[i], whose score is a whole number; ValueError for any other entry."""
+    expect(isinstance(entry, list) and len(entry) == 2, f"has model.vocab[{i}] = {shown(entry)}")
+    piece, score = entry
+    expect(isinstance(piece, str) and piece != "", f"has model.vocab[{i}] with the piece {shown(piece)}")
+    expect(is_unicode(piece), f"has {shown(piece)} in model.vocab[{i}], a piece with a lone surrogate")
+    expect(len(piece) <= LONGEST_PIECE, f"has a piece of {len(piece):,} characters in model.vocab[{i}]")
+    if type(score) is int:
+        score = read_number(str(score))
+    expect(type(score) is float and math.isfinite(score), f"has model.vocab[{i}] with the score {shown(score)}")
+    expect(piece not in scores, f"has the piece {shown(piece)} twice in model.vocab; the second is number {i}")
+    scores[piece] = score
 
 
 def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
