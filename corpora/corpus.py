@@ -1,9 +1,12 @@
 """Corpora: documents in Arrow batches, divided into splits."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from corpora.documents import Dropped
 from corpora.ranges import InputRange, SplitPlan, count_documents, packed
@@ -42,6 +45,7 @@ class Corpus:
         self.text_bytes_estimate = opened.reader.bytes_estimate
         self.mapped_bytes = opened.reader.mapped_bytes
         self._total_bytes: int | None = None
+        self._duplicates: bytes | None = None
         self._plan = self._planned(parse_rule(split) if split else None)
         self.split_rule = str(self._plan.rule)
         names = [TRAIN, VALIDATION, *(self._reader.own_splits if self._plan.rule == OWN else ())]
@@ -69,14 +73,48 @@ class Corpus:
         """Return the corpus in ranges of about `size` bytes of input, in corpus order.
 
         Large .jsonl files are cut at line ends and large .parquet files between row groups. Any other file is in one
-        range, and so is a hub dataset. A tail split reads all documents to find its cut.
+        range, and so is a hub dataset. A tail split and a corpus without duplicates are read to count documents.
         """
-        ranges, before = [], 0
+        ranges, number, before = [], 0, 0
         for parts in packed(self._reader.parts(size), size):
-            ranges.append(InputRange(parts=parts, options=self._options, plan=self._plan, bytes_before=before))
+            one = InputRange(parts=parts, options=self._options, plan=self._plan, bytes_before=before)
+            if self._duplicates is not None:
+                documents = sum(len(array) for _, array in one.documents(Dropped()))
+                one = replace(one, duplicates=self._duplicates[number : number + documents])
+                number += documents
+            ranges.append(one)
             if self._plan.cut and self._plan.cut.kind == "tail":
-                before += count_documents(parts, self._options, Dropped(), only_train=self._plan.only_train)[1]
+                arrays = (array for split, array in one.documents(Dropped()) if not self._plan.held_out(split))
+                before += sum(pc.sum(pc.binary_length(array), min_count=0).as_py() for array in arrays)
         return ranges
+
+    def documents(self) -> Iterator[tuple[bool, pa.Array]]:
+        """Yield all documents in corpus order, before they are split, as large_binary arrays without nulls.
+
+        With each array comes whether the corpus itself holds it out, in an own split other than train.
+        """
+        self.dropped.reset()
+        documents = self._whole().documents(self.dropped)
+        return ((self._plan.held_out(split), array) for split, array in documents)
+
+    def without(self, duplicates: bytes, duplicate_bytes: int) -> "Corpus":
+        """Return the corpus without duplicates, which are left out before it is split.
+
+        duplicates: for each of `documents` 0 to keep it, or EXACT_DUPLICATE or NEAR_DUPLICATE (`corpora.documents`);
+        duplicate_bytes: the size of all duplicates.
+        """
+        corpus = copy(self)
+        corpus.dropped = Dropped()
+        corpus._duplicates = duplicates
+        if self._plan.total_bytes is not None:
+            corpus._plan = replace(self._plan, total_bytes=self._plan.total_bytes - duplicate_bytes)
+        if self.text_bytes_estimate is not None:
+            corpus.text_bytes_estimate = self.text_bytes_estimate - duplicate_bytes
+        return corpus
+
+    def _whole(self) -> InputRange:
+        parts = tuple(self._reader.parts())
+        return InputRange(parts=parts, options=self._options, plan=self._plan, duplicates=self._duplicates)
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield (split, batch) in one pass, in corpus order within each split.
@@ -84,9 +122,7 @@ class Corpus:
         A batch has the single column "text", with at most 8 MiB of text or a single document.
         """
         self.dropped.reset()
-        return InputRange(parts=tuple(self._reader.parts()), options=self._options, plan=self._plan).routed_batches(
-            self.dropped
-        )
+        return self._whole().routed_batches(self.dropped)
 
     def batches(self, split: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one split."""

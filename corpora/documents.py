@@ -20,6 +20,9 @@ BATCH_BYTES = 8 << 20
 # Limits a batch of very short documents, so that its offsets take no more memory than its text.
 BATCH_DOCUMENTS = 1 << 17
 
+# Marks of duplicates, which are left out of a corpus. The mark of other documents is 0.
+EXACT_DUPLICATE, NEAR_DUPLICATE = 1, 2
+
 
 class DocumentError(ValueError):
     """One document of a readable corpus cannot be read."""
@@ -75,19 +78,25 @@ class Dropped:
     long_documents: int = 0
     """longer than `max_document` and left out (`invalid="skip"`)"""
 
+    exact_duplicates: int = 0
+    """of the same bytes as a document that is kept (`Corpus.without`)"""
+
+    near_duplicates: int = 0
+    """similar to a document that is kept (`Corpus.without`)"""
+
     def reset(self) -> None:
-        self.empty_documents = self.invalid_documents = self.long_documents = 0
+        for name in asdict(self):
+            setattr(self, name, 0)
 
     def add(self, other: "Dropped") -> None:
         """Add the numbers of another pass."""
-        self.empty_documents += other.empty_documents
-        self.invalid_documents += other.invalid_documents
-        self.long_documents += other.long_documents
+        for name, count in asdict(other).items():
+            setattr(self, name, getattr(self, name) + count)
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers by name. `long_documents` is left out if it is 0."""
-        counts = asdict(self)
-        return counts if self.long_documents else {k: n for k, n in counts.items() if k != "long_documents"}
+        """Return the numbers by name. Those of long documents and duplicates are left out if they are 0."""
+        always = ("empty_documents", "invalid_documents")
+        return {name: count for name, count in asdict(self).items() if count or name in always}
 
 
 def single_document(buffer: pa.Buffer) -> pa.Array:
@@ -147,6 +156,30 @@ def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
     except pa.ArrowInvalid:
         return _without_invalid(chunk, documents, rows, policy, dropped)
     return documents
+
+
+def clean_all(
+    chunks: Iterable[Chunk], options: ReadOptions, dropped: Dropped, duplicates: bytes | None = None
+) -> Iterator[tuple[str | None, pa.Array]]:
+    """Yield the split and the clean documents of each chunk, and count the documents left out in `dropped`.
+
+    duplicates: a mark for each document that `clean` returns; those with a mark other than 0 are left out. Raises
+    ValueError if there are more or fewer documents than marks.
+    """
+    number = 0
+    for chunk in chunks:
+        documents = clean(chunk, options, dropped)
+        number += len(documents)
+        if duplicates is not None:
+            marks = np.frombuffer(duplicates, np.uint8)[number - len(documents) : number]
+            if len(marks) < len(documents):
+                break
+            dropped.exact_duplicates += int(np.count_nonzero(marks == EXACT_DUPLICATE))
+            dropped.near_duplicates += int(np.count_nonzero(marks == NEAR_DUPLICATE))
+            documents = documents.filter(pa.array(marks == 0))
+        yield chunk.split, documents
+    if duplicates is not None and number != len(duplicates):
+        raise ValueError("the corpus changed while it was read: run the command again when nothing writes to it")
 
 
 def _short_enough(chunk: Chunk, lengths: pa.Array, options: ReadOptions, dropped: Dropped) -> pa.Array:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.documents import Dropped, batch_documents, clean
+from corpora.documents import Dropped, batch_documents, clean, clean_all
 from corpora.read_options import ReadOptions
 from corpora.readers import Part
 from corpora.splits import OWN, TRAIN, HashRouter, Rule, TailRouter
@@ -31,6 +31,10 @@ class SplitPlan:
     def only_train(self) -> bool:
         """Whether `cut` applies to the corpus's own train split only."""
         return self.rule == OWN
+
+    def held_out(self, split: str | None) -> bool:
+        """Return whether a document of the corpus's own `split` stays there, for validation or tests."""
+        return self.only_train and split != TRAIN
 
     def router(self, bytes_before: int) -> HashRouter | TailRouter | None:
         """Return what routes documents after the first `bytes_before` bytes; None if nothing is cut off."""
@@ -55,6 +59,9 @@ class InputRange:
     bytes_before: int = 0
     """bytes of the documents before this range that `plan.cut` applies to; 0 unless it is a tail"""
 
+    duplicates: bytes | None = None
+    """marks of the documents, see `corpora.documents.clean_all`; None to keep all"""
+
     @property
     def size(self) -> int:
         """Approximate bytes of input."""
@@ -64,7 +71,8 @@ class InputRange:
     def fingerprint(self) -> str:
         """SHA-256 of what decides the documents and their splits: files with their sizes and times, options, rules."""
         parts = [(type(part).__name__, part.identity()) for part in self.parts]
-        content = [parts, asdict(self.options), asdict(self.plan), self.bytes_before]
+        duplicates = self.duplicates and hashlib.sha256(self.duplicates).hexdigest()
+        content = [parts, asdict(self.options), asdict(self.plan), self.bytes_before, duplicates]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def routed_batches(self, dropped: Dropped) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -75,16 +83,19 @@ class InputRange:
         column_type = pa.large_binary() if self.options.invalid == "bytes" else pa.large_string()
         return batch_documents(self._routed(dropped), column_type)
 
+    def documents(self, dropped: Dropped) -> Iterator[tuple[str | None, pa.Array]]:
+        """Yield (own split, large_binary array without nulls) before the split, and count as in `routed_batches`."""
+        chunks = (chunk for part in self.parts for chunk in part.chunks())
+        return clean_all(chunks, self.options, dropped, self.duplicates)
+
     def _routed(self, dropped: Dropped) -> Iterator[tuple[str, pa.Array]]:
         router = self.plan.router(self.bytes_before)
-        for part in self.parts:
-            for chunk in part.chunks():
-                documents = clean(chunk, self.options, dropped)
-                if router is None or (self.plan.only_train and chunk.split != TRAIN):
-                    assert chunk.split is not None, "a chunk of a corpus with own splits names no split"
-                    yield chunk.split, documents
-                else:
-                    yield from router.route(documents)
+        for split, documents in self.documents(dropped):
+            if router is None or self.plan.held_out(split):
+                assert split is not None, "a chunk of a corpus with own splits names no split"
+                yield split, documents
+            else:
+                yield from router.route(documents)
 
 
 def count_documents(

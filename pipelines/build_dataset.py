@@ -2,7 +2,9 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+
+import tyro
 
 from pipelines.cli.arguments import DryRun, TokenizerPath, TokenizerPattern
 from pipelines.cli.corpus_arguments import (
@@ -13,7 +15,7 @@ from pipelines.cli.corpus_arguments import (
     refuse_with_pairs,
     say_left_out,
 )
-from pipelines.cli.display import Bar, say, table
+from pipelines.cli.display import Bar, answer, counted, quantity, say, table
 from pipelines.cli.dry_run import plan_dataset
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.parsing import parse
@@ -25,6 +27,14 @@ if TYPE_CHECKING:
 
 # Arrow allows lists of 31-bit lengths, but a batch of blocks must fit in memory.
 LONGEST_CONTEXT = 1 << 26
+
+Deduplicate = Annotated[
+    Literal["exact", "near"] | None,
+    tyro.conf.arg(
+        help="Duplicates to remove before the text is split: documents with the same bytes, or also near duplicates, "
+        "which share three quarters of their runs of five words. duplicates.jsonl lists them."
+    ),
+]
 
 
 @verb
@@ -39,6 +49,7 @@ def build_dataset(
     split: SplitRule = None,
     shard_size: int | None = None,
     separator: bool = True,
+    deduplicate: Deduplicate = None,
     sample: float | None = None,
     dropout: float = 0,
     seed: int = 0,
@@ -73,6 +84,8 @@ def build_dataset(
 
     length = _block_length(context_length, pairs, separator)
     _check_shard_size(shard_size, pairs)
+    if pairs and deduplicate:
+        raise ValueError("--deduplicate is for blocks: leave it out, since pairs keep their duplicates")
     work = out.with_name(out.name + ".ranges")
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
@@ -93,20 +106,39 @@ def build_dataset(
         source = open_corpus(corpus, split=split, **reading)
     if dry_run:
         plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out, shard_size)
+        if deduplicate:
+            answer(f"would remove {deduplicate} duplicates first")
         return None
-    with whole_folder(out, replaceable) as new, Bar("encoding", source.text_bytes_estimate, "B") as bar:
+    with whole_folder(out, replaceable) as new:
         tok.save(new)  # runs read it there
-        options: Any = {"sampler": sampler, "threads": threads, "progress": bar.update}
-        if isinstance(source, PairCorpus):
-            info = write_pairs(source, tok, new, **options)
-        else:
-            write = partial(write_shards, work=work, shard_size=shard_size) if shard_size else write_blocks
-            info = write(source, tok, length, new, separator=separator, **options)
+        if deduplicate and not isinstance(source, PairCorpus):
+            source = _deduplicated(source, deduplicate, new, threads)
+        with Bar("encoding", source.text_bytes_estimate, "B") as bar:
+            options: Any = {"sampler": sampler, "threads": threads, "progress": bar.update}
+            if isinstance(source, PairCorpus):
+                info = write_pairs(source, tok, new, **options)
+            else:
+                write = partial(write_shards, work=work, shard_size=shard_size) if shard_size else write_blocks
+                info = write(source, tok, length, new, separator=separator, **options)
     if shard_size:
         remove_ranges(work)
     (_print_pairs if pairs else _print_blocks)(out, info)
     say_left_out(info["corpus"]["dropped"], source.skipped_files)
     return info
+
+
+def _deduplicated(source: "Corpus", method: Literal["exact", "near"], folder: Path, threads: int | None) -> "Corpus":
+    """Return a corpus without its duplicates, and list them in `folder`."""
+    from pipelines.dataset.duplicates import DUPLICATES_FILE, find_duplicates
+
+    with Bar("finding duplicates", source.text_bytes_estimate, "B") as bar:
+        found = find_duplicates(source, method, folder, threads=threads, progress=bar.phase)
+    found.write(folder / DUPLICATES_FILE)
+    count, size = f"{len(found.documents):,} of {found.corpus_documents:,}", quantity(found.removed_bytes, "B")
+    say(f"duplicates: {count} documents, {size} of text")
+    if found.uncompared:
+        say(f"compared with only some of their candidates: {counted(found.uncompared, 'document')}")
+    return source.without(found.marks, found.removed_bytes)
 
 
 def _block_length(context_length: int | None, pairs: tuple[str, str] | None, separator: bool) -> int:

@@ -1,0 +1,203 @@
+"""Duplicate documents of a corpus: exact ones by SHA-256, near ones by MinHash and exact Jaccard similarity.
+
+Documents that duplicate each other, directly or through others, are a group. The first of a group in corpus order is
+kept, so no group is in two splits. The documents of a corpus's own validation and test splits all stay, and training
+loses its duplicates of them. The result does not depend on the number of threads.
+
+Near duplicates share at least three quarters of their distinct shingles, which are runs of five words: their Jaccard
+similarity is at least 3/4 (Broder 1997). Candidates are pairs whose MinHash signatures agree in one of 14 bands of 8
+minima, as a pair of similarity s does with probability 1 - (1 - s^8)^14 (Leskovec, Rajaraman & Ullman 2020, section
+3.4). Candidates are compared exactly. A document of fewer than five words has no shingles, so it has only exact
+duplicates.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from corpora import Corpus
+from corpora.documents import EXACT_DUPLICATE, NEAR_DUPLICATE
+from pipelines.dataset.arrow import read_ahead
+from pipelines.dataset.near_duplicates import Buckets, ShingleSets, buckets_of
+from pipelines.dataset.shingle_kernels import BANDS, PERMUTATIONS, WORDS, sign
+from tokenizer.documents import Block, arrow_block
+from tokenizer.workers import share_out, thread_count
+
+Array = np.ndarray[Any, Any]
+Method = Literal["exact", "near"]
+Progress = Callable[[str, int, int | None], None]
+"""Called with the name of a pass over the corpus, the bytes of text read, and their total if it is known"""
+
+DUPLICATES_FILE = "duplicates.jsonl"
+BUFFER = 1024  # shingles between two updates of a signature
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """The duplicates to remove from a corpus. `Corpus.documents` numbers documents from 0."""
+
+    documents: Array
+    """int64 (R,), ascending: the number of each duplicate"""
+    kept: Array
+    """int64 (R,): the number of the document that is kept instead"""
+    similarity: Array
+    """float64 (R,): the Jaccard similarity of the two. Less than 3/4 if they are duplicates only through others."""
+    exact: Array
+    """bool (R,): whether the two have the same bytes"""
+    hashes: list[bytes]
+    """the SHA-256 of each duplicate"""
+    removed_bytes: int
+    """the size of all duplicates"""
+    corpus_documents: int
+    """the number of documents in the corpus"""
+    uncompared: int
+    """how often a document was compared with only some of its candidates; see `shingle_kernels.unite`"""
+
+    @property
+    def marks(self) -> bytes:
+        """The mark of each document of the corpus, as `Corpus.without` takes them."""
+        marks = np.zeros(self.corpus_documents, np.uint8)
+        marks[self.documents] = np.where(self.exact, EXACT_DUPLICATE, NEAR_DUPLICATE)
+        return marks.tobytes()
+
+    def write(self, path: Path) -> None:
+        """Write a line of JSON for each duplicate."""
+        columns = (self.documents.tolist(), self.hashes, self.kept.tolist(), self.similarity.tolist())
+        with path.open("w", encoding="utf-8") as file:
+            for document, digest, kept, similarity in zip(*columns, strict=True):
+                row = {"document": document, "sha256": digest.hex(), "kept": kept, "similarity": round(similarity, 4)}
+                file.write(json.dumps(row) + "\n")
+
+
+@dataclass
+class _Part:
+    """What the first pass notes of consecutive documents."""
+
+    held_out: bool
+    sizes: Array
+    """int64 (D,), in bytes"""
+    shingles: Array
+    """int64 (D,): shingles with repetitions, 0 without near duplicates"""
+    keys: Array
+    """uint64 (D, BANDS): hashes of the bands of the signatures; (0, BANDS) without near duplicates"""
+    hashes: bytes = b""
+    """SHA-256 of each document"""
+
+
+def find_duplicates(
+    corpus: Corpus,
+    method: Method,
+    scratch: Path,
+    *,
+    threads: int | None = None,
+    progress: Progress = lambda label, done, total: None,
+) -> Duplicates:
+    """Return the duplicates in `corpus`.
+
+    Takes about 200 bytes of memory per document, or 350 for near duplicates. These take a second pass over the corpus,
+    and a temporary file in the folder `scratch`, with 8 bytes for each shingle of a candidate.
+    """
+    parts = _read(corpus, method, threads, progress)
+    sizes, hashes = np.concatenate([part.sizes for part in parts]), b"".join(part.hashes for part in parts)
+    held_out = np.repeat([part.held_out for part in parts], [len(part.sizes) for part in parts])
+    group = equal = _first_equal(hashes)
+    uncompared = 0
+    with tempfile.TemporaryFile(dir=scratch) as file:
+        if method == "near":
+            shingles = np.concatenate([part.shingles for part in parts])
+            bands = _bands(
+                [part.keys for part in parts], np.flatnonzero((equal == np.arange(len(equal))) & (shingles > 0))
+            )
+            candidates = np.unique(np.concatenate([band.members for band in bands]))
+
+            def compared(done: int) -> None:
+                progress("comparing documents", done, corpus.text_bytes_estimate)
+
+            sets = ShingleSets(file, corpus, candidates, shingles, threads, compared)
+            first = np.arange(len(equal))
+            first[candidates], uncompared = sets.first_similar(bands)
+            group = first[equal]
+        kept = _kept(group, held_out)
+        removed = np.flatnonzero((kept != np.arange(len(kept))) & ~held_out)
+        kept = kept[removed]
+        exact = equal[removed] == equal[kept]
+        similarity = np.ones(len(removed))
+        if method == "near":
+            similarity[~exact] = sets.similarity(equal[removed[~exact]], equal[kept[~exact]])
+    return Duplicates(
+        documents=removed,
+        kept=kept,
+        similarity=similarity,
+        exact=exact,
+        hashes=[hashes[32 * number : 32 * number + 32] for number in removed.tolist()],
+        removed_bytes=int(sizes[removed].sum()),
+        corpus_documents=len(sizes),
+        uncompared=uncompared,
+    )
+
+
+def _bands(keys: list[Array], documents: Array) -> list[Buckets]:
+    """Return the buckets of each band. keys: uint64 (D, BANDS), part by part; documents, int64: those to put in."""
+    return [buckets_of(np.concatenate([part[:, band] for part in keys]), documents) for band in range(BANDS)]
+
+
+def _read(corpus: Corpus, method: Method, threads: int | None, progress: Progress) -> list[_Part]:
+    """Return the parts of a corpus in order."""
+    parts: list[_Part] = []
+    done = 0
+
+    def tasks() -> Iterator[tuple[_Part, Block]]:
+        for held_out, documents in read_ahead(corpus.documents()):
+            block = arrow_block(documents)
+            keys = np.empty((len(documents) if method == "near" else 0, BANDS), np.uint64)
+            parts.append(_Part(held_out, np.diff(block.offsets), np.zeros(len(documents), np.int64), keys))
+            yield parts[-1], block
+
+    def worker() -> Callable[[tuple[_Part, Block], Callable[[], None]], None]:
+        memory, signature = np.empty(WORDS + 1 + BUFFER, np.uint64), np.empty((1, PERMUTATIONS), np.uint32)
+
+        def work(task: tuple[_Part, Block], check: Callable[[], None]) -> None:
+            part, block = task
+            text, ends = block.data.data, pairwise(block.offsets.tolist())
+            part.hashes = b"".join(hashlib.sha256(text[start:end]).digest() for start, end in ends)
+            if method == "near":
+                sign(block.data, block.offsets, memory, signature, part.keys, part.shingles)
+
+        return work
+
+    def finished(task: tuple[_Part, Block]) -> None:
+        nonlocal done
+        done += task[1].size
+        progress("finding duplicates", done, corpus.text_bytes_estimate)
+
+    share_out(tasks(), [worker() for _ in range(thread_count(threads))], finished)
+    return parts
+
+
+def _first_equal(hashes: bytes) -> Array:
+    """Return the first document with the same hash as each one, int64 (N,)."""
+    count = len(hashes) // 32
+    column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), count, [None, pa.py_buffer(hashes)])
+    values = column.dictionary_encode().indices.to_numpy()
+    first: Array = np.unique(values, return_index=True)[1]
+    return np.asarray(first[values])
+
+
+def _kept(group: Array, held_out: Array) -> Array:
+    """Return the document that is kept of each document's group, int64 (N,): the first held-out one, else the first.
+
+    group (N,): a document of each group, the same for all of them.
+    """
+    held_out_first = np.argsort(~held_out, kind="stable")
+    _, first, inverse = np.unique(group[held_out_first], return_index=True, return_inverse=True)
+    kept = np.empty_like(group)
+    kept[held_out_first] = held_out_first[first][inverse]
+    return kept
