@@ -26,7 +26,7 @@ from pipelines.cli.verbs import verb
 from pipelines.files import distinct_names
 
 if TYPE_CHECKING:
-    from pipelines.evaluation.measure import Plan
+    from pipelines.evaluation.planning import Plan
 
 
 @verb
@@ -61,7 +61,8 @@ def evaluate(
     Returns a dict for one run (a path), and a list of dicts for a list of runs.
 
     Args:
-        data: Folder of a dataset; default: the dataset that the run was trained on.
+        data: Folder of a dataset; default: the dataset that the run was trained on. A run on a mixture is scored on
+            each of its sources, and gets their mean weighted by their shares.
         corpus: Names of corpora, files, folders or globs to score instead of a dataset. A corpus with its own splits is
             scored by --splits, any other as a whole.
         unit: Unit of text: word adds the perplexity per word of --corpus.
@@ -97,7 +98,8 @@ def evaluate(
     if not folders:
         raise ValueError("name at least one run folder")
     from pipelines.cli.display import say_on_stderr, write
-    from pipelines.evaluation.measure import EvaluationOptions, measure, plan
+    from pipelines.evaluation.measure import measure
+    from pipelines.evaluation.planning import EvaluationOptions, plans_of
 
     if as_json:
         say_on_stderr()
@@ -119,37 +121,44 @@ def evaluate(
         dtype=dtype,
     )
     # Plan all runs first, so that a mistake in the last one is reported before the first one is measured.
-    plans = [plan(folder, options, data, against) for folder in folders]
-    results = [measure(each) for each in plans]
+    planned = [plans_of(folder, options, data, against) for folder in folders]
+    results = [measure(*plans) for plans in planned]
     if as_json:
         for result in results:
             write(json.dumps(result))
     else:
-        _show(plans, results, explain)
+        _show(planned, results, explain)
+        scored = [
+            (f"{plan.run.name}, {plan.entry(split)}", result["splits"][plan.entry(split)])
+            for plans, result in zip(planned, results, strict=True)
+            for plan in plans
+            for split in plan.splits
+        ]
         if breakdown:
-            _show_breakdowns(plans, results)
+            _show_breakdowns(scored)
         if memorisation:
-            _show_memorisation(plans, results, explain)
+            _show_memorisation(scored, explain)
         if entropy_calibration:
-            _show_entropy_calibration(plans, results, explain)
+            _show_entropy_calibration(scored, explain)
     return results[0] if isinstance(runs, Path) else results
 
 
-def _show(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: bool) -> None:
+def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]], explain: bool) -> None:
     """Print a table with a row for each number and a column for each split of each run, and the names of the files."""
     from pipelines.cli.display import answer, say, table
     from pipelines.evaluation.confidence import described
     from pipelines.evaluation.numbers import definitions, in_words, rows_of, with_interval
+    from pipelines.evaluation.planning import entries_of
 
-    names = distinct_names([plan.run.folder for plan in plans])
+    names = distinct_names([plans[0].run.folder for plans in planned])
     columns = {
-        (name, split): result["splits"][split]
-        for name, plan, result in zip(names, plans, results, strict=True)
-        for split in plan.splits
+        (name, entry): result["splits"][entry]
+        for name, plans, result in zip(names, planned, results, strict=True)
+        for entry in entries_of(plans)
     }
-    heads = [f"{name}, {split}" if len(plans) > 1 else split for name, split in columns]
+    heads = [f"{name}, {entry}" if len(planned) > 1 else entry for name, entry in columns]
     rows = rows_of(list(columns.values()), with_interval)
-    table((" ".join(names) if len(plans) == 1 else "", *heads), [(in_words(key), *cells) for key, cells in rows])
+    table((" ".join(names) if len(planned) == 1 else "", *heads), [(in_words(key), *cells) for key, cells in rows])
     for signature in sorted(
         {numbers["bleu_signature"] for numbers in columns.values() if numbers.get("bleu_signature")}
     ):
@@ -166,55 +175,52 @@ def _show(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: b
     for name, key, definition in definitions(rows) if explain else ():
         answer(f"\n{name} ({key})\n  {definition}")
     say("")
-    for plan, result in zip(plans, results, strict=True):
-        measured = result["measured"][next(iter(plan.splits))]
+    for plans, result in zip(planned, results, strict=True):
+        measured = result["measured"][entries_of(plans)[0]]
         sources = ", ".join(measured[key] for key in ("checkpoint", "data", "hardware"))
-        say(f"saved in {plan.run.folder / 'evaluation.json'} ({sources})")
+        say(f"saved in {plans[0].run.folder / 'evaluation.json'} ({sources})")
     if not explain:
         say("--explain defines the numbers")
 
 
-def _show_breakdowns(plans: Sequence["Plan"], results: Sequence[dict[str, Any]]) -> None:
-    """Print the tables of the entry `breakdown` of each split."""
+def _show_breakdowns(scored: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Print the tables of the entry `breakdown` of each title and split."""
     from pipelines.cli.display import answer, table
     from pipelines.evaluation.breakdown import table_of
 
-    for plan, result in zip(plans, results, strict=True):
-        for split in plan.splits:
-            for key, rows in result["splits"][split]["breakdown"].items():
-                answer(f"\n{plan.run.name}, {split}: bits by {key}")
-                heads, cells = table_of(rows)
-                table(("", *heads), cells)
+    for title, numbers in scored:
+        for key, rows in numbers["breakdown"].items():
+            answer(f"\n{title}: bits by {key}")
+            heads, cells = table_of(rows)
+            table(("", *heads), cells)
 
 
-def _show_memorisation(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: bool) -> None:
-    """Print the table of the entry `memorisation` of each split."""
+def _show_memorisation(scored: Sequence[tuple[str, dict[str, Any]]], explain: bool) -> None:
+    """Print the table of the entry `memorisation` of each title and split."""
     from pipelines.cli.display import answer, table
     from pipelines.evaluation.memorisation import DEFINITION, HEADS, cells, described
 
-    for plan, result in zip(plans, results, strict=True):
-        for split in plan.splits:
-            found = result["splits"][split]["memorisation"]
-            answer(f"\n{plan.run.name}, {split}: matches with the training text of at least")
-            table(("", *HEADS), [cells(row) for row in found["curve"]])
-            answer(described(found))
+    for title, numbers in scored:
+        found = numbers["memorisation"]
+        answer(f"\n{title}: matches with the training text of at least")
+        table(("", *HEADS), [cells(row) for row in found["curve"]])
+        answer(described(found))
     if explain:
         answer(DEFINITION)
 
 
-def _show_entropy_calibration(plans: Sequence["Plan"], results: Sequence[dict[str, Any]], explain: bool) -> None:
-    """Print the table of the entry `entropy_calibration` of each split, or the reason why there is none."""
+def _show_entropy_calibration(scored: Sequence[tuple[str, dict[str, Any]]], explain: bool) -> None:
+    """Print the table of the entry `entropy_calibration` of each title and split, or the reason why there is none."""
     from pipelines.cli.display import answer, table
     from pipelines.evaluation.entropy_calibration import DEFINITION, HEADS, cells
 
-    for plan, result in zip(plans, results, strict=True):
-        for split in plan.splits:
-            found = result["splits"][split]["entropy_calibration"]
-            if found["left_out"]:
-                answer(f"\n{plan.run.name}, {split}: {found['left_out']}")
-                continue
-            answer(f"\n{plan.run.name}, {split}: bits per token by position, in {found['texts']:,} generated texts")
-            table(("position", *HEADS), [cells(row) for row in found["positions"]])
+    for title, numbers in scored:
+        found = numbers["entropy_calibration"]
+        if found["left_out"]:
+            answer(f"\n{title}: {found['left_out']}")
+            continue
+        answer(f"\n{title}: bits per token by position, in {found['texts']:,} generated texts")
+        table(("position", *HEADS), [cells(row) for row in found["positions"]])
     if explain:
         answer(DEFINITION)
 

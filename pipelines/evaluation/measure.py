@@ -2,9 +2,6 @@
 
 import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,34 +25,17 @@ from pipelines.evaluation.difference import (
     reservations,
     sentence,
 )
-from pipelines.evaluation.documents import (
-    StreamText,
-    document_keys,
-    text_of_stream,
-)
-from pipelines.evaluation.entropy_calibration import (
-    check_entropy_calibration,
-    entropy_calibration,
-    left_out,
-    reason_to_leave_out,
-)
-from pipelines.evaluation.inputs import (
-    check_comparable,
-    check_text_is_kept,
-    corpus_of,
-    dataset_of,
-    has_other_tokenizer,
-    objective_of,
-    training_data_of,
-    training_text_of,
-    windows_of,
-)
-from pipelines.evaluation.memorisation import check_memorisation, memorisation
+from pipelines.evaluation.documents import StreamText, document_keys, text_of_stream
+from pipelines.evaluation.entropy_calibration import entropy_calibration, left_out, reason_to_leave_out
+from pipelines.evaluation.inputs import objective_of
+from pipelines.evaluation.memorisation import memorisation
+from pipelines.evaluation.mixture import mean_evaluation
 from pipelines.evaluation.ngrams import Baselines
+from pipelines.evaluation.planning import Plan
 from pipelines.evaluation.scoring import DIVERGENCES, PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
 from pipelines.evaluation.token_scores import TokenScores
 from pipelines.evaluation.translation import translation_numbers
-from pipelines.evaluation.windows import Stream, WindowSettings, windows_over
+from pipelines.evaluation.windows import Stream, windows_over
 from pipelines.evaluation.words import per_word
 from pipelines.files import distinct_names, write_json
 from pipelines.run.evaluation_file import Evaluation, with_evaluations
@@ -63,102 +43,24 @@ from pipelines.run.folder import Run
 from pipelines.run.loading import Trained, load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
-from pipelines.training.mixture import Dataset
 from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """The options of `bytelm evaluate` that apply to every run (see `pipelines.evaluate`)."""
-
-    splits: tuple[str, ...] = ("validation",)
-    corpus: tuple[str, ...] = ()
-    reading: Mapping[str, Any] = field(default_factory=dict)
-    unit: str = "byte"
-    stride: int | None = None
-    min_context: int = 1
-    beams: int = 4
-    length_penalty: float = 1.0
-    compressors: bool = False
-    memorisation: bool = False
-    memory: int = 2_000_000_000
-    entropy_calibration: int = 0
-    checkpoint: str = "newest"
-    device: str = "auto"
-    dtype: str = "float32"
+def measure(*plans: Plan) -> dict[str, Any]:
+    """Score the splits of the plans of one run, add them to evaluation.json, and return its contents."""
+    run, scored = plans[0].run, [_scored(plan) for plan in plans]
+    added = [each for evaluations in scored for each in evaluations]
+    if len(plans) > 1:
+        shares = [plan.share for plan in plans]
+        of_splits = zip(plans[0].splits, zip(*scored, strict=True), strict=True)
+        added = [*(mean_evaluation(run, split, shares, sources) for split, sources in of_splits), *added]
+    result = with_evaluations(_earlier(run), run.name, added)
+    write_json(run.folder / "evaluation.json", result)
+    return result
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A run, the splits of a dataset to measure it on, and the run to compare it with."""
-
-    run: Run
-    dataset: Dataset | CorpusText
-    training: Dataset | None
-    """The dataset that baselines are fitted on; None leaves them out"""
-    windows: WindowSettings
-    splits: Mapping[str, Stream]
-    other: "Run | Plan | None"
-    """The run to compare with: a run with the same tokenizer, or the plan of a run with another one"""
-    options: EvaluationOptions
-    memorised: TokenDataset | None = None
-    """The dataset whose training split is searched for text of the splits"""
-
-    @property
-    def other_run(self) -> Run | None:
-        """The run to compare with."""
-        return self.other.run if isinstance(self.other, Plan) else self.other
-
-
-def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, against: Path | None = None) -> Plan:
-    """Return the plan of one evaluation; ValueError for options that do not fit the run in `folder`."""
-    run = Run(folder)
-    if options.compressors and run.recipe.objective == "sequence-pairs":
-        raise ValueError(f"{folder} was trained on pairs, and --compressors needs a text: leave it out")
-    _check_unit(run, options)
-    check_text_is_kept(run, options.compressors, options.unit)
-    dataset: Dataset | CorpusText
-    training: Dataset | None
-    splits: Mapping[str, Stream]
-    if options.corpus:
-        dataset, training = corpus_of(run, options.corpus, options.splits, options.reading), training_data_of(run)
-        splits = {name: split.stream for name, split in dataset.splits.items()}
-    else:
-        dataset = training = dataset_of(run, data)
-        splits = {split: dataset.split(split) for split in options.splits}
-    windows = windows_of(run, dataset, options.stride, options.min_context)
-    other: Run | Plan | None = None
-    if against:
-        other = Run(against)
-        check_comparable(other, run)
-        if has_other_tokenizer(other, run):
-            other = plan(against, replace(options, compressors=False, memorisation=False, entropy_calibration=0))
-            other = replace(other, training=None)
-    check_entropy_calibration(options.entropy_calibration)
-    memorised = None
-    if options.memorisation:
-        check_memorisation(options.memory)
-        memorised = training_text_of(run, dataset)
-    return Plan(run, dataset, training, windows, splits, other, options, memorised)
-
-
-def _check_unit(run: Run, options: EvaluationOptions) -> None:
-    """Raise ValueError for options that do not fit --corpus or --unit word."""
-    if options.corpus and options.compressors:
-        raise ValueError("--compressors needs a training split: name a dataset with --data instead of --corpus")
-    if options.unit == "byte":
-        return
-    if not options.corpus:
-        raise ValueError("--unit word counts the words of a corpus: name one with --corpus")
-    if run.recipe.objective != "next-token":
-        objective = run.recipe.objective
-        raise ValueError(f"{run.folder} was trained on {objective}, which has no perplexity per word: leave --unit out")
-    if options.min_context != 1:
-        raise ValueError("--unit word needs a score for every token: leave --min-context out")
-
-
-def measure(plan: Plan) -> dict[str, Any]:
-    """Score the splits of a plan, add them to evaluation.json, and return its contents."""
+def _scored(plan: Plan) -> list[Evaluation]:
+    """Return the evaluation of each split of a plan."""
     run, dataset, options = plan.run, plan.dataset, plan.options
     trained = load_trained(run, options.device, options.dtype, options.checkpoint, needs="float64")
     other = plan.other_run
@@ -180,10 +82,8 @@ def measure(plan: Plan) -> dict[str, Any]:
         if options.compressors:
             numbers["compressors"] = scorer.compressed(split)
         measured = sources | provenance(trained.machine.device) | {"seconds": seconds}
-        added.append(Evaluation(split, numbers, measured))
-    result = with_evaluations(_earlier(run), run.name, added)
-    write_json(run.folder / "evaluation.json", result)
-    return result
+        added.append(Evaluation(plan.entry(split), numbers, measured))
+    return added
 
 
 def _earlier(run: Run) -> dict[str, Any] | None:

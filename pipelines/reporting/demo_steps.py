@@ -14,7 +14,8 @@ from pipelines.cli.console import messages, results
 from pipelines.cli.display import answer, quantity, say, table
 from pipelines.cli.escapes import safe
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.measure import EvaluationOptions, measure, plan
+from pipelines.evaluation.measure import measure
+from pipelines.evaluation.planning import EvaluationOptions, plan
 from pipelines.pretrain import pretrain
 from pipelines.reporting.page import write_page
 from pipelines.reporting.subject import subject_of

@@ -14,6 +14,7 @@ from pipelines.reporting.subject import Subject, Text, scored_texts
 from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw_svg, labelled, new_axes, style
 
 LINE_STYLES = ("-", "--", "-.", ":")  # distinguish runs without colour
+SOURCE_MARKERS = "^vsDPX"  # distinguish the sources of a mixture
 WARM_UP = 0.05  # share of the training that the loss axis ignores
 BINS = 24  # of the loss by position
 LARGE = 1e15  # larger perplexities are shown as powers of ten
@@ -54,14 +55,17 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = new_axes()
     shown: list[float] = []
     for each, colour, line in _styled(subjects):
-        looks: dict[str, dict[str, Any]] = {
-            "train": {"alpha": 0.55, "linewidth": 1.2},
-            "validation": {"marker": "o", "markersize": 5, "linewidth": 1.6},
+        looks: dict[tuple[str, str], dict[str, Any]] = {
+            ("train", "loss"): {"alpha": 0.55, "linewidth": 1.2},
+            ("validation", "loss"): {"marker": "o", "markersize": 5, "linewidth": 1.6},
         }
-        for split, look in looks.items():
-            points = [(m["tokens"], m["loss"] / math.log(2)) for m in each.metrics if m["split"] == split]
+        sources = dict.fromkeys(key for m in each.metrics for key in m if key.startswith("loss/"))
+        for key, marker in zip(sources, itertools.cycle(SOURCE_MARKERS), strict=False):
+            looks["validation", key] = {"marker": marker, "markersize": 4, "linewidth": 0.8, "alpha": 0.8}
+        for (split, key), look in looks.items():
+            points = [(m["tokens"], m[key] / math.log(2)) for m in each.metrics if m["split"] == split and key in m]
             if points:
-                label = _label(f"{each.name}, {split}")
+                label = _label(f"{each.name}, {split}{key.removeprefix('loss')}")
                 axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=label, **look)
                 after = [bits for tokens, bits in points if tokens >= WARM_UP * points[-1][0]]
                 shown += after if len(after) > 1 else [bits for _, bits in points]
@@ -209,12 +213,18 @@ def _label(name: str) -> str:
 def _explained_loss(subjects: Sequence[Subject]) -> str:
     """Return the explanation of the loss curves, which names runs whose training loss is not a cross-entropy."""
     others = [each.name for each in subjects if not each.run.recipe.train.loss_is_cross_entropy]
-    return _LOSS + (_NOT_CROSS_ENTROPY.format(" and ".join(others)) if others else "")
+    sources = any(key.startswith("loss/") for each in subjects for m in each.metrics for key in m)
+    explained = _LOSS + (_SOURCES if sources else "")
+    return explained + (_NOT_CROSS_ENTROPY.format(" and ".join(others)) if others else "")
 
 
 _LOSS = (
     "Cross-entropy in bits per target during training; the axis at the right shows the perplexity. "
     "The axis ignores the first 5 % of the training, where the loss falls from the logarithm of the vocabulary size."
+)
+_SOURCES = (
+    " A thin line is the validation loss on one source of a mixture; the line of the validation loss is the mean of "
+    "the sources, weighted by their shares."
 )
 _NOT_CROSS_ENTROPY = (
     " The training loss of {} includes label smoothing or z-loss, so the perplexity holds for the validation loss only."

@@ -65,7 +65,7 @@ def with_evaluations(contents: dict[str, Any] | None, run: str, added: list[Eval
             candidates.remove(same)
             new = Evaluation(new.split, _updated(same.numbers, new.numbers), _updated(same.measured, new.measured))
         newest, earlier = {new.split: new, **newest}, candidates
-    result = {"run": run, **{key: added[-1].measured.get(key) for key in COMMON}}
+    result = {"run": run, **{key: added[0].measured.get(key) for key in COMMON}}
     result["splits"] = {split: each.numbers for split, each in newest.items()}
     result["measured"] = {split: each.measured for split, each in newest.items()}
     return result | ({"earlier": [asdict(each) for each in earlier]} if earlier else {})

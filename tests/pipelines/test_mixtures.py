@@ -1,5 +1,7 @@
 """A mixture of datasets: blocks in proportion to the weights, each source in its own order, exact resumption."""
 
+import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset
+from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
+from pipelines.report import report
 from pipelines.run.folder import Run
 from pipelines.run.recipe import save_config
 from pipelines.run.sources import parse_sources, sources_of, spelled
@@ -260,3 +264,59 @@ def test_the_command_line_plans_and_resumes_a_mixture(tmp_path, in_process, smal
     extended = in_process("pretrain", "--out", "run", "--train.tokens", "5120")
     assert extended.returncode == 0, extended.stderr
     assert metrics_of(tmp_path / "run")[-1]["tokens"] == 5120
+
+
+@pytest.fixture(scope="module")
+def trained_mixture(tmp_path_factory, small_recipe, mixture):
+    """Return the run folder of a small decoder trained on `mixture`."""
+    out = tmp_path_factory.mktemp("runs") / "mixed"
+    assert pretrain(small_recipe, data=mixture, out=out) == 0
+    return out
+
+
+def test_evaluate_scores_each_source_and_their_weighted_mean(tmp_path, in_process, trained_mixture, mixture):
+    run = shutil.copytree(trained_mixture, tmp_path / "run")
+    done = in_process("evaluate", "run", "--breakdown")
+    assert done.returncode == 0, done.stderr
+    for name in ("validation/data", "validation/prose"):
+        assert name in done.stdout
+    assert "run, validation/prose: bits by class" in done.stdout
+    result = json.loads((run / "evaluation.json").read_text())
+    assert list(result["splits"]) == ["validation", "validation/data", "validation/prose"]
+    mean, *sources = result["splits"].values()
+    for folder, numbers in zip(mixture, sources, strict=True):
+        alone = evaluate(shutil.copytree(trained_mixture, tmp_path / folder.name), data=folder)["splits"]["validation"]
+        assert numbers == alone
+    for key in ("cross_entropy", "accuracy", "entropy_bits"):
+        assert mean[key] == pytest.approx(0.7 * sources[0][key] + 0.3 * sources[1][key], rel=1e-12)
+    assert mean["perplexity"] == pytest.approx(math.exp(mean["cross_entropy"]), rel=1e-12)
+    assert mean["tokens"] == sources[0]["tokens"] + sources[1]["tokens"]
+    # A text of 700 tokens of one source and 300 of the other:
+    bits = sum(weight * each["cross_entropy_bits"] for weight, each in zip((700, 300), sources, strict=True))
+    sizes = sum(weight * each["bytes"] / each["tokens"] for weight, each in zip((700, 300), sources, strict=True))
+    assert mean["bits_per_byte"] == pytest.approx(bits / sizes, rel=1e-12)
+    assert result["data"] == " ".join(Run(run).facts["data"])
+
+
+def test_the_report_draws_the_loss_of_each_source(tmp_path, trained_mixture):
+    run = shutil.copytree(trained_mixture, tmp_path / "run")
+    evaluate(run)
+    page = report([run], inside=False).read_text()
+    for label in ("run, validation", "run, validation/data", "run, validation/prose"):
+        assert label in page
+    assert "A thin line is the validation loss on one source of a mixture" in page
+    assert re.search(r"run needs [\d.]+ bits per byte on the validation split", page)
+
+
+def test_masked_tokens_and_spans_train_and_evaluate_on_a_mixture(tmp_path, small_recipe, sentinel_dataset):
+    other = prose(tmp_path / "text", sentinel_dataset.with_name("tok"))
+    for objective, architecture, context in (
+        ("masked-token", "encoder", 34),
+        ("span-corruption", "encoder-decoder", 32),
+    ):
+        model = replace(small_recipe.model, architecture=architecture, context_length=context)
+        recipe = with_train(replace(small_recipe, objective=objective, model=model), tokens=2560)
+        assert pretrain(recipe, data={sentinel_dataset: 1, other: 1}, out=tmp_path / architecture) == 0
+        mean, *sources = evaluate(tmp_path / architecture)["splits"].values()
+        assert mean["cross_entropy"] == pytest.approx(sum(each["cross_entropy"] for each in sources) / 2, rel=1e-12)
+        assert mean["bits_per_byte"] is None
