@@ -94,7 +94,7 @@ def sweep_vocabulary(
         write_json(out / "results.json", summary)
     from pipelines.sweep.picture import draw
 
-    draw(summary, f"{source.name}, {quantity(budget.flops, 'FLOP')} per run", out / PICTURE)
+    draw(summary, f"{source.name}: {Path(recipe).stem}, {quantity(budget.flops, 'FLOP')} per run", out / PICTURE)
     if as_json:
         write(json.dumps(summary))
     else:

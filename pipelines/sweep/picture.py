@@ -11,6 +11,7 @@ from pipelines.reporting.svg import INK, LINE, SERIES, SOFT, new_figure, style
 
 MARKERS = {"bpe": "o", "wordpiece": "s", "unigram": "^"}
 COLOURS = dict(zip(MARKERS, SERIES, strict=False))
+RING: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 13, "fillstyle": "none"}
 SIZE = (8.0, 7.0)  # inches
 RESOLUTION = 150  # dots per inch
 
@@ -33,13 +34,17 @@ def _figure(summary: Mapping[str, Any], title: str) -> Figure:
         rows = [row for row in summary["rows"] if row["kind"] == kind]
         _draw_bits(axes["bits"], kind, rows, summary["best"][kind])
         sizes = [row["size"] for row in rows]
-        look: dict[str, Any] = {"color": COLOURS[kind], "marker": MARKERS[kind], "markersize": 4}
-        axes["bytes"].plot(sizes, [row["bytes_per_token"] for row in rows], **look)
-        axes["share"].plot(sizes, [100 * row["embedding_share"] for row in rows], **look)
+        axes["bytes"].plot(
+            sizes, [row["bytes_per_token"] for row in rows], color=COLOURS[kind], marker=MARKERS[kind], markersize=4
+        )
     _draw_tao(axes["bits"], summary)
-    sizes = sorted({row["size"] for row in summary["rows"]})
-    for name, label in (("bits", "bits per byte, held out"), ("bytes", "bytes per token"), ("share", "embedding, %")):
+    shares = {row["size"]: 100 * row["embedding_share"] for row in summary["rows"]}  # equal for all kinds
+    sizes = sorted(shares)
+    axes["share"].plot(sizes, [shares[size] for size in sizes], color=SOFT, marker="o", markersize=4)
+    labels = {"bits": "bits per byte, held out", "bytes": "bytes per token", "share": "embedding, % of all"}
+    for name, label in labels.items():
         _finish(axes[name], sizes, label)
+    axes["bits"].plot([], [], label="best of its kind, and as good", **RING, color=SOFT)
     axes["bits"].legend(frameon=False, fontsize="small")
     axes["bits"].set_title(title, fontsize="medium", loc="left")
     axes["share"].set_ylim(0, 100)
@@ -58,7 +63,7 @@ def _draw_bits(axes: Axes, kind: str, rows: list[Any], best: Mapping[str, Any]) 
         axes.plot([row["size"]] * len(runs), runs, linestyle="", marker=".", markersize=3, color=INK, alpha=0.5)
     good = {each["size"] for each in best["as_good"]}
     points = [(size, mean) for size, mean in zip(sizes, means, strict=True) if size in good]
-    axes.plot(*zip(*points, strict=True), linestyle="", marker="o", markersize=13, fillstyle="none", color=colour)
+    axes.plot(*zip(*points, strict=True), **RING, color=colour)
 
 
 def _draw_tao(axes: Axes, summary: Mapping[str, Any]) -> None:
@@ -71,7 +76,7 @@ def _finish(axes: Axes, sizes: list[int], label: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [_short(size) for size in sizes])
     axes.minorticks_off()
-    axes.set_xlabel("entries")
+    axes.set_xlabel("entries (1k = 1,024)" if any(size % 1024 == 0 for size in sizes) else "entries")
     axes.set_ylabel(label)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color=LINE, linewidth=0.8)
