@@ -26,7 +26,7 @@ from pipelines.dataset.arrow import file_sha256, id_dtype, read_ahead, text_of
 from pipelines.dataset.documents import DocumentsWriter, document_hashes
 from pipelines.dataset.encoding import encode_batch, separator_of
 from pipelines.dataset.sampling import SamplingEncoder
-from pipelines.files import checksummed_json, whole_file
+from pipelines.files import checksummed_json, read_json, whole_file
 from tokenizer import Tokenizer
 
 
@@ -180,13 +180,13 @@ def _code_fingerprint() -> str:
 def read_marker(out: Path) -> EncodedRange | None:
     """Return the content of a marker; None if there is none, or if it is damaged."""
     try:
-        found = marker_path(out).read_bytes()
-        content = json.loads(found)
-        splits = {name: EncodedSplit(**split) for name, split in content["splits"].items()}
-        encoded = EncodedRange(content["fingerprint"], splits, Dropped(**content["dropped"]))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        content = read_json(marker_path(out), "")
+        if checksummed_json(content).encode() != marker_path(out).read_bytes():
+            return None
+    except (OSError, ValueError):
         return None
-    return encoded if checksummed_json(content).encode() == found else None
+    splits = {name: EncodedSplit(**split) for name, split in content["splits"].items()}
+    return EncodedRange(content["fingerprint"], splits, Dropped(**content["dropped"]))
 
 
 def files_are_sound(out: Path, encoded: EncodedRange) -> bool:

@@ -83,6 +83,20 @@ def _dataset(folder: Path) -> None:
     stream.read(0, min(stream.tokens, 1000))
 
 
+def _dataset_manifest(folder: Path) -> None:
+    from pipelines.dataset.manifest import problems
+
+    problems(folder / "dataset")
+
+
+def _range_marker(folder: Path) -> None:
+    from pipelines.dataset.encoded_range import files_are_sound, read_marker
+
+    encoded = read_marker(folder / "range")
+    if encoded is not None:
+        files_are_sound(folder / "range", encoded)
+
+
 def _corpus(name: str) -> Callable[[Path], None]:
     def read(folder: Path) -> None:
         from corpora import open_corpus
@@ -141,6 +155,8 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "vocab": ("vocab.txt", _vocab_txt),
     "dataset": ("dataset/dataset.json", _dataset),
     "blocks": ("dataset/train/data-00000-of-00001.arrow", _dataset),
+    "dataset-manifest": ("dataset/manifest.json", _dataset_manifest),
+    "range-marker": ("range.json", _range_marker),
     "arrow": ("corpus.arrow", _corpus("corpus.arrow")),
     "parquet": ("corpus.parquet", _corpus("corpus.parquet")),
     "counts": ("counts.parquet", _counts),
@@ -169,6 +185,8 @@ def open_reader(name: str, folder: Path) -> Reader:
     file, read = READERS[name]
     if file.endswith("manifest.json"):
         _write_manifests(folder)
+    if name == "range-marker":
+        _encode_range(folder)
     return Reader(folder, file, read)
 
 
@@ -182,8 +200,20 @@ def _write_wordpiece(folder: Path) -> None:
     Tokenizer.load(folder / "vocab.txt", pattern="bert-uncased").save(folder / "wordpiece")
 
 
+def _encode_range(folder: Path) -> None:
+    """Encode corpus.parquet as one range, with the marker range.json."""
+    from corpora import open_corpus
+    from pipelines.dataset.encoded_range import encode_range
+    from tokenizer import Tokenizer
+
+    (whole,) = open_corpus(str(folder / "corpus.parquet")).ranges()
+    encode_range(whole, Tokenizer.load(folder / "tokenizer"), folder / "range")
+
+
 def _write_manifests(folder: Path) -> None:
     """Give the seeds of version 0.1 manifests of the current version."""
+    from pipelines.dataset.manifest import write_manifest
+    from pipelines.dataset.reader import TokenDataset
     from pipelines.run.classifier import load_classifier
     from pipelines.run.folder import Run
     from pipelines.run.manifest import manifest_json
@@ -192,6 +222,7 @@ def _write_manifests(folder: Path) -> None:
     settings = Run(folder / "decoder").settings
     sums.with_name("manifest.json").write_text(manifest_json(json.loads(sums.read_text()), settings))
     sums.unlink()
+    write_manifest(folder / "dataset", TokenDataset(folder / "dataset").info)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "has no manifest.json"
         load_classifier(folder / "classifier").save(folder / "classifier", run={}, evaluation={})
