@@ -25,7 +25,15 @@ from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.reporting.training_phases import Phases
 from pipelines.run.process_memory import resident_bytes
-from tokenizer import DEFAULT_PATTERNS, DEFAULT_SPECIAL_TOKENS, PATTERN_NAMES, WORD_NAMES, PieceRules, Tokenizer
+from tokenizer import (
+    DEFAULT_PATTERNS,
+    DEFAULT_SPECIAL_TOKENS,
+    METASPACE_NAMES,
+    PATTERN_NAMES,
+    WORD_NAMES,
+    PieceRules,
+    Tokenizer,
+)
 from tokenizer import sentinels as sentinel_tokens
 
 if TYPE_CHECKING:
@@ -82,7 +90,8 @@ def train_tokenizer(
         out: Folder for tokenizer.json.
         model: Kind of vocabulary: byte-level BPE, BERT's WordPiece or T5's Unigram. Only bpe keeps the text exactly.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
-            bert-uncased (the default) or bert-cased. For unigram: metaspace.
+            bert-uncased (the default) or bert-cased. For unigram: metaspace (the default; no
+            normalization), or nmt_nfkc or nfkc as in sentencepiece.
         score: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
         min_frequency: Least count of a pair to merge; by default 2, with --score likelihood the largest that fills the
@@ -277,7 +286,7 @@ def _check(
         raise ValueError(
             f"--vocab-size is {vocab_size}, but {first}{len(special_tokens)} special tokens need {smallest}"
         )
-    names = {"bpe": PATTERN_NAMES, "wordpiece": WORD_NAMES}.get(model, (DEFAULT_PATTERNS[model],))
+    names = {"bpe": PATTERN_NAMES, "wordpiece": WORD_NAMES, "unigram": METASPACE_NAMES}[model]
     if pattern and pattern not in names and (model != "bpe" or re.fullmatch(r"[\w-]+", pattern)):
         other = ", or a regular expression" if model == "bpe" else ""
         raise ValueError(f"--pattern is {pattern}, which is no known name: use one of {', '.join(names)}{other}")

@@ -2,7 +2,7 @@
 
 from tokenizer.formats.published import PatternNeededError
 from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP, sentinels
-from tokenizer.splitting.patterns import DEFAULT_PATTERNS, WORD_NAMES, Pattern, resolve_pattern
+from tokenizer.splitting.patterns import DEFAULT_PATTERNS, METASPACE_NAMES, WORD_NAMES, Pattern, resolve_pattern
 from tokenizer.splitting.patterns import NAMES as PATTERN_NAMES
 from tokenizer.tokenizer import Tokenizer
 
@@ -17,6 +17,7 @@ __all__ = [
     "DEFAULT_SPECIAL_TOKENS",
     "END_OF_TEXT",
     "MASK",
+    "METASPACE_NAMES",
     "PAD",
     "PATTERN_NAMES",
     "SEP",

@@ -63,8 +63,9 @@ class Tokenizer(EncodingMethods, DecodingMethods):
             and Arrow arrays or record batches hold many texts.
         vocab_size: number of special tokens, the 256 bytes (WordPiece: the characters) and merges together.
         pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k; for WordPiece bert-uncased
-            (the default) or bert-cased; for Unigram metaspace (words are cut at white space and begin with one space;
-            nothing is normalized), or the `pattern` of another Unigram vocabulary.
+            (the default) or bert-cased; for Unigram metaspace (the default; words are cut at white space and begin with
+            one space), nmt_nfkc or nfkc (the same after sentencepiece's normalization of this name), or the `pattern`
+            of another Unigram vocabulary.
         progress: called as (phase, done, total). The phases are "count" (bytes), "combine" (pretokens; only if counts
             were spilled), "search" (trainings; only to choose min_frequency), "merge" (merges) and, for Unigram,
             "prune" (dropped pieces).

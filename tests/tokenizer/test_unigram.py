@@ -20,7 +20,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizer import Tokenizer
 from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.splitting.character_map import CharacterMap
-from tokenizer.splitting.double_array import compile_map
+from tokenizer.splitting.double_array import compile_map, offset_of
 from tokenizer.splitting.graphemes import CLASSES, code_point_classes, probe_tokenizers
 from tokenizer.splitting.metaspace import MARK
 from tokenizer.splitting.pretokenize import split
@@ -450,6 +450,13 @@ def damaged(compiled, place, word):
     return compiled[:place] + word.to_bytes(4, "little") + compiled[place + 4 :]
 
 
+def with_unit_of_a(compiled, offset_from):
+    """Return a map with another unit for `a`, whose offset is a function of its place and the root's base."""
+    base = offset_of(int.from_bytes(compiled[4:8], "little"))
+    place = base ^ ord("a")
+    return damaged(compiled, 4 + 4 * place, ord("a") | offset_from(place, base) << 10)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -461,8 +468,8 @@ def damaged(compiled, place, word):
         (lambda b: b[:-3] + b"\xff\xff\0", "not UTF-8"),
         (lambda b: b.removesuffix(b"\0"), "no text of up to"),
         (lambda b: b[:-1] + b"x" * 2000 + b"\0", "no text of up to"),
-        (lambda b: damaged(b, 4 + 4 * (256 + 97), 97 | (256 ^ (256 + 97)) << 10), "cycle"),
-        (lambda b: damaged(b, 4 + 4 * (256 + 97), 97 | 1 << 29), "cut off"),
+        (lambda b: with_unit_of_a(b, lambda place, base: place ^ base), "cycle"),
+        (lambda b: with_unit_of_a(b, lambda place, base: 1 << 19), "cut off"),
     ],
 )
 def test_a_damaged_map_is_refused_in_a_sentence(pieces, damage, message, tmp_path):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache, cached_property
 
 from tokenizer.encoding.special_spellings import WHITE_SPACE
+from tokenizer.splitting.patterns import METASPACE_NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,9 +168,16 @@ PLAIN_WORDS = MetaspaceWords((), True, ALWAYS, True)
 
 
 def metaspace_of(spelling: str) -> MetaspaceWords | None:
-    """Return the words with this `spelling`, None if it is that of another splitter. ValueError if it is damaged."""
+    """Return the words with this name or `spelling`, None if it is that of another splitter.
+
+    The names are those of `patterns.METASPACE_NAMES`. Raises ValueError for a damaged spelling.
+    """
     if spelling == _NAME:
         return PLAIN_WORDS
+    if spelling in METASPACE_NAMES:
+        from tokenizer.splitting.nfkc import named_map
+
+        return PLAIN_WORDS._replace(normalizers=(Precompiled(named_map(spelling)),))
     if not spelling.startswith(f"{_NAME}:"):
         return None
     try:

@@ -87,7 +87,8 @@ NAMES = {
     "qwen2": "qwen2",
 }
 WORD_NAMES = ("bert-uncased", "bert-cased")  # of `splitting.bert.NAMED_WORDS`
-DEFAULT_PATTERNS = {"bpe": "cl100k", "wordpiece": WORD_NAMES[0], "unigram": "metaspace"}  # of each model
+METASPACE_NAMES = ("metaspace", "nmt_nfkc", "nfkc")  # the first normalizes nothing; the others are in `splitting.nfkc`
+DEFAULT_PATTERNS = {"bpe": "cl100k", "wordpiece": WORD_NAMES[0], "unigram": METASPACE_NAMES[0]}  # of each model
 _REGEX_OF = {
     "gpt2": GPT2_REGEX,
     "cl100k": CL100K_REGEX,

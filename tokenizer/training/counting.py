@@ -255,8 +255,8 @@ def count_pretokens(
 ) -> PretokenCounts:
     """Split a corpus by a pattern and count its distinct pretokens.
 
-    pattern: as in `Tokenizer.train`, or "bert-uncased" and "bert-cased" for normalized words without white space,
-    or "metaspace" for words that begin with a space.
+    pattern: as in `Tokenizer.train`: "bert-uncased" and "bert-cased" give normalized words without white space;
+    "metaspace", "nmt_nfkc" and "nfkc" words that begin with a space.
     corpus: the path of a text file, or an iterable of str and bytes (texts), `Path` objects (files), pyarrow
     string/binary arrays, or record batches with one such column. A list of str that all name existing files is a
     ValueError: pass `Path` objects. A file is one document. No pretoken spans two documents. The corpus is read as a

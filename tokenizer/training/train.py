@@ -14,7 +14,7 @@ from tokenizer.formats.number_text import read_number
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
 from tokenizer.splitting.bert import BertWords
 from tokenizer.splitting.metaspace import MetaspaceWords
-from tokenizer.splitting.patterns import DEFAULT_PATTERNS, Pattern, refuse_misread_by_tokenizers
+from tokenizer.splitting.patterns import DEFAULT_PATTERNS, METASPACE_NAMES, Pattern, refuse_misread_by_tokenizers
 from tokenizer.splitting.splitters import KIND_OF, TrainingSplitter, resolve_splitter
 from tokenizer.training.count_table import Counted
 from tokenizer.training.counting import PretokenCounts, Progress
@@ -128,7 +128,7 @@ class Options:
 _SPLITTERS = {
     "bpe": "a pattern such as cl100k",
     "wordpiece": "words: bert-uncased or bert-cased",
-    "unigram": "words: metaspace, or the pattern of a Unigram vocabulary",
+    "unigram": f"words: {', '.join(METASPACE_NAMES)}, or the pattern of a Unigram vocabulary",
 }
 
 
