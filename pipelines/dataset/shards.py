@@ -26,7 +26,7 @@ from corpora.splits import TRAIN
 from pipelines.dataset.arrow import Progress, describe_split, id_dtype
 from pipelines.dataset.blocks import BlockFile, block_features, check_splits, write_description
 from pipelines.dataset.documents import hashes_sha256, joined_documents, write_documents
-from pipelines.dataset.encoded_range import EncodedRange, documents_path, encode_range, ids_path
+from pipelines.dataset.encoded_range import EncodedRange, EncodedSplit, documents_path, encode_range, ids_path
 from pipelines.dataset.encoding import separator_of
 from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import whole_file
@@ -35,6 +35,8 @@ from tokenizer import Tokenizer
 T = TypeVar("T")
 Run = Callable[[Callable[..., T], Iterable[tuple[Any, ...]]], Iterable[T]]
 """Calls a function with each tuple of arguments, and returns the results in order, as `itertools.starmap`"""
+EncodedPart = tuple[Path, EncodedSplit]
+"""What the names of a range's files begin with, and what the range has of a split"""
 
 
 @dataclass(frozen=True)
@@ -147,40 +149,54 @@ def assemble(
     `run` calls `write_shard` for all shards: one after the other, or elsewhere at the same time. Raises ValueError if a
     split has less than one block.
     """
-    names = [name for name in corpus.split_names if any(name in each.splits for each in encoded)]
-    lengths = {name: [(n, e.splits[name].tokens) for n, e in enumerate(encoded) if name in e.splits] for name in names}
-    check_splits(corpus, context_length, {name: sum(tokens for _, tokens in lengths[name]) for name in names})
-    dtype = id_dtype(tokenizer.vocab_size)
-    shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
-    splits, texts = {}, {}
-    for name in names:
-        (folder / name).mkdir()
-        files = [(ids_path(range_name(work, number), name), tokens) for number, tokens in lengths[name]]
-        write = partial(write_shard, folder=folder / name, context_length=context_length, dtype=dtype)
-        shards = tuple(run(write, [(shard,) for shard in cut(files, context_length, shard_blocks)]))
-        describe_split(
-            folder / name, block_features(context_length, dtype), {shard.name: shard.sha256 for shard in shards}
-        )
-        recorded = [documents_path(range_name(work, number), name) for number, _ in lengths[name]]
-        if name != TRAIN:
-            write_documents(folder / name, joined_documents(recorded))
-        counts = [each.splits[name] for each in encoded if name in each.splits]
-        blocks = sum(shard.blocks for shard in shards)
-        split = ShardedSplit(
-            documents=sum(count.documents for count in counts),
-            bytes=sum(count.bytes for count in counts),
-            encoded_tokens=sum(count.tokens for count in counts),
-            tokens=blocks * context_length,
-            blocks=blocks,
-            shards=shards,
-            hashes_sha256=hashes_sha256(recorded),
-        )
-        splits[name], texts[name] = asdict(split), split.hashes_sha256
+    parts: dict[str, list[EncodedPart]] = {name: [] for name in corpus.split_names}
     dropped = Dropped()
-    for each in encoded:
+    for number, each in enumerate(encoded):
         dropped.add(each.dropped)
+        for name, split in each.splits.items():
+            parts[name].append((range_name(work, number), split))
+    parts = {name: found for name, found in parts.items() if found}
+    check_splits(corpus, context_length, {name: sum(s.tokens for _, s in found) for name, found in parts.items()})
+    dtype = id_dtype(tokenizer.vocab_size)
+    splits = {
+        name: _write_split(folder / name, found, context_length, dtype, shard_size, run)
+        for name, found in parts.items()
+    }
+    entries = {name: asdict(split) for name, split in splits.items()}
+    texts = {name: split.hashes_sha256 for name, split in splits.items()}
     separator_id = separator_of(tokenizer) if separator else None
-    return write_description(folder, corpus, tokenizer, context_length, separator_id, dropped, splits, texts, sampler)
+    return write_description(folder, corpus, tokenizer, context_length, separator_id, dropped, entries, texts, sampler)
+
+
+def _write_split(
+    folder: Path,
+    parts: Sequence[EncodedPart],
+    context_length: int,
+    dtype: np.dtype,
+    shard_size: int,
+    run: Run[WrittenShard],
+) -> ShardedSplit:
+    """Write the folder of a split, and return its entry in dataset.json."""
+    folder.mkdir()
+    name = folder.name
+    files = [(ids_path(out, name), part.tokens) for out, part in parts]
+    recorded = [documents_path(out, name) for out, _ in parts]
+    shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
+    write = partial(write_shard, folder=folder, context_length=context_length, dtype=dtype)
+    shards = tuple(run(write, [(shard,) for shard in cut(files, context_length, shard_blocks)]))
+    describe_split(folder, block_features(context_length, dtype), {shard.name: shard.sha256 for shard in shards})
+    if name != TRAIN:
+        write_documents(folder, joined_documents(recorded))
+    blocks = sum(shard.blocks for shard in shards)
+    return ShardedSplit(
+        documents=sum(part.documents for _, part in parts),
+        bytes=sum(part.bytes for _, part in parts),
+        encoded_tokens=sum(part.tokens for _, part in parts),
+        tokens=blocks * context_length,
+        blocks=blocks,
+        shards=shards,
+        hashes_sha256=hashes_sha256(recorded),
+    )
 
 
 def cut(files: Sequence[tuple[Path, int]], context_length: int, shard_blocks: int) -> list[Shard]:
