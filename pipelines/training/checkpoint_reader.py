@@ -39,9 +39,12 @@ class Checkpoint:
         return name in self.contents or part(name) in self.shapes
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Return the whole tensors of a verified file, or of its shards, on the CPU."""
+        """Return the whole tensors of a verified file, or of its shards, on the CPU.
+
+        Call it once per file: the content of the file is freed.
+        """
         if name in self.contents:
-            tensors: dict[str, Tensor] = load(self.contents[name])
+            tensors: dict[str, Tensor] = load(self.contents.pop(name))
             return tensors
         from pipelines.training.sharded import read_part  # takes a second to import
 
