@@ -159,6 +159,10 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
     heads = [f"{name}, {entry}" if len(planned) > 1 else entry for name, entry in columns]
     rows = rows_of(list(columns.values()), with_interval)
     table((" ".join(names) if len(planned) == 1 else "", *heads), [(in_words(key), *cells) for key, cells in rows])
+    for plans in planned:
+        if len(plans) > 1:
+            shares = ", ".join(f"{100 * plan.share:.4g} % {plan.source}" for plan in plans)
+            answer(f"{' and '.join(plans[0].splits)}: the mean of the sources, weighted by their shares ({shares})")
     for signature in sorted(
         {numbers["bleu_signature"] for numbers in columns.values() if numbers.get("bleu_signature")}
     ):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipelines.dataset.reader import TokenDataset
+from pipelines.files import distinct_names
 from pipelines.reporting.token_labels import KINDS, TokenLabels
 from pipelines.reporting.tokenizer_summary import spelled_lengths
 from pipelines.run.folder import Run
@@ -67,11 +68,16 @@ def _special_tokens(tok: Tokenizer) -> str:
 
 
 def _bytes_per_token(run: Run, fingerprint: str) -> list[tuple[str, str]]:
-    """Return a row for each split of the run's dataset; none for pairs, another tokenizer, or a lost dataset."""
-    try:
-        dataset = open_dataset(run.data, run.recipe.objective)
-    except ValueError:
-        return []
-    if not isinstance(dataset, TokenDataset) or dataset.tokenizer_fingerprint != fingerprint:
-        return []
-    return [(f"bytes per token, {split}", f"{dataset.bytes_per_token(split):.3f}") for split in dataset.splits]
+    """Return a row for each split of the run's datasets; none for pairs, another tokenizer, or a lost dataset."""
+    rows = []
+    for folder, name in zip(run.sources, distinct_names(list(run.sources)), strict=True):
+        try:
+            dataset = open_dataset(folder, run.recipe.objective)
+        except ValueError:
+            continue
+        if not isinstance(dataset, TokenDataset) or dataset.tokenizer_fingerprint != fingerprint:
+            continue
+        source = f"/{name}" if len(run.sources) > 1 else ""
+        for split in dataset.splits:
+            rows.append((f"bytes per token, {split}{source}", f"{dataset.bytes_per_token(split):.3f}"))
+    return rows

@@ -48,14 +48,25 @@ def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) 
 
 
 def _data(run: Run) -> str:
-    """Return the corpus and the sizes of its splits, or the fingerprint of a dataset that is gone or damaged."""
+    """Return each corpus with its share and the sizes of its splits, or the fingerprint of data that is gone or
+    damaged."""
     try:
-        info = read_json(run.data / "dataset.json", "build the dataset again")
-        corpus = info["corpus"]
-        splits = ", ".join(f"{name} {split['bytes']:,} bytes" for name, split in info["splits"].items())
-        return f"{corpus['name']}, split by {corpus['split_rule']}: {splits}."
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        corpora, total = [_corpus(folder) for folder in run.sources], sum(run.sources.values())
+        if len(corpora) < 2:  # none: of an imported model
+            return f"{corpora[0]}."
+        shares = [weight / total for weight in run.sources.values()]
+        parts = [f"{share:.4g} of the tokens from {corpus}" for share, corpus in zip(shares, corpora, strict=True)]
+        return f"A mixture: {'; '.join(parts)}."
+    except (ValueError, LookupError, TypeError, AttributeError, OSError):
         return f"A dataset with the fingerprint `{run.facts['dataset_fingerprint'] or 'unknown'}`."
+
+
+def _corpus(folder: Path) -> str:
+    """Return the corpus of a dataset and the sizes of its splits."""
+    info = read_json(folder / "dataset.json", "build the dataset again")
+    corpus = info["corpus"]
+    splits = ", ".join(f"{name} {split['bytes']:,} bytes" for name, split in info["splits"].items())
+    return f"{corpus['name']}, split by {corpus['split_rule']}: {splits}"
 
 
 def _evaluation(run: Run) -> str:

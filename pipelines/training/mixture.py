@@ -51,8 +51,9 @@ class Mixture:
         lines = []
         for (name, share), dataset in zip(self.shares.items(), self.datasets, strict=True):
             available = dataset.split("train").tokens
-            part = f"{share:.4g} = {quantity(share * tokens, 'tok')}"
-            lines.append(f"{name}: {part}, {share * tokens / available:.3g} epochs of {quantity(available, 'tok')}")
+            epochs = f"{share * tokens / available:.3g} epochs of {quantity(available, 'tok')}"
+            part = f"{100 * share:.4g} % of the tokens, {quantity(share * tokens, 'tok')}"
+            lines.append(f"{name}: {part} ({epochs})")
         return lines
 
 

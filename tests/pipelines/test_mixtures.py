@@ -19,6 +19,7 @@ from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
 from pipelines.report import report
 from pipelines.run.folder import Run
+from pipelines.run.model_card import model_card
 from pipelines.run.recipe import save_config
 from pipelines.run.sources import parse_sources, sources_of, spelled
 from pipelines.training.batch import Shard
@@ -138,7 +139,7 @@ def test_a_mixture_trains_and_logs_the_loss_of_each_source(tmp_path, small_recip
     last = validated[-1]
     assert f"(data {last['loss/data']:.4f}, prose {last['loss/prose']:.4f})" in said
     tokens = TokenDataset(next(iter(mixture))).split("train").tokens
-    assert f"data: 0.7 = 8.96 ktok, {8960 / tokens:.3g} epochs of" in said
+    assert f"data: 70 % of the tokens, 8.96 ktok ({8960 / tokens:.3g} epochs of " in said
     run = Run(out)
     assert run.facts["data"] == [f"{weight}={folder}" for folder, weight in zip(mixture, (7, 3), strict=True)]
     assert list(run.sources.items()) == [
@@ -258,7 +259,7 @@ def test_the_command_line_plans_and_resumes_a_mixture(tmp_path, in_process, smal
     save_config(tmp_path / "recipe.toml", with_train(small_recipe, tokens=2560), {})
     words = [f"{weight}={folder}" for folder, weight in mixture.items()]
     planned = in_process("pretrain", "recipe.toml", "--data", *words, "--out", "run", "--dry-run")
-    assert "prose: 0.3 = 768 tok, " in planned.stdout
+    assert "prose: 30 % of the tokens, 768 tok (" in planned.stdout
     assert not (tmp_path / "run").exists()
     assert in_process("pretrain", "recipe.toml", "--data", *words, "--out", "run").returncode == 0
     extended = in_process("pretrain", "--out", "run", "--train.tokens", "5120")
@@ -281,6 +282,7 @@ def test_evaluate_scores_each_source_and_their_weighted_mean(tmp_path, in_proces
     for name in ("validation/data", "validation/prose"):
         assert name in done.stdout
     assert "run, validation/prose: bits by class" in done.stdout
+    assert "validation: the mean of the sources, weighted by their shares (70 % data, 30 % prose)" in done.stdout
     result = json.loads((run / "evaluation.json").read_text())
     assert list(result["splits"]) == ["validation", "validation/data", "validation/prose"]
     mean, *sources = result["splits"].values()
@@ -306,6 +308,15 @@ def test_the_report_draws_the_loss_of_each_source(tmp_path, trained_mixture):
         assert label in page
     assert "A thin line is the validation loss on one source of a mixture" in page
     assert re.search(r"run needs [\d.]+ bits per byte on the validation split", page)
+    assert "bytes per token, train/prose" in page
+
+
+def test_the_model_card_names_the_sources(trained_mixture):
+    run = Run(trained_mixture)
+    card = model_card(run, run.tokenizer(), 1000, "transformers", "pass")
+    assert re.search(
+        "A mixture: 0.7 of the tokens from my-text, .*; 0.3 of the tokens from text, split by .* bytes\\.", card
+    )
 
 
 def test_masked_tokens_and_spans_train_and_evaluate_on_a_mixture(tmp_path, small_recipe, sentinel_dataset):

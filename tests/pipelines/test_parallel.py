@@ -56,7 +56,7 @@ def recipe(small_recipe):
 def launch(recipe, data, out, kind, *options, processes=2, more=()):
     """Start a run as docs/training.md says, and return the process of torchrun, the parent of all ranks.
 
-    `options` are options of torchrun, and `more` options of pretrain.
+    `data` is a dataset, or the words of a mixture. `options` are options of torchrun, and `more` options of pretrain.
     """
     path = out.with_suffix(".toml")
     save_config(path, recipe, {})
@@ -66,7 +66,8 @@ def launch(recipe, data, out, kind, *options, processes=2, more=()):
     words[1:1] = options
     if any("rdzv" in option for option in options):
         words.remove("--standalone")
-    words += ["pretrain", path, "--data", data, "--out", out, "--parallel", kind, *more]
+    data = data if isinstance(data, list) else [data]
+    words += ["pretrain", path, "--data", *data, "--out", out, "--parallel", kind, *more]
     return subprocess.Popen(
         [*map(str, words)],
         stdout=subprocess.PIPE,
@@ -172,6 +173,14 @@ def test_fsdp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, data
     run(recipe, dataset_folder, two, "fsdp", more=("--init-from", source))
     pretrain(recipe, data=dataset_folder, out=one, init_from=source)
     assert_same_to_rounding(two, one, rel=1e-4)  # Muon orthogonalises in bfloat16
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_a_mixture_as_one_does(tmp_path, recipe, dataset_folder):
+    copy = shutil.copytree(dataset_folder, tmp_path / "copy")
+    run(recipe, [f"2={dataset_folder}", f"1={copy}"], tmp_path / "two", "ddp")
+    pretrain(recipe, data={dataset_folder: 2, copy: 1}, out=tmp_path / "one")
+    assert_same_to_rounding(tmp_path / "two", tmp_path / "one")
 
 
 @pytest.mark.slow
