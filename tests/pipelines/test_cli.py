@@ -61,6 +61,8 @@ def test_help_imports_no_verb():
         "train-tokenizer",
         "tokenize",
         "build-dataset",
+        "dataset",
+        "dataset verify",
         "pretrain",
         "evaluate",
         "generate",
@@ -140,7 +142,10 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
         ("params gpt2 --model.biases", "Unrecognized options: --model.biases; Perhaps you meant: --model.bias, "),
         ("params gpt2 --model.layers", "Missing value for argument '--model.layers'"),
         (f"params gpt2 {LONG}", f"Unrecognized options: {LONG}: `bytelm params gpt2 --help` lists all options"),
-        ("pretrain gpt-tiny", "Missing from bytelm pretrain gpt-tiny: --data PATH, --out PATH: `bytelm"),
+        (
+            "pretrain gpt-tiny",
+            "Missing from bytelm pretrain gpt-tiny: --data DIR | WEIGHT=DIR ..., --out PATH: `bytelm",
+        ),
         ("pretrain gpt-tiny --dat x --out y", "--data PATH; Unrecognized options: --dat, x: `bytelm"),
         ("pretrain gpt-tiny --data x --out y --model.layers 0", ": model.layers is 0: give at least 1"),
         ("pretrain gpt-tiny --data x --out y --train.lr -1", "train.lr is -1.0, but must be above 0"),
@@ -375,6 +380,7 @@ def test_output_into_a_closed_pipe_is_no_error(text_folder):
         ("pretrain", "name a recipe first"),
         ("params", "name a model first"),
         ("corpus", "say `bytelm corpus list` or `bytelm corpus show CORPUS`"),
+        ("dataset", "say `bytelm dataset verify DIR`"),
         ("--completion csh", "choose one of bash, zsh, fish"),
     ],
 )
