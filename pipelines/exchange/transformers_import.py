@@ -33,7 +33,7 @@ INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 """Files that transformers reads if there is no safetensors file"""
-FETCHED_FILES = ("*.json", "*.safetensors", "merges.txt", "vocab.txt", "tokenizer.model", "*.tiktoken")
+FETCHED_FILES = ("*.json", "*.safetensors", "merges.txt", "vocab.txt", "*.model", "*.tiktoken")
 WORD_PIECE_NAMES = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
 DEFAULT_NAMES = {
     "bert": WORD_PIECE_NAMES,

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import sentencepiece
 import torch
 
 from pipelines.build_dataset import build_dataset
@@ -90,6 +91,21 @@ def test_ids_and_logits_are_those_of_transformers(family):
     expected = logits(peer, *some_ids())
     assert expected.std() > 0.1
     torch.testing.assert_close(logits(our_model(run), *some_ids()), expected, atol=1e-4, rtol=0)
+
+
+def test_a_folder_with_a_sentencepiece_model_alone_is_imported(family, tmp_path):
+    hub = tmp_path / "hub"
+    family[0].save_pretrained(hub)
+    trainer = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "hard_vocab_limit": False, "minloglevel": 3}
+    words = ["the house is wonderful and the park is green"] * 9
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(words), model_prefix=str(hub / "spiece"), vocab_size=40, **trainer
+    )
+    run = import_hf(str(hub), objective="span-corruption", out=tmp_path / "run")
+    ours, theirs = Tokenizer.load(run), transformers.T5Tokenizer.from_pretrained(hub)
+    assert_same_ids(ours, theirs)
+    roles = Run(run).facts["roles"]
+    assert roles["<|sentinel_0|>"] == theirs.convert_tokens_to_ids("<extra_id_0>") == len(theirs) - 1
 
 
 def test_a_folder_that_the_tokenizer_of_t5_saved_gives_the_same_ids(family, shared, tmp_path):

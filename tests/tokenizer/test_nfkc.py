@@ -77,7 +77,7 @@ def newer(ours, theirs):
 
 def test_every_code_point_is_normalized_as_by_sentencepiece_but_newer_ones(newer):
     assert len(newer) < 200
-    for c in newer.keys() - {"\u200d"}:  # which sentencepiece keeps since 0.2.1; it was a space
+    for c in newer.keys() - {"\u200d"}:  # which sentencepiece 0.2.3 keeps
         found, _ = newer[c]
         assert found == f"a{c}b"
         assert unicodedata.ucd_3_2_0.category(c) == "Cn"

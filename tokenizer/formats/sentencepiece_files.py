@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+# T5: the tokenizer_class or model_type, the token that ends texts, and the number of sentinels if no file has it.
+_T5_NAMES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast", "t5", "mt5")
+_END, _T5_SENTINELS = "</s>", 100
+MOST_SENTINELS = 10_000
 _COMMON_WHITE_SPACE = "\t\n\r\u00a0\u2003\u3000"
 # Fields of the model.
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
@@ -149,6 +153,52 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
         byte_fallback=vocabulary.byte_fallback,
         decoder=fallback if vocabulary.byte_fallback else [words.field],
         added_flags=vocabulary.added_flags,
+    )
+
+
+def as_of_folder(
+    vocabulary: SentencePieceVocabulary, tokenizer_config: dict[str, Any], config: dict[str, Any]
+) -> UnigramVocabulary:
+    """Return T5's vocabulary if the other files of the folder say that the model is T5's, else `vocabulary`."""
+    name = tokenizer_config.get("tokenizer_class", config.get("model_type"))
+    if name not in _T5_NAMES:
+        return vocabulary
+    sentinels = tokenizer_config.get("extra_ids", _T5_SENTINELS)
+    expect(
+        type(sentinels) is int and 0 <= sentinels <= MOST_SENTINELS,
+        f"has tokenizer_config.json beside it with extra_ids = {shown(sentinels)}, not from 0 to {MOST_SENTINELS:,}",
+    )
+    return _as_t5(vocabulary, sentinels)
+
+
+def _as_t5(vocabulary: SentencePieceVocabulary, sentinels: int) -> UnigramVocabulary:
+    """Return the vocabulary that transformers' T5Tokenizer makes of a model.
+
+    It encodes as `tokenizers` does, ends texts with `</s>`, and has the sentinels <extra_id_0>, <extra_id_1> and so on
+    as last ids, in falling order. Raises ValueError as `as_tokenizers` does.
+    """
+    plain = as_tokenizers(vocabulary)
+    names = [f"<extra_id_{number}>" for number in reversed(range(sentinels))]
+    later = [name for name in names if name not in plain.ids]
+    pieces = [*plain.pieces, *later]
+    special = plain.special_tokens | {name: i for i, name in enumerate(pieces) if name in names}
+    expect(_END in special, f"has no control piece {_END!r}")
+    end = {"SpecialToken": {"id": _END, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return UnigramVocabulary(
+        pieces=pieces,
+        scores=[*plain.scores, *[0.0] * len(later)],
+        unknown=plain.unknown,
+        special_tokens=special,
+        pattern=plain.pattern,
+        byte_fallback=plain.byte_fallback,
+        decoder=plain.decoder,
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": [first, end],
+            "pair": [first, end, second, end],
+            "special_tokens": {_END: {"id": _END, "ids": [special[_END]], "tokens": [_END]}},
+        },
     )
 
 

@@ -55,7 +55,8 @@ def load_vocabulary(
 ) -> AnyVocabulary:
     """Return the vocabulary in a file or folder. The name or the first line decides the format."""
     path = Path(path)
-    if path.is_dir():
+    is_folder = path.is_dir()
+    if is_folder:
         path = _in_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"no such tokenizer: {path}")
@@ -80,11 +81,12 @@ def load_vocabulary(
         if path.name.endswith("vocab.txt"):
             return _load_vocab_txt(path, pattern, special_tokens, normalizer)
         if path.suffix == ".model" and read_bytes(path)[:1] == _FIRST_OF_MODELS:
-            from tokenizer.formats.sentencepiece_files import load_model
+            from tokenizer.formats.sentencepiece_files import as_of_folder, load_model
 
             vocabulary = load_model(path)  # first, because its error about the kind of model matters more
             _refuse_arguments(pattern, special_tokens, normalizer)
-            return vocabulary
+            beside = (path.with_name(name) for name in ("tokenizer_config.json", "config.json"))
+            return as_of_folder(vocabulary, *(_read_object(file, {}) for file in beside)) if is_folder else vocabulary
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
