@@ -137,7 +137,7 @@ def _deduplicated(source: "Corpus", method: Literal["exact", "near"], folder: Pa
     count, size = f"{len(found.documents):,} of {found.corpus_documents:,}", quantity(found.removed_bytes, "B")
     say(f"duplicates: {count} documents, {size} of text")
     if found.uncompared:
-        say(f"compared with only some of their candidates: {counted(found.uncompared, 'document')}")
+        say(f"too many different candidates to compare all: {counted(found.uncompared, 'time')}")
     return source.without(found.marks, found.removed_bytes)
 
 

@@ -102,7 +102,7 @@ def find_duplicates(
 ) -> Duplicates:
     """Return the duplicates in `corpus`.
 
-    Takes about 200 bytes of memory per document, or 350 for near duplicates. These take a second pass over the corpus,
+    Takes about 300 bytes of memory per document, or 400 for near duplicates. These take a second pass over the corpus,
     and a temporary file in the folder `scratch`, with 8 bytes for each shingle of a candidate.
     """
     parts = _read(corpus, method, threads, progress)

@@ -84,8 +84,8 @@ class ShingleSets:
             for place, candidate in zip(task.places.tolist(), task.candidates.tolist(), strict=True):
                 check()
                 out = np.empty(shingles[documents[candidate]], np.uint64)
-                write_shingles(task.block.data, *task.block.offsets[place : place + 2].tolist(), memory, out)
-                task.sets.append(np.unique(out))
+                count = write_shingles(task.block.data, *task.block.offsets[place : place + 2].tolist(), memory, out)
+                task.sets.append(np.unique(out[:count]))
 
         def finished(task: _Task) -> None:
             nonlocal written

@@ -131,8 +131,8 @@ def sign(data, offsets, memory, signatures, keys, counts):
     """Write the hashes of the bands of each document's MinHash signature to `keys`, and its shingles to `counts`.
 
     data: uint8, with document d in data[offsets[d]:offsets[d + 1]]; keys: uint64 (D, BANDS); counts: int64 (D,), with
-    repetitions. memory: uint64 (1 or more,), working memory. signatures: uint32 (D, PERMUTATIONS), or one row as
-    working memory.
+    repetitions. memory: uint64 (WORDS + 2 or more,), working memory. signatures: uint32 (D, PERMUTATIONS), or one row
+    as working memory.
     """
     words = memory[: WORDS + 1]
     shingles = memory[WORDS + 1 :]
@@ -212,7 +212,8 @@ def unite(sets, starts, sizes, members, ends, parents, memory):
         members_here = ends[bucket] - start
         for k in range(members_here):
             memory[k] = members[start + k]
-        # memory[:joined] is one component, and memory[:compared] of it has met the outsiders memory[joined:].
+        # memory[:joined] has the components found so far, and memory[joined:] the outsiders of the last one. Its sets
+        # in memory[:compared] have met all outsiders.
         joined = 0
         for compared in range(members_here):
             if compared == joined:
