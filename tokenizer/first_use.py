@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The kernels that show whether a part of the kernels is compiled, as module and function.
 PARTS = {
     "counting": ("scan.scan", "counts.count", "counts.export"),
-    "words": ("words.split_words", "pieces.insert_pieces", "pieces.encode_long_word"),
+    "words": ("words.split_words", "trie.build", "pieces.encode_long_word"),
     "metaspace": ("metaspace.fill_kinds", "metaspace.split_metaspace"),
     "word pieces": ("piece_merges.count_characters", "piece_merges.merge_and_find", "likelihood.merge_and_find"),
     "merging": ("merge_loop.merge",),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokenizer.documents import as_readonly
 from tokenizer.encoding.bulk import KernelTables
-from tokenizer.encoding.merge_tables import table_rows
 from tokenizer.kernels import pieces as kernel
+from tokenizer.kernels import trie
 from tokenizer.kernels.tools import aligned
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class TrieTables(KernelTables):
     ) -> int:
         """Write the ids of the word data[start:end] to out[at:]. Return the end of the ids."""
         room = end - start + 1 if len(self.pieces.scores) else 0
-        path = (np.empty(room), np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32))
-        return at + int(kernel.encode_long_word(data, start, end, *self.pieces, *path, out, at))
+        sums, path = np.empty(room), np.empty(room, dtype=np.int64)
+        return at + int(kernel.encode_long_word(data, start, end, *self.pieces, sums, path, out, at))
 
     def long_parts(self, data: np.ndarray, start: int, end: int, check: Callable[[], None]) -> Iterator[np.ndarray]:
         """Yield the ids of the word data[start:end] in one part."""
@@ -35,19 +35,38 @@ class TrieTables(KernelTables):
         yield out[: self.encode_long(data, start, end, out, 0, check)]
 
 
-def trie_of(tokens: list[tuple[bytes, int]], root: int, prefix: bytes = b"") -> tuple[np.ndarray, int]:
-    """Return `Pieces.edges` for tokens and their ids, all below `root`, and the node of a prefix of tokens."""
-    tokens = sorted(tokens, key=lambda entry: len(entry[0]))
-    paths = [*(token for token, _ in tokens), prefix]
-    ids = np.array([*(i for _, i in tokens), kernel.NOT_A_TOKEN], dtype=np.int32)
-    offsets = np.zeros(len(paths) + 1, dtype=np.int64)
-    np.cumsum([len(path) for path in paths], out=offsets[1:])
-    blob = as_readonly(np.frombuffer(b"".join(paths), dtype=np.uint8))
-    # Tokens share edges, so a table with room for all bytes is too large for the cache. This one only counts the edges.
-    edges = np.zeros(table_rows(len(blob)), dtype=np.uint64)
-    kernel.insert_pieces(blob, offsets, ids, root, edges)
-    edges = aligned(table_rows(int(np.count_nonzero(edges))), 0)
-    return edges, int(kernel.insert_pieces(blob, offsets, ids, root, edges))
+def trie_of(tokens: Iterable[tuple[bytes, int]]) -> np.ndarray:
+    """Return the `Pieces.units` of different tokens and their ids. ValueError if they need too much memory."""
+    ordered = sorted(tokens)
+    if not ordered:
+        return np.zeros(trie.ROOT + trie.BYTES, dtype=np.uint64)
+    blob = as_readonly(np.frombuffer(b"".join(token for token, _ in ordered), dtype=np.uint8))
+    offsets = np.zeros(len(ordered) + 1, dtype=np.int64)
+    np.cumsum([len(token) for token, _ in ordered], out=offsets[1:])
+    ids = np.array([i for _, i in ordered], dtype=np.int64)
+    words = (len(blob) + 4 * trie.BYTES) // 64  # of 64 units; more than enough unless many nodes have many children
+    while True:
+        if 64 * words > trie.MOST_UNITS:
+            raise ValueError(f"the vocabulary is too large: its tokens have {len(blob):,} bytes together")
+        units, queue = np.zeros(64 * words, dtype=np.uint64), np.empty((64 * words, 4), dtype=np.int32)
+        taken, bases = np.zeros(words + 5, dtype=np.uint64), np.zeros(words, dtype=np.uint64)
+        used = trie.build(blob, offsets, ids, units, taken, bases, queue)
+        if used >= 0:
+            compact = aligned(used, 0)
+            compact[:] = units[:used]
+            return compact
+        words *= 2
+
+
+def _children_of(prefix: bytes, units: np.ndarray) -> int:
+    """Return the base of the children of the node at the end of a prefix; `NO_CHILDREN` if there is no such node."""
+    base = trie.ROOT
+    for byte in prefix:
+        unit = int(units[base + byte])
+        if unit & trie.LABEL != trie.USED | byte:
+            return trie.NO_CHILDREN
+        base = unit >> trie.BASE_PLACE
+    return base
 
 
 class PieceTables(TrieTables):
@@ -56,10 +75,11 @@ class PieceTables(TrieTables):
     def __init__(self, vocabulary: WordPieceVocabulary):
         super().__init__(vocabulary.pattern)
         tokens = [(token.encode(), i) for token, i in vocabulary.ids.items()]
-        edges, continuation = trie_of(tokens, vocabulary.size, vocabulary.prefix.encode())
+        units = trie_of(tokens)
+        continuation = _children_of(vocabulary.prefix.encode(), units)
         unknown = vocabulary.ids[vocabulary.unknown]
-        rules = np.array([vocabulary.size, continuation, unknown, vocabulary.longest_word], dtype=np.int64)
-        self.pieces = kernel.Pieces(edges, rules, np.zeros(0))
+        rules = np.array([continuation, unknown, vocabulary.longest_word], dtype=np.int64)
+        self.pieces = kernel.Pieces(units, rules, np.zeros(0))
 
 
 class UnigramTables(TrieTables):
@@ -67,11 +87,9 @@ class UnigramTables(TrieTables):
 
     def __init__(self, vocabulary: UnigramVocabulary):
         super().__init__(vocabulary.pattern)
-        root = len(vocabulary.pieces)
-        edges, _ = trie_of([(piece.encode(), i) for piece, i in vocabulary.matches.items()], root)
         byte_ids = vocabulary.byte_ids or [kernel.NOTHING] * 256
         self.pieces = kernel.Pieces(
-            edges,
-            np.array([root, vocabulary.unknown, vocabulary.sums_are_float32, *byte_ids], dtype=np.int64),
+            trie_of((piece.encode(), i) for piece, i in vocabulary.matches.items()),
+            np.array([vocabulary.unknown, vocabulary.sums_are_float32, *byte_ids], dtype=np.int64),
             np.array([*vocabulary.edge_scores, vocabulary.unknown_score]),
         )

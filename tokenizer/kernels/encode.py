@@ -216,7 +216,7 @@ def _end_documents(n, at, batch, offsets, id_offsets, document):
 def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, batch, out, id_offsets, state):
     """Encode the pretokens ends[first:], the first of which starts at data[start].
 
-    Whole pretokens are looked up in `tokens` before they are merged. If `pieces` has edges, they become its tokens
+    Whole pretokens are looked up in `tokens` before they are merged. If `pieces` has units, they become its tokens
     instead. Ids go to out[state[OUT]:], uint32, with room for one id per byte and three more; id_offsets[d] is the
     start of document d. Return the index of the first pretoken not encoded, and whether a piece of it is longer than
     SCRATCH.
@@ -252,8 +252,8 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
                 merging = misses
             else:
                 found, heap = missed.found[:], batch.scratch.heap
-                if len(pieces.edges):
-                    used = encode_word(data, end - length, end, pieces, missed, found, 0)
+                if len(pieces.units):
+                    used = encode_word(data, end - length, end, pieces, missed.sums[:], missed.path[:], found, 0)
                 else:
                     used = find_or_merge_one(data, end - length, length, merges, tokens, found, heap)
                 missed.counts[misses - 1] = used
@@ -263,7 +263,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
             start = batch.ends[n - 1]
         last = stopped or first == len(ends) or turn == BATCHES - 1
         if misses and (last or used or misses >= WAITING):
-            if len(pieces.edges):
+            if len(pieces.units):
                 find_pieces(data, merging, used, pieces, missed)
             else:
                 find_or_merge(data, merging, used, merges, tokens, caches.large, missed, batch.scratch)
@@ -283,7 +283,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
 def encode(
     data, offsets, out, id_offsets, state, ends, scratch, chunks,
     actions, loops, byte_classes, code_point_classes, fold, ascii_rules,
-    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, edges, rules, scores, small, large,
+    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, units, rules, scores, small, large,
 ):  # fmt: skip
     """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
 
@@ -297,7 +297,7 @@ def encode(
     """
     merges = Merges(byte_ids, pairs, of_bytes, joined)
     tokens = Tokens(short, long, blob, token_offsets)
-    pieces = Pieces(edges, rules, scores)
+    pieces = Pieces(units, rules, scores)
     caches = Caches(small, large)
     for _ in range(chunks):
         if state[FIRST] == state[LAST]:

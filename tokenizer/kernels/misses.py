@@ -29,9 +29,8 @@ MISSES_RECORD = np.dtype(
         ("items", np.int64, (MISSES, 2)),  # start and length of each
         ("spans", np.int64, (MISSES, 2)),  # start and number of its ids in `found`
         ("found", np.uint32, MISSES * SCAN_LIMIT + SCRATCH),
-        ("sums", np.float64, SCRATCH + 1),  # of a word's best path, as `pieces.best_path` describes
-        ("path_starts", np.int32, SCRATCH + 1),
-        ("path_ids", np.int32, SCRATCH + 1),
+        ("sums", np.float64, SCRATCH + 1),  # and path of a word, as `pieces.best_path` describes
+        ("path", np.int64, SCRATCH + 1),
     ]
 )
 
