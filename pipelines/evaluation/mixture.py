@@ -25,8 +25,8 @@ def mean_evaluation(run: Run, split: str, shares: Sequence[float], sources: Sequ
 def mean_numbers(shares: Sequence[float], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the numbers of text of which `shares` come from each source; shares are of tokens and add up to 1.
 
-    Tokens and bytes are totals. Bits per byte are the mean bits of a token divided by its mean bytes. Numbers that are
-    no mean over tokens are left out.
+    Tokens and bytes are totals. Bits per byte are the mean bits of a token divided by its mean bytes. Other
+    numbers are left out.
     """
 
     def mean(values: Iterable[float]) -> float:

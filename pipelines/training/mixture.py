@@ -61,8 +61,8 @@ class Apportionment:
     """The source of each block of a run, in proportion to whole-number weights.
 
     Of the first n blocks, source s with weight w of a total W gives floor(n w / W) or ceil(n w / W), for every n. This
-    is the quota method (Balinski & Young 1975, "The quota method of apportionment"). It differs from the method of
-    largest remainders in one way: no source loses a block as n grows. The order repeats after W blocks.
+    is the quota method (Balinski & Young 1975, "The quota method of apportionment"). Unlike in the method of largest
+    remainders, no source loses a block as n grows. The order repeats after W blocks.
     """
 
     def __init__(self, weights: Sequence[int]) -> None:

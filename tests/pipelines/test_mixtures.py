@@ -311,6 +311,15 @@ def test_the_report_draws_the_loss_of_each_source(tmp_path, trained_mixture):
     assert "bytes per token, train/prose" in page
 
 
+@pytest.mark.parametrize("damaged", ['["7=a", "b"]', "[]", "[7, 3]", "7"])
+def test_a_damaged_list_of_sources_is_refused_by_field(tmp_path, trained_mixture, damaged):
+    run = shutil.copytree(trained_mixture, tmp_path / "run")
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(re.sub(r"\ndata = \[.*?\n\]", f"\ndata = {damaged}", config, flags=re.DOTALL))
+    with pytest.raises(ValueError, match=r"config\.toml: run\.data is (missing or )?damaged"):
+        Run(run)
+
+
 def test_the_model_card_names_the_sources(trained_mixture):
     run = Run(trained_mixture)
     card = model_card(run, run.tokenizer(), 1000, "transformers", "pass")
