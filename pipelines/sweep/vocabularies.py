@@ -107,9 +107,10 @@ def train_vocabularies(
             try:
                 trained[each] = _trained(counts, each)
             except ValueError as error:
+                why = str(error).partition(":")[0]  # the remedies after it are options of train-tokenizer
                 if strict:
-                    raise ValueError(f"--sizes {each.size} for {kind}: {error}") from None
-                say(f"left out {each.name}: {error}")
+                    raise ValueError(f"--sizes {each.size} for {kind}: {why}") from None
+                say(f"left out {each.name}: {why}")
     if not trained and len(missing) == len(wanted):
         raise ValueError(f"{corpus.name} allows none of the default sizes: give some with --sizes")
     return trained
