@@ -127,7 +127,20 @@ def train_tokenizer(
     cut_at = _cut_at(special_text, special_tokens, counts)
     _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
+    from tokenizer.training.train import Options, TrainingOptions
 
+    options: TrainingOptions = {
+        "model": model,
+        "special_tokens": special_tokens,
+        "min_frequency": min_frequency,
+        "max_token_length": max_token_length,
+        "byte_order": byte_order,
+        "tie_break": tie_break,
+        "score": score,
+        "limit_alphabet": limit_alphabet,
+        "pieces": None if pieces == PieceRules() else pieces,
+    }
+    Options(vocab_size=vocab_size, **options)  # raises before the corpus is read
     others = load_compared(compare)
     source = _open(corpus, pairs, split, reading, counts)
     splitter = pattern or DEFAULT_PATTERNS[model]
@@ -155,20 +168,7 @@ def train_tokenizer(
         frequent = counted.at_least(min_count) if min_count > 1 else counted
         phases.begin("prune" if model == "unigram" else "merge")
         tok = Tokenizer.train_from_counts(
-            frequent,
-            vocab_size,
-            special_tokens=special_tokens,
-            min_frequency=min_frequency,
-            max_token_length=max_token_length,
-            byte_order=byte_order,
-            tie_break=tie_break,
-            threads=threads,
-            memory=spare,
-            progress=phases,
-            model=model,
-            score=score,
-            limit_alphabet=limit_alphabet,
-            pieces=None if pieces == PieceRules() else pieces,
+            frequent, vocab_size, threads=threads, memory=spare, progress=phases, **options
         )
         phases.end()
     tok.save(out)

@@ -198,6 +198,12 @@ def test_saved_counts_replace_reading_the_corpus(in_process, text_folder, tmp_pa
     assert "held out: " in two.stdout  # the corpus is given for this number only
 
 
+def test_options_of_another_model_are_refused_before_the_corpus_is_read(tmp_path):
+    for options in ({"model": "wordpiece", "tie_break": "bytes"}, {"model": "unigram", "max_token_length": 5}):
+        with pytest.raises(ValueError, match=f"is not an option of {options['model']}"):
+            train_tokenizer([str(tmp_path / "absent.txt")], vocab_size=400, out=tmp_path / "tok", **options)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -19,15 +19,32 @@ if TYPE_CHECKING:
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
-class MetaspaceDecoding(ByteDecoding):
+class UnigramDecoding(ByteDecoding):
+    """What decoding by both libraries has in common: only the first token of a text is decoded differently."""
+
+    @cached_property
+    def _later(self) -> list[bytes | None]:
+        """The bytes that each id adds unless it is the first of a text."""
+        raise NotImplementedError
+
+    def added_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token adds to a preceding text. A byte piece adds its byte."""
+        self.token_bytes(token)  # raises for an unknown id
+        return self._later[token] or b""
+
+    def decode_each(self, ids: Iterable[int]) -> list[bytes]:
+        listed = [*ids]
+        self.decode(listed)  # raises for an unknown id
+        return [self.decode(listed[:1]), *map(self.added_bytes, listed[1:])] if listed else []
+
+    def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
+        """Return None, so that `_pieces` decodes long arrays too."""
+
+
+class MetaspaceDecoding(UnigramDecoding):
     """The texts of the pieces, with spaces in place of `▁`."""
 
     _vocabulary: UnigramVocabulary
-
-    def added_bytes(self, token: int) -> bytes:
-        """Return the bytes that a token adds to a preceding text. A piece of byte fallback adds its byte."""
-        self.token_bytes(token)  # raises for an unknown id
-        return self._later[token] or b""
 
     @cached_property
     def _later(self) -> list[bytes | None]:
@@ -53,11 +70,6 @@ class MetaspaceDecoding(ByteDecoding):
         first = self._decoded([self._text(i) for i in (ids[:1] if self._is_piecewise else ids)]).encode()
         return chain([first], map(self._later.__getitem__, ids[1:] if self._is_piecewise else []))  # type: ignore[arg-type]
 
-    def decode_each(self, ids: Iterable[int]) -> list[bytes]:
-        listed = [*ids]
-        self.decode(listed)  # raises for an unknown id
-        return [self.decode(listed[:1]), *map(self.added_bytes, listed[1:])] if listed else []
-
     def _text(self, token: int) -> str:
         found = self.by_id[token]
         if found is None:
@@ -68,9 +80,6 @@ class MetaspaceDecoding(ByteDecoding):
         for step in self._vocabulary.decoder:
             pieces = _DECODERS[step["type"]](pieces, step)
         return "".join(pieces)
-
-    def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
-        """Return None, so that `_pieces` decodes long arrays too: the first token of a text is decoded differently."""
 
 
 def _metaspace(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:

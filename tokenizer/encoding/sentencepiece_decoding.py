@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from tokenizer.encoding.ids_to_text import ByteDecoding
+from tokenizer.encoding.metaspace_decoding import UnigramDecoding
 from tokenizer.sentencepiece import BYTE, CONTROL, SentencePieceVocabulary
 from tokenizer.splitting.metaspace import MARK
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
-
-class SentencePieceDecoding(ByteDecoding):
+class SentencePieceDecoding(UnigramDecoding):
     """The texts of the pieces, with spaces in place of `▁`; control pieces give nothing."""
 
     _vocabulary: SentencePieceVocabulary
-
-    def added_bytes(self, token: int) -> bytes:
-        """Return the bytes that a token adds to a preceding text. A byte piece adds its byte."""
-        self.token_bytes(token)  # raises for an unknown id
-        return self._later[token] or b""
 
     @cached_property
     def _later(self) -> list[bytes | None]:
@@ -39,11 +30,6 @@ class SentencePieceDecoding(ByteDecoding):
 
     def _piece(self, token: bytes) -> bytes:
         return token.replace(MARK.encode(), b" ")
-
-    def decode_each(self, ids: Iterable[int]) -> list[bytes]:
-        listed = [*ids]
-        self.decode(listed)  # raises for an unknown id
-        return [self.decode(listed[:1]), *map(self.added_bytes, listed[1:])] if listed else []
 
     def _pieces(self, ids: list[int]) -> Iterable[bytes]:
         """Return the bytes of all pieces in order. Each byte that is not part of UTF-8 becomes U+FFFD."""
@@ -69,9 +55,6 @@ class SentencePieceDecoding(ByteDecoding):
                 at_start = at_start and later == b""
             decoded.append(later)
         return [*decoded, _valid(pending)]
-
-    def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
-        """Return None, so that `_pieces` decodes long arrays too."""
 
 
 def _valid(data: bytes) -> bytes:

@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.splitting.unicode_properties import Ranges, as_ranges, gaps_of, ranges_of
 
-CODE_POINTS = 0x110000
 SURROGATES = range(0xD800, 0xE000)
 _FILE = Path(__file__).with_name("bert_characters.bin")
 

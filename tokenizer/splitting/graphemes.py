@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.splitting.unicode_properties import as_ranges, gaps_of, ranges_of
 
-CODE_POINTS = 0x110000
 _FILE = Path(__file__).with_name("graphemes.bin")
 
 # Classes of code points. JOINED: Extend, also between the consonants of a conjunct. LINKER: the viramas among them.

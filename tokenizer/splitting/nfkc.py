@@ -18,6 +18,7 @@ from unicodedata import normalize
 
 from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.double_array import compile_map
+from tokenizer.splitting.unicode_classes import CODE_POINTS
 
 # Ranges of the characters after Unicode 3.2 and up to Unicode 11 that NFKC changes or composes.
 _LATER = """
@@ -49,7 +50,7 @@ def nfkc_replacements() -> dict[str, str]:
 def _known_characters() -> list[str]:
     """Return the characters of Unicode 3.2 but surrogates, and those of _LATER."""
     category = unicodedata.ucd_3_2_0.category
-    known = [chr(c) for c in range(1, 0x110000) if category(chr(c)) not in ("Cn", "Cs", "Co")]
+    known = [chr(c) for c in range(1, CODE_POINTS) if category(chr(c)) not in ("Cn", "Cs", "Co")]
     for span in _LATER.split():
         first, _, last = span.partition("-")
         known += map(chr, range(int(first, 16), int(last or first, 16) + 1))

@@ -15,12 +15,13 @@ import numpy.typing as npt
 from tokenizer.documents import Block, as_readonly, block_of, single_block
 from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.bert import BertWords
-from tokenizer.splitting.bert_characters import CODE_POINTS, REPLACED, WORD
+from tokenizer.splitting.bert_characters import REPLACED, WORD
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.metaspace import MetaspaceWords
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.splitting.scanner import pretokens_of
 from tokenizer.splitting.sentencepiece import SentencePieceText
+from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.text import text_bytes
 
 Splitter = Pattern | Chain | BertWords | MetaspaceWords | SentencePieceText

@@ -16,7 +16,7 @@ import numpy as np
 
 from tokenizer.kernels import likelihood
 from tokenizer.kernels import piece_merges as kernel
-from tokenizer.splitting.bert_characters import CODE_POINTS
+from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.training.counting import PretokenCounts, Progress
 from tokenizer.training.merging import check_spare
 from tokenizer.wordpiece import CONTINUATION

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tokenizer.splitting.bert_characters import CODE_POINTS
+from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.training.count_table import Counted
 from tokenizer.training.counting import PretokenCounts
 from tokenizer.training.spilling import batches

@@ -15,12 +15,12 @@ import numpy as np
 from tokenizer.documents import as_readonly
 from tokenizer.kernels import substrings as kernel
 from tokenizer.kernels.lattice import Lattice
+from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.splitting.unicode_properties import scripts
 from tokenizer.training.count_table import Counted
 from tokenizer.training.piece_rules import PieceRules
 from tokenizer.training.spilling import in_order_by_steps, joined, pieces
 
-CODE_POINTS = 0x110000
 SPACE = " "  # only begins a piece
 BYTE_CHARACTERS = "<0x123456789ABCDEF>"  # if one were unknown, the text "<0x41>" could become the piece of a byte
 PROLONGED_SOUND = "\u30fc"  # the length mark of kana; its script is Common
