@@ -29,8 +29,11 @@ class DocumentError(ValueError):
 
     def __init__(self, kind: str, message: str):
         """kind: "invalid" for a wrong encoding, "long" for a document above the limit."""
-        super().__init__(message)
+        super().__init__(kind, message)  # both, so that it can be pickled
         self.kind = kind
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 def too_long(origin: object, what: str, options: ReadOptions) -> DocumentError:

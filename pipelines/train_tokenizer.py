@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from pipelines.cli.arguments import AsJson, DryRun
+from pipelines.cli.arguments import Address, AsJson, DryRun, Engine, check_engine
 from pipelines.cli.corpus_arguments import (
     CorpusNames,
     PairColumns,
@@ -78,6 +78,8 @@ def train_tokenizer(
     compare: tuple[str, ...] = (),
     trace: int = 0,
     threads: int | None = None,
+    engine: Engine = "local",
+    address: Address = None,
     overwrite: bool = False,
     as_json: AsJson = False,
     dry_run: DryRun = False,
@@ -108,7 +110,8 @@ def train_tokenizer(
         sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs
             one for each removed span.
         memory: Memory limit of the whole process in bytes, such as 2G. Counts that do not fit are spilled to disk.
-            Merging needs all distinct pretokens in memory: training stops early if they cannot fit.
+            Merging needs all distinct pretokens in memory: training stops early if they cannot fit. With --engine ray
+            each worker has the same limit.
         spill_folder: Folder of the spilled counts; by default the one that contains --out, as the system's temporary
             one is often in memory.
         min_count: Leave out pretokens that occur less often. Above 1, the merges are no longer exactly those of the
@@ -119,13 +122,16 @@ def train_tokenizer(
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
         trace: Number of merges to print, from the first, each with its count and a word that it changes; at most 1,000.
             bpe and wordpiece only.
-        threads: Threads that count and that train Unigram; all cores by default.
+        threads: Threads that count and that train Unigram, or workers of a local Ray cluster; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """
     special_tokens = (*special_tokens, *_sentinels(sentinels))
     cut_at = _cut_at(special_text, special_tokens, counts)
     _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
+    check_engine(engine, address, without={"--pairs": pairs, "--counts": counts})
+    from corpora import Corpus
+    from pipelines.cluster.counting import count_on_ray, plan_counting, remove_shards
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
     from tokenizer.training.train import Options, TrainingOptions
 
@@ -146,8 +152,8 @@ def train_tokenizer(
     splitter = pattern or DEFAULT_PATTERNS[model]
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
     if dry_run:
-        rule = None if counts or source is None else source.split_rule
-        plan_tokenizer(vocab_size, training_bytes, rule, splitter, out, save_counts)
+        plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
+        plan_counting(engine, source, memory)
         return None
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)
@@ -156,10 +162,11 @@ def train_tokenizer(
         phases = Phases(bar, training_bytes)
         if counts:
             counted = _combined(counts, pattern, spare, spill_folder, phases)
-            if source:
-                held_out.take(source)
+            held_out.take(source.batches("validation") if source else ())
+        elif engine == "ray" and isinstance(source, Corpus):
+            where = address, threads
+            counted = count_on_ray(source, splitter, where, cut_at, spare, spill_folder, out, held_out, phases)
         elif source:
-            phases.begin("count")
             least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
             texts = held_out.apart_from_training(source)
             counted = _counted(texts, splitter, threads, spare, spill_folder, least, phases, cut_at)
@@ -172,15 +179,12 @@ def train_tokenizer(
         )
         phases.end()
     tok.save(out)
+    remove_shards(out)
     doing("measuring the vocabulary")
-    summary = {
-        "tokenizer": str(out),
-        "split_rule": source.split_rule if source else None,
-        "seconds": phases.seconds,
-        **summarize(tok, counted, frequent, held_out, others, _languages(corpus, source, reading, held_out, others)),
-        **_traced(tok, frequent, trace, score),
-    }
-    _print(summary, source, as_json)
+    head = {"tokenizer": str(out), "split_rule": source.split_rule if source else None, "seconds": phases.seconds}
+    languages = _languages(corpus, source, reading, held_out, others)
+    summary = summarize(tok, counted, frequent, held_out, others, languages)
+    _print({**head, **summary, **_traced(tok, frequent, trace, score)}, source, as_json)
     return tok
 
 
@@ -332,6 +336,7 @@ def _counted(
     from tokenizer import count_pretokens
     from tokenizer.training.forecast import MergeForecast
 
+    phases.begin("count")
     forecast = None if memory is None or min_count is None else MergeForecast(memory, min_count)
     return count_pretokens(
         texts,
@@ -365,6 +370,11 @@ def _training_bytes(corpus: "Corpus | PairTexts") -> int | None:
 
     estimate = corpus.text_bytes_estimate
     return estimate and round(estimate * (1 - parse_rule(corpus.split_rule).fraction))
+
+
+def _split_rule(source: "Corpus | PairTexts | None", counts: tuple[Path, ...]) -> str | None:
+    """Return the split rule of the corpus that is counted."""
+    return source.split_rule if source and not counts else None
 
 
 def main(arguments: list[str]) -> None:

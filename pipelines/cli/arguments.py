@@ -3,10 +3,13 @@
 import os
 import re
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+
+from pipelines.cli.errors import UsageError
 
 TokenizerPath = Annotated[
     Path,
@@ -24,6 +27,20 @@ DryRun = Annotated[
     bool,
     tyro.conf.FlagCreatePairsOff,
     tyro.conf.arg(help="Print the planned work, its size and its output path, then exit."),
+]
+Engine = Annotated[
+    Literal["local", "ray"],
+    tyro.conf.arg(
+        help="Workers: the threads of this process, or processes of a Ray cluster (needs bytelm[ray]). The result is "
+        "the same. With ray, give the same command again to go on after a failure."
+    ),
+]
+Address = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="HOST:PORT",
+        help="Ray cluster to join; without it, ray starts a cluster on this machine and stops it at the end.",
+    ),
 ]
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
 Checkpoint = Annotated[
@@ -46,6 +63,15 @@ Quiet = Annotated[
 # Each beam has its own keys and values; a mistyped number should not fill the memory.
 MOST_BEAMS = 100
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+
+
+def check_engine(engine: str, address: str | None, without: Mapping[str, object]) -> None:
+    """Raise UsageError for an address without Ray, and for an option of `without` that is given with Ray."""
+    if address and engine != "ray":
+        raise UsageError("--address is of a Ray cluster: add --engine ray, or leave it out")
+    given = [option for option, value in without.items() if value]
+    if engine == "ray" and given:
+        raise UsageError(f"--engine ray does not take {given[0]}: leave one of them out")
 
 
 def parse_count(text: str) -> int:

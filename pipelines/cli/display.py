@@ -167,7 +167,7 @@ class Bar:
             share = f"{self._done / self.total:4.0%} " if self.total else ""
             say(f"{self.label}: {share}{quantity(self._done, self.unit)}, {rate}{self._left(now)}{self._note_text()}")
 
-    def phase(self, label: str, done: float, total: float | None, unit: str | None = None) -> None:
+    def phase(self, label: str, done: float, total: float | None, unit: str | None = None, note: str = "") -> None:
         """Set the progress of the phase `label`; a new phase completes the previous one and gets a new bar."""
         if label != self.label:
             if self._done:
@@ -180,7 +180,7 @@ class Bar:
             self._done = 0.0
             if self._rich is not None:
                 self._task = self._rich.add_task(label, total=total, rate="", note="")
-        self.update(done, total)
+        self.update(done, total, note)
 
     def _left(self, now: float) -> str:
         worked = self._done - self._begun_at

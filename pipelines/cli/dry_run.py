@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipelines.cli.display import answer, quantity
+from pipelines.cli.display import answer, counted, quantity
 
 
 def plan_dataset(
@@ -32,6 +32,16 @@ def plan_tokenizer(
     text = _size(text_bytes) + (f", the training split ({split})" if split else ", saved counts")
     answer(f"would train a vocabulary of {vocab_size:,} entries with the pattern {pattern} on {text}")
     answer(f"would write {out / 'tokenizer.json'}" + (f" and {save_counts}" if save_counts else ""))
+
+
+def plan_tasks(ranges: int, text_bytes: int | None, bytes_per_second: int, memory: int | None = None) -> None:
+    """Print the plan of a task for each of the `ranges` of a corpus.
+
+    bytes_per_second: speed of a worker. memory: limit of a worker in bytes.
+    """
+    hours = "" if text_bytes is None else f", about {text_bytes / bytes_per_second / 3600:.2g} worker-hours"
+    limit = f", each with {quantity(memory, 'B')} of memory beside Python and its libraries" if memory else ""
+    answer(f"would run {counted(ranges, 'task')} on Ray{limit}{hours} at {quantity(bytes_per_second, 'B')}/s")
 
 
 def _size(text_bytes: int | None) -> str:

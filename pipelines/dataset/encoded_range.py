@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from pipelines.dataset.documents import DocumentsWriter, document_hashes
 from pipelines.dataset.encoding import encode_batch, separator_of
 from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import checksummed_json, read_json, whole_file
+from pipelines.run.code_fingerprint import code_fingerprint
 from tokenizer import Tokenizer
 
 
@@ -161,20 +161,8 @@ def range_fingerprint(
 ) -> str:
     """Return the SHA-256 of everything that decides the files of an encoded range."""
     sampling = sampler.described if sampler else None
-    content = [input_range.fingerprint, tokenizer.fingerprint, separator, sampling, _code_fingerprint()]
+    content = [input_range.fingerprint, tokenizer.fingerprint, separator, sampling, code_fingerprint()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-@cache
-def _code_fingerprint() -> str:
-    """Return the SHA-256 of the source files that decide the ids of a text."""
-    root = Path(__file__).parents[2]
-    digest = hashlib.sha256()
-    for package in ("corpora", "tokenizer", "pipelines/dataset"):
-        for path in sorted((root / package).rglob("*.py")):
-            source = path.read_bytes()
-            digest.update(f"{path.relative_to(root).as_posix()} {len(source)}\n".encode() + source)
-    return digest.hexdigest()
 
 
 def read_marker(out: Path) -> EncodedRange | None:

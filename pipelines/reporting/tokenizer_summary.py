@@ -1,6 +1,6 @@
 """The summary of a trained tokenizer: its training text, its entries, and its fit to held-out text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,9 @@ class HeldOut:
             elif split == "validation":
                 self._add(batch)
 
-    def take(self, corpus: Corpus | PairTexts) -> None:
-        """Take the held-out text in a pass that stops early."""
-        for batch in corpus.batches("validation"):
+    def take(self, validation: Iterable[pa.RecordBatch]) -> None:
+        """Take the first batches of the validation split until there is enough text."""
+        for batch in validation:
             self._add(batch)
             if self.bytes >= SAMPLE_BYTES:
                 break

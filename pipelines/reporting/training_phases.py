@@ -31,9 +31,9 @@ class Phases:
             self.seconds[self._phase] = round(time.monotonic() - self._started, 2)
         self._phase = None
 
-    def __call__(self, phase: str, done: int, total: int | None) -> None:
+    def __call__(self, phase: str, done: int, total: int | None, note: str = "") -> None:
         if phase != self._phase:
             self.begin(phase)
         if self._bar is not None:
             label, unit = PHASES[phase]
-            self._bar.phase(label, done, self._text_bytes if phase == "count" else total, unit)
+            self._bar.phase(label, done, self._text_bytes if phase == "count" else total, unit, note)

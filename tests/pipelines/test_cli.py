@@ -79,7 +79,7 @@ def test_help_imports_no_verb():
     ],
 )
 def test_every_verb_explains_itself_without_heavy_libraries(verb):
-    heavy = {"torch", "numba", "numpy", "pyarrow", "matplotlib", "rich", "datasets"}
+    heavy = {"torch", "numba", "numpy", "pyarrow", "matplotlib", "rich", "datasets", "ray"}
     code = (
         "import sys\nfrom pipelines.cli.dispatch import main\n"
         f"try:\n    main({[*verb.split(), '--help']!r})\n"

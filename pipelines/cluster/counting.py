@@ -1,0 +1,231 @@
+"""Counting the pretokens of a corpus on a cluster: a task for each range of it, then a tree of sums."""
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipelines.cli.dry_run import plan_tasks
+from pipelines.cluster.outputs import Output, key_of, whole_output
+from pipelines.cluster.tasks import cluster, collect, note, prepare_nodes
+from pipelines.files import locked_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from corpora import Corpus
+    from corpora.ranges import InputRange
+    from pipelines.reporting.tokenizer_summary import HeldOut
+    from tokenizer import PretokenCounts
+
+# Bytes of input in a task: enough tasks to occupy all workers to the end, few enough for the driver. The size depends
+# on the corpus alone, so the same command finds its outputs whatever the number of workers.
+LEAST_RANGE = 1_000_000
+MOST_RANGE = 256_000_000
+FEW_RANGES, MANY_RANGES = 64, 20_000
+WORKER_MEMORY = 1_000_000_000  # bytes for the counts in a worker; more are spilled
+BYTES_PER_SECOND = 30_000_000  # of one core, for estimates
+FAN_IN = 32  # counts that one task adds up
+
+
+class Progress(Protocol):
+    """Called with the phase (count, combine), the bytes or tasks done so far, and their total if it is known."""
+
+    def __call__(self, phase: str, done: int, total: int | None, note: str = "") -> None: ...
+
+
+def range_bytes(total: int | None) -> int:
+    """Return the size of the ranges of a corpus of about `total` bytes, None if that is not known."""
+    if total is None:
+        return MOST_RANGE
+    return max(LEAST_RANGE, min(total // FEW_RANGES, MOST_RANGE), total // MANY_RANGES)
+
+
+def count_on_ray(
+    corpus: "Corpus",
+    pattern: str,
+    where: tuple[str | None, int | None],
+    cut_at: tuple[str, ...],
+    memory: int | None,
+    spill_folder: Path,
+    out: Path,
+    held_out: "HeldOut",
+    progress: Progress,
+) -> "PretokenCounts":
+    """Return the pretoken counts of the training split of `corpus`, and take the held-out text.
+
+    where: the address of a cluster, or None and the number of workers to start on this machine. Whole shards stay
+    beside `out` after an error; `remove_shards` removes them. Other arguments are as in `count_pretokens`.
+    """
+    from corpora import Dropped
+    from tokenizer import PretokenCounts
+
+    folder = _shards(out).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    progress("count", 0, None, "")
+    with locked_file(folder / "lock", f"{folder} is in use by another command: wait, or choose another --out"):
+        with cluster(*where):
+            counted = count_corpus(corpus, pattern, cut_at=cut_at, memory=memory, folder=folder, progress=progress)
+        passes = (each.routed_batches(Dropped()) for each in counted.held_out)
+        held_out.take(batch for each in passes for split, batch in each if split == "validation")
+        return PretokenCounts.merge(counted.paths, memory, spill_folder, progress)
+
+
+def plan_counting(engine: str, corpus: object, memory: int | None) -> None:
+    """Print what `count_on_ray` would do, if `engine` is ray."""
+    from corpora import Corpus
+
+    if engine != "ray" or not isinstance(corpus, Corpus):
+        return
+    total = corpus.text_bytes_estimate
+    plan_tasks(len(corpus.ranges(range_bytes(total))), total, BYTES_PER_SECOND, memory or WORKER_MEMORY)
+
+
+def remove_shards(out: Path) -> None:
+    """Remove the shards that `count_on_ray` left beside `out`, if any."""
+    for path in _shards(out).glob("*"):
+        if re.fullmatch(r"\.?[0-9a-f]{32}(\..*)?", path.name):
+            path.unlink()
+    with suppress(OSError):  # it holds anything else
+        _shards(out).rmdir()
+
+
+def _shards(out: Path) -> Path:
+    return out.with_name(out.name + ".shards")
+
+
+@dataclass(frozen=True)
+class CountTask:
+    """A range of a corpus to count, and how."""
+
+    input: "InputRange"
+    pattern: str
+    cut_at: tuple[str, ...]
+    memory: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class SumTask:
+    """Counts to add up."""
+
+    counts: tuple[Output, ...]
+    memory: int
+    folder: Path
+
+
+def count_range(task: CountTask) -> Output:
+    """Return the counts of the training split in a range, as Parquet, with the facts of `_training_split`."""
+    from tokenizer import count_pretokens
+    from tokenizer.splitting.splitters import resolve_splitter
+
+    def make(path: Path) -> dict[str, Any]:
+        facts: dict[str, Any] = {"bytes": 0, "held_out_bytes": 0}
+        counts = count_pretokens(
+            _training_split(task.input, facts),
+            task.pattern,
+            threads=1,
+            memory=task.memory,
+            spill_folder=task.folder,
+            cut_at=task.cut_at,
+        )
+        counts.save(path)
+        return facts
+
+    spelling = resolve_splitter(task.pattern).spelling
+    return whole_output(task.folder, key_of("count", task.input.fingerprint, spelling, task.cut_at), make)
+
+
+def _training_split(documents: "InputRange", facts: dict[str, Any]) -> "Iterator[pa.RecordBatch]":
+    """Yield the training split; add the bytes of both splits and what was left out to `facts`."""
+    import pyarrow.compute as pc
+
+    from corpora import Dropped
+
+    dropped = Dropped()
+    for split, batch in documents.routed_batches(dropped):
+        size = pc.sum(pc.binary_length(batch.column(0))).as_py()
+        if split == "train":
+            facts["bytes"] += size
+            yield batch
+        elif split == "validation":
+            facts["held_out_bytes"] += size
+    facts["dropped"] = vars(dropped)
+
+
+def add_counts(task: SumTask) -> Output:
+    """Return the sum of counts, as Parquet."""
+    from tokenizer import PretokenCounts
+
+    def make(path: Path) -> dict[str, Any]:
+        paths = [output.path for output in task.counts]
+        PretokenCounts.merge(paths, memory=task.memory, spill_folder=task.folder).save(path)
+        return {}
+
+    return whole_output(task.folder, key_of("add", [output.key for output in task.counts]), make)
+
+
+def compile_counting(pattern: str) -> None:
+    """Compile the kernels for counting, saving and adding up, or load them from the cache on disk."""
+    from tokenizer import PretokenCounts, count_pretokens
+    from tokenizer.training.counting import LEAST_MEMORY
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "counts"
+        count_pretokens(["a b"], pattern, threads=1, memory=LEAST_MEMORY).save(path)
+        PretokenCounts.merge([path, path])
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The counts of a corpus in at most `FAN_IN` files, and the ranges that hold validation documents."""
+
+    paths: list[Path]
+    held_out: list["InputRange"]
+
+
+def count_corpus(
+    corpus: "Corpus",
+    pattern: str,
+    *,
+    cut_at: tuple[str, ...],
+    memory: int | None,
+    folder: Path,
+    progress: Progress,
+) -> Counted:
+    """Count the training split of a corpus on the cluster that this process has joined.
+
+    Whole files in `folder` are used again. memory: bytes for the counts in a worker, by default WORKER_MEMORY.
+    `corpus.dropped` is set to what was left out of all splits.
+    """
+    from corpora import Dropped
+
+    memory = memory or WORKER_MEMORY
+    ranges = corpus.ranges(range_bytes(corpus.text_bytes_estimate))
+    prepare_nodes(compile_counting, pattern)
+    tasks = [CountTask(each, pattern, cut_at, memory, folder) for each in ranges]
+    counted = sums = _outputs("count", count_range, tasks, progress)
+    corpus.dropped.reset()
+    for output in counted:
+        corpus.dropped.add(Dropped(**output.facts["dropped"]))
+    held_out = [each for each, output in zip(ranges, counted, strict=True) if output.facts["held_out_bytes"]]
+    while len(sums) > FAN_IN:
+        groups = [sums[i : i + FAN_IN] for i in range(0, len(sums), FAN_IN)]
+        sums = _outputs("combine", add_counts, [SumTask(tuple(group), memory, folder) for group in groups], progress)
+    return Counted([output.path for output in sums], held_out)
+
+
+def _outputs(phase: str, function: Callable[[Any], Output], tasks: Sequence[Any], progress: Progress) -> list[Output]:
+    """Return the outputs of a phase in the order of its tasks."""
+
+    def report(done: list[Output]) -> None:
+        said = note(len(done), len(tasks), sum(output.restarts for output in done))
+        if phase == "count":
+            progress(phase, sum(output.facts["bytes"] for output in done), None, said)
+        else:
+            progress(phase, len(done), len(tasks), said)
+
+    return collect(function, tasks, report)

@@ -1,0 +1,104 @@
+"""The functions that the tasks of a cluster call count as one machine does, and reuse only what they may."""
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corpora import open_corpus
+from pipelines.cluster.counting import CountTask, SumTask, add_counts, count_range, remove_shards
+from tokenizer import PretokenCounts, count_pretokens
+
+MEMORY = 16_000_000
+
+
+def write_jsonl(path, texts):
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def counted(folder, source, range_bytes, pattern="gpt2", cut_at=()):
+    """Return the counts of a corpus by the functions that tasks call, and the outputs of the ranges."""
+    folder.mkdir(exist_ok=True)
+    outputs = [
+        count_range(CountTask(each, pattern, cut_at, MEMORY, folder))
+        for each in open_corpus(source).ranges(range_bytes)
+    ]
+    halves = outputs[::2], outputs[1::2]
+    sums = [add_counts(SumTask(tuple(half), MEMORY, folder)) for half in halves if half]
+    return PretokenCounts.merge([output.path for output in sums]), outputs
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.text(max_size=40), min_size=2, max_size=30).filter(lambda texts: any(texts)),
+    st.integers(1, 300),
+    st.sampled_from(["gpt2", "cl100k", "bert-uncased"]),
+    st.sampled_from([(), ("<|endoftext|>",), ("a", "é")]),
+)
+def test_the_sum_of_ranges_counts_as_one_pass_does(tmp_path_factory, texts, range_bytes, pattern, cut_at):
+    folder = tmp_path_factory.mktemp("random")
+    source = write_jsonl(folder / "a.jsonl", [*texts, "<|endoftext|>\0 NUL", "plain text"])
+    expected = count_pretokens(open_corpus(source).batches("train"), pattern, cut_at=cut_at)
+    assert counted(folder / "shards", source, range_bytes, pattern, cut_at)[0] == expected
+
+
+def test_whole_outputs_are_reused_and_damaged_ones_made_again(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
+    before, outputs = counted(tmp_path / "shards", source, 500)
+    assert len(outputs) > 3
+    times = [output.path.stat().st_mtime_ns for output in outputs]
+    content = outputs[1].path.read_bytes()
+    outputs[1].path.write_bytes(content[:-5] + bytes(5))
+    outputs[2].path.unlink()
+    outputs[3].path.with_suffix(".json").write_text("{}")
+    after, again = counted(tmp_path / "shards", source, 500)
+    assert after == before
+    assert [output.path.read_bytes() for output in again][1] == content
+    changed = [output.path.stat().st_mtime_ns != was for output, was in zip(again, times, strict=True)]
+    assert changed == [n in (1, 2, 3) for n in range(len(outputs))]
+
+
+def test_another_plan_reuses_no_output(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
+    folder = tmp_path / "shards"
+    plans = [
+        counted(folder, source, 500),
+        counted(folder, source, 700),
+        counted(folder, source, 500, pattern="cl100k"),
+        counted(folder, source, 500, cut_at=("number",)),
+    ]
+    write_jsonl(tmp_path / "a.jsonl", [f"text number {n + 1}" for n in range(100)])
+    plans.append(counted(folder, source, 500))
+    keys = Counter(output.key for _, outputs in plans for output in outputs)
+    assert set(keys.values()) == {1}
+
+
+def test_one_huge_document_and_one_hot_pretoken_need_little_memory(tmp_path):
+    """The table of the worker may take 16 MB; the document alone has 24 MB and 900,000 distinct pretokens."""
+    words = " ".join(f"hot {n:x}{n * n % 9973:x}" for n in range(1_500_000))
+    (tmp_path / "huge.txt").write_text(words + "\nthe end\n" * 10)
+    counts, outputs = counted(tmp_path / "shards", str(tmp_path / "huge.txt"), 1_000_000)
+    assert len(outputs) == 1
+    assert counts == count_pretokens(open_corpus(str(tmp_path / "huge.txt")).batches("train"), "gpt2")
+
+
+@pytest.mark.parametrize("options", [["--address", "127.0.0.1:1"], ["--engine", "ray", "--counts", "x.parquet"]])
+def test_options_that_do_not_fit_the_engine_are_refused(in_process, options, text_folder):
+    done = in_process("train-tokenizer", text_folder, "--vocab-size", 300, "--out", "tok", *options)
+    assert done.returncode == 2
+    assert "--engine ray" in done.stderr
+
+
+def test_only_files_of_counting_are_removed(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
+    shards = tmp_path / "tok.shards"
+    counted(shards, source, 500)
+    (shards / "mine.txt").write_text("mine")
+    remove_shards(tmp_path / "tok")
+    assert [path.name for path in shards.iterdir()] == ["mine.txt"]
+    (shards / "mine.txt").unlink()
+    remove_shards(tmp_path / "tok")
+    assert not shards.exists()
