@@ -19,6 +19,7 @@ from pipelines.run.retention import latest_checkpoint
 from pipelines.training import pretraining
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
+from pipelines.training.mixture import Mixture
 from pipelines.training.pretraining import fit_to_data
 from pipelines.training.progress import SMOOTHING, LossWatch
 from tests.pipelines.training_cases import metrics_of, stop_after, with_train
@@ -31,7 +32,7 @@ def test_the_log_has_the_utilisation_of_the_machine(tmp_path, small_recipe, data
     monkeypatch.setattr(pretraining, "with_peaks", lambda machine: replace(machine, **known))
     assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
     recipe = fit_to_data(small_recipe, TokenDataset(dataset_folder))
-    data = open_training_data(recipe, TokenDataset(dataset_folder), Tokenizer.load(dataset_folder))
+    data = open_training_data(recipe, Mixture([TokenDataset(dataset_folder)]), Tokenizer.load(dataset_folder))
     flops = data.flops_per_token(meta_model(recipe.model))
     lines = [json.loads(line) for line in (tmp_path / "gpt" / "metrics.jsonl").read_text().splitlines()]
     for line in (line for line in lines if line["split"] == "train"):
