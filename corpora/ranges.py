@@ -16,7 +16,7 @@ from corpora.splits import OWN, TRAIN, HashRouter, Rule, TailRouter
 
 @dataclass(frozen=True, kw_only=True)
 class SplitPlan:
-    """The decision which document is in which split."""
+    """The rules that decide the split of each document."""
 
     rule: Rule
     """own, hash or tail"""
@@ -37,7 +37,7 @@ class SplitPlan:
         return self.only_train and split != TRAIN
 
     def router(self, bytes_before: int) -> HashRouter | TailRouter | None:
-        """Return what routes documents after the first `bytes_before` bytes; None if nothing is cut off."""
+        """Return the router of documents after the first `bytes_before` bytes; None if `cut` is None."""
         if self.cut is None:
             return None
         if self.cut.kind == "hash":
@@ -48,9 +48,9 @@ class SplitPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class InputRange:
-    """Consecutive documents of a corpus, with all that is needed to read them and to decide their splits.
+    """Consecutive documents of a corpus, with everything needed to read them and to decide their splits.
 
-    The documents of a corpus's ranges, one range after the other, are those of the corpus. A range can be pickled.
+    The ranges of a corpus, one after the other, hold exactly its documents. A range can be pickled.
     """
 
     parts: tuple[Part, ...]
@@ -69,7 +69,7 @@ class InputRange:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of what decides the documents and their splits: files with their sizes and times, options, rules."""
+        """SHA-256 of everything that decides the documents and splits: files, their sizes and times, options, rules."""
         parts = [(type(part).__name__, part.identity()) for part in self.parts]
         duplicates = self.duplicates and hashlib.sha256(self.duplicates).hexdigest()
         content = [parts, asdict(self.options), asdict(self.plan), self.bytes_before, duplicates]

@@ -31,8 +31,8 @@ LONGEST_CONTEXT = 1 << 26
 Deduplicate = Annotated[
     Literal["exact", "near"] | None,
     tyro.conf.arg(
-        help="Duplicates to remove before the text is split: documents with the same bytes, or also near duplicates, "
-        "which share three quarters of their runs of five words. duplicates.jsonl lists them."
+        help="Duplicates to remove before the corpus is split. exact: documents with the same bytes. near: also "
+        "documents that share three quarters of their runs of five words. duplicates.jsonl lists them."
     ),
 ]
 
@@ -66,8 +66,8 @@ def build_dataset(
     Args:
         out: Folder to write.
         context_length: Tokens per block. Pairs keep their lengths.
-        shard_size: Bytes of an Arrow file, such as 1G; by default each split is one file. With it, an interrupted build
-            goes on where it stopped when it is started again: until then its work is kept in the folder OUT.ranges.
+        shard_size: Bytes of an Arrow file, such as 1G; by default each split is one file. With --shard-size the same
+            command resumes an interrupted build, whose finished work is in the folder OUT.ranges.
         separator: Put <|endoftext|> before every document. If a published tokenizer lacks it, use the token that ends
             its texts: [SEP] for BERT, </s> for RoBERTa.
         sample: Inverse temperature, such as 0.1: draw the segmentation of each training document with a probability
@@ -137,7 +137,7 @@ def _deduplicated(source: "Corpus", method: Literal["exact", "near"], folder: Pa
     count, size = f"{len(found.documents):,} of {found.corpus_documents:,}", quantity(found.removed_bytes, "B")
     say(f"duplicates: {count} documents, {size} of text")
     if found.uncompared:
-        say(f"too many different candidates to compare all: {counted(found.uncompared, 'time')}")
+        say(f"stopped comparing a document after too many different candidates: {counted(found.uncompared, 'time')}")
     return source.without(found.marks, found.removed_bytes)
 
 

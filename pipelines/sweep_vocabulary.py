@@ -1,4 +1,4 @@
-"""`bytelm sweep-vocabulary`: the bits per byte of vocabularies of several kinds and sizes at equal compute."""
+"""`bytelm sweep-vocabulary`: compare kinds and sizes of vocabulary by bits per byte at equal compute."""
 
 import json
 import math
@@ -43,17 +43,19 @@ def sweep_vocabulary(
     """Train one model for each kind and size of vocabulary at equal FLOPs, and compare their bits per byte on held-out
     text; return the summary.
 
-    All runs have the same architecture, training text and held-out text. The FLOPs of the output matrix count, so a
-    larger vocabulary sees fewer tokens. The same command resumes an interrupted sweep, and adds seeds, sizes or kinds.
+    All runs have the same architecture, training text and held-out text. The FLOPs include the output matrix, so
+    a model with a larger vocabulary trains on fewer tokens. The same command resumes an interrupted sweep, and adds
+    seeds, sizes or kinds.
 
     Args:
         out: Folder for the vocabularies, results.json and bits-per-byte.png. An existing sweep is resumed.
         kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space.
-        sizes: Numbers of entries; default: powers of two from 512 to 65536, without those that the text does not allow.
-        seeds: Runs of each vocabulary, with the seeds 0, 1 and so on.
-        flops: FLOPs of each run; default: those of the sweep in --out, or a share of an hour on 2 cores.
-        recipe: Recipe of a decoder, by name or .toml file: its model, batches and learning rate.
-        workers: Runs to train at a time, each in one thread; default: one for each core.
+        sizes: Numbers of entries; default: powers of two from 512 to 65536 that suit the text.
+        seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on.
+        flops: FLOPs of each run. By default those of the sweep in --out; all runs of a new sweep take about an hour on
+            2 cores.
+        recipe: Recipe of a decoder, by name or .toml file. It decides the model, batches and learning rate.
+        workers: Number of runs to train at a time, each in one thread; default: one per core.
         as_json: Print the summary as JSON, and nothing else.
     """
     _check(kinds, sizes, seeds, workers)
@@ -103,12 +105,12 @@ def sweep_vocabulary(
 
 
 def _check(kinds: tuple[Kind, ...], sizes: tuple[int, ...], seeds: int, workers: int | None) -> None:
-    """Raise ValueError for options that allow no sweep."""
+    """Raise ValueError for options out of range."""
     for kind in kinds:
         if kind not in KINDS:
             raise ValueError(f"--kinds has {kind!r}, but the kinds are {', '.join(KINDS)}")
     if not kinds:
-        raise ValueError(f"--kinds names no kind: leave it out, or name some of {', '.join(KINDS)}")
+        raise ValueError(f"--kinds names no kind: leave it out, or choose from {', '.join(KINDS)}")
     for size in sizes:
         if size < 1:
             raise ValueError(f"--sizes has {size}, but a vocabulary has at least one entry")
@@ -126,7 +128,7 @@ def _cores() -> int:
 def _on_this_machine(budget: "Budget", earlier: dict[str, Any] | None) -> "Budget":
     """Return the budget with one device and dtype for all runs, those of the `earlier` sweep if it is resumed.
 
-    Each run could choose another: a busy machine measures other speeds.
+    Otherwise each run would choose its own, and could choose differently on a busy machine.
     """
     from pipelines.training.machine import choose_machine
 
@@ -142,7 +144,7 @@ def _on_this_machine(budget: "Budget", earlier: dict[str, Any] | None) -> "Budge
 def _print_plan(
     budget: "Budget", wanted: "list[Vocabulary]", seeds: int, workers: int, source: "Corpus", out: Path
 ) -> None:
-    """Print the runs, their tokens and the time that they take."""
+    """Print the runs, their tokens and an estimate of their time."""
     from pipelines.cli.display import answer, counted, duration, quantity, table
     from pipelines.sweep.plan import CORE_FLOPS
 
@@ -169,8 +171,8 @@ def _print_plan(
     )
     seconds = math.ceil(runs / workers) * budget.flops / CORE_FLOPS
     answer(
-        f"training takes about {duration(seconds)} with {workers} at a time, at {quantity(CORE_FLOPS, 'FLOP/s')} a "
-        "core; bfloat16 about half"
+        f"training takes about {duration(seconds)} with {counted(workers, 'run')} at a time, at "
+        f"{quantity(CORE_FLOPS, 'FLOP/s')} per core; about half of that in bfloat16"
     )
     answer(f"would write the folder {out}")
 
@@ -200,7 +202,7 @@ def _train(work: "Work", made: "list[Vocabulary]", seeds: int, workers: int) -> 
 
 
 def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, Any]:
-    """Return the summary of the finished runs, with what restores the text that a tokenizer loses."""
+    """Return the summary of the finished runs; bits per byte include the text that a tokenizer loses."""
     from pipelines.cli.waiting import doing
     from pipelines.sweep.lost_text import lost_bits
     from pipelines.sweep.plan import SweepRun
@@ -218,7 +220,7 @@ def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, An
 
 
 def _show(summary: dict[str, Any], out: Path) -> None:
-    """Print the table and what it says."""
+    """Print the table and the conclusions."""
     from pipelines.cli.display import answer, say, table
     from pipelines.sweep.summary import HEADS, cells, sentences
 

@@ -92,8 +92,8 @@ def train_tokenizer(
         out: Folder for tokenizer.json.
         model: Kind of vocabulary: byte-level BPE, BERT's WordPiece or T5's Unigram. Only bpe keeps the text exactly.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
-            bert-uncased (the default) or bert-cased. For unigram: metaspace (the default; no
-            normalization), or nmt_nfkc or nfkc as in sentencepiece.
+            bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without
+            normalization), nmt_nfkc or nfkc (both normalize as SentencePiece does).
         score: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
         min_frequency: Least count of a pair to merge; by default 2, with --score likelihood the largest that fills the

@@ -19,9 +19,9 @@ def verify_dataset(
     *,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Check every file of a dataset against its manifest, and return what is wrong with which file.
+    """Check every file of a dataset against its manifest, and return the problem of each bad file by name.
 
-    Files that are altered, truncated, missing or extra are named, and the exit status is then 1.
+    Prints each file that is altered, truncated, missing or extra. The exit status is 1 if there is one.
 
     Args:
         as_json: Print one JSON object.

@@ -32,7 +32,7 @@ Engine = Annotated[
     Literal["local", "ray"],
     tyro.conf.arg(
         help="Workers: the threads of this process, or processes of a Ray cluster (needs bytelm[ray]). The result is "
-        "the same. With ray, give the same command again to go on after a failure."
+        "the same. With ray, the same command resumes after a failure."
     ),
 ]
 Address = Annotated[

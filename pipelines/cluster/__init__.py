@@ -1,1 +1,1 @@
-"""Work that is divided among the workers of a Ray cluster."""
+"""Work divided among the workers of a Ray cluster."""

@@ -1,4 +1,4 @@
-"""Counting the pretokens of a corpus on a cluster: a task for each range of it, then a tree of sums."""
+"""Count the pretokens of a corpus on a cluster: one task per range, then a tree of sums."""
 
 import re
 import tempfile

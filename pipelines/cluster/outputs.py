@@ -1,7 +1,7 @@
-"""Outputs of tasks: whole files, each with a marker that says what it was made from and its checksum.
+"""Outputs of tasks: files, each with a marker that holds its checksum and the key of its task.
 
-The name of an output holds the key of its task, so the outputs of two plans never meet. A task that finds its output
-whole returns at once: the same command, started again, goes on from the whole outputs.
+An output is named by its key, so outputs of different plans never collide. A task whose output is complete returns at
+once, so the same command resumes from the finished outputs.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Duplicate documents of a corpus: exact ones by SHA-256, near ones by MinHash and exact Jaccard similarity.
 
-Documents that duplicate each other, directly or through others, are a group. The first of a group in corpus order is
-kept, so no group is in two splits. The documents of a corpus's own validation and test splits all stay, and training
-loses its duplicates of them. The result does not depend on the number of threads.
+Documents that duplicate each other, directly or through others, form a group. The first of a group in corpus order is
+kept, so no group is in two splits. A corpus's own validation and test splits keep all of their documents, and
+duplicates of these are removed from training. The result does not depend on the number of threads.
 
 Near duplicates share at least three quarters of their distinct shingles, which are runs of five words: their Jaccard
 similarity is at least 3/4 (Broder 1997). Candidates are pairs whose MinHash signatures agree in one of 14 bands of 8
@@ -79,7 +79,7 @@ class Duplicates:
 
 @dataclass
 class _Part:
-    """What the first pass notes of consecutive documents."""
+    """What the first pass records of consecutive documents."""
 
     held_out: bool
     sizes: Array
@@ -102,8 +102,8 @@ def find_duplicates(
 ) -> Duplicates:
     """Return the duplicates in `corpus`.
 
-    Takes about 300 bytes of memory per document, or 400 for near duplicates. These take a second pass over the corpus,
-    and a temporary file in the folder `scratch`, with 8 bytes for each shingle of a candidate.
+    Takes about 300 bytes of memory per document, or 400 for near duplicates. Near duplicates also need a second pass
+    over the corpus, and a temporary file in the folder `scratch` with 8 bytes per shingle of a candidate.
     """
     parts = _read(corpus, method, threads, progress)
     sizes, hashes = np.concatenate([part.sizes for part in parts]), b"".join(part.hashes for part in parts)
@@ -145,7 +145,10 @@ def find_duplicates(
 
 
 def _bands(keys: list[Array], documents: Array) -> list[Buckets]:
-    """Return the buckets of each band. keys: uint64 (D, BANDS), part by part; documents, int64: those to put in."""
+    """Return the buckets of each band.
+
+    keys: uint64 (D, BANDS) of each part; documents: int64 (M,), the numbers to include.
+    """
     return [buckets_of(np.concatenate([part[:, band] for part in keys]), documents) for band in range(BANDS)]
 
 
@@ -183,7 +186,7 @@ def _read(corpus: Corpus, method: Method, threads: int | None, progress: Progres
 
 
 def _first_equal(hashes: bytes) -> Array:
-    """Return the first document with the same hash as each one, int64 (N,)."""
+    """Return for each document the first one with the same hash, int64 (N,)."""
     count = len(hashes) // 32
     column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), count, [None, pa.py_buffer(hashes)])
     values = column.dictionary_encode().indices.to_numpy()
@@ -192,7 +195,7 @@ def _first_equal(hashes: bytes) -> Array:
 
 
 def _kept(group: Array, held_out: Array) -> Array:
-    """Return the document that is kept of each document's group, int64 (N,): the first held-out one, else the first.
+    """Return for each document the one kept of its group, int64 (N,): the first held-out one, else the first.
 
     group (N,): a document of each group, the same for all of them.
     """

@@ -1,12 +1,12 @@
-"""The encoding of one range of a corpus: files that the cut into shards needs, and a marker that they are whole.
+"""Encode one range of a corpus: the files that shards are cut from, and a marker that the files are complete.
 
-`encode_range` is stateless and idempotent, and any process can call it: a loop on one machine, or a task of a cluster.
-Beside `out` it writes for each split of the range
+`encode_range` is stateless and idempotent, so any process can call it: a loop on one machine, or a task on a cluster.
+For the path prefix `out`, folder/NAME, it writes for each split of the range
 
-    NAME.SPLIT.ids              the stream of the split: uint16 or uint32
+    NAME.SPLIT.ids              the token ids of the split: uint16 or uint32
     NAME.SPLIT.documents.arrow  the hash, bytes and tokens of each document
 
-and at last NAME.json, the marker. It has the SHA-256 of the files and the fingerprint of everything that decides them.
+and last the marker NAME.json. It has the SHA-256 of the files and the fingerprint of all their inputs.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """What a range has of a split; `bytes` are of text."""
+    """The counts of one split in a range; `bytes` are of text."""
 
     documents: int
     bytes: int
@@ -46,7 +46,7 @@ class EncodedRange:
     """The content of a marker."""
 
     fingerprint: str
-    """SHA-256 of what decides the files: the range, the tokenizer, the separator and the code"""
+    """SHA-256 of the inputs of the files: range, tokenizer, separator, sampling and code"""
 
     splits: dict[str, EncodedSplit]
     dropped: Dropped
@@ -69,12 +69,12 @@ def encode_range(
 ) -> EncodedRange:
     """Encode a range into files whose names begin with `out`, and return their counts.
 
-    If a marker says that the files are there, with the same fingerprint and sound checksums, they are kept. Each file
-    appears whole or not at all, and the marker last.
+    Existing files are kept if their marker has the same fingerprint and their checksums match. Each file appears whole
+    or not at all, and the marker last.
 
     Args:
         separator: put a separator before every document; ValueError if the tokenizer has none
-        sampler: the encoder of the split train, if it is not the tokenizer
+        sampler: the encoder of training documents; by default the tokenizer
         threads: threads that encode, all cores by default
         progress: called with the bytes of text encoded so far
     """
@@ -124,7 +124,7 @@ class _SplitWriter:
         ids.astype(self._dtype).tofile(self._ids)
 
     def record(self, text: memoryview, lengths: np.ndarray, tokens: np.ndarray) -> None:
-        """Note consecutive documents, with joined bytes `text`, and the tokens of each with its separator."""
+        """Record consecutive documents: their joined bytes `text`, and the tokens of each with its separator."""
         self._documents.add(document_hashes(text, lengths), lengths, tokens)
         self._counts += (len(lengths), len(text), tokens.sum())
 
@@ -152,14 +152,14 @@ def documents_path(out: Path, split: str) -> Path:
 
 
 def marker_path(out: Path) -> Path:
-    """Return the file that says that a range is encoded."""
+    """Return the file that marks a range as encoded."""
     return out.with_name(f"{out.name}.json")
 
 
 def range_fingerprint(
     input_range: InputRange, tokenizer: Tokenizer, separator: bool, sampler: SamplingEncoder | None = None
 ) -> str:
-    """Return the SHA-256 of everything that decides the files of an encoded range."""
+    """Return the SHA-256 of all inputs of the files of an encoded range."""
     sampling = sampler.described if sampler else None
     content = [input_range.fingerprint, tokenizer.fingerprint, separator, sampling, code_fingerprint()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
@@ -178,7 +178,7 @@ def read_marker(out: Path) -> EncodedRange | None:
 
 
 def files_are_sound(out: Path, encoded: EncodedRange) -> bool:
-    """Return whether the files of a marker are there, with its checksums."""
+    """Return whether all files of a marker exist with the checksums in it."""
     return all(
         path.is_file() and file_sha256(path) == digest
         for name, split in encoded.splits.items()

@@ -12,9 +12,9 @@ MANIFEST = "manifest.json"
 
 
 def write_manifest(folder: Path, info: dict[str, Any]) -> None:
-    """Write the manifest of a new dataset, all of whose other files are there.
+    """Write the manifest of a new dataset; all other files must exist already.
 
-    The checksums of its Arrow files are those in `info`, the content of dataset.json.
+    The checksums of Arrow files are taken from `info`, the content of dataset.json.
     """
     known = {
         f"{split}/{file.name}": file.sha256 for split, entry in info["splits"].items() for file in data_files(entry)
@@ -29,8 +29,8 @@ def write_manifest(folder: Path, info: dict[str, Any]) -> None:
 def problems(folder: Path, progress: Callable[[int], None] = lambda done: None) -> dict[str, str]:
     """Return what is wrong with each file of a dataset, by name; empty if every file is as it was written.
 
-    `progress` is called with the bytes read so far. Raises ValueError if the manifest is missing or altered, because it
-    then says nothing of the other files.
+    `progress` is called with the bytes read so far. Raises ValueError if the manifest is missing or altered, because
+    then the other files cannot be checked.
     """
     path = folder / MANIFEST
     manifest = read_json(path, REMEDY)

@@ -24,7 +24,7 @@ class Buckets(NamedTuple):
 
 
 def buckets_of(keys: Array, documents: Array) -> Buckets:
-    """Return the buckets of one band. keys, uint64 (N,): its keys; documents, int64 (M,): the numbers to put in."""
+    """Return the buckets of one band. keys: uint64 (N,); documents: int64 (M,), the numbers to include."""
     chosen = keys[documents]
     order = np.argsort(chosen, kind="stable")
     chosen = chosen[order]
@@ -58,10 +58,10 @@ class ShingleSets:
         threads: int | None = None,
         progress: Callable[[int], None] = lambda done: None,
     ) -> None:
-        """Read the corpus and write the shingles of some documents to the empty `file`.
+        """Read the corpus and write the shingles of the candidates to the empty `file`.
 
-        documents: int64 (C,), their numbers, ascending; shingles: int64 (N,), how many each document of the corpus has,
-        with repetitions; `progress` is called with the bytes of text read so far.
+        documents: int64 (C,), the numbers of the candidates, ascending. shingles: int64 (N,), the number of shingles of
+        each document of the corpus, with repetitions. `progress` is called with the bytes of text read so far.
         """
         self._documents = documents
         self._starts, self._sizes = np.zeros((2, len(documents)), np.int64)

@@ -1,7 +1,7 @@
 """Random segmentations of the training documents: subword regularization (Kudo, 2018) and BPE dropout.
 
-The seed and the bytes of a document decide its ids, wherever it is in the corpus and whoever encodes it. A dataset has
-one segmentation of each document; datasets with other seeds have others.
+The ids of a document depend only on the seed and its bytes, not on its place in the corpus or the process that encodes
+it. A dataset has one segmentation of each document; a dataset with another seed has another.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class SamplingEncoder:
     dropout: the probability of `Tokenizer.encode_with_dropout` (BPE).
     described: the entry `sampling` of dataset.json
 
-    Raises ValueError for a wrong number, and if the tokenizer is of another kind.
+    Raises ValueError for a number out of range, and for a tokenizer of another kind.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, sample: float | None = None, dropout: float = 0, seed: int = 0) -> None:
@@ -33,7 +33,10 @@ class SamplingEncoder:
         self._encode(b"")
 
     def cuts(self, text: memoryview, piece_bytes: int) -> list[int]:
-        """Return byte offsets at which a long document is cut, as `Tokenizer.cuts` does. Each piece is drawn alone."""
+        """Return byte offsets at which a long document is cut, as `Tokenizer.cuts` does.
+
+        Each piece is sampled independently.
+        """
         return self._tokenizer.cuts(text, piece_bytes)
 
     def encode_arrow(self, column: pa.Array, threads: int | None = None) -> pa.LargeListArray:

@@ -1,11 +1,11 @@
 """Datasets of several Arrow files (shards), built from the encoded ranges of a corpus.
 
-1. `Corpus.ranges` plans the ranges, and decides the splits.
+1. `Corpus.ranges` plans the ranges and decides the splits.
 2. `encode_range` encodes each range into files of ids (`pipelines.dataset.encoded_range`).
-3. `cut` adds up the lengths of these files, which tells where each shard begins, and `write_shard` writes each shard.
+3. `cut` decides from the lengths of these files where each shard begins, and `write_shard` writes each shard.
 
-The shards of a split, one after the other, hold exactly the blocks of the one file of a dataset without shards,
-whatever the number of ranges, shards and processes. The steps for each range and for each shard are stateless and
+The shards of a split, one after the other, hold exactly the blocks of a dataset without shards, for any number of
+ranges, shards and processes. The steps for each range and for each shard are stateless and
 idempotent.
 """
 
@@ -34,13 +34,13 @@ from tokenizer import Tokenizer
 
 T = TypeVar("T")
 Run = Callable[[Callable[..., T], Iterable[tuple[Any, ...]]], Iterable[T]]
-"""Calls a function with each tuple of arguments, and returns the results in order, as `itertools.starmap`"""
+"""Calls a function with each tuple of arguments, and returns the results in order, as `itertools.starmap` does"""
 EncodedPart = tuple[Path, EncodedSplit]
-"""What the names of a range's files begin with, and what the range has of a split"""
+"""The path prefix of a range's files, and the counts of one split in the range"""
 
 
 @dataclass(frozen=True)
-class Piece:
+class Slice:
     """Tokens [start, stop) of a file of ids."""
 
     path: Path
@@ -53,7 +53,7 @@ class Shard:
     """A shard to write: its file name, and its tokens."""
 
     name: str
-    pieces: tuple[Piece, ...]
+    slices: tuple[Slice, ...]
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ def write_shards(
 ) -> dict[str, Any]:
     """Encode `corpus` into shards in the existing, empty `folder`, and return the content of dataset.json.
 
-    Encoded ranges are kept in the folder `work`, so that the same call, after it was interrupted, goes on from there.
+    Encoded ranges are kept in the folder `work`, from which the same call resumes after an interruption.
 
     Args:
         shard_size: bytes of ids of a shard; the last one of a split may have fewer
         separator: put a separator before every document; ValueError if the tokenizer has none
-        sampler: the encoder of the split train, if it is not the tokenizer
+        sampler: the encoder of training documents; by default the tokenizer
         range_bytes: bytes of input of a range
     """
     work.mkdir(exist_ok=True)
@@ -112,15 +112,15 @@ def write_shards(
         progress(done + more)
 
     for number, input_range in enumerate(corpus.ranges(range_bytes)):
-        out = range_name(work, number)
+        out = range_prefix(work, number)
         options: Any = {"separator": separator, "sampler": sampler, "threads": threads, "progress": advance}
         encoded.append(encode_range(input_range, tokenizer, out, **options))
         done += encoded[-1].bytes
     return assemble(corpus, tokenizer, context_length, folder, work, encoded, shard_size, separator, sampler)
 
 
-def range_name(work: Path, number: int) -> Path:
-    """Return what the names of the files of a range begin with."""
+def range_prefix(work: Path, number: int) -> Path:
+    """Return the path prefix of the files of a range."""
     return work / f"{number:06}"
 
 
@@ -154,7 +154,7 @@ def assemble(
     for number, each in enumerate(encoded):
         dropped.add(each.dropped)
         for name, split in each.splits.items():
-            parts[name].append((range_name(work, number), split))
+            parts[name].append((range_prefix(work, number), split))
     parts = {name: found for name, found in parts.items() if found}
     check_splits(corpus, context_length, {name: sum(s.tokens for _, s in found) for name, found in parts.items()})
     dtype = id_dtype(tokenizer.vocab_size)
@@ -211,13 +211,13 @@ def cut(files: Sequence[tuple[Path, int]], context_length: int, shard_blocks: in
     shards = []
     for number in range(count):
         start, stop = (min(n * shard_blocks, blocks) * context_length for n in (number, number + 1))
-        pieces = []
+        slices = []
         for file in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
             path, tokens = files[file]
             begin = ends[file] - tokens
             if tokens:
-                pieces.append(Piece(path, max(0, start - begin), min(tokens, stop - begin)))
-        shards.append(Shard(f"data-{number:05}-of-{count:05}.arrow", tuple(pieces)))
+                slices.append(Slice(path, max(0, start - begin), min(tokens, stop - begin)))
+        shards.append(Shard(f"data-{number:05}-of-{count:05}.arrow", tuple(slices)))
     return shards
 
 
@@ -226,8 +226,8 @@ def write_shard(shard: Shard, *, folder: Path, context_length: int, dtype: np.dt
     with whole_file(folder / shard.name) as path:
         file = BlockFile(path, context_length, dtype)
         try:
-            for piece in shard.pieces:
-                file.add(np.memmap(piece.path, dtype, "r")[piece.start : piece.stop])
+            for each in shard.slices:
+                file.add(np.memmap(each.path, dtype, "r")[each.start : each.stop])
             size, digest = file.finish()
         finally:
             file.close()

@@ -12,11 +12,11 @@ from pathlib import Path
 Sources = dict[Path, int]
 """Dataset folders and their weights: whole numbers in lowest terms, 1 for a single folder."""
 
-MOST_PARTS = 100_000  # sum of the weights, after which the order of the sources repeats
+MOST_PARTS = 100_000  # largest sum of the whole-number weights; the order of the sources repeats after so many blocks
 
 
 def sources_of(data: Path | Mapping[Path, float]) -> Sources:
-    """Return one dataset folder, or folders with weights, as `Sources`.
+    """Return a dataset folder, or folders with weights, as `Sources`.
 
     Weights may have any sum. Raises ValueError for a weight that is not above 0, and for a folder named twice.
     """
@@ -26,7 +26,7 @@ def sources_of(data: Path | Mapping[Path, float]) -> Sources:
 
 
 def parse_sources(words: Sequence[str]) -> Sources:
-    """Return the sources that the words of --data name: one folder, or WEIGHT=FOLDER for each source."""
+    """Return the sources in the words of --data: one folder, or WEIGHT=FOLDER for each source."""
     if not words:
         raise ValueError("--data names no dataset: give a folder, or a mixture such as 0.7=wiki 0.3=code")
     if len(words) == 1 and ("=" not in words[0] or Path(words[0]).exists()):
@@ -47,7 +47,7 @@ def spelled(sources: Sources) -> str | list[str]:
 
 
 def _exact(weight: str, folder: str | Path) -> Fraction:
-    """Return a weight without rounding."""
+    """Return a weight as an exact fraction; ValueError unless it is a number above 0."""
     try:
         exact = Decimal(weight)
     except InvalidOperation:
@@ -75,6 +75,6 @@ def _in_lowest_terms(weighted: Sequence[tuple[Path, Fraction]]) -> Sources:
         )
         raise ValueError(
             f"the weights have too many digits: in whole numbers they add up to {total // divisor:,}, and at most "
-            f"{MOST_PARTS:,} is possible: round them, such as {rounded}"
+            f"{MOST_PARTS:,} is allowed: round them, such as {rounded}"
         )
     return {folder: number // divisor for (folder, _), number in zip(weighted, numerators, strict=True)}

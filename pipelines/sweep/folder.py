@@ -21,12 +21,12 @@ def recorded(folder: Path) -> dict[str, Any] | None:
     train = settings.get("recipe", {}).get("train", {}) if isinstance(settings.get("recipe"), dict) else {}
     numbers = isinstance(settings.get("flops"), (int, float))
     if settings.get("format") != 1 or not numbers or not {"device", "dtype"} <= train.keys():
-        raise ValueError(f"{path} is damaged, or of another version: choose another --out")
+        raise ValueError(f"{path} is damaged, or from another version of bytelm: choose another --out")
     return settings
 
 
 def settings_of(budget: Budget, split_rule: str, held_out: list[bytes]) -> dict[str, Any]:
-    """Return the settings that all runs of a sweep have in common, as JSON has them."""
+    """Return the settings that all runs of a sweep have in common, in the types of JSON."""
     facts = {
         "format": 1,
         "flops": budget.flops,

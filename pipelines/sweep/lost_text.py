@@ -1,8 +1,8 @@
 """The text that WordPiece and Unigram lose, in bits, so that their bits per byte compare with those of BPE.
 
-A model over tokens that lose text codes less than the text. Two parts bring it back. The white space and deleted
-characters between two words cost the entropy of such gaps given the general categories of the characters on both
-sides, and 8 bits per byte once for each different gap. Words that are unknown tokens cost 8 bits per byte.
+If tokens lose some of the text, their model predicts less than the text. The lost text costs extra bits, of two kinds.
+A gap is the white space and deleted characters between two words. Gaps cost their entropy given the general categories
+of the characters on both sides, and each distinct gap costs 8 bits per byte once. Unknown words cost 8 bits per byte.
 """
 
 import math
@@ -17,12 +17,12 @@ from tokenizer import Tokenizer
 from tokenizer.splitting.bert import BertWords
 from tokenizer.splitting.metaspace import MetaspaceWords
 
-FARTHEST = 256  # characters from one word to the next; a word that is not found there has lost characters itself
+FARTHEST = 256  # characters to search for the next word; a word that is not found has itself lost characters
 BITS_PER_BYTE = 8
 
 
 def lost_bits(documents: Sequence[bytes], tokenizer: Tokenizer) -> float:
-    """Return about how many bits restore `documents` from their tokens; 0 if the tokenizer loses nothing."""
+    """Return an estimate of the bits that restore `documents` from their tokens; 0 if the tokenizer loses nothing."""
     if tokenizer.is_lossless:
         return 0.0
     return _gap_bits(documents, tokenizer) + BITS_PER_BYTE * _unknown_bytes(documents, tokenizer)

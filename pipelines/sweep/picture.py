@@ -44,7 +44,7 @@ def _figure(summary: Mapping[str, Any], title: str) -> Figure:
     labels = {"bits": "bits per byte, held out", "bytes": "bytes per token", "share": "embedding, % of all"}
     for name, label in labels.items():
         _finish(axes[name], sizes, label)
-    axes["bits"].plot([], [], label="best of its kind, and as good", **RING, color=SOFT)
+    axes["bits"].plot([], [], label="best of its kind, or no significant difference", **RING, color=SOFT)
     axes["bits"].legend(frameon=False, fontsize="small")
     axes["bits"].set_title(title, fontsize="medium", loc="left")
     axes["share"].set_ylim(0, 100)
@@ -52,7 +52,7 @@ def _figure(summary: Mapping[str, Any], title: str) -> Figure:
 
 
 def _draw_bits(axes: Axes, kind: str, rows: list[Any], best: Mapping[str, Any]) -> None:
-    """Draw the means with their intervals and each run as a dot; a ring marks the best and those as good."""
+    """Draw means with their intervals, and each run as a dot; rings mark the best size and those as good."""
     colour, sizes = COLOURS[kind], [row["size"] for row in rows]
     means = [row["bits_per_byte"] for row in rows]
     margins = [row["margin"] or 0.0 for row in rows]

@@ -1,7 +1,7 @@
 """The plan of a sweep: the vocabularies, the compute of a run, and the recipe of each run.
 
-All runs have the same architecture and the same FLOPs, those of the output matrix included (`lm.analysis.size`). A
-larger vocabulary therefore sees fewer tokens, each of which is longer. The context is fixed in tokens, as in practice,
+All runs have the same architecture and the same FLOPs, which include the output matrix (`lm.analysis.size`). So a model
+with a larger vocabulary trains on fewer but longer tokens. The context is fixed in tokens, as in practice,
 so a larger vocabulary sees more text at a time. The schedule of the learning rate spans each run's own tokens.
 """
 
@@ -13,7 +13,7 @@ from lm.analysis.size import flops_per_token, meta_model, non_embedding_paramete
 from lm.config import ModelConfig
 from pipelines.run.recipe import Recipe
 
-# FLOP/s of training on one core in float32; in bfloat16, cores that have it are about twice as fast.
+# FLOP/s of training on one core in float32; about twice as many on a core that supports bfloat16.
 CORE_FLOPS = 5e10
 HOUR_FLOPS = 2 * 3600 * CORE_FLOPS  # of 2 cores
 
@@ -30,7 +30,7 @@ class Vocabulary(NamedTuple):
 
 
 class SweepRun(NamedTuple):
-    """A vocabulary and the seed of a training."""
+    """A vocabulary and the seed of a run."""
 
     vocabulary: Vocabulary
     seed: int
@@ -64,13 +64,15 @@ class Budget:
                 "decoder, such as gpt-tiny"
             )
         if self.recipe.train.batch_tokens_start:
-            raise ValueError("--recipe has batches that grow: leave train.batch_tokens_start out of it")
+            raise ValueError(
+                "--recipe has growing batches, which a sweep does not support: remove train.batch_tokens_start"
+            )
         if not self.flops > 0:
             raise ValueError(f"--flops is {self.flops:g}, but must be above 0")
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of an optimizer step: whole blocks."""
+        """Tokens of an optimizer step, in whole blocks."""
         length = self.recipe.model.context_length
         return max(1, round(self.recipe.train.batch_tokens / length)) * length
 
@@ -83,16 +85,16 @@ class Budget:
         return _size(self.model(size))
 
     def tokens(self, size: int) -> int:
-        """Return the tokens of a run: whole steps, as many as the FLOPs allow.
+        """Return the tokens of a run: as many whole steps as the FLOPs allow.
 
-        Raises ValueError if they allow none.
+        Raises ValueError if they do not allow one step.
         """
         each = self.size(size).flops_per_token
         tokens = int(self.flops / (each * self.step_tokens)) * self.step_tokens
         if not tokens:
             raise ValueError(
                 f"--flops is {self.flops:.3g}, but one step with a vocabulary of {size:,} entries takes "
-                f"{each * self.step_tokens:.3g}: give more, or leave this size out of --sizes"
+                f"{each * self.step_tokens:.3g}: raise --flops, or leave this size out of --sizes"
             )
         return tokens
 
@@ -109,7 +111,7 @@ class Budget:
                 seed=run.seed,
                 threads=1,
                 validate_every_tokens=tokens,
-                validation_tokens=self.recipe.model.context_length,  # the final measurement counts
+                validation_tokens=self.recipe.model.context_length,  # little: `measure` scores the finished run
                 checkpoint_every_tokens=max(self.step_tokens, tokens // 4),
                 keep_checkpoints=1,
                 keep_best=False,

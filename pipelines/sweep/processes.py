@@ -18,14 +18,14 @@ from pipelines.sweep.runs import Work, finish
 
 
 class _Trainer:
-    """A process that answers None when it is ready, and after each run that it is sent; or the text of an error."""
+    """A process that trains runs. It sends None when it is ready for a run, or the text of an error."""
 
     def __init__(self, work: Work) -> None:
         context = multiprocessing.get_context("spawn")  # a forked process would share torch's threads
         self.pipe, theirs = context.Pipe()
         self.run: SweepRun | None = None
         self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        with _handled(signal.SIGINT, signal.SIG_IGN):  # which the process inherits until it has a handler of its own
+        with _handled(signal.SIGINT, signal.SIG_IGN):  # inherited until the process sets its own handler
             self.process.start()
         theirs.close()  # so that the end of the process ends the pipe
 
@@ -34,13 +34,16 @@ class _Trainer:
         self.pipe.send(run)
 
     def answered(self) -> SweepRun | None:
-        """Return the run that has finished, if any; ValueError if it failed, ChildProcessError if the process died."""
+        """Return the finished run, None before the first.
+
+        Raises ValueError if it failed, ChildProcessError if the process died.
+        """
         try:
             error = self.pipe.recv()
         except EOFError:
             self.process.join()
             raise ChildProcessError(
-                f"a process of the sweep ended with status {self.process.exitcode}, perhaps for lack of memory: run "
+                f"a process of the sweep ended with status {self.process.exitcode}, perhaps out of memory: run "
                 "the same command again, with fewer --workers"
             ) from None
         run, self.run = self.run, None
@@ -85,7 +88,7 @@ def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable
 
 @contextmanager
 def _handled(number: int, handler: Any) -> Iterator[None]:
-    """Handle a signal by `handler` within the block. No effect outside the main thread, which alone handles signals."""
+    """Handle a signal with `handler` inside the block. Has no effect outside the main thread."""
     try:
         before = signal.signal(number, handler)
     except ValueError:
@@ -99,7 +102,7 @@ def _handled(number: int, handler: Any) -> Iterator[None]:
 
 def _serve(pipe: Connection, work: Work) -> None:
     """Train the runs that arrive, until the pipe is closed or a signal arrives."""
-    stopped = process.interrupts  # a training that begins after the signal raises KeyboardInterrupt
+    stopped = process.interrupts  # a run that starts after the signal raises KeyboardInterrupt
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.append(number)

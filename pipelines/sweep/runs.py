@@ -51,7 +51,7 @@ class Work:
         path = self.result_file(run)
         if not path.exists():
             return None
-        remedy = "remove the file, and the run is trained again"
+        remedy = "remove the file to train the run again"
         result: dict[str, Any] = read_json(path, remedy)
         if missing := [name for name in NUMBERS if not isinstance(result.get(name), (int, float))]:
             raise ValueError(f"{path} is damaged (it has no number {missing[0]}): {remedy}")
@@ -63,7 +63,7 @@ class Work:
 
 
 def finish(work: Work, run: SweepRun) -> bool:
-    """Train a run, or resume it, and write its result; return False if a signal stopped it after saving."""
+    """Train or resume a run and write its result; return False if a signal stopped it after it saved a checkpoint."""
     folder, data = work.run(run), work.vocabulary(run)
     recipe = work.budget.recipe_of(run)
     if train(recipe, {data: 1}, folder, "none"):
@@ -76,7 +76,7 @@ def finish(work: Work, run: SweepRun) -> bool:
 
 
 def measure(work: Work, run: SweepRun) -> dict[str, Any]:
-    """Return the result of a trained run: its size, its training, and its code length of the held-out text."""
+    """Return the result of a trained run: its size, its training, and the code length of the held-out text."""
     budget, size = work.budget, work.budget.size(run.vocabulary.size)
     folder = Run(work.run(run))
     trained, tok, length = load_trained(folder, budget.recipe.train.device), folder.tokenizer(), window_of(folder)

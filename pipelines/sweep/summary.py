@@ -13,13 +13,13 @@ TAO_PARAMETERS = 3_145_728
 TAO_EXPONENT = 0.8354
 
 Result = Mapping[str, Any]
-"""The result.json of a run, with the entry `lost_bits_per_byte`"""
+"""The result of a run (`Work.result`), with the entry `lost_bits_per_byte`"""
 
 
 def tao_size(non_embedding: int, width: int) -> float:
-    """Return the best number of entries by Tao et al. 2024, for N non-embedding parameters.
+    """Return the best number of entries by Tao et al. 2024 for a model with N non-embedding parameters.
 
-    It is N_v / width; N_v = 3,145,728 (N / 33M)^0.8354 are the parameters of the best vocabulary's embedding.
+    It is N_v / width, where N_v = 3,145,728 (N / 33M)^0.8354 is the best number of embedding parameters.
     """
     parameters: float = TAO_PARAMETERS * (non_embedding / TAO_SMALLEST) ** TAO_EXPONENT
     return parameters / width
@@ -28,9 +28,9 @@ def tao_size(non_embedding: int, width: int) -> float:
 def summarize(budget: Budget, results: Mapping[Vocabulary, Sequence[Result]]) -> dict[str, Any]:
     """Return the summary of finished runs, by vocabulary.
 
-    `rows` has an entry for each vocabulary. `best` has the one with the fewest bits per byte of each kind, and `all` of
-    all kinds, each with those that do not differ from it at the 95 % level. Intervals take the spread of one run to be
-    the same for all vocabularies.
+    `rows` has an entry for each vocabulary. `best` has the vocabulary with the fewest bits per byte of each kind, and
+    under `all` of all kinds; `as_good` lists those that do not differ from it at the 5 % level. Intervals assume
+    the same standard deviation of a run for all vocabularies.
     """
     repeats = Repeats({vocabulary: [_bits(run) for run in runs] for vocabulary, runs in results.items()})
     kinds = dict.fromkeys(each.kind for each in results)
@@ -75,7 +75,7 @@ HEADS = ("kind", "entries", "bits per byte", "B/token", "embedding", "tokens", "
 
 
 def cells(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the rows of the table under HEADS. A * marks the best of a kind, and those that are as good."""
+    """Return the rows of the table under HEADS. A * marks the best of a kind, and those that do not differ from it."""
     good = {(each["kind"], each["size"]) for kind in summary["best"].values() for each in kind["as_good"]}
     return [
         (
@@ -97,13 +97,13 @@ def _margin(row: Mapping[str, Any]) -> str:
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
-    """Return what the table says, and how to read it."""
+    """Return the conclusions, and how to read the table."""
     rows = {(row["kind"], row["size"]): row for row in summary["rows"]}
     found = [_recommendation(kind, best) for kind, best in summary["best"].items() if kind != "all"]
     if len(found) > 1:
         best = summary["best"]["all"]
         others = [_named(each) for each in best["as_good"] if each["kind"] != best["kind"]]
-        also = f"; {_listed(others)} as good" if others else "; no other kind is as good"
+        also = f"; {_listed(others)} as good" if others else "; every other kind is significantly worse"
         found.append(f"all kinds: {_named(best)}{also}")
     tao = summary["tao_2024"]
     below = ", extrapolated below their 33M" if tao["extrapolated"] else ""
@@ -113,13 +113,15 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     )
     if summary["degrees_of_freedom"]:
         found.append(
-            f"*: does not differ from the best of its kind. ±: 95 % interval over seeds; one run deviates by "
-            f"{summary['deviation']:.4f} ({summary['degrees_of_freedom']} degrees of freedom)"
+            f"*: best of its kind, or no significant difference. ±: 95 % interval over seeds; standard deviation "
+            f"of a run {summary['deviation']:.4f} ({summary['degrees_of_freedom']} degrees of freedom)"
         )
     lost = {kind: max(r["lost_bits_per_byte"] for r in rows.values() if r["kind"] == kind) for kind, _ in rows}
     for kind, bits in lost.items():
         if bits:
-            found.append(f"{kind}: {bits:.3f} bits per byte restore the text that it loses, such as white space")
+            found.append(
+                f"{kind}: includes {bits:.3f} bits per byte for text that its tokens lose, such as white space"
+            )
     return found
 
 

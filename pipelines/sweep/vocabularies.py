@@ -1,6 +1,6 @@
 """The tokenizers and datasets of a sweep, and its held-out text.
 
-The training split is counted once per kind, and all sizes are trained on that count. Every dataset is of the same text.
+The training split is counted once per kind, and all sizes train on these counts. All datasets have the same text.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ LONGEST_DOCUMENT = HELD_OUT_BYTES // 8  # so that the held-out text is not all o
 
 
 def held_out_documents(corpus: Corpus) -> list[bytes]:
-    """Return documents of the validation split in corpus order, about HELD_OUT_BYTES, none above an eighth of that.
+    """Return about HELD_OUT_BYTES of validation documents in corpus order, each cut to LONGEST_DOCUMENT bytes.
 
-    They are those with the smallest SHA-256, so they come from all parts of the corpus.
+    The documents with the smallest SHA-256 are chosen, so they come from all parts of the corpus.
     """
     sample = _Sample()
     for batch in corpus.batches("validation"):
@@ -46,7 +46,7 @@ def held_out_documents(corpus: Corpus) -> list[bytes]:
 
 
 class _Sample:
-    """Documents with the smallest digests, as many as just reach HELD_OUT_BYTES after `trim`."""
+    """The documents with the smallest digests. `trim` keeps as few as reach HELD_OUT_BYTES."""
 
     def __init__(self) -> None:
         self.documents: list[tuple[bytes, int, bytes]] = []  # digest, number, text
@@ -92,10 +92,10 @@ def stream_of(documents: Sequence[bytes], tokenizer: Tokenizer, context_length: 
 def train_vocabularies(
     folder: Path, corpus: Corpus, wanted: Sequence[Vocabulary], strict: bool
 ) -> dict[Vocabulary, Tokenizer]:
-    """Return the tokenizers of the vocabularies that have no dataset in `folder` yet. Nothing is written.
+    """Train the tokenizers of the vocabularies that have no dataset in `folder` yet. Writes nothing.
 
-    A vocabulary smaller than the alphabet, or larger than the text can fill, is a ValueError if `strict`; otherwise it
-    is left out with a message.
+    If a vocabulary is too small for the alphabet or too large for the text, raises ValueError if `strict`; otherwise
+    leaves it out with a message.
     """
     missing = [each for each in wanted if not _is_made(folder, each)]
     trained: dict[Vocabulary, Tokenizer] = {}
@@ -112,7 +112,7 @@ def train_vocabularies(
                     raise ValueError(f"--sizes {each.size} for {kind}: {why}") from None
                 say(f"left out {each.name}: {why}")
     if not trained and len(missing) == len(wanted):
-        raise ValueError(f"{corpus.name} allows none of the default sizes: give some with --sizes")
+        raise ValueError(f"none of the default sizes suits {corpus.name}: give some with --sizes")
     return trained
 
 
@@ -123,7 +123,7 @@ def write_datasets(
     trained: Mapping[Vocabulary, Tokenizer],
     context_length: int,
 ) -> list[Vocabulary]:
-    """Write the datasets of `trained` tokenizers, `folder`/NAME with tokenizer.json; return the vocabularies there are.
+    """Write the datasets of `trained` tokenizers, `folder`/NAME with tokenizer.json; return all with a dataset.
 
     Raises ValueError if the corpus has changed since the other datasets were written.
     """
@@ -149,7 +149,7 @@ def _trained(counts: PretokenCounts, vocabulary: Vocabulary) -> Tokenizer:
     """Return the tokenizer of a vocabulary; ValueError if it would have another size."""
     unigram = vocabulary.kind == "unigram"
     with warnings.catch_warnings(), Bar(vocabulary.name, None, "") as bar:
-        warnings.simplefilter("ignore", UserWarning)  # of the size, which is checked below
+        warnings.simplefilter("ignore", UserWarning)  # about the size, which is checked below
         tok = Tokenizer.train_from_counts(
             counts,
             vocabulary.size,

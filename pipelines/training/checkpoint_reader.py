@@ -46,7 +46,7 @@ class Checkpoint:
         if name in self.contents:
             tensors: dict[str, Tensor] = load(self.contents.pop(name))
             return tensors
-        from pipelines.training.sharded import read_part  # takes a second to import
+        from pipelines.training.checkpoint_shards import read_part  # takes a second to import
 
         return read_part(self.folder / part(name), self.shapes[part(name)])
 

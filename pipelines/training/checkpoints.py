@@ -5,8 +5,9 @@ average.safetensors (if the run averages its weights), state.json (step, blocks 
 manifest.json (see `pipelines.run.manifest`). Rank 0 writes and reads whole tensors, so the files do not depend on the
 world size.
 
-FSDP never gathers a tensor: each rank writes and reads its own rows (see `pipelines.training.sharded`). Its checkpoints
-have folders of shards, model/, optimizer/ and average/, instead of the files. Both kinds resume with any strategy.
+FSDP never gathers a tensor: each rank writes and reads its own rows (see `pipelines.training.checkpoint_shards`). Its
+checkpoints have the folders of shards model/, optimizer/ and average/ instead of files. Both kinds resume with any
+strategy.
 """
 
 import hashlib
@@ -98,7 +99,7 @@ def write_sharded_checkpoint(
 
     The folder gets its final name after every rank has finished. If one rank fails, all raise OSError.
     """
-    from pipelines.training.sharded import on_all_ranks, shapes_of, write_part
+    from pipelines.training.checkpoint_shards import on_all_ranks, shapes_of, write_part
 
     main = group.rank() == 0
     folder, partial = _folders(run, state["step"])

@@ -135,10 +135,10 @@ class TrainConfig:
     """Also write metrics.jsonl's numbers for TensorBoard, into the run's folder tensorboard/"""
 
     activation_checkpointing: bool = False
-    """Keep only the inputs of blocks for the backward pass, and compute each block again there. It saves most of the
-    memory of activations and takes about a third more computation."""
+    """Keep only the inputs of the blocks, and recompute each block in the backward pass. This saves most of the memory
+    of activations and takes about a third more computation."""
     whole_gradients: bool = False
-    """With --parallel fsdp or hsdp, sum gradients over processes once a step instead of after every micro-batch. It
+    """With --parallel fsdp or hsdp, sum gradients over processes once a step instead of after every micro-batch. This
     takes 4 bytes per parameter on every device."""
 
     def __post_init__(self) -> None:

@@ -57,12 +57,12 @@ def processes(kind: Kind, config: TrainConfig) -> Iterator[OneProcess]:
 
 def _shards(kind: Kind, device: str, config: TrainConfig) -> OneProcess:
     # FSDP takes half a second to import, which other runs should not wait for.
-    from pipelines.training.shards import Shards
+    from pipelines.training.fully_sharded import FullySharded
 
     per_node = int(os.environ["LOCAL_WORLD_SIZE"]) if kind == "hsdp" else dist.get_world_size()
     if dist.get_world_size() % per_node:
-        raise ValueError(f"--parallel hsdp needs equally many processes on all nodes, and {per_node} are on this one")
-    return Shards(device, per_node, config.whole_gradients)
+        raise ValueError(f"--parallel hsdp needs the same number of processes on every node; this one has {per_node}")
+    return FullySharded(device, per_node, config.whole_gradients)
 
 
 def _rendezvous() -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Mixture:
     def __init__(self, datasets: Sequence[Dataset], weights: Sequence[int] = (1,)) -> None:
         self.datasets, self.weights = list(datasets), list(weights)
         self.first = self.datasets[0]
-        """A dataset for everything that all have in common"""
+        """The first dataset: its tokenizer, block length and separator are those of all"""
         self.names = distinct_names([dataset.folder for dataset in datasets])
         for other in self.datasets[1:]:
             _check_alike(self.first, other)
@@ -45,7 +45,7 @@ class Mixture:
         return self.first.fingerprint if len(parts) == 1 else hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def lines(self, tokens: int) -> list[str]:
-        """Return a line for each source of a mixture: its share of `tokens`, and the epochs these take."""
+        """Return a line for each source of a mixture: its share of `tokens`, its epochs. A plain dataset has none."""
         if len(self.datasets) == 1:
             return []
         lines = []
@@ -97,4 +97,6 @@ def _check_alike(one: Dataset, other: Dataset) -> None:
             f"{both} have blocks of {lengths[0]} and {lengths[1]} tokens: build both with one --context-length"
         )
     if one.info.get("separator") != other.info.get("separator"):
-        raise ValueError(f"only one of {both} has a token that begins each document: build both alike")
+        raise ValueError(
+            f"only one of {both} has a separator before each document: build both with the same separator option"
+        )

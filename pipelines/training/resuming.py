@@ -77,7 +77,7 @@ def _own_rows(
     """Return this rank's rows of the tensors of a sharded checkpoint, by file name and key."""
     if not shapes:
         return {}
-    from pipelines.training.sharded import read_part
+    from pipelines.training.checkpoint_shards import read_part
 
     parameters = dict(model.named_parameters())
     moments = {key: parameters[key.rpartition("/")[0]] for key in shapes[part(OPTIMIZER)]}

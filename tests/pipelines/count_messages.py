@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lm.model import build_model
 from pipelines.run.recipe import load_recipe
 from pipelines.training.batch import Batch
+from pipelines.training.fully_sharded import FullySharded
 from pipelines.training.launch import processes
 from pipelines.training.loss import summed_loss
-from pipelines.training.shards import Shards
 
 MICRO_BATCHES = 3
 
@@ -54,9 +54,9 @@ def main():
     with processes("fsdp", recipe.train) as parallel:
         two = parallel.world_size
         results = {
-            "every": count(Shards("cpu", two, whole_gradients=False), config),
-            "last": count(Shards("cpu", two, whole_gradients=True), config),
-            "nodes": count(Shards("cpu", 1, whole_gradients=False), config),
+            "every": count(FullySharded("cpu", two, whole_gradients=False), config),
+            "last": count(FullySharded("cpu", two, whole_gradients=True), config),
+            "nodes": count(FullySharded("cpu", 1, whole_gradients=False), config),
         }
         if parallel.is_main:
             print(json.dumps(results))

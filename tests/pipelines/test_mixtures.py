@@ -183,7 +183,7 @@ def test_a_mixture_of_one_is_the_plain_dataset(tmp_path, small_recipe, trained_g
         (["0.5=a", "0.5=./a"], "a is named twice: name it once, with the sum of its weights"),
         (
             ["0.12345678=a", "1=b"],
-            "add up to 56,172,839, and at most 100,000 is possible: round them, such as 0.1099=a 0.8901=b",
+            "add up to 56,172,839, and at most 100,000 is allowed: round them, such as 0.1099=a 0.8901=b",
         ),
         ([], "--data names no dataset"),
     ],
@@ -229,7 +229,7 @@ def test_sources_that_do_not_fit_together_are_refused_by_name(
         ): "have blocks of 32 and 64 tokens: build both with one --context-length",
         prose(
             tmp_path / "bare", other_dataset, separator=False
-        ): "has a token that begins each document: build both alike",
+        ): "has a separator before each document: build both with the same separator option",
     }
     for other, message in others.items():
         done = in_process("pretrain", "gpt-tiny", "--data", f"1={dataset_folder}", f"1={other}", "--out", "run")

@@ -20,7 +20,7 @@ from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.documents import DOCUMENTS_FILE
 from pipelines.dataset.encoded_range import encode_range
 from pipelines.dataset.reader import TokenDataset, data_files, write_info
-from pipelines.dataset.shards import assemble, cut, range_name, write_shards
+from pipelines.dataset.shards import assemble, cut, range_prefix, write_shards
 from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
 from tests.pipelines.test_blocks import files_of
@@ -104,7 +104,7 @@ def test_files_do_not_depend_on_ranges_threads_and_order(tmp_path, text_folder, 
     ranges = corpus.ranges(100_000)
     assert len(ranges) > 4
     encoded = {
-        number: encode_range(each, tokenizer, range_name(work, number), threads=1 + number % 3)
+        number: encode_range(each, tokenizer, range_prefix(work, number), threads=1 + number % 3)
         for number, each in list(enumerate(ranges))[::order]
     }
 
@@ -152,14 +152,12 @@ def test_one_huge_document_crosses_all_shards(tmp_path, text_folder, tokenizer_f
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(1, 9), st.integers(1, 9))
 def test_the_cut_takes_every_token_once_and_in_order(lengths, context_length, shard_blocks):
     shards = cut([(n, length) for n, length in enumerate(lengths)], context_length, shard_blocks)
-    taken = [
-        (piece.path, token) for shard in shards for piece in shard.pieces for token in range(piece.start, piece.stop)
-    ]
+    taken = [(each.path, token) for shard in shards for each in shard.slices for token in range(each.start, each.stop)]
     every = [(n, token) for n, length in enumerate(lengths) for token in range(length)]
     assert taken == every[: len(every) // context_length * context_length]
-    sizes = [sum(piece.stop - piece.start for piece in shard.pieces) for shard in shards]
+    sizes = [sum(each.stop - each.start for each in shard.slices) for shard in shards]
     assert set(sizes[:-1]) <= {shard_blocks * context_length}
-    assert all(piece.stop > piece.start for shard in shards for piece in shard.pieces)
+    assert all(each.stop > each.start for shard in shards for each in shard.slices)
 
 
 def test_an_encoded_range_is_kept_and_a_damaged_one_is_made_again(tmp_path, text_folder, tokenizer):

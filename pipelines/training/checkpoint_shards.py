@@ -1,8 +1,9 @@
 """Sharded parts of a checkpoint: every rank writes and reads its own rows, and no rank gathers a tensor.
 
 A part, such as the weights, is a folder of safetensors files, one per rank, in the format of PyTorch's distributed
-checkpoints. Each file records where its rows belong, so any number of processes can read it. The reader trusts the
-files that it finds: without the first shard it would fill tensors with wrong values. So `verify_shards` comes first.
+checkpoints. Each file records where its rows belong, so any number of processes can read it. PyTorch's reader trusts
+the files that it finds: if the first shard is missing, it fills tensors with wrong values. So call
+`verify_shards` first.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,11 +38,11 @@ def write_part(folder: Path, tensors: Mapping[str, Tensor], group: dist.ProcessG
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
         save(dict(tensors), storage_writer=writer, process_group=group)
-    except CheckpointException as error:  # no Exception, so that no handler catches it by accident
+    except CheckpointException as error:  # derives from BaseException, which handlers of errors do not catch
         raise _first_error(error) from None
 
     def checksums() -> dict[str, str]:
-        own = folder.glob(f"shard-{group.rank() + 1:05d}-*")  # on a network file system others may not be visible yet
+        own = folder.glob(f"shard-{group.rank() + 1:05d}-*")  # shards of other nodes may not be visible yet
         return {path.name: file_sha256(path) for path in own}
 
     files = {name: checksum for each in on_all_ranks(checksums, group) for name, checksum in each.items()}
@@ -62,7 +63,7 @@ def read_part(
     tensors = {name: _empty(dtype, sizes, (like or {}).get(name)) for name, (dtype, sizes) in shapes.items()}
     if tensors:
         with catch_warnings():
-            simplefilter("ignore", UserWarning)  # one process without a group is on purpose
+            simplefilter("ignore", UserWarning)  # about reading without a process group
             try:
                 load(dict(tensors), storage_reader=reader, process_group=group, no_dist=group is None)
             except CheckpointException as error:
@@ -102,7 +103,7 @@ def _empty(dtype: str, sizes: list[int], like: Tensor | None) -> Tensor:
 def _check_shapes(folder: Path, found: Mapping[str, Any], shapes: Shapes) -> None:
     """Raise DamagedCheckpointError unless the shards hold exactly the rows of tensors with these shapes."""
     for name in sorted(found.keys() ^ shapes.keys()):
-        raise DamagedCheckpointError(f"{folder} and its manifest differ in {name}: restore both from a copy")
+        raise DamagedCheckpointError(f"{folder} and its manifest differ in the tensor {name}: restore both from a copy")
     for name, (dtype, sizes) in shapes.items():
         tensor = found[name]
         assert isinstance(tensor, TensorStorageMetadata)

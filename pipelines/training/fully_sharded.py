@@ -16,7 +16,7 @@ from pipelines.training.batch import Batch
 from pipelines.training.parallel import Kind, Replicas
 
 
-class Shards(Replicas):
+class FullySharded(Replicas):
     """FSDP: weights, gradients and optimizer state are sharded by rows (Zhao et al. 2023).
 
     HSDP shards them within each node and replicates them across nodes: only sums of gradients leave a node.
