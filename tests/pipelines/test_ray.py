@@ -49,21 +49,34 @@ class TwoNodes:
                 raise
         return self.add(workers, attempts - 1)
 
-    def kill_a_node(self):
-        self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
-        self.nodes.append(self.add(1))
-
-    def kill_a_worker(self):
-        """Kill the process of a running task. Return whether there is one."""
+    def running(self):
+        """Return the process of a running task of this cluster, None if there is none."""
         for status in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 if status.read_bytes().startswith(b"ray::_same_code"):
                     parent = status.with_name("stat").read_text().rpartition(")")[2].split()[1]
-                    # Other clusters of this machine are not ours to kill.
                     if self.address.encode() in Path(f"/proc/{parent}/cmdline").read_bytes():
-                        os.kill(int(status.parent.name), signal.SIGKILL)
-                        return True
-        return False
+                        return int(status.parent.name)
+        return None
+
+    def kill_a_worker(self):
+        """Kill the process of a running task. Return whether there is one."""
+        process = self.running()
+        if process:
+            os.kill(process, signal.SIGKILL)
+        return bool(process)
+
+    def kill_a_node(self):
+        """Kill one of two nodes while a task runs. Return whether it was possible; `mend` replaces the node."""
+        if len(self.nodes) < 2 or not self.running():
+            return False
+        self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
+        return True
+
+    def mend(self):
+        """Replace a killed node, from the main thread: Ray sets signal handlers."""
+        if len(self.nodes) < 2:
+            self.nodes.append(self.add(1))
 
     def end(self):
         self.ray.shutdown()
@@ -122,7 +135,7 @@ def survive(two_nodes, many_files, tmp_path, monkeypatch, kills):
 
     def kill():
         while left and not ended.wait(0.05):
-            if left[0]() is not False:
+            if left[0]():
                 left.pop(0)
 
     killer = threading.Thread(target=kill)
@@ -130,8 +143,10 @@ def survive(two_nodes, many_files, tmp_path, monkeypatch, kills):
     try:
         for number in count_from(0):
             assert count(source, tmp_path / str(number), 100_000, monkeypatch) == expected
+            two_nodes.mend()
             if not left:
                 break
+            assert killer.is_alive()
     finally:
         ended.set()
         killer.join()
