@@ -95,7 +95,7 @@ def test_every_range_reads_the_column_that_the_whole_file_has(tmp_path):
     assert_ranges_hold_the_corpus(open_corpus(str(tmp_path / "a.jsonl"), "hash:0.5"), 1)
 
 
-def test_an_error_in_a_range_names_the_line_after_its_begin(tmp_path):
+def test_an_error_in_a_range_names_its_line_and_the_byte_where_the_range_starts(tmp_path):
     path = tmp_path / "a.jsonl"
     lines = [b'{"text": "sound"}\n'] * 10
     path.write_bytes(b"".join([*lines[:8], b'{"text": 1}\n', *lines]))

@@ -160,7 +160,7 @@ def test_twenty_lost_workers_and_nodes_change_nothing(two_nodes, many_files, tmp
     survive(two_nodes, many_files, tmp_path, monkeypatch, 20)
 
 
-def test_the_command_goes_on_after_its_process_is_killed(two_nodes, many_files, tmp_path):
+def test_the_command_resumes_after_its_process_is_killed(two_nodes, many_files, tmp_path):
     source, expected = many_files
     out = tmp_path / "tok"
     command = [BYTELM, "train-tokenizer", source, "--vocab-size", "600", "--pattern", "gpt2", "--out", out]

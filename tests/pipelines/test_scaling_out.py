@@ -98,7 +98,7 @@ def test_hsdp_on_two_nodes_of_two_processes_trains_as_one_process_does(tmp_path,
 
 
 @pytest.mark.slow
-def test_a_lost_node_comes_back_and_the_job_goes_on(tmp_path, recipe, dataset_folder, monkeypatch):
+def test_a_job_resumes_when_a_lost_node_comes_back(tmp_path, recipe, dataset_folder, monkeypatch):
     """No checkpoint is damaged, whenever the node was lost."""
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     out = tmp_path / "run"

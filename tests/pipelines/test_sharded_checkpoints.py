@@ -109,7 +109,7 @@ def test_evaluate_generate_and_export_read_a_sharded_checkpoint(tmp_path, two, g
 @pytest.mark.parametrize("shard", [1, 2])
 @pytest.mark.parametrize("part", ["average", "model", "optimizer"])
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
-def test_every_damaged_shard_is_an_error_by_name(tmp_path, two, part, shard, damage):
+def test_the_error_names_a_damaged_shard(tmp_path, two, part, shard, damage):
     out = shutil.copytree(two, tmp_path / "run")
     damaged = latest_checkpoint(out) / part / SHARD.format(shard)
     damage_file(damaged, damage)
@@ -117,7 +117,7 @@ def test_every_damaged_shard_is_an_error_by_name(tmp_path, two, part, shard, dam
         whole_checkpoint(out, Run(out).settings, "24", *PARTS)
 
 
-def test_a_shard_of_another_checkpoint_is_an_error_by_name(tmp_path, two):
+def test_the_error_names_a_shard_of_another_checkpoint(tmp_path, two):
     """The reader would use any shard that it finds in the folder."""
     out = shutil.copytree(two, tmp_path / "run")
     older, newest = checkpoint_folders(out)[-2:]

@@ -160,7 +160,7 @@ def test_the_cut_takes_every_token_once_and_in_order(lengths, context_length, sh
     assert all(each.stop > each.start for shard in shards for each in shard.slices)
 
 
-def test_an_encoded_range_is_kept_and_a_damaged_one_is_made_again(tmp_path, text_folder, tokenizer):
+def test_an_encoded_range_is_kept_and_a_damaged_one_is_encoded_again(tmp_path, text_folder, tokenizer):
     (each,) = open_corpus([str(text_folder)]).ranges()
     first = encode_range(each, tokenizer, tmp_path / "0")
     before, times = files_of(tmp_path), {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -189,7 +189,7 @@ def test_another_plan_or_tokenizer_reuses_nothing(tmp_path, text_folder, tokeniz
     assert len({each.splits["train"].ids_sha256 for each in [first, *found]}) == 5
 
 
-def test_a_killed_build_goes_on_from_its_whole_ranges(tmp_path, text_folder, tokenizer, sharded_folder):
+def test_a_killed_build_resumes_from_its_complete_ranges(tmp_path, text_folder, tokenizer, sharded_folder):
     work, out = tmp_path / "work", tmp_path / "data"
     code = (
         "from pathlib import Path; from corpora import open_corpus; from tokenizer import Tokenizer; "
@@ -266,7 +266,7 @@ def test_an_altered_shard_is_named(sharded_folder, tmp_path):
             TokenDataset(folder)
 
 
-def test_shard_sizes_that_make_no_sense_are_refused(tmp_path, text_folder, tokenizer_folder):
+def test_unusable_shard_sizes_are_refused(tmp_path, text_folder, tokenizer_folder):
     options = {"tokenizer": tokenizer_folder, "out": tmp_path / "data"}
     with pytest.raises(ValueError, match="--shard-size is 0, but must be a positive number of bytes"):
         build_dataset([str(text_folder)], context_length=32, shard_size=0, **options)

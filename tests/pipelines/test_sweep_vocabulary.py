@@ -236,7 +236,7 @@ def test_a_folder_with_other_files_is_refused(in_process, tmp_path, text_folder,
     assert [path.name for path in (tmp_path / "sweep").iterdir()] == ["notes.txt"]
 
 
-def test_small_models_have_the_vocabulary_of_tao_and_others():
+def test_the_recommended_size_follows_the_power_law_of_tao_and_others():
     """Tao et al. 2024: with 33M non-embedding parameters, a vocabulary of 3.1M parameters."""
     assert tao_size(33_000_000, 512) == pytest.approx(6144)
     assert tao_size(66_000_000, 512) == pytest.approx(6144 * 2**0.8354)
