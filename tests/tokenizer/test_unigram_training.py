@@ -296,7 +296,10 @@ def test_words_of_another_vocabulary_can_be_counted_and_saved(shared, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pattern": "cl100k"}, "unigram needs words: metaspace, or the pattern of a Unigram vocabulary, not cl100k"),
+        (
+            {"pattern": "cl100k"},
+            "unigram needs words: metaspace, nmt_nfkc, nfkc, or the pattern of a Unigram vocabulary, not cl100k",
+        ),
         ({"model": "bpe", "pattern": "metaspace", "vocab_size": 300}, "bpe needs a pattern such as cl100k, not"),
         ({"model": "bpe", "pieces": PieceRules(), "vocab_size": 300}, "pieces is not an option of bpe"),
         ({"min_frequency": 3}, "min_frequency is not an option of unigram"),
