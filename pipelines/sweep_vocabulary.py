@@ -5,20 +5,20 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from pipelines.cli.arguments import AsJson, DryRun
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.files import write_json
+from pipelines.sweep import Kind
 
 if TYPE_CHECKING:
     from corpora import Corpus
     from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
     from pipelines.sweep.runs import Work
 
-Kind = Literal["bpe", "wordpiece", "unigram"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PICTURE = "bits-per-byte.png"
 SIZES = tuple(2**power for power in range(9, 17))  # 512 to 65,536

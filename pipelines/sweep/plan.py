@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lm.analysis.size import flops_per_token, meta_model, non_embedding_parameters, parameter_table
 from lm.config import ModelConfig
 from pipelines.run.recipe import Recipe
+from pipelines.sweep import Kind
 
 # FLOP/s of training on one core in float32; about twice as many on a core that supports bfloat16.
 CORE_FLOPS = 5e10
@@ -21,7 +22,7 @@ HOUR_FLOPS = 2 * 3600 * CORE_FLOPS  # of 2 cores
 class Vocabulary(NamedTuple):
     """A kind of vocabulary and its number of entries."""
 
-    kind: str
+    kind: Kind
     size: int
 
     @property

@@ -19,12 +19,13 @@ from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.files import whole_folder
 from pipelines.reporting.training_phases import Phases
+from pipelines.sweep import Kind
 from pipelines.sweep.plan import Vocabulary
 from tokenizer import END_OF_TEXT, PieceRules, PretokenCounts, Tokenizer, count_pretokens
 
 # Cased words and pieces with byte fallback lose the least text: white space, and for WordPiece characters that the
 # training text lacks.
-PATTERNS = {"bpe": "cl100k", "wordpiece": "bert-cased", "unigram": "metaspace"}
+PATTERNS: dict[Kind, str] = {"bpe": "cl100k", "wordpiece": "bert-cased", "unigram": "metaspace"}
 PIECES = PieceRules(byte_fallback=True)
 HELD_OUT_BYTES = 1 << 19
 LONGEST_DOCUMENT = HELD_OUT_BYTES // 8  # so that the held-out text is not all of one document
@@ -140,7 +141,7 @@ def _is_made(folder: Path, vocabulary: Vocabulary) -> bool:
     return (folder / vocabulary.name / "dataset.json").exists()
 
 
-def _counts(corpus: Corpus, kind: str) -> PretokenCounts:
+def _counts(corpus: Corpus, kind: Kind) -> PretokenCounts:
     with Bar(f"counting for {kind}", corpus.text_bytes_estimate, "B") as bar:
         return count_pretokens(corpus.batches("train"), PATTERNS[kind], progress=lambda _, done, __: bar.update(done))
 
@@ -153,7 +154,7 @@ def _trained(counts: PretokenCounts, vocabulary: Vocabulary) -> Tokenizer:
         tok = Tokenizer.train_from_counts(
             counts,
             vocabulary.size,
-            model=vocabulary.kind,  # type: ignore[arg-type]  # a key of PATTERNS
+            model=vocabulary.kind,
             pieces=PIECES if unigram else None,
             progress=Phases(bar, None),
         )
