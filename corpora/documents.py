@@ -97,7 +97,7 @@ class Dropped:
             setattr(self, name, getattr(self, name) + count)
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers by name. Those of long documents and duplicates are left out if they are 0."""
+        """Return the counts by name, without those of long documents and duplicates that are 0."""
         always = ("empty_documents", "invalid_documents")
         return {name: count for name, count in asdict(self).items() if count or name in always}
 
@@ -166,8 +166,8 @@ def clean_all(
 ) -> Iterator[tuple[str | None, pa.Array]]:
     """Yield the split and the clean documents of each chunk, and count the documents left out in `dropped`.
 
-    duplicates: a mark for each document that `clean` returns; those with a mark other than 0 are left out. Raises
-    ValueError if there are more or fewer documents than marks.
+    duplicates: one mark for each clean document: 0 to keep it, EXACT_DUPLICATE or NEAR_DUPLICATE to leave it out.
+    Raises ValueError if there are more or fewer documents than marks.
     """
     number = 0
     for chunk in chunks:

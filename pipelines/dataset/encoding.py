@@ -60,8 +60,8 @@ def encode_batch(
 def _pieces(column: pa.Array, encoder: Tokenizer | SamplingEncoder) -> Iterator[tuple[pa.Array, np.ndarray]]:
     """Yield the documents of a batch, and a mask of those that begin a document: all, unless a long one is cut.
 
-    A long document is alone in its batch. It is cut where that does not change its ids. So its ids are never all in
-    memory, and all threads encode it.
+    A long document is alone in its batch. It is cut where that does not change its ids, so that all threads encode
+    it, and its ids are never all in memory at once.
     """
     text, lengths = text_of(column)
     if len(lengths) != 1 or len(text) <= GROUP_BYTES:

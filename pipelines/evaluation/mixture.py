@@ -12,7 +12,7 @@ SETTINGS = ("window", "stride", "min_context", "document_mask", "dtype")
 
 
 def mean_evaluation(run: Run, split: str, shares: Sequence[float], sources: Sequence[Evaluation]) -> Evaluation:
-    """Return the evaluation of a split of a mixture from those of its sources."""
+    """Return the evaluation of a mixture, from the evaluations of its sources on the same split."""
     first = sources[0].measured
     measured = first | {
         "data": " ".join(run.facts["data"]),
@@ -23,7 +23,7 @@ def mean_evaluation(run: Run, split: str, shares: Sequence[float], sources: Sequ
 
 
 def mean_numbers(shares: Sequence[float], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the numbers of text of which `shares` come from each source; shares are of tokens and add up to 1.
+    """Return the numbers of a text that mixes its sources by `shares`, fractions of its tokens that add up to 1.
 
     Tokens and bytes are totals. Bits per byte are the mean bits of a token divided by its mean bytes. Other
     numbers are left out.

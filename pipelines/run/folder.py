@@ -160,7 +160,7 @@ def _check_config(run: Run) -> None:
 def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return (field, the run's value, `recipe`'s value) for each change; ValueError for a forbidden change.
 
-    `facts` are those of the run with `recipe`.
+    `facts`, such as the fingerprint of the data, belong to the run that `recipe` asks for.
     """
     new, old = flat(asdict(recipe)), flat(asdict(run.recipe))
     if run.facts["dataset_fingerprint"] != facts["dataset_fingerprint"]:

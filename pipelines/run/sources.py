@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 Sources = dict[Path, int]
-"""Dataset folders and their weights: whole numbers in lowest terms, 1 for a single folder."""
+"""Dataset folders and their weights: integers without a common factor, so 1 for a single folder."""
 
 MOST_PARTS = 100_000  # largest sum of the whole-number weights; the order of the sources repeats after so many blocks
 

@@ -1,4 +1,4 @@
-"""The text that WordPiece and Unigram lose, in bits, so that their bits per byte compare with those of BPE.
+"""The cost in bits of the text that WordPiece and Unigram lose, for a fair comparison of bits per byte with BPE.
 
 If tokens lose some of the text, their model predicts less than the text. The lost text costs extra bits, of two kinds.
 A gap is the white space and deleted characters between two words. Gaps cost their entropy given the general categories

@@ -52,7 +52,7 @@ def _figure(summary: Mapping[str, Any], title: str) -> Figure:
 
 
 def _draw_bits(axes: Axes, kind: str, rows: list[Any], best: Mapping[str, Any]) -> None:
-    """Draw means with their intervals, and each run as a dot; rings mark the best size and those as good."""
+    """Draw means with their intervals, and each run as a dot. Rings mark the best size and sizes as good as it."""
     colour, sizes = COLOURS[kind], [row["size"] for row in rows]
     means = [row["bits_per_byte"] for row in rows]
     margins = [row["margin"] or 0.0 for row in rows]
