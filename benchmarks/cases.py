@@ -161,14 +161,14 @@ class Case:
             threads = f" ({threads_name(theirs.threads)})" if any(row.threads > 1 for row in self.rows) else ""
             self.judge(target, f"{ratio:.2f} of the time of {theirs.name}{threads}", ratio <= factor)
 
-    def judge_speed(self, peer: str, factor: float, key: str, target: str) -> None:
-        """Judge whether we are `factor` times as fast as a peer on one thread, by CPU seconds."""
-        ours, theirs = (best(self.rows, {name}, 1, key) for name in (OURS, peer))
+    def judge_speed(self, peers: tuple[str, ...], factor: float, key: str, target: str) -> None:
+        """Judge whether we are `factor` times as fast as the fastest of `peers` on one thread, by CPU seconds."""
+        ours, theirs = (best(self.rows, names, 1, key) for names in ({OURS}, {*peers}))
         if theirs and not ours:
             self.judge(target, NO_TIME, False)
         elif theirs:
             ratio = theirs.minimum(key) / ours.minimum(key)
-            self.judge(target, f"{ratio:.2f} times", ratio >= factor)
+            self.judge(target, f"{ratio:.2f} times {theirs.name}", ratio >= factor)
 
     def judge_memory(self, ours: Row | None, peers: tuple[str, ...]) -> None:
         """Judge the growth of memory during the call. Memory held before belongs to the interpreter and libraries."""

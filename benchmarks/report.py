@@ -21,7 +21,7 @@ def markdown(result: dict) -> str:
     ]
     by_processor = ""
     if any(case.get("by_processor") for case in result["cases"]):
-        by_processor = " WordPiece is judged by CPU seconds on one thread, and has no limit."
+        by_processor = " Tables with MB per CPU second are judged by CPU seconds on one thread, and have no limit."
     lines = [
         *heading("The tokenizer compared with its peers", result["command"], facts),
         ", ".join(f"{peer} {version or 'not installed'}" for peer, version in result["versions"].items()) + ".",

@@ -14,7 +14,7 @@ from benchmarks.harness import ROOT
 SHARED = Path(os.environ.get("BYTELM_SHARED", ROOT.parent / "shared"))
 CODE_BYTES = 50_000_000
 QUICK_BYTES = 2_000_000
-WORDPIECE_BYTES = 10_000_000
+LINES_BYTES = 10_000_000
 SEPARATOR = "\x1e<|piece|>\x1e"
 LINE_END = 0xFFFFFFFF  # no id
 
@@ -111,9 +111,9 @@ def documents(path: Path, number: int = 200, size: int = 4096) -> list[str]:
     return [data[start : start + size].decode(errors="ignore") for start in range(0, len(data) - size + 1, step)]
 
 
-def wordpiece_texts(folder: Path, files: list[Path], quick: bool) -> list[Text]:
+def line_texts(folder: Path, files: list[Path], quick: bool) -> list[Text]:
     """Return 10 MB of each of the given files, else of English books and of multilingual text if available."""
-    limit = QUICK_BYTES if quick else WORDPIECE_BYTES
+    limit = QUICK_BYTES if quick else LINES_BYTES
     if files:
         named = {path.stem: (str(path), _head(_read(path), limit)) for path in files}
     else:

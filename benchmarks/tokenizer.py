@@ -24,7 +24,7 @@ from benchmarks.limits import access_latency, read_bandwidth
 from benchmarks.peers import DISTRIBUTIONS, OURS, installed_version
 from benchmarks.peers.encoding import VocabularyFiles
 from benchmarks.report import markdown
-from benchmarks.texts import SHARED, Text, corpora, wordpiece_texts
+from benchmarks.texts import SHARED, Text, corpora, line_texts
 from benchmarks.workloads import WORKLOADS, Session
 from tokenizer import Tokenizer
 
@@ -65,7 +65,8 @@ def main(options: Options) -> int:
     with tempfile.TemporaryDirectory(prefix="bytelm-benchmarks-") as temporary, console.status("texts") as status:
         folder = Path(temporary)
         texts = corpora(folder, list(options.files), options.quick)
-        wordpiece = wordpiece_texts(folder, list(options.files), options.quick) if "wordpiece" in workloads else []
+        with_lines = {"wordpiece", "unigram"} & {*workloads}
+        lines = line_texts(folder, list(options.files), options.quick) if with_lines else []
         status.update("vocabulary")
         vocab_size = 2000 if options.quick else options.vocab_size
         vocabulary = vocabulary_files(folder, options.vocabulary, texts[0], vocab_size)
@@ -76,7 +77,7 @@ def main(options: Options) -> int:
             "device": machine() | {"read_gb_per_s": round(bandwidth / 1e9, 1), "access_ns": round(latency * 1e9)},
             "versions": {peer: installed_version(peer) for peer in (OURS, *peers)}
             | {name: version(name) for name in ("numba", "numpy")},
-            "texts": [describe(text) for text in (*texts, *wordpiece)],
+            "texts": [describe(text) for text in (*texts, *lines)],
         }
         cases: list[Case] = []
 
@@ -89,7 +90,7 @@ def main(options: Options) -> int:
 
         session = Session(
             texts=texts,
-            wordpiece_texts=wordpiece,
+            line_texts=lines,
             vocabulary=vocabulary,
             vocab_size=vocab_size,
             folder=folder,

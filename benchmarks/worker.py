@@ -92,15 +92,15 @@ def encode(job: dict, folder: Path) -> dict:
 
 
 def encode_lines(job: dict, folder: Path) -> dict:
-    """Encode the lines of a file with a new WordPiece encoder, then again with its caches.
+    """Encode the lines of a file with a new encoder, then again with its caches.
 
     Writes the ids of the first pass, with `LINE_END` after each line. Memory includes the encoder's tables and caches.
     """
     import numpy as np
 
-    from benchmarks.peers.wordpiece import LINE_ENCODERS, WordPieceFiles
+    from benchmarks.peers.lines import LINE_ENCODERS, PieceFiles
 
-    make, files = LINE_ENCODERS[job["peer"], job["way"]], WordPieceFiles(**job["vocabulary"])
+    make, files = LINE_ENCODERS[job["peer"], job["way"]], PieceFiles(**job["vocabulary"])
     warm_up = write_text(folder, "warm-up", WARM_UP, "").path
     make(files).encode(WARM_UP.split("\n"), warm_up)
     path = Path(job["path"])
@@ -108,11 +108,12 @@ def encode_lines(job: dict, folder: Path) -> dict:
     before, started = resident_bytes(), time.perf_counter()
     encoder = make(files)
     loading = time.perf_counter() - started
-    (ids, lengths), answer = measured(lambda: encoder.encode(lines, path))
+    encoded, answer = measured(lambda: encoder.encode(lines, path))
+    ids, lengths = encoder.arrays(encoded)
     if lengths is not None:
         ids = np.insert(ids, np.cumsum(lengths, dtype=np.int64), LINE_END)
     np.save(job["result"], ids)
-    del ids, lengths
+    del encoded, ids, lengths
     if answer["seconds"] < 5:
         again = [measured(lambda: encoder.encode(lines, path))[1]["processor"] for _ in range(PASSES)]
         answer["again_processor"] = min(again)

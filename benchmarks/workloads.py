@@ -31,6 +31,7 @@ from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
 from benchmarks.peers.starting import FLOORS, PROGRAMS, program
 from benchmarks.peers.training import TRAINERS, tiktoken_spelling
 from benchmarks.texts import Text, hard_texts, size_name
+from benchmarks.unigram_encoding import unigram
 from benchmarks.wordpiece import wordpiece
 
 PATTERNS = ("gpt2", "cl100k")
@@ -42,7 +43,7 @@ class Session:
     """Settings that all workloads share. begin(case) registers a case; show(case, row) reports whose turn it is."""
 
     texts: list[Text]
-    wordpiece_texts: list[Text]
+    line_texts: list[Text]
     vocabulary: VocabularyFiles
     vocab_size: int
     folder: Path
@@ -254,6 +255,7 @@ WORKLOADS: dict[str, Callable[[Session], None]] = {
     "training": training,
     "encoding": encoding,
     "wordpiece": wordpiece,
+    "unigram": unigram,
     "document": document,
     "decoding": decoding,
     "hard": hard,

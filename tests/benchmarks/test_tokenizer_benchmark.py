@@ -15,9 +15,11 @@ from benchmarks.cases import Case, Patience, Row, compare_ids, compare_merges, c
 from benchmarks.harness import ROOT
 from benchmarks.peers import OURS, installed_version
 from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
+from benchmarks.peers.lines import LINE_ENCODERS, UNIGRAM, WORDPIECE, PieceFiles
 from benchmarks.peers.training import TRAINERS, bytelm
-from benchmarks.peers.wordpiece import LINE_ENCODERS, WordPieceFiles, alphabet_order, train_bytelm, train_tokenizers
+from benchmarks.peers.wordpiece import alphabet_order, train_bytelm, train_tokenizers
 from benchmarks.texts import CUT, hard_texts, pieces, write_text
+from benchmarks.unigram_encoding import sentencepiece_model
 from benchmarks.workloads import PATTERNS, timed_start
 from tokenizer import Tokenizer, count_pretokens
 
@@ -76,16 +78,35 @@ def test_every_encoder_gives_our_ids(text, vocabulary, monkeypatch, peer, way, t
         assert (decoded if isinstance(decoded, bytes) else decoded.encode()) == content
 
 
+@pytest.fixture(scope="module")
+def piece_files(tmp_path_factory, text):
+    """Return the files of a WordPiece and a Unigram vocabulary by kind."""
+    folder = tmp_path_factory.mktemp("pieces")
+    options = {"special_tokens": (), "threads": 1}
+    unigram = Tokenizer.train(text.path, 1000, model="unigram", pattern="nmt_nfkc", **options)
+    unigram.save(folder / "unigram")
+    model = folder / "spiece.model"
+    model.write_bytes(sentencepiece_model(unigram.vocabulary))
+    words = folder / "vocab.txt"
+    words.write_text("\n".join(train_bytelm(text.path, 1000, 1)), encoding="utf-8")
+    Tokenizer.load(words, pattern="bert-uncased").save(folder / "words")
+    return {
+        WORDPIECE: PieceFiles(json=str(folder / "words" / "tokenizer.json")),
+        UNIGRAM: PieceFiles(json=str(folder / "unigram" / "tokenizer.json"), model=str(model)),
+    }
+
+
+@pytest.mark.parametrize("kind", [WORDPIECE, UNIGRAM])
 @pytest.mark.parametrize(("peer", "way"), [key for key in LINE_ENCODERS if key != (OURS, "")])
-def test_every_wordpiece_encoder_gives_our_ids(text, tmp_path, peer, way):
-    if installed_version(peer) is None:
-        pytest.skip(f"{peer} is not installed")
-    files = WordPieceFiles(vocab=str(tmp_path / "vocab.txt"), json=str(tmp_path / "tokenizer.json"))
-    Path(files.vocab).write_text("\n".join(train_bytelm(text.path, 1000, 1)), encoding="utf-8")
-    Tokenizer.load(files.vocab, pattern="bert-uncased").save(tmp_path)
+def test_every_line_encoder_gives_our_ids(text, piece_files, peer, way, kind):
+    encoder = LINE_ENCODERS[peer, way]
+    if installed_version(peer) is None or kind not in encoder.kinds:
+        pytest.skip(f"{peer} is not installed, or does not read {kind} vocabularies")
     lines = text.path.read_text(encoding="utf-8").split("\n")
-    expected, expected_lengths = LINE_ENCODERS[OURS, ""](files).encode(lines, text.path)
-    ids, lengths = LINE_ENCODERS[peer, way](files).encode(lines, text.path)
+    ours = LINE_ENCODERS[OURS, ".model" if encoder.float32 else ""](piece_files[kind])
+    theirs = encoder(piece_files[kind])
+    expected, expected_lengths = ours.arrays(ours.encode(lines, text.path))
+    ids, lengths = theirs.arrays(theirs.encode(lines, text.path))
     assert compare_ids(ids, expected) == "equal"
     assert lengths is None or lengths.tolist() == expected_lengths.tolist()
 
@@ -173,18 +194,27 @@ def test_a_quick_run_writes_json_and_markdown(text, tmp_path):
     """Run the command line with the peers that are test dependencies."""
     out = tmp_path / "out"
     words = [sys.executable, "-m", "benchmarks.tokenizer", str(text.path), "--quick", "--threads", "1"]
-    words += ["--works", "training,encoding,wordpiece,start", "--peers", "rustbpe,tiktoken", "--out", str(out)]
+    words += [
+        "--works",
+        "training,encoding,wordpiece,unigram,start",
+        "--peers",
+        "rustbpe,tiktoken,sentencepiece",
+        "--out",
+        str(out),
+    ]
     nothing_shared = os.environ | {"BYTELM_SHARED": str(tmp_path / "absent")}
     finished = subprocess.run(words, cwd=ROOT, env=nothing_shared, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     result = json.loads((out / "tokenizer.json").read_text(encoding="utf-8"))
-    works = ["training", "training", "encoding", "WordPiece encoding", "WordPiece training", "process start"]
-    assert [case["work"] for case in result["cases"]] == works
+    works = ["training", "training", "encoding", "WordPiece encoding", "WordPiece training", "Unigram encoding"]
+    assert [case["work"] for case in result["cases"]] == [*works, "process start"]
     for case in result["cases"]:
-        if case["work"].startswith("WordPiece"):  # it has none of these peers
-            assert {(row["peer"], row["result"]) for row in case["rows"]} <= {(OURS, "reference"), (OURS, "equal")}
+        if case["work"].startswith(("WordPiece", "Unigram")):
+            peers = {OURS, "sentencepiece"} if case["work"].startswith("Unigram") else {OURS}
+            assert {row["peer"] for row in case["rows"]} == peers
+            assert {row["result"] for row in case["rows"]} <= {"reference", "equal"}
             continue
-        results = {row["peer"]: row["result"] for row in case["rows"] if row["result"] != "-"}
+        results = {row["peer"]: row["result"] for row in case["rows"] if row["result"] not in ("-", "own rules")}
         other = "rustbpe" if case["work"] == "training" else "tiktoken"
         assert results == {OURS: "reference", other: "equal"}
         assert case["limit"] > 0
