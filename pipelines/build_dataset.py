@@ -1,12 +1,13 @@
 """`bytelm build-dataset`: a corpus and a tokenizer to a dataset of token blocks or of pairs."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import tyro
 
-from pipelines.cli.arguments import DryRun, TokenizerPath, TokenizerPattern
+from pipelines.cli.arguments import Address, DryRun, Engine, TokenizerPath, TokenizerPattern, check_engine
 from pipelines.cli.corpus_arguments import (
     CorpusNames,
     PairColumns,
@@ -17,6 +18,7 @@ from pipelines.cli.corpus_arguments import (
 )
 from pipelines.cli.display import Bar, answer, counted, quantity, say, table
 from pipelines.cli.dry_run import plan_dataset
+from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
@@ -54,6 +56,8 @@ def build_dataset(
     dropout: float = 0,
     seed: int = 0,
     threads: int | None = None,
+    engine: Engine = "local",
+    address: Address = None,
     overwrite: bool = False,
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
@@ -75,7 +79,7 @@ def build_dataset(
         dropout: Probability of dropping a merge (BPE dropout) in training documents; bpe only. One thread encodes
             about 1 MB/s.
         seed: Seed of --sample and --dropout.
-        threads: Threads that encode; all cores by default.
+        threads: Threads that encode, or workers of a local Ray cluster; all cores by default.
         overwrite: Replace an existing dataset.
     """
 
@@ -84,12 +88,16 @@ def build_dataset(
 
     length = _block_length(context_length, pairs, separator)
     _check_shard_size(shard_size, pairs)
+    check_engine(engine, address, without={"--pairs": pairs})
+    if engine == "ray" and not shard_size:
+        raise UsageError("--engine ray writes several files per split: add --shard-size, such as --shard-size 1G")
     if pairs and deduplicate:
         raise ValueError("--deduplicate is for blocks: leave it out, since pairs keep their duplicates")
     work = out.with_name(out.name + ".ranges")
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
     from corpora import PairCorpus, open_corpus, open_pairs
+    from pipelines.cluster.datasets import plan_encoding, write_shards_on_ray
     from pipelines.dataset.blocks import write_blocks
     from pipelines.dataset.pairs import write_pairs
     from pipelines.dataset.sampling import SamplingEncoder
@@ -108,6 +116,8 @@ def build_dataset(
         plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out, shard_size)
         if deduplicate:
             answer(f"would remove {deduplicate} duplicates first")
+        if engine == "ray" and not isinstance(source, PairCorpus):
+            plan_encoding(source)
         return None
     with whole_folder(out, replaceable) as new:
         tok.save(new)  # runs read it there
@@ -118,7 +128,12 @@ def build_dataset(
             if isinstance(source, PairCorpus):
                 info = write_pairs(source, tok, new, **options)
             else:
-                write = partial(write_shards, work=work, shard_size=shard_size) if shard_size else write_blocks
+                write: Callable[..., dict[str, Any]] = write_blocks
+                if shard_size:
+                    write = partial(write_shards, work=work, shard_size=shard_size)
+                if shard_size and engine == "ray":
+                    write = partial(write_shards_on_ray, address=address, work=work, shard_size=shard_size)
+                    options["progress"] = bar.phase
                 info = write(source, tok, length, new, separator=separator, **options)
     if shard_size:
         remove_ranges(work)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import accumulate, starmap
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import whole_file
 from tokenizer import Tokenizer
 
-T = TypeVar("T")
-Run = Callable[[Callable[..., T], Iterable[tuple[Any, ...]]], Iterable[T]]
-"""Calls a function with each tuple of arguments, and returns the results in order, as `itertools.starmap` does"""
 EncodedPart = tuple[Path, EncodedSplit]
 """The path prefix of a range's files, and the counts of one split in the range"""
 
@@ -64,6 +61,10 @@ class WrittenShard:
     blocks: int
     bytes: int
     sha256: str
+
+
+Run = Callable[[Callable[[Shard], WrittenShard], Iterable[Shard]], Iterable[WrittenShard]]
+"""Calls a function with each shard, and returns the results in order, as `map` does"""
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def assemble(
     shard_size: int,
     separator: bool = True,
     sampler: SamplingEncoder | None = None,
-    run: Run[WrittenShard] = starmap,
+    run: Run = map,
 ) -> dict[str, Any]:
     """Write the dataset of all encoded ranges of a corpus, and return the content of dataset.json.
 
@@ -174,7 +175,7 @@ def _write_split(
     context_length: int,
     dtype: np.dtype,
     shard_size: int,
-    run: Run[WrittenShard],
+    run: Run,
 ) -> ShardedSplit:
     """Write the folder of a split, and return its entry in dataset.json."""
     folder.mkdir()
@@ -183,7 +184,9 @@ def _write_split(
     recorded = [documents_path(out, name) for out, _ in parts]
     shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
     write = partial(write_shard, folder=folder, context_length=context_length, dtype=dtype)
-    shards = tuple(run(write, [(shard,) for shard in cut(files, context_length, shard_blocks)]))
+    shards = tuple(run(write, cut(files, context_length, shard_blocks)))
+    for rest in folder.glob("*.partial"):  # of processes that were killed
+        rest.unlink()
     describe_split(folder, block_features(context_length, dtype), {shard.name: shard.sha256 for shard in shards})
     if name != TRAIN:
         write_documents(folder, joined_documents(recorded))

@@ -109,7 +109,7 @@ def test_files_do_not_depend_on_ranges_threads_and_order(tmp_path, text_folder, 
     }
 
     def run(write, arguments):
-        return [write(*each) for each in list(arguments)[::order]][::order]
+        return [write(each) for each in list(arguments)[::order]][::order]
 
     in_order = [encoded[number] for number in range(len(ranges))]
     assemble(corpus, tokenizer, 32, out, work, in_order, 10_000, run=run)

@@ -1,0 +1,111 @@
+"""Build a dataset on a cluster: one task encodes each range of the corpus, then one writes each shard."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from corpora import Corpus
+from corpora.ranges import InputRange
+from pipelines.cli.dry_run import plan_tasks
+from pipelines.cluster.counting import range_bytes
+from pipelines.cluster.tasks import cluster, collect, note, prepare_nodes
+from pipelines.dataset.encoded_range import EncodedRange, encode_range
+from pipelines.dataset.sampling import SamplingEncoder
+from pipelines.dataset.shards import Shard, WrittenShard, assemble, range_prefix
+from tokenizer import Tokenizer
+
+BYTES_PER_SECOND = 10_000_000  # of one core, for estimates
+
+
+class Progress(Protocol):
+    """Called with the phase (encoding, writing), the amount done, its total if it is known, its unit and a note."""
+
+    def __call__(self, label: str, done: float, total: float | None, unit: str, note: str = "") -> None: ...
+
+
+@dataclass(frozen=True)
+class EncodeTask:
+    """A range of a corpus to encode, and how."""
+
+    input: InputRange
+    tokenizer: Path
+    fingerprint: str
+    """of the tokenizer"""
+    out: Path
+    separator: bool
+    sampling: tuple[tuple[str, Any], ...]
+    """arguments of the `SamplingEncoder` of training documents; empty if the tokenizer encodes them"""
+
+
+def write_shards_on_ray(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    context_length: int,
+    folder: Path,
+    *,
+    address: str | None,
+    work: Path,
+    shard_size: int,
+    separator: bool = True,
+    sampler: SamplingEncoder | None = None,
+    threads: int | None = None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Write the dataset that `pipelines.dataset.shards.write_shards` writes, and return the content of dataset.json.
+
+    address: a cluster, or None to start one of `threads` workers on this machine. The workers read the tokenizer in
+    `folder`. Encoded ranges stay in the folder `work`, from which the same call resumes after a failure.
+    """
+    work, folder = work.absolute(), folder.absolute()
+    work.mkdir(exist_ok=True)
+    sampling = tuple(sampler.described.items()) if sampler else ()
+    tasks = [
+        EncodeTask(each, folder, tokenizer.fingerprint, range_prefix(work, number), separator, sampling)
+        for number, each in enumerate(corpus.ranges(range_bytes(corpus.text_bytes_estimate)))
+    ]
+
+    def encoding(done: Sequence[EncodedRange]) -> None:
+        progress("encoding", sum(each.bytes for each in done), None, "B", note(len(done), len(tasks)))
+
+    written: list[WrittenShard] = []
+
+    def writing(done: Sequence[WrittenShard]) -> None:
+        progress("writing", sum(shard.bytes for shard in (*written, *done)), None, "B")
+
+    def run(write: Callable[[Shard], WrittenShard], shards: Iterable[Shard]) -> list[WrittenShard]:
+        found = collect(write, list(shards), writing)
+        written.extend(found)
+        return found
+
+    with cluster(address, threads):
+        prepare_nodes(compile_encoding, tasks[0])
+        encoded = collect(encode, tasks, encoding)
+        return assemble(corpus, tokenizer, context_length, folder, work, encoded, shard_size, separator, sampler, run)
+
+
+def plan_encoding(corpus: Corpus) -> None:
+    """Print what `write_shards_on_ray` would do."""
+    total = corpus.text_bytes_estimate
+    plan_tasks(len(corpus.ranges(range_bytes(total))), total, BYTES_PER_SECOND)
+
+
+def encode(task: EncodeTask) -> EncodedRange:
+    """Encode a range on one core, and return its counts."""
+    tok = _tokenizer(task.tokenizer, task.fingerprint)
+    sampler = SamplingEncoder(tok, **dict(task.sampling)) if task.sampling else None
+    return encode_range(task.input, tok, task.out, separator=task.separator, sampler=sampler, threads=1)
+
+
+def compile_encoding(task: EncodeTask) -> None:
+    """Compile the kernels that encode with the tokenizer of a task, or load them from the cache on disk."""
+    _tokenizer(task.tokenizer, task.fingerprint).warm_up(threads=1)
+
+
+@cache
+def _tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
+    """Return the tokenizer in a folder, which a worker loads once."""
+    tok = Tokenizer.load(folder)
+    assert tok.fingerprint == fingerprint, f"{folder} holds another tokenizer"
+    return tok

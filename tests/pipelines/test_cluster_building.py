@@ -1,0 +1,89 @@
+"""The tasks that build a dataset on a cluster write the files that one machine writes."""
+
+import pickle
+import random
+
+import pytest
+
+from corpora import open_corpus
+from pipelines.cluster.datasets import EncodeTask, compile_encoding, encode
+from pipelines.dataset.sampling import SamplingEncoder
+from pipelines.dataset.shards import assemble, range_prefix, write_shards
+from tests.pipelines.test_blocks import files_of
+from tokenizer import Tokenizer
+
+
+def as_elsewhere(function):
+    """Return a function that pickles its argument and result, as a cluster does."""
+    function = pickle.loads(pickle.dumps(function))
+    return lambda argument: pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(argument)))))
+
+
+@pytest.mark.parametrize("sampling", [(), (("dropout", 0.1), ("seed", 3))])
+@pytest.mark.parametrize("separator", [True, False])
+def test_tasks_in_any_order_write_the_files_of_one_machine(
+    tmp_path, text_folder, tokenizer_folder, sampling, separator
+):
+    corpus, tok = open_corpus(str(text_folder)), Tokenizer.load(tokenizer_folder)
+    sampler = SamplingEncoder(tok, **dict(sampling)) if sampling else None
+    for name in ("one", "work", "many"):
+        (tmp_path / name).mkdir()
+    options = {"shard_size": 20_000, "separator": separator, "sampler": sampler}
+    write_shards(corpus, tok, 32, tmp_path / "one", work=tmp_path / "alone", **options)
+    tasks = [
+        EncodeTask(
+            each, tokenizer_folder, tok.fingerprint, range_prefix(tmp_path / "work", number), separator, sampling
+        )
+        for number, each in enumerate(corpus.ranges(100_000))
+    ]
+    assert len(tasks) > 4
+
+    def shuffled(function, arguments):
+        arguments = list(arguments)
+        order = random.Random(0).sample(range(len(arguments)), len(arguments))
+        results = {number: as_elsewhere(function)(arguments[number]) for number in order}
+        return [results[number] for number in range(len(arguments))]
+
+    as_elsewhere(compile_encoding)(tasks[0])
+    encoded = shuffled(encode, tasks)
+    assemble(corpus, tok, 32, tmp_path / "many", tmp_path / "work", encoded, run=shuffled, **options)
+    assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
+
+
+def test_what_a_killed_writer_of_shards_left_is_not_in_the_dataset(tmp_path, text_folder, tokenizer_folder):
+    corpus, tok = open_corpus(str(text_folder)), Tokenizer.load(tokenizer_folder)
+
+    def interrupted(write, shards):
+        written = [write(shard) for shard in shards]
+        (write.keywords["folder"] / f"{written[0].name}.0123.partial").write_bytes(b"half a shard")
+        return written
+
+    folder, work = tmp_path / "data", tmp_path / "work"
+    folder.mkdir()
+    work.mkdir()
+    (one,) = corpus.ranges()
+    task = EncodeTask(one, tokenizer_folder, tok.fingerprint, range_prefix(work, 0), True, ())
+    assemble(corpus, tok, 32, folder, work, [encode(task)], 100_000, run=interrupted)
+    assert not list(folder.rglob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "ray", "--context-length", 32], "add --shard-size"),
+        (["--engine", "ray", "--pairs", "a", "b"], "--engine ray does not take --pairs"),
+        (["--address", "127.0.0.1:1", "--context-length", 32], "add --engine ray"),
+    ],
+)
+def test_options_that_do_not_fit_the_engine_are_refused(in_process, options, message, text_folder, tokenizer_folder):
+    done = in_process("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--out", "data", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_dry_run_says_how_many_tasks_run(in_process, text_folder, tokenizer_folder):
+    command = ["build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--out", "data", "--context-length", 32]
+    done = in_process(*command, "--shard-size", "10k", "--engine", "ray", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "on Ray" in done.stdout
+    assert "worker-hours" in done.stdout
