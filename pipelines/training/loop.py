@@ -117,8 +117,9 @@ class Trainer:
             say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config.tokens)}")
         # Without a checkpoint even the validation before the first step is repeated.
         self.log.open(self.at.step if resumed else -1, log_state)
+        signals = stop_on_signals(self.at, in_job=self.parallel.kind != "none")
         try:
-            with stop_on_signals(self.at), Bar(self.run.name if self.run else "", self.config.tokens, "tok") as bar:
+            with signals, Bar(self.run.name if self.run else "", self.config.tokens, "tok") as bar:
                 bar.begin_at(self.at.tokens)
                 if not resumed:
                     self.validate()

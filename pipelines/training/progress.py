@@ -238,8 +238,12 @@ class TrainingLog:
 
 
 @contextmanager
-def stop_on_signals(at: Progress) -> Iterator[None]:
-    """Set `at.signal` on the first SIGINT or SIGTERM; a signal more than a second later raises KeyboardInterrupt."""
+def stop_on_signals(at: Progress, in_job: bool = False) -> Iterator[None]:
+    """Set `at.signal` on the first SIGINT or SIGTERM; a signal more than a second later raises KeyboardInterrupt.
+
+    `in_job` is for the processes of torchrun. If one ends, torchrun sends SIGTERM to the others. A process that fails
+    ignores SIGTERM from then on, and so lives to print its error.
+    """
     raise_if_interrupted()
     received: list[float] = []  # times in this process: `at.signal` may come from another one
 
@@ -258,6 +262,10 @@ def stop_on_signals(at: Progress) -> Iterator[None]:
         before = {}
     try:
         yield
+    except Exception:
+        if in_job and before:
+            before[signal.SIGTERM] = signal.SIG_IGN
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -27,6 +27,7 @@ from pipelines.training.batch import Shard
 from pipelines.training.data import BlockLoader
 from pipelines.training.machine import Machine
 from pipelines.training.objectives import NextToken
+from pipelines.training.progress import Progress, stop_on_signals
 from tests.pipelines.training_cases import metrics_of, wait_for_checkpoint, weights_of, with_train
 
 GUIDE = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
@@ -302,6 +303,19 @@ def test_a_job_that_lost_a_process_ends_and_the_same_command_resumes_it(
     assert 0 < int(latest_checkpoint(tmp_path / "run").name[5:]) < 120
     assert "resuming from step" in run(long_recipe, dataset_folder, tmp_path / "run", kind)
     assert_identical(tmp_path / "run", untouched)
+
+
+def test_a_failed_rank_ignores_the_sigterm_of_torchrun_so_that_it_can_print_its_error():
+    default = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(RuntimeError, match="closed by peer"), stop_on_signals(Progress(), in_job=True):
+            raise RuntimeError("Connection closed by peer")
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, default)
+    with pytest.raises(RuntimeError), stop_on_signals(Progress()):  # one process has no torchrun to outlive
+        raise RuntimeError("no space left on device")
+    assert signal.getsignal(signal.SIGTERM) is default
 
 
 @pytest.mark.slow
