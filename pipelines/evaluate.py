@@ -158,7 +158,9 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
     }
     heads = [f"{name}, {entry}" if len(planned) > 1 else entry for name, entry in columns]
     rows = rows_of(list(columns.values()), with_interval)
-    table((" ".join(names) if len(planned) == 1 else "", *heads), [(in_words(key), *cells) for key, cells in rows])
+    between = "\n(" if len(heads) > 2 else " ("  # so that three columns fit into 80 characters
+    cells = [(in_words(key), *(cell.replace(" (", between) for cell in found)) for key, found in rows]
+    table((" ".join(names) if len(planned) == 1 else "", *heads), cells)
     for plans in planned:
         if len(plans) > 1:
             shares = ", ".join(f"{100 * plan.share:.4g} % {plan.source}" for plan in plans)
@@ -167,10 +169,14 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
         {numbers["bleu_signature"] for numbers in columns.values() if numbers.get("bleu_signature")}
     ):
         answer(f"BLEU: {signature}")
-    for sentence in dict.fromkeys(
-        described(numbers["intervals"]) for numbers in columns.values() if numbers.get("intervals")
-    ):
-        answer(sentence)
+    sentences = {
+        head: described(numbers["intervals"])
+        for head, numbers in zip(heads, columns.values(), strict=True)
+        if numbers.get("intervals")
+    }
+    same = len({*sentences.values()}) == 1
+    for head, sentence in list(sentences.items())[: 1 if same else None]:
+        answer(sentence if same else f"{head}: {sentence}")
     for numbers in columns.values():
         if found := numbers.get("difference"):
             answer(found["sentence"])
