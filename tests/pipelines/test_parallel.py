@@ -343,19 +343,24 @@ def test_a_job_saves_before_it_stops_on_a_signal(tmp_path, long_recipe, dataset_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize(("first", "second"), [("ddp", "none"), ("fsdp", "none"), ("none", "ddp"), ("none", "fsdp")])
-def test_a_run_resumes_with_another_number_of_processes(tmp_path, long_recipe, dataset_folder, first, second):
+def test_a_run_resumes_with_another_number_of_processes(tmp_path, long_recipe, dataset_folder, first, second, mixed):
     """The run reads the same blocks in the same order with the same losses, so it repeats and skips no block."""
     recipe = with_train(replace(long_recipe, model=replace(long_recipe.model, dropout=0.0)), keep_checkpoints=100)
     out = tmp_path / "run"
+    data, words = dataset_folder, dataset_folder
+    if mixed:
+        copy = shutil.copytree(dataset_folder, tmp_path / "copy")
+        data, words = {dataset_folder: 2, copy: 1}, [f"2={dataset_folder}", f"1={copy}"]
 
     def resume(kind, **options):
         if kind == "none":
-            assert pretrain(recipe, data=dataset_folder, out=out) == 0
+            assert pretrain(recipe, data=data, out=out) == 0
             return ""
-        return run(recipe, dataset_folder, out, kind, **options)
+        return run(recipe, words, out, kind, **options)
 
-    pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
+    pretrain(recipe, data=data, out=tmp_path / "one")
     resume(first)
     cut_back(out, 60)
     resume(second, **({"processes": 3} if second != "none" else {}))
