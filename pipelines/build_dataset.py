@@ -99,9 +99,10 @@ def build_dataset(
     from corpora import PairCorpus, open_corpus, open_pairs
     from pipelines.cluster.datasets import plan_encoding, write_shards_on_ray
     from pipelines.dataset.blocks import write_blocks
+    from pipelines.dataset.outputs import remove_outputs
     from pipelines.dataset.pairs import write_pairs
     from pipelines.dataset.sampling import SamplingEncoder
-    from pipelines.dataset.shards import remove_ranges, write_shards
+    from pipelines.dataset.shards import write_shards
 
     tok = load_tokenizer(tokenizer, pattern)
     drawn = sample is not None or bool(dropout)
@@ -136,7 +137,7 @@ def build_dataset(
                     options["progress"] = bar.phase
                 info = write(source, tok, length, new, separator=separator, **options)
     if shard_size:
-        remove_ranges(work)
+        remove_outputs(work)
     (_print_pairs if pairs else _print_blocks)(out, info)
     say_left_out(info["corpus"]["dropped"], source.skipped_files)
     return info

@@ -131,7 +131,7 @@ def train_tokenizer(
     _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, without={"--pairs": pairs, "--counts": counts})
     from corpora import Corpus
-    from pipelines.cluster.counting import count_on_ray, plan_counting, remove_shards
+    from pipelines.cluster.counting import count_on_ray, plan_counting, remove_range_counts
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
     from tokenizer.training.train import Options, TrainingOptions
 
@@ -179,7 +179,7 @@ def train_tokenizer(
         )
         phases.end()
     tok.save(out)
-    remove_shards(out)
+    remove_range_counts(out)
     doing("measuring the vocabulary")
     head = {"tokenizer": str(out), "split_rule": source.split_rule if source else None, "seconds": phases.seconds}
     languages = _languages(corpus, source, reading, held_out, others)

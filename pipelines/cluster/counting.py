@@ -1,16 +1,15 @@
 """Count the pretokens of a corpus on a cluster: one task per range, then a tree of sums."""
 
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.cli.dry_run import plan_tasks
-from pipelines.cluster.outputs import Output, key_of, whole_output
 from pipelines.cluster.tasks import cluster, collect, note, prepare_nodes
+from pipelines.dataset.outputs import NewFile, Output, key_of, output_prefix, remove_outputs, whole_output
 from pipelines.files import locked_file
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ FEW_RANGES, MANY_RANGES = 64, 20_000
 WORKER_MEMORY = 1_000_000_000  # bytes for the counts in a worker; more are spilled
 BYTES_PER_SECOND = 30_000_000  # of one core, for estimates
 FAN_IN = 32  # counts that one task adds up
+COUNTS = "parquet"  # name of the file of an output
 
 
 class Progress(Protocol):
@@ -57,13 +57,14 @@ def count_on_ray(
 ) -> "PretokenCounts":
     """Return the pretoken counts of the training split of `corpus`, and take the held-out text.
 
-    where: the address of a cluster, or None and the number of workers to start on this machine. Whole shards stay
-    beside `out` after an error; `remove_shards` removes them. Other arguments are as in `count_pretokens`.
+    where: the address of a cluster, or None and the number of workers to start on this machine. The counts of ranges
+    stay beside `out`, and the same call resumes from them after an error; `remove_range_counts` removes them. Other
+    arguments are as in `count_pretokens`.
     """
     from corpora import Dropped
     from tokenizer import PretokenCounts
 
-    folder = _shards(out).absolute()
+    folder = _counts_folder(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     progress("count", 0, None, "")
     with locked_file(folder / "lock", f"{folder} is in use by another command: wait, or choose another --out"):
@@ -84,17 +85,13 @@ def plan_counting(engine: str, corpus: object, memory: int | None) -> None:
     plan_tasks(len(corpus.ranges(range_bytes(total))), total, BYTES_PER_SECOND, memory or WORKER_MEMORY)
 
 
-def remove_shards(out: Path) -> None:
-    """Remove the shards that `count_on_ray` left beside `out`, if any."""
-    for path in _shards(out).glob("*"):
-        if re.fullmatch(r"\.?[0-9a-f]{32}(\..*)?", path.name):
-            path.unlink()
-    with suppress(OSError):  # it holds anything else
-        _shards(out).rmdir()
+def remove_range_counts(out: Path) -> None:
+    """Remove the counts of ranges that `count_on_ray` left beside `out`, if any."""
+    remove_outputs(_counts_folder(out))
 
 
-def _shards(out: Path) -> Path:
-    return out.with_name(out.name + ".shards")
+def _counts_folder(out: Path) -> Path:
+    return out.with_name(out.name + ".range-counts")
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,8 @@ class CountTask:
     pattern: str
     cut_at: tuple[str, ...]
     memory: int
-    folder: Path
+    prefix: Path
+    """of its output"""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,8 @@ class SumTask:
 
     counts: tuple[Output, ...]
     memory: int
-    folder: Path
+    prefix: Path
+    """of its output"""
 
 
 def count_range(task: CountTask) -> Output:
@@ -122,21 +121,21 @@ def count_range(task: CountTask) -> Output:
     from tokenizer import count_pretokens
     from tokenizer.splitting.splitters import resolve_splitter
 
-    def make(path: Path) -> dict[str, Any]:
+    def make(new: NewFile) -> dict[str, Any]:
         facts: dict[str, Any] = {"bytes": 0, "held_out_bytes": 0}
         counts = count_pretokens(
             _training_split(task.input, facts),
             task.pattern,
             threads=1,
             memory=task.memory,
-            spill_folder=task.folder,
+            spill_folder=task.prefix.parent,
             cut_at=task.cut_at,
         )
-        counts.save(path)
+        counts.save(new(COUNTS))
         return facts
 
     spelling = resolve_splitter(task.pattern).spelling
-    return whole_output(task.folder, key_of("count", task.input.fingerprint, spelling, task.cut_at), make)
+    return whole_output(task.prefix, key_of("count", task.input.fingerprint, spelling, task.cut_at), make)
 
 
 def _training_split(documents: "InputRange", facts: dict[str, Any]) -> "Iterator[pa.RecordBatch]":
@@ -160,12 +159,12 @@ def add_counts(task: SumTask) -> Output:
     """Return the sum of counts, as Parquet."""
     from tokenizer import PretokenCounts
 
-    def make(path: Path) -> dict[str, Any]:
-        paths = [output.path for output in task.counts]
-        PretokenCounts.merge(paths, memory=task.memory, spill_folder=task.folder).save(path)
+    def make(new: NewFile) -> dict[str, Any]:
+        paths = [output.file(COUNTS) for output in task.counts]
+        PretokenCounts.merge(paths, memory=task.memory, spill_folder=task.prefix.parent).save(new(COUNTS))
         return {}
 
-    return whole_output(task.folder, key_of("add", [output.key for output in task.counts]), make)
+    return whole_output(task.prefix, key_of("add", [output.key for output in task.counts]), make)
 
 
 def compile_counting(pattern: str) -> None:
@@ -206,23 +205,25 @@ def count_corpus(
     memory = memory or WORKER_MEMORY
     ranges = corpus.ranges(range_bytes(corpus.text_bytes_estimate))
     prepare_nodes(compile_counting, pattern)
-    tasks = [CountTask(each, pattern, cut_at, memory, folder) for each in ranges]
+    prefixes = (output_prefix(folder, number) for number in count())
+    tasks = [CountTask(each, pattern, cut_at, memory, next(prefixes)) for each in ranges]
     counted = sums = _outputs("count", count_range, tasks, progress)
     corpus.dropped.reset()
     for output in counted:
         corpus.dropped.add(Dropped(**output.facts["dropped"]))
     held_out = [each for each, output in zip(ranges, counted, strict=True) if output.facts["held_out_bytes"]]
     while len(sums) > FAN_IN:
-        groups = [sums[i : i + FAN_IN] for i in range(0, len(sums), FAN_IN)]
-        sums = _outputs("combine", add_counts, [SumTask(tuple(group), memory, folder) for group in groups], progress)
-    return Counted([output.path for output in sums], held_out)
+        groups = [tuple(sums[i : i + FAN_IN]) for i in range(0, len(sums), FAN_IN)]
+        adding = [SumTask(group, memory, next(prefixes)) for group in groups]
+        sums = _outputs("combine", add_counts, adding, progress)
+    return Counted([output.file(COUNTS) for output in sums], held_out)
 
 
 def _outputs(phase: str, function: Callable[[Any], Output], tasks: Sequence[Any], progress: Progress) -> list[Output]:
     """Return the outputs of a phase in the order of its tasks."""
 
     def report(done: list[Output]) -> None:
-        said = note(len(done), len(tasks), sum(output.restarts for output in done))
+        said = note(done, tasks)
         if phase == "count":
             progress(phase, sum(output.facts["bytes"] for output in done), None, said)
         else:

@@ -12,8 +12,9 @@ from pipelines.cli.dry_run import plan_tasks
 from pipelines.cluster.counting import range_bytes
 from pipelines.cluster.tasks import cluster, collect, note, prepare_nodes
 from pipelines.dataset.encoded_range import EncodedRange, encode_range
+from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.sampling import SamplingEncoder
-from pipelines.dataset.shards import Shard, WrittenShard, assemble, range_prefix
+from pipelines.dataset.shards import Shard, WrittenShard, assemble
 from tokenizer import Tokenizer
 
 BYTES_PER_SECOND = 10_000_000  # of one core, for estimates
@@ -33,7 +34,8 @@ class EncodeTask:
     tokenizer: Path
     fingerprint: str
     """of the tokenizer"""
-    out: Path
+    prefix: Path
+    """of its output"""
     separator: bool
     sampling: tuple[tuple[str, Any], ...]
     """arguments of the `SamplingEncoder` of training documents; empty if the tokenizer encodes them"""
@@ -62,12 +64,12 @@ def write_shards_on_ray(
     work.mkdir(exist_ok=True)
     sampling = tuple(sampler.described.items()) if sampler else ()
     tasks = [
-        EncodeTask(each, folder, tokenizer.fingerprint, range_prefix(work, number), separator, sampling)
+        EncodeTask(each, folder, tokenizer.fingerprint, output_prefix(work, number), separator, sampling)
         for number, each in enumerate(corpus.ranges(range_bytes(corpus.text_bytes_estimate)))
     ]
 
     def encoding(done: Sequence[EncodedRange]) -> None:
-        progress("encoding", sum(each.bytes for each in done), None, "B", note(len(done), len(tasks)))
+        progress("encoding", sum(each.bytes for each in done), None, "B", note([each.output for each in done], tasks))
 
     written: list[WrittenShard] = []
 
@@ -82,7 +84,7 @@ def write_shards_on_ray(
     with cluster(address, threads):
         prepare_nodes(compile_encoding, tasks[0])
         encoded = collect(encode, tasks, encoding)
-        return assemble(corpus, tokenizer, context_length, folder, work, encoded, shard_size, separator, sampler, run)
+        return assemble(corpus, tokenizer, context_length, folder, encoded, shard_size, separator, sampler, run)
 
 
 def plan_encoding(corpus: Corpus) -> None:
@@ -95,7 +97,7 @@ def encode(task: EncodeTask) -> EncodedRange:
     """Encode a range on one core, and return its counts."""
     tok = _tokenizer(task.tokenizer, task.fingerprint)
     sampler = SamplingEncoder(tok, **dict(task.sampling)) if task.sampling else None
-    return encode_range(task.input, tok, task.out, separator=task.separator, sampler=sampler, threads=1)
+    return encode_range(task.input, tok, task.prefix, separator=task.separator, sampler=sampler, threads=1)
 
 
 def compile_encoding(task: EncodeTask) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pipelines.cli.display import say
 from pipelines.cli.waiting import doing
+from pipelines.dataset.outputs import Output
 from pipelines.run.code_fingerprint import code_fingerprint
 
 A = TypeVar("A")
@@ -108,9 +109,10 @@ def collect(
     return [results[index] for index in range(len(arguments))]
 
 
-def note(done: int, tasks: int, restarts: int = 0) -> str:
+def note(done: Sequence[Output], tasks: Sequence[Any]) -> str:
     """Return what the progress of tasks says beside the bytes."""
-    return f"{done:,} of {tasks:,} ranges" + (f", {restarts:,} restarted" if restarts else "")
+    restarts = sum(output.restarts for output in done)
+    return f"{len(done):,} of {len(tasks):,} ranges" + (f", {restarts:,} restarted" if restarts else "")
 
 
 def _results(ray: Any, references: Sequence[Any]) -> list[Any]:

@@ -11,7 +11,6 @@ idempotent.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
@@ -26,14 +25,12 @@ from corpora.splits import TRAIN
 from pipelines.dataset.arrow import Progress, describe_split, id_dtype
 from pipelines.dataset.blocks import BlockFile, block_features, check_splits, write_description
 from pipelines.dataset.documents import hashes_sha256, joined_documents, write_documents
-from pipelines.dataset.encoded_range import EncodedRange, EncodedSplit, documents_path, encode_range, ids_path
+from pipelines.dataset.encoded_range import EncodedRange, EncodedSplit, encode_range
 from pipelines.dataset.encoding import separator_of
+from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import whole_file
 from tokenizer import Tokenizer
-
-EncodedPart = tuple[Path, EncodedSplit]
-"""The path prefix of a range's files, and the counts of one split in the range"""
 
 
 @dataclass(frozen=True)
@@ -113,24 +110,11 @@ def write_shards(
         progress(done + more)
 
     for number, input_range in enumerate(corpus.ranges(range_bytes)):
-        out = range_prefix(work, number)
+        prefix = output_prefix(work, number)
         options: Any = {"separator": separator, "sampler": sampler, "threads": threads, "progress": advance}
-        encoded.append(encode_range(input_range, tokenizer, out, **options))
+        encoded.append(encode_range(input_range, tokenizer, prefix, **options))
         done += encoded[-1].bytes
-    return assemble(corpus, tokenizer, context_length, folder, work, encoded, shard_size, separator, sampler)
-
-
-def range_prefix(work: Path, number: int) -> Path:
-    """Return the path prefix of the files of a range."""
-    return work / f"{number:06}"
-
-
-def remove_ranges(work: Path) -> None:
-    """Remove the files of encoded ranges in the folder `work`, and the folder too unless it holds anything else."""
-    for path in work.glob("[0-9]" * 6 + ".*"):
-        path.unlink()
-    with suppress(OSError):
-        work.rmdir()
+    return assemble(corpus, tokenizer, context_length, folder, encoded, shard_size, separator, sampler)
 
 
 def assemble(
@@ -138,7 +122,6 @@ def assemble(
     tokenizer: Tokenizer,
     context_length: int,
     folder: Path,
-    work: Path,
     encoded: Sequence[EncodedRange],
     shard_size: int,
     separator: bool = True,
@@ -150,14 +133,15 @@ def assemble(
     `run` calls `write_shard` for all shards: one after the other, or elsewhere at the same time. Raises ValueError if a
     split has less than one block.
     """
-    parts: dict[str, list[EncodedPart]] = {name: [] for name in corpus.split_names}
     dropped = Dropped()
-    for number, each in enumerate(encoded):
+    for each in encoded:
         dropped.add(each.dropped)
-        for name, split in each.splits.items():
-            parts[name].append((range_prefix(work, number), split))
-    parts = {name: found for name, found in parts.items() if found}
-    check_splits(corpus, context_length, {name: sum(s.tokens for _, s in found) for name, found in parts.items()})
+    parts = {
+        name: found
+        for name in corpus.split_names
+        if (found := [each.splits[name] for each in encoded if name in each.splits])
+    }
+    check_splits(corpus, context_length, {name: sum(part.tokens for part in found) for name, found in parts.items()})
     dtype = id_dtype(tokenizer.vocab_size)
     splits = {
         name: _write_split(folder / name, found, context_length, dtype, shard_size, run)
@@ -171,7 +155,7 @@ def assemble(
 
 def _write_split(
     folder: Path,
-    parts: Sequence[EncodedPart],
+    parts: Sequence[EncodedSplit],
     context_length: int,
     dtype: np.dtype,
     shard_size: int,
@@ -180,8 +164,8 @@ def _write_split(
     """Write the folder of a split, and return its entry in dataset.json."""
     folder.mkdir()
     name = folder.name
-    files = [(ids_path(out, name), part.tokens) for out, part in parts]
-    recorded = [documents_path(out, name) for out, _ in parts]
+    files = [(part.ids, part.tokens) for part in parts]
+    recorded = [part.recorded for part in parts]
     shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
     write = partial(write_shard, folder=folder, context_length=context_length, dtype=dtype)
     shards = tuple(run(write, cut(files, context_length, shard_blocks)))
@@ -192,9 +176,9 @@ def _write_split(
         write_documents(folder, joined_documents(recorded))
     blocks = sum(shard.blocks for shard in shards)
     return ShardedSplit(
-        documents=sum(part.documents for _, part in parts),
-        bytes=sum(part.bytes for _, part in parts),
-        encoded_tokens=sum(part.tokens for _, part in parts),
+        documents=sum(part.documents for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        encoded_tokens=sum(part.tokens for part in parts),
         tokens=blocks * context_length,
         blocks=blocks,
         shards=shards,

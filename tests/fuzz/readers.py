@@ -90,11 +90,11 @@ def _dataset_manifest(folder: Path) -> None:
 
 
 def _range_marker(folder: Path) -> None:
-    from pipelines.dataset.encoded_range import files_are_sound, read_marker
+    from pipelines.dataset.outputs import read_output
 
-    encoded = read_marker(folder / "range")
-    if encoded is not None:
-        files_are_sound(folder / "range", encoded)
+    output = read_output(folder / "range")
+    if output is not None:
+        assert output.sound
 
 
 def _corpus(name: str) -> Callable[[Path], None]:

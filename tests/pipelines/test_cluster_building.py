@@ -7,8 +7,9 @@ import pytest
 
 from corpora import open_corpus
 from pipelines.cluster.datasets import EncodeTask, compile_encoding, encode
+from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.sampling import SamplingEncoder
-from pipelines.dataset.shards import assemble, range_prefix, write_shards
+from pipelines.dataset.shards import assemble, write_shards
 from tests.pipelines.test_blocks import files_of
 from tokenizer import Tokenizer
 
@@ -32,7 +33,7 @@ def test_tasks_in_any_order_write_the_files_of_one_machine(
     write_shards(corpus, tok, 32, tmp_path / "one", work=tmp_path / "alone", **options)
     tasks = [
         EncodeTask(
-            each, tokenizer_folder, tok.fingerprint, range_prefix(tmp_path / "work", number), separator, sampling
+            each, tokenizer_folder, tok.fingerprint, output_prefix(tmp_path / "work", number), separator, sampling
         )
         for number, each in enumerate(corpus.ranges(100_000))
     ]
@@ -46,7 +47,7 @@ def test_tasks_in_any_order_write_the_files_of_one_machine(
 
     as_elsewhere(compile_encoding)(tasks[0])
     encoded = shuffled(encode, tasks)
-    assemble(corpus, tok, 32, tmp_path / "many", tmp_path / "work", encoded, run=shuffled, **options)
+    assemble(corpus, tok, 32, tmp_path / "many", encoded, run=shuffled, **options)
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
 
 
@@ -62,8 +63,8 @@ def test_what_a_killed_writer_of_shards_left_is_not_in_the_dataset(tmp_path, tex
     folder.mkdir()
     work.mkdir()
     (one,) = corpus.ranges()
-    task = EncodeTask(one, tokenizer_folder, tok.fingerprint, range_prefix(work, 0), True, ())
-    assemble(corpus, tok, 32, folder, work, [encode(task)], 100_000, run=interrupted)
+    task = EncodeTask(one, tokenizer_folder, tok.fingerprint, output_prefix(work, 0), True, ())
+    assemble(corpus, tok, 32, folder, [encode(task)], 100_000, run=interrupted)
     assert not list(folder.rglob("*.partial"))
 
 

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpora import open_corpus
-from pipelines.cluster.counting import CountTask, SumTask, add_counts, count_range, remove_shards
+from pipelines.cluster.counting import COUNTS, CountTask, SumTask, add_counts, count_range
+from pipelines.dataset.outputs import output_prefix, remove_outputs
 from tokenizer import PretokenCounts, count_pretokens
 
 MEMORY = 16_000_000
@@ -23,12 +24,16 @@ def counted(folder, source, range_bytes, pattern="gpt2", cut_at=()):
     """Return the counts of a corpus by the functions that tasks call, and the outputs of the ranges."""
     folder.mkdir(exist_ok=True)
     outputs = [
-        count_range(CountTask(each, pattern, cut_at, MEMORY, folder))
-        for each in open_corpus(source).ranges(range_bytes)
+        count_range(CountTask(each, pattern, cut_at, MEMORY, output_prefix(folder, number)))
+        for number, each in enumerate(open_corpus(source).ranges(range_bytes))
     ]
     halves = outputs[::2], outputs[1::2]
-    sums = [add_counts(SumTask(tuple(half), MEMORY, folder)) for half in halves if half]
-    return PretokenCounts.merge([output.path for output in sums]), outputs
+    sums = [
+        add_counts(SumTask(tuple(half), MEMORY, output_prefix(folder, len(outputs) + number)))
+        for number, half in enumerate(halves)
+        if half
+    ]
+    return PretokenCounts.merge([output.file(COUNTS) for output in sums]), outputs
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -49,15 +54,15 @@ def test_whole_outputs_are_reused_and_damaged_ones_made_again(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
     before, outputs = counted(tmp_path / "shards", source, 500)
     assert len(outputs) > 3
-    times = [output.path.stat().st_mtime_ns for output in outputs]
-    content = outputs[1].path.read_bytes()
-    outputs[1].path.write_bytes(content[:-5] + bytes(5))
-    outputs[2].path.unlink()
-    outputs[3].path.with_suffix(".json").write_text("{}")
+    times = [output.file(COUNTS).stat().st_mtime_ns for output in outputs]
+    content = outputs[1].file(COUNTS).read_bytes()
+    outputs[1].file(COUNTS).write_bytes(content[:-5] + bytes(5))
+    outputs[2].file(COUNTS).unlink()
+    output_prefix(tmp_path / "shards", 3).with_suffix(".json").write_text("{}")
     after, again = counted(tmp_path / "shards", source, 500)
     assert after == before
-    assert [output.path.read_bytes() for output in again][1] == content
-    changed = [output.path.stat().st_mtime_ns != was for output, was in zip(again, times, strict=True)]
+    assert [output.file(COUNTS).read_bytes() for output in again][1] == content
+    changed = [output.file(COUNTS).stat().st_mtime_ns != was for output, was in zip(again, times, strict=True)]
     assert changed == [n in (1, 2, 3) for n in range(len(outputs))]
 
 
@@ -94,11 +99,11 @@ def test_options_that_do_not_fit_the_engine_are_refused(in_process, options, tex
 
 def test_only_files_of_counting_are_removed(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
-    shards = tmp_path / "tok.shards"
-    counted(shards, source, 500)
-    (shards / "mine.txt").write_text("mine")
-    remove_shards(tmp_path / "tok")
-    assert [path.name for path in shards.iterdir()] == ["mine.txt"]
-    (shards / "mine.txt").unlink()
-    remove_shards(tmp_path / "tok")
-    assert not shards.exists()
+    folder = tmp_path / "tok.range-counts"
+    counted(folder, source, 500)
+    (folder / "mine.txt").write_text("mine")
+    remove_outputs(folder)
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+    (folder / "mine.txt").unlink()
+    remove_outputs(folder)
+    assert not folder.exists()

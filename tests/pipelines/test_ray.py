@@ -124,7 +124,7 @@ def test_the_command_gives_the_same_tokenizer_and_summary(two_nodes, in_process,
         summaries.append(summary)
     assert summaries[0] == summaries[1]
     assert (tmp_path / "local/tokenizer.json").read_bytes() == (tmp_path / "ray/tokenizer.json").read_bytes()
-    assert not (tmp_path / "ray.shards").exists()
+    assert not (tmp_path / "ray.range-counts").exists()
 
 
 def survive(two_nodes, many_files, tmp_path, monkeypatch, kills):
@@ -166,7 +166,7 @@ def test_the_command_resumes_after_its_process_is_killed(two_nodes, many_files, 
     command = [BYTELM, "train-tokenizer", source, "--vocab-size", "600", "--pattern", "gpt2", "--out", out]
     command += ["--engine", "ray", "--address", two_nodes.address]
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    shards = tmp_path / "tok.shards"
+    shards = tmp_path / "tok.range-counts"
     until = time.monotonic() + WAIT
     while not (markers := list(shards.glob("*.json"))) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)

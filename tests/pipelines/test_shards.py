@@ -19,8 +19,9 @@ from pipelines.build_dataset import build_dataset
 from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.documents import DOCUMENTS_FILE
 from pipelines.dataset.encoded_range import encode_range
+from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.reader import TokenDataset, data_files, write_info
-from pipelines.dataset.shards import assemble, cut, range_prefix, write_shards
+from pipelines.dataset.shards import assemble, cut, write_shards
 from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
 from tests.pipelines.test_blocks import files_of
@@ -104,7 +105,7 @@ def test_files_do_not_depend_on_ranges_threads_and_order(tmp_path, text_folder, 
     ranges = corpus.ranges(100_000)
     assert len(ranges) > 4
     encoded = {
-        number: encode_range(each, tokenizer, range_prefix(work, number), threads=1 + number % 3)
+        number: encode_range(each, tokenizer, output_prefix(work, number), threads=1 + number % 3)
         for number, each in list(enumerate(ranges))[::order]
     }
 
@@ -112,7 +113,7 @@ def test_files_do_not_depend_on_ranges_threads_and_order(tmp_path, text_folder, 
         return [write(each) for each in list(arguments)[::order]][::order]
 
     in_order = [encoded[number] for number in range(len(ranges))]
-    assemble(corpus, tokenizer, 32, out, work, in_order, 10_000, run=run)
+    assemble(corpus, tokenizer, 32, out, in_order, 10_000, run=run)
     assert files_of(out) == files_of(sharded_folder)
 
 
@@ -185,8 +186,8 @@ def test_another_plan_or_tokenizer_reuses_nothing(tmp_path, text_folder, tokeniz
         (corpus.ranges()[0], other, True),
     ]
     found = [encode_range(each, tok, tmp_path / "0", separator=separator) for each, tok, separator in others]
-    assert len({each.fingerprint for each in [first, *found]}) == 5
-    assert len({each.splits["train"].ids_sha256 for each in [first, *found]}) == 5
+    assert len({each.output.key for each in [first, *found]}) == 5
+    assert len({each.output.files["train.ids"] for each in [first, *found]}) == 5
 
 
 def test_a_killed_build_resumes_from_its_complete_ranges(tmp_path, text_folder, tokenizer, sharded_folder):

@@ -1,0 +1,106 @@
+"""Outputs of tasks: whole files, and a marker that holds their checksums and the key of their task.
+
+An output has the files PREFIX.NAME, and the marker PREFIX.json, which is written last. A task whose output is complete
+returns at once, so the same command resumes from the finished outputs. The prefix is a folder and a number.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.dataset.arrow import file_sha256
+from pipelines.files import checksummed_json, read_json, whole_file
+from pipelines.run.code_fingerprint import code_fingerprint
+
+NewFile = Callable[[str], Path]
+"""Returns the path at which to write the file with a name"""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Whole files, and what their task reported."""
+
+    prefix: Path
+    key: str
+    files: dict[str, str]
+    """SHA-256 of the files, by name"""
+    facts: dict[str, Any]
+    """JSON values from the task"""
+    restarts: int = field(default=0, compare=False)
+    """earlier attempts that were killed, such as by a lost node"""
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file."""
+        return _path(self.prefix, name)
+
+    @property
+    def sound(self) -> bool:
+        """Whether all files exist with their checksums."""
+        return all(
+            self.file(name).is_file() and file_sha256(self.file(name)) == digest for name, digest in self.files.items()
+        )
+
+
+def key_of(*parts: Any) -> str:
+    """Return the key of a task: the SHA-256 of the code and of `parts`, which are JSON values."""
+    return hashlib.sha256(json.dumps([code_fingerprint(), *parts]).encode()).hexdigest()
+
+
+def output_prefix(folder: Path, number: int) -> Path:
+    """Return the prefix of the output of a task."""
+    return folder / f"{number:06}"
+
+
+def whole_output(prefix: Path, key: str, make: Callable[[NewFile], dict[str, Any]]) -> Output:
+    """Return the output of the task `key` at `prefix`. Make it if it is missing, damaged or of another task.
+
+    `make` writes new files, and returns facts as JSON values. Each file appears whole or not at all.
+    """
+    there = read_output(prefix)
+    if there is not None and there.key == key and there.sound:
+        return there
+    killed = len(list(prefix.parent.glob(f"{prefix.name}.json.*.partial")))
+    for rest in (*prefix.parent.glob(f"{prefix.name}.*.partial"), *prefix.parent.glob(f".{prefix.name}.*.partial")):
+        rest.unlink(missing_ok=True)
+    with whole_file(_path(prefix, "json")) as marker:
+        marker.touch()  # shows a later attempt that this one began
+        partials: dict[str, Path] = {}
+        with ExitStack() as files:
+
+            def new(name: str) -> Path:
+                partials[name] = files.enter_context(whole_file(_path(prefix, name)))
+                return partials[name]
+
+            facts = make(new)
+            digests = {name: file_sha256(path) for name, path in partials.items()}
+        marker.write_text(checksummed_json({"key": key, "files": digests, "facts": facts}), encoding="utf-8")
+    return Output(prefix, key, digests, facts, killed)
+
+
+def read_output(prefix: Path) -> Output | None:
+    """Return the output that the marker at `prefix` describes; None if there is no marker, or a damaged one."""
+    marker = _path(prefix, "json")
+    try:
+        content = read_json(marker, "")
+        if checksummed_json(content).encode() != marker.read_bytes():
+            return None
+        return Output(prefix, content["key"], content["files"], content["facts"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def remove_outputs(folder: Path) -> None:
+    """Remove the outputs of tasks in `folder`, if it exists, and the folder too unless it holds anything else."""
+    number = "[0-9]" * 6
+    for path in (*folder.glob(f"{number}.*"), *folder.glob(f".{number}.*")):
+        path.unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _path(prefix: Path, name: str) -> Path:
+    return prefix.with_name(f"{prefix.name}.{name}")
