@@ -60,8 +60,11 @@ def run(code, *arguments, **environment):
     return done.stdout
 
 
-# Without _nrt all kernels are compiled anew.
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "_nrt")) for n in NAMES])
+# Without these names all kernels are compiled anew, and must not replace those in the cache of other tests.
+COMPILED_ANEW = ("_nrt", "_cache", "_cache_file")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in COMPILED_ANEW)) for n in NAMES])
 def test_a_text_is_encoded_by_a_numba_without_the_name(name, tokenizer_folder, text_folder, tmp_path):
     path = sorted(text_folder.glob("*.txt"))[0]
     code = (
@@ -77,8 +80,7 @@ text *= 1 + 2 * FIRST_BYTES // len(text)  # more than is encoded without kernels
 print(json.dumps([Tokenizer.load(sys.argv[1]).encode(text), len(encode.overloads), len(text)]))
 """
     )
-    # Kernels compiled without _nrt differ from those of today, and must not reach the cache of other tests.
-    own = {"NUMBA_CACHE_DIR": str(tmp_path)} if name == "_nrt" else {}
+    own = {"NUMBA_CACHE_DIR": str(tmp_path)} if name in COMPILED_ANEW else {}
     ids, compiled, length = json.loads(run(code, tokenizer_folder, path, **own))
     assert compiled
     text = path.read_text(encoding="utf-8")
