@@ -108,11 +108,15 @@ def run_job(job: dict, threads: int, timeout: float = 600, extra_environment: di
 def best(
     rows: list[Row], peers: set[str] | None = None, threads: int | None = None, key: str = "seconds"
 ) -> Row | None:
-    """Return the valid row of `peers` (default: all but us) with at most `threads` threads and the least `key`."""
+    """Return the valid row of `peers` (default: all but us) with at most `threads` threads and the least `key`.
+
+    Rows without `key` are left out: later passes of slow contestants are not measured.
+    """
     found = [
         row
         for row in rows
         if row.counts
+        and row.has(key)
         and (row.peer in peers if peers else row.peer != OURS)
         and (threads is None or row.threads <= threads)
     ]

@@ -184,6 +184,19 @@ def test_a_target_is_met_only_by_a_valid_time_of_ours():
     assert judged("reference", failed=True) == ("ended with status 1: nothing", none)
 
 
+def test_the_fastest_contestant_is_found_among_those_with_this_time():
+    rows = [Row(peer=peer) for peer in (OURS, OURS, "sentencepiece", "splintr")]
+    for row, first, later in zip(rows, (1.0, 9.0, 4.0, 2.0), (0.5, None, 1.0, None), strict=True):
+        row.take("equal", {"processor": first} | ({} if later is None else {"again": later}))
+    case = Case(work="work", name="text", rows=rows)
+    for key in ("processor", "again"):
+        case.judge_speed(("sentencepiece", "splintr"), 2, key, "at least twice the speed of the faster")
+    assert [(verdict.found, verdict.met) for verdict in case.verdicts] == [
+        ("2.00 times splintr", True),
+        ("2.00 times sentencepiece", True),
+    ]
+
+
 def test_a_program_that_ends_badly_has_no_time_to_its_ids():
     assert timed_start("print([1, 2])", [], {})["ids"] == [1, 2]
     assert "ended with status 1: OSError: gone" in timed_start("raise OSError('gone')", [], {})["error"]
