@@ -5,6 +5,7 @@ import json
 import lzma
 import pickle
 import random
+from pathlib import Path
 
 import pytest
 import sentencepiece
@@ -12,6 +13,7 @@ import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.tokenizer.test_unigram import tokenizer_json
 from tokenizer import Tokenizer
 from tokenizer.formats.wire_format import fields
 from tokenizer.splitting.double_array import compile_map
@@ -224,26 +226,69 @@ def piece_message(piece, score, kind):
     return field(1, piece.encode()) + b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([kind])
 
 
-@pytest.mark.parametrize(
-    ("text", "differs"),
-    [
-        ("The house is small.", False),
-        ("-------", True),  # ties: float32 over the line against float64 per word with doubly rounded scores
-        ("Tiếng Việt", False),
-        ("Tie\u0302\u0301ng Vie\u0323\u0302t", True),  # longest match against whole grapheme clusters
-        ("</s>", True),  # special pieces typed in a text
-        ("a\u200bb", False),
-    ],
-)
-def test_differences_between_sentencepiece_and_tokenizers_are_reproduced(t5_model, text, differs, tmp_path):
-    content, path = t5_model
-    ours, peer = both_of(content, tmp_path)
-    hugging_face = tokenizers.Tokenizer.from_file(str(path))
-    hugging_face = tokenizers.Tokenizer.from_str(json.dumps(json.loads(hugging_face.to_str()) | {"added_tokens": []}))
-    as_file = hugging_face.encode(text, add_special_tokens=False).ids
-    assert ours.encode_ordinary(text) == peer.encode(text)
-    assert Tokenizer.load(path).encode_ordinary(text) == as_file
-    assert (peer.encode(text) != as_file) == differs
+def model_of(pieces=(("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1)), trainer=b"", normalizer=b""):
+    content = b"".join(field(1, piece_message(*piece)) for piece in pieces)
+    return content + field(2, trainer) + field(3, normalizer)
+
+
+# The rows of the table in docs/python.md: pieces with scores and types (None: T5's), and a text.
+UNK = ("<unk>", 0.0, 2)
+DIFFERENCES = {
+    # `a` and `b` together beat `ab` by 0.001, which is less than the spacing of float32 at -50,000.
+    "sums of scores": (
+        [UNK, ("▁x", -5e4, 1), ("▁", -1.0, 1), ("a", -0.999, 1), ("b", -1.0, 1), ("ab", -2.0, 1)],
+        "x ab",
+    ),
+    # Exactly twice the score of `a`; the JSON reader makes `aa` smaller than that.
+    "scores": ([UNK, ("▁", 0.0, 1), ("a", -4.800000190734863, 1), ("aa", -9.600000381469727, 1)], "aa"),
+    "ties": (None, "-------"),
+    "character map": (None, "Tie\u0302\u0301ng Vie\u0323\u0302t"),
+    "`</s>` spelled in a text": (None, "</s>"),
+    "score of an unknown character": (
+        [UNK, ("</s>", -100.0, 3), ("▁", -1.0, 1), ("a", 15.0, 1), ("az", -20.0, 1)],
+        "az",
+    ),
+    # The pair costs more than two unknown characters.
+    "adjacent unknown characters": ([UNK, ("▁", 100.0, 1), ("xy", 99.0, 1), ("a", 100.0, 1)], "axya"),
+    "decoded unknown piece": ([UNK, ("▁", -1.0, 1), ("a", -1.0, 1)], "az"),
+}
+
+
+def of_tokenizers(pieces, t5_model):
+    """Return the text of a tokenizer.json without added tokens, as `tokenizers` writes it."""
+    if pieces is None:
+        text = tokenizers.Tokenizer.from_file(str(t5_model[1])).to_str()
+    else:
+        text = tokenizer_json([(piece, score) for piece, score, _ in pieces])
+    return json.dumps(json.loads(text) | {"added_tokens": [], "post_processor": None})
+
+
+@pytest.mark.parametrize("row", DIFFERENCES)
+def test_each_difference_between_sentencepiece_and_tokenizers_is_reproduced(t5_model, row, tmp_path):
+    pieces, text = DIFFERENCES[row]
+    model, sentence_piece = both_of(model_of(pieces) if pieces else t5_model[0], tmp_path)
+    content = of_tokenizers(pieces, t5_model)
+    hugging_face = tokenizers.Tokenizer.from_str(content)
+    (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
+    ours = Tokenizer.load(tmp_path / "tokenizer.json")
+    of_model, of_json = sentence_piece.encode(text), hugging_face.encode(text).ids
+    assert model.encode_ordinary(text) == Tokenizer(model.vocabulary).encode_ordinary(text) == of_model
+    assert ours.encode_ordinary(text) == Tokenizer(ours.vocabulary).encode_ordinary(text) == of_json
+    texts = sentence_piece.decode(of_model), hugging_face.decode(of_json, skip_special_tokens=False)
+    assert (model.decode(of_model), ours.decode(of_json)) == texts
+    assert texts[0] != texts[1] if row == "decoded unknown piece" else of_model != of_json
+
+
+def test_the_docs_list_the_differences_that_are_tested():
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    lines = page[page.index("| | `tokenizer.json`, as in") :].partition("\n\n")[0].splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in lines] == [*DIFFERENCES]
+
+
+@pytest.mark.parametrize("text", ["The house is small.", "Tiếng Việt", "a\u200bb"])
+def test_texts_without_these_differences_have_the_same_ids_in_both(t5_model, text, tmp_path):
+    model, sentence_piece = both_of(t5_model[0], tmp_path)
+    assert model.encode(text) == Tokenizer.load(t5_model[1]).encode(text) == sentence_piece.encode(text)
 
 
 def test_random_texts_have_the_ids_of_sentencepiece_with_the_pieces_of_t5(t5_model, lines, tmp_path):
@@ -292,11 +337,6 @@ def test_a_model_that_tokenizers_cannot_express_is_refused_in_a_sentence(options
 
 
 # Damaged files
-
-
-def model_of(pieces=(("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1)), trainer=b"", normalizer=b""):
-    content = b"".join(field(1, piece_message(*piece)) for piece in pieces)
-    return content + field(2, trainer) + field(3, normalizer)
 
 
 def test_spaces_stay_spaces_if_the_model_does_not_escape_them(tmp_path):
