@@ -14,6 +14,7 @@ PAGES = {
     "encoding/tokenizer": report.markdown,
     "hard/tokenizer": report.markdown,
     "wordpiece/tokenizer": report.markdown,
+    "unigram/tokenizer": report.markdown,
     "pretrain/cpu-float32": training_report.markdown,
     "pretrain/cpu-bfloat16": training_report.markdown,
     "attention/attention": attention.markdown,
