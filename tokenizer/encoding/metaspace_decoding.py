@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
-class UnigramDecoding(ByteDecoding):
+class UnigramDecoding(ByteDecoding, ABC):
     """What decoding by both libraries has in common: only the first token of a text is decoded differently."""
 
     @cached_property
+    @abstractmethod
     def _later(self) -> list[bytes | None]:
         """The bytes that each id adds unless it is the first of a text."""
-        raise NotImplementedError
 
     def added_bytes(self, token: int) -> bytes:
         """Return the bytes that a token adds to a preceding text. A byte piece adds its byte."""
