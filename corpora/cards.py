@@ -4,7 +4,7 @@ The keys of a card:
 
     description, licence      text; terms of use
     reader                    "stdlib", "files", "hub" or "synthetic"
-    paths                     files: files, folders or globs, relative to the card
+    paths                     files: files, folders or globs, relative to the card, or URIs
     repository, config, revision    hub: owner/name on the Hugging Face hub, one of its configurations, a commit
     text_column               files and hub: the column with the text, default "text"
     splits                    files: a table of split = paths; hub: a table of split = the hub's name for it

@@ -192,6 +192,7 @@ def open_corpus(
     - a file, a folder (with all folders below it) or a glob: .txt, .jsonl, .parquet, .arrow, and other text by
       `suffix`. Files other than .parquet and .arrow may be compressed (.gz, .xz, .zst). A .txt file is one document;
       in the other formats each row or line is one;
+    - the URI of such a file, folder or glob in an object store, `s3://bucket/folder` (`corpora.object_store`);
     - `hub:owner/name`, `hub:owner/name/config`, `hub:owner/name@revision`.
 
     Files are in order of their relative path. A file that two specs name is read once. A card comes before a file of

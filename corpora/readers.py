@@ -13,6 +13,7 @@ from corpora.formats.json_files import line_cuts, read_json, read_jsonl
 from corpora.formats.tables import read_arrow, read_parquet, row_group_cuts
 from corpora.formats.text_files import read_text
 from corpora.input_files import InputFile, file_format, standard_library_files, standard_library_folder
+from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions
 
 
@@ -73,7 +74,7 @@ class _SourceFile:
 class _FilePart:
     """A file, or a range of its lines or row groups."""
 
-    path: Path
+    path: AnyPath
     split: str | None
     options: ReadOptions
     size: int
@@ -153,7 +154,7 @@ class Files:
                 yield replace(whole, size=whole.size * (stop - start) // cuts[-1], start=start, stop=stop)
 
 
-def _cuts(path: Path, size: int, options: ReadOptions) -> list[int]:
+def _cuts(path: AnyPath, size: int, options: ReadOptions) -> list[int]:
     """Return where a file can be cut into ranges of about `size` bytes, from its begin to its end; else []."""
     match file_format(path, options.suffix):
         case ".jsonl" if path.suffix.lower() not in SUFFIXES and not options.encoding:
@@ -163,7 +164,7 @@ def _cuts(path: Path, size: int, options: ReadOptions) -> list[int]:
     return []
 
 
-def file_identity(path: Path) -> tuple[str, int, int]:
+def file_identity(path: AnyPath) -> tuple[str, int, int]:
     """Return the absolute path of a file, its size in bytes and its time of change in nanoseconds."""
     facts = path.stat()
     return str(path.absolute()), facts.st_size, facts.st_mtime_ns

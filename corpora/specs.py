@@ -9,6 +9,7 @@ from typing import Any
 
 from corpora.cards import CARD_FOLDER, Card, card_names, load_card
 from corpora.input_files import Found, InputFile, find_files, is_glob, without_repeats
+from corpora.object_store import as_path, is_uri
 from corpora.read_options import ReadOptions
 from corpora.readers import Files, Reader, Several, StandardLibrary
 
@@ -29,7 +30,9 @@ def open_specs(specs: str | Sequence[str], options: ReadOptions) -> Opened:
     """Return the documents that `specs` name (see `corpora.open_corpus`), one spec after the other."""
     specs = [specs] if isinstance(specs, str) else [str(spec) for spec in specs]
     if not specs:
-        raise ValueError("no corpus was given: name a card, a file, a folder, a glob or hub:owner/name")
+        raise ValueError(
+            "no corpus was given: name a card, a file, a folder, a glob, s3://bucket/folder or hub:owner/name"
+        )
     named = [_open_named(spec, options) for spec in specs]
     opened = [one for one in named if one is not None]
     if paths := [spec for spec, one in zip(specs, named, strict=True) if one is None]:
@@ -52,7 +55,7 @@ def _joined(opened: Sequence[Opened]) -> Opened:
 def _open_paths(paths: Sequence[str], options: ReadOptions) -> Opened:
     found = [_find(path, options) for path in paths]
     files = without_repeats([file for one in found for file in one.files])
-    name = "+".join(Path(path).name or path for path in paths)
+    name = "+".join(as_path(path).name or path for path in paths)
     skipped = sum((one.skipped for one in found), Counter[str]())
     return Opened(reader=Files(files, options), name=name, skipped_files=skipped)
 
@@ -108,7 +111,7 @@ def _card_files(card: Card, options: ReadOptions) -> Files:
 
     def find(paths: str | Sequence[str]) -> Iterator[InputFile]:
         for path in [paths] if isinstance(paths, str) else paths:
-            yield from _find(str(card.path.parent / path), options).files
+            yield from _find(path if is_uri(path) else str(card.path.parent / path), options).files
 
     files = list(find(card.paths))
     for split, paths in card.splits.items():

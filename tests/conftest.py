@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import os
 import resource
 import signal
@@ -208,6 +209,58 @@ def wordpiece_run(tmp_path_factory, text_folder, small_recipe):
     build_dataset([str(text_folder)], tokenizer=folder / "tok", context_length=32, out=folder / "data")
     assert pretrain(small_recipe, data=folder / "data", out=folder / "run") == 0
     return folder / "run"
+
+
+class Bucket:
+    """A bucket of an object store, as boto3 sees it."""
+
+    def __init__(self, client, endpoint, name):
+        self.client, self.endpoint, self.name, self.uri = client, endpoint, name, f"s3://{name}"
+
+    def put(self, key, content):
+        self.client.put_object(Bucket=self.name, Key=key, Body=content)
+
+    def get(self, key):
+        return self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+
+    def keys(self):
+        """Return the keys of all objects, without those that stand for folders."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        found = [each["Key"] for page in pages for each in page.get("Contents", [])]
+        return [key for key in found if not key.endswith("/")]
+
+
+@pytest.fixture(scope="session")
+def object_store():
+    """Return new(), which makes an empty bucket of an S3 server that `pyarrow.fs` finds in the environment."""
+    pytest.importorskip("moto")
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        client = boto3.client("s3")
+        made = itertools.count()
+
+        def new():
+            name = f"bucket-{next(made)}"
+            client.create_bucket(Bucket=name)
+            return Bucket(client, os.environ["AWS_ENDPOINT_URL"], name)
+
+        yield new
+    server.stop()
+
+
+@pytest.fixture
+def bucket(object_store):
+    """Return an empty bucket."""
+    return object_store()
 
 
 @pytest.fixture

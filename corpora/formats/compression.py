@@ -5,12 +5,11 @@ import io
 import lzma
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    pass
+from corpora.object_store import AnyPath, ObjectStoreError
 
 SUFFIXES = (".gz", ".xz", ".zst")
 
@@ -106,11 +105,11 @@ class XzStream(_Stream):
         return rest
 
 
-def open_stream(path: Path) -> io.BufferedIOBase:
+def open_stream(path: AnyPath) -> io.BufferedIOBase:
     """Open a file at its beginning, decompressed by its suffix."""
     match path.suffix.lower():
         case ".gz":
-            return gzip.open(path, "rb")
+            return gzip.open(path if isinstance(path, Path) else path.open(), "rb")
         case ".xz":
             return io.BufferedReader(XzStream(path.open("rb")), buffer_size=_PIECE_BYTES)
         case ".zst":
@@ -127,7 +126,7 @@ def decompression_errors() -> tuple[type[Exception], ...]:
     return (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
-def stream_pieces(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+def stream_pieces(path: AnyPath, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """Yield bytes [start, stop) of the decompressed content in pieces. A damaged file is a ValueError that names it."""
     try:
         with open_stream(path) as stream:
@@ -137,28 +136,30 @@ def stream_pieces(path: Path, start: int = 0, stop: int | None = None) -> Iterat
                 position += len(piece)
                 yield piece
     except OSError as error:
-        if error.errno is not None:
+        if error.errno is not None or isinstance(error, ObjectStoreError):
             raise
         raise ValueError(damaged(path, error)) from error
     except decompression_errors() as error:
         raise ValueError(damaged(path, error)) from error
 
 
-def damaged(path: Path, error: Exception) -> str:
+def damaged(path: AnyPath, error: Exception) -> str:
     """Return the message for a compressed file that cannot be read to its end."""
     return f"{path} is damaged or cut short ({str(error).rstrip('.').lower()}): fetch or write it again"
 
 
-def mapped_size(path: Path) -> int:
+def mapped_size(path: AnyPath) -> int:
     """Return the size of a file that `read_whole` maps into memory, 0 for a file that it reads."""
+    if not isinstance(path, Path):
+        return 0
     size = path.stat().st_size
     return size if path.suffix.lower() not in SUFFIXES and size > MAP_ABOVE_BYTES else 0
 
 
-def read_whole(path: Path) -> pa.Buffer:
+def read_whole(path: AnyPath) -> pa.Buffer:
     """Return the whole decompressed content of one file."""
     if path.suffix.lower() not in SUFFIXES:
-        if path.stat().st_size > MAP_ABOVE_BYTES:
+        if mapped_size(path):
             with pa.memory_map(str(path)) as file:
                 return file.read_buffer()
         return pa.py_buffer(path.read_bytes())

@@ -3,19 +3,19 @@
 import csv
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
 from corpora.documents import Chunk
 from corpora.formats.text_files import text_pieces, whole_lines
+from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions, choose_column
 
 _ROWS = 256
 _CHUNK_BYTES = 8 << 20
 
 
-def read_csv(path: Path, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
+def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
     """Yield the text column of a file whose first row names the columns.
 
     Cells are separated by commas, tabs or semicolons: the most frequent of the three in the first row. Raises
@@ -52,7 +52,7 @@ def read_csv(path: Path, split: str | None, options: ReadOptions) -> Iterator[Ch
         yield _chunk(documents, path, split, number)
 
 
-def _chunk(documents: list[bytes], path: Path, split: str | None, last: int) -> Chunk:
+def _chunk(documents: list[bytes], path: AnyPath, split: str | None, last: int) -> Chunk:
     array = pa.array(documents, pa.large_binary())
     return Chunk(documents=array, origin=str(path), split=split, first_row=last - len(documents) + 1)
 
@@ -64,7 +64,7 @@ def _too_long(what: str, options: ReadOptions) -> ValueError:
     )
 
 
-def _lines(path: Path, options: ReadOptions) -> Iterator[str]:
+def _lines(path: AnyPath, options: ReadOptions) -> Iterator[str]:
     """Yield the lines of a file, with line feeds. Bytes that are not UTF-8 become lone surrogates."""
     limit = max(options.max_document, _CHUNK_BYTES)
     for line in whole_lines(text_pieces(path, options), limit, _too_long(f"{path} has a line", options)):

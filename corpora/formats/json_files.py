@@ -9,7 +9,6 @@ import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.json
 
 from corpora.documents import Chunk, DocumentError, too_long
 from corpora.formats.text_files import text_pieces
+from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions, choose_column
 
 _CHUNK_BYTES = 8 << 20
@@ -25,7 +25,7 @@ _REMEDY = "make it an array of texts or of objects, or JSON lines (.jsonl)"
 
 
 def read_jsonl(
-    path: Path, split: str | None, options: ReadOptions, start: int = 0, stop: int | None = None
+    path: AnyPath, split: str | None, options: ReadOptions, start: int = 0, stop: int | None = None
 ) -> Iterator[Chunk]:
     """Yield one document per line. Raises ValueError with file and line for a line that is not a JSON object.
 
@@ -53,7 +53,7 @@ def read_jsonl(
         line += lines.count(b"\n")
 
 
-def line_cuts(path: Path, size: int) -> list[int]:
+def line_cuts(path: AnyPath, size: int) -> list[int]:
     """Return offsets, from 0 to the file's size, that cut it at line ends into ranges of at least `size` bytes.
 
     Only the last range may be shorter.
@@ -81,7 +81,9 @@ def _line_limit(options: ReadOptions) -> int:
     return max(options.max_document, _CHUNK_BYTES)
 
 
-def _whole_lines(path: Path, options: ReadOptions, start: int = 0, stop: int | None = None) -> Iterator[bytes | None]:
+def _whole_lines(
+    path: AnyPath, options: ReadOptions, start: int = 0, stop: int | None = None
+) -> Iterator[bytes | None]:
     """Yield the file's content cut after line feeds, about 8 MB at a time; None for a line above the limit."""
     pieces: list[bytes] = []
     size, limit, within_long = 0, _line_limit(options), False
@@ -107,7 +109,7 @@ def _whole_lines(path: Path, options: ReadOptions, start: int = 0, stop: int | N
         yield b"".join(pieces)
 
 
-def _text_column(lines: bytes, path: Path, options: ReadOptions) -> str:
+def _text_column(lines: bytes, path: AnyPath, options: ReadOptions) -> str:
     wanted = options.text_column
     columns = _columns(itertools.islice(io.BytesIO(lines), _SAMPLED_LINES))
     if wanted and wanted not in columns:  # later lines may have it
@@ -194,7 +196,7 @@ def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: 
     return pa.array([None if text is None else _encode(text)], pa.large_binary())
 
 
-def read_json(path: Path, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
+def read_json(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
     """Yield the texts of an array, or one column of its objects; null is an empty document.
 
     The whole file is read at once, so its size is limited to `options.max_document`. Raises ValueError for any other
@@ -205,7 +207,7 @@ def read_json(path: Path, split: str | None, options: ReadOptions) -> Iterator[C
     yield Chunk(documents=pa.array(encoded, pa.large_binary()), origin=str(path), split=split, first_row=1)
 
 
-def _elements(path: Path, options: ReadOptions) -> list[Any]:
+def _elements(path: AnyPath, options: ReadOptions) -> list[Any]:
     pieces, size = [], 0
     for piece in text_pieces(path, options):
         pieces.append(piece)
@@ -225,7 +227,7 @@ def _elements(path: Path, options: ReadOptions) -> list[Any]:
     return content
 
 
-def _texts(elements: list[Any], path: Path, options: ReadOptions) -> list[str | None]:
+def _texts(elements: list[Any], path: AnyPath, options: ReadOptions) -> list[str | None]:
     """Return the text of each element, None for null."""
     if any(isinstance(element, dict) for element in elements):
         columns = dict.fromkeys(name for element in elements if isinstance(element, dict) for name in element)

@@ -7,10 +7,12 @@ import itertools
 import mmap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from corpora.documents import Chunk
+from corpora.object_store import AnyPath, ObjectPath, ObjectStoreError
 from corpora.read_options import choose_column
 
 TABLE_ROWS = 256  # read at a time
@@ -18,7 +20,7 @@ _ARROW_FILE = b"ARROW1"
 
 
 def read_parquet(
-    path: Path, split: str | None, text_column: str | None, first: int = 0, last: int | None = None
+    path: AnyPath, split: str | None, text_column: str | None, first: int = 0, last: int | None = None
 ) -> Iterator[Chunk]:
     """Yield the text column of the row groups [first, last) of a .parquet file.
 
@@ -30,7 +32,7 @@ def read_parquet(
         return _unreadable(path, "parquet", error)
 
     try:
-        file = pyarrow.parquet.ParquetFile(path)
+        file = pyarrow.parquet.ParquetFile(_table_source(path))
         columns = file.schema_arrow.names
     except (pa.ArrowException, OSError, ValueError) as error:
         raise failure(error) from error
@@ -42,13 +44,13 @@ def read_parquet(
         yield from column_chunks(batches, column, str(path), split, failure, row)
 
 
-def row_group_cuts(path: Path, size: int) -> list[int]:
+def row_group_cuts(path: AnyPath, size: int) -> list[int]:
     """Return numbers of row groups, from 0 to how many there are, that cut a .parquet file into ranges of about `size`
     bytes."""
     import pyarrow.parquet
 
     try:
-        file = pyarrow.parquet.read_metadata(path)
+        file = pyarrow.parquet.read_metadata(_table_source(path))
         ends = list(itertools.accumulate(file.row_group(group).total_byte_size for group in range(file.num_row_groups)))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _unreadable(path, "parquet", error) from error
@@ -60,7 +62,7 @@ def row_group_cuts(path: Path, size: int) -> list[int]:
     return [*cuts, len(ends)]
 
 
-def read_arrow(path: Path, split: str | None, text_column: str | None) -> Iterator[Chunk]:
+def read_arrow(path: AnyPath, split: str | None, text_column: str | None) -> Iterator[Chunk]:
     """Yield the text column of a memory-mapped .arrow file: Arrow's stream format or its file format."""
 
     def failure(error: Exception) -> Exception:
@@ -75,7 +77,14 @@ def read_arrow(path: Path, split: str | None, text_column: str | None) -> Iterat
     yield from column_chunks(batches, column, str(path), split, failure)
 
 
-def _unreadable(path: Path, kind: str, error: Exception) -> Exception:
+def _table_source(path: AnyPath) -> Any:
+    """Return a table file as pyarrow opens it: a path, or a file of which it reads only what it needs."""
+    return path if isinstance(path, Path) else pa.PythonFile(path.open_raw(), "r")
+
+
+def _unreadable(path: AnyPath, kind: str, error: Exception) -> Exception:
+    if isinstance(error, ObjectStoreError):
+        return error
     if isinstance(error, MemoryError):
         return MemoryError(f"{path} needs more memory than is free ({one_line(error)}): it may be damaged")
     return ValueError(f"{path} is not a readable {kind} file ({one_line(error)}): fetch or write it again")
@@ -87,8 +96,10 @@ def one_line(error: Exception) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def _arrow_batches(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _arrow_batches(path: AnyPath) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return the schema and the batches of a file in Arrow's file format or stream format."""
+    if not isinstance(path, Path):
+        return _object_batches(path)
     with path.open("rb") as opened:
         mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     source = pa.py_buffer(mapped)
@@ -97,6 +108,18 @@ def _arrow_batches(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         return stream.schema, _releasing(stream, mapped)
     file = pa.ipc.open_file(source)
     return file.schema, _releasing(map(file.get_batch, range(file.num_record_batches)), mapped)
+
+
+def _object_batches(path: ObjectPath) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return schema and batches as `_arrow_batches` does, read from an object store one by one."""
+    opened = path.open()
+    is_file = opened.read(len(_ARROW_FILE)) == _ARROW_FILE
+    opened.seek(0)
+    if not is_file:
+        stream = pa.ipc.open_stream(pa.PythonFile(opened, "r"))
+        return stream.schema, iter(stream)
+    file = pa.ipc.open_file(pa.PythonFile(opened, "r"))
+    return file.schema, map(file.get_batch, range(file.num_record_batches))
 
 
 def _releasing(batches: Iterable[pa.RecordBatch], mapped: mmap.mmap) -> Iterator[pa.RecordBatch]:

@@ -2,12 +2,12 @@
 
 import codecs
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
 from corpora.documents import Chunk, DocumentError, single_document, too_long
 from corpora.formats.compression import SUFFIXES, read_whole, stream_pieces
+from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions
 
 _SAMPLE_BYTES = 4096
@@ -26,7 +26,7 @@ _NULS = {
 }
 
 
-def read_text(path: Path, split: str | None, options: ReadOptions) -> Chunk:
+def read_text(path: AnyPath, split: str | None, options: ReadOptions) -> Chunk:
     """Return a text file as one document: its bytes unchanged, without a leading byte-order mark."""
     try:
         document = single_document(_whole(path, options))
@@ -35,7 +35,7 @@ def read_text(path: Path, split: str | None, options: ReadOptions) -> Chunk:
     return Chunk(documents=document, origin=str(path), split=split)
 
 
-def _whole(path: Path, options: ReadOptions) -> pa.Buffer:
+def _whole(path: AnyPath, options: ReadOptions) -> pa.Buffer:
     if path.suffix.lower() not in SUFFIXES and not options.encoding:
         size = path.stat().st_size
         if size > options.max_document:
@@ -51,7 +51,7 @@ def _whole(path: Path, options: ReadOptions) -> pa.Buffer:
     return sink.getvalue()
 
 
-def text_pieces(path: Path, options: ReadOptions, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+def text_pieces(path: AnyPath, options: ReadOptions, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """Yield a text file as UTF-8 in pieces, without a byte-order mark.
 
     `start`, `stop`: offsets in an uncompressed UTF-8 file. Raises DocumentError if the file is not in the encoding of
@@ -83,7 +83,7 @@ def whole_lines(pieces: Iterable[bytes], limit: int, too_long: ValueError) -> It
         yield b"".join(rest)
 
 
-def _start(sample: bytes, path: Path, options: ReadOptions) -> int:
+def _start(sample: bytes, path: AnyPath, options: ReadOptions) -> int:
     """Return the offset at which the text of a file begins, after a byte-order mark. `sample`: the first bytes."""
     if options.invalid == "bytes":
         return 0
@@ -106,7 +106,7 @@ def _other_unicode(sample: bytes) -> str | None:
     return None
 
 
-def _decoded(pieces: Iterator[bytes], path: Path, encoding: str, invalid: str) -> Iterator[bytes]:
+def _decoded(pieces: Iterator[bytes], path: AnyPath, encoding: str, invalid: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(encoding)("replace" if invalid == "replace" else "strict")
     done, at_start = 0, True
     for piece in _with_end(pieces):

@@ -17,7 +17,10 @@ PairColumns = Annotated[
 CorpusNames = Annotated[
     Sequence[str],
     tyro.conf.Positional,
-    tyro.conf.arg(metavar="CORPUS [CORPUS ...]", help="Names of corpora, files, folders or globs."),
+    tyro.conf.arg(
+        metavar="CORPUS [CORPUS ...]",
+        help="Names of corpora, files, folders, globs or URIs such as s3://bucket/folder.",
+    ),
 ]
 SplitRule = Annotated[
     str | None,

@@ -64,7 +64,7 @@ def usage() -> str:
         "usage: bytelm VERB [options]      (bytelm VERB --help explains one verb)\n\n"
         "From text to a tokenizer, a dataset, a trained transformer and its validation perplexity.\n\n"
         f"{verbs}\n\n"
-        "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob or hub:owner/name.\n"
+        "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob, s3://bucket/key or hub:owner/name.\n"
         "Folders and globs: .txt .jsonl .parquet .arrow, others with --suffix; text also as .gz .xz .zst.\n\n"
         "  -V, --version         print the version\n"
         "  --completion SHELL    print a completion script for bash, zsh or fish, for use as:\n"
