@@ -21,6 +21,8 @@ SETTINGS = {
     "RAY_worker_niceness": "0",  # the priority of the command; by default 15 lower
     # Fatal only: Ray dumps the state of the driver to standard error when a node is lost.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
+    # Ray prints a paragraph on standard output for each lost worker. The progress counts tasks that ran again.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
 
 

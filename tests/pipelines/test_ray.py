@@ -1,4 +1,4 @@
-"""Counting on a Ray cluster gives what one machine gives, whatever fails on the way."""
+"""Counting and encoding on a Ray cluster give what one machine gives, whatever fails on the way."""
 
 import contextlib
 import json
@@ -7,22 +7,27 @@ import signal
 import subprocess
 import threading
 import time
+from importlib.util import find_spec
 from itertools import count as count_from
 from pathlib import Path
 
 import pytest
 
 from corpora import open_corpus
+from pipelines.build_dataset import build_dataset
 from pipelines.cluster import counting
 from pipelines.cluster.counting import count_corpus
 from pipelines.cluster.tasks import SETTINGS, collect
 from pipelines.train_tokenizer import train_tokenizer
 from tests.conftest import BYTELM
+from tests.pipelines.test_blocks import files_of
 from tokenizer import PretokenCounts, count_pretokens
 
-pytestmark = pytest.mark.slow  # a cluster takes a minute to start on a busy machine
+# Ray reads SETTINGS when it is imported, so it is not imported here.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'bytelm[ray]'")
 
 MEMORY = 16_000_000
+OPTIONS = {"context_length": 32, "shard_size": 500_000}
 WAIT = 600  # seconds; minutes only on a busy machine
 
 
@@ -111,6 +116,7 @@ def count(source, folder, range_bytes, monkeypatch, progress=lambda *_: None):
     return PretokenCounts.merge(done.paths)
 
 
+@pytest.mark.slow
 def test_the_command_gives_the_same_tokenizer_and_summary(two_nodes, in_process, text_folder, tmp_path):
     summaries = []
     for engine in ("local", "ray"):
@@ -127,53 +133,99 @@ def test_the_command_gives_the_same_tokenizer_and_summary(two_nodes, in_process,
     assert not (tmp_path / "ray.range-counts").exists()
 
 
-def survive(two_nodes, many_files, tmp_path, monkeypatch, kills):
-    """Count again and again while workers and nodes are killed, `kills` times; each count must be right."""
-    source, expected = many_files
-    left = [two_nodes.kill_a_node if number % 3 == 1 else two_nodes.kill_a_worker for number in range(kills)]
-    ended = threading.Event()
-
-    def kill():
-        while left and not ended.wait(0.05):
-            if left[0]():
-                left.pop(0)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        for number in count_from(0):
-            assert count(source, tmp_path / str(number), 100_000, monkeypatch) == expected
-            two_nodes.mend()
-            if not left:
-                break
-            assert killer.is_alive()
-    finally:
-        ended.set()
-        killer.join()
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--dropout", 0.1, "--seed", 7), ("--deduplicate", "exact"), ("--no-separator",)])
+def test_the_command_builds_the_same_dataset(two_nodes, in_process, text_folder, tokenizer_folder, tmp_path, options):
+    command = ["build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", 32]
+    command += ["--shard-size", "20k", *options]
+    for engine in ("local", "ray"):
+        done = in_process(*command, "--out", engine, "--engine", engine)
+        assert done.returncode == 0, done.stderr
+    assert files_of(tmp_path / "ray") == files_of(tmp_path / "local")
+    assert not (tmp_path / "ray.ranges").exists()
 
 
-def test_three_lost_workers_and_nodes_change_nothing(two_nodes, many_files, tmp_path, monkeypatch):
-    survive(two_nodes, many_files, tmp_path, monkeypatch, 3)
+class Survival:
+    """Counting and building, which are killed on the way."""
+
+    def __init__(self, two_nodes, many_files, dataset, monkeypatch):
+        self.two_nodes, self.monkeypatch, self.dataset = two_nodes, monkeypatch, dataset
+        self.source, self.counts = many_files
+
+    def build(self, out):
+        """Build a dataset, on the cluster, and hold it against the one of this machine."""
+        build_dataset([self.source], out=out, engine="ray", **OPTIONS, tokenizer=self.dataset)
+        assert files_of(out) == files_of(self.dataset)
+
+    def kill_the_command(self, out):
+        """Kill the command that builds a dataset when some of its ranges are encoded; return their markers."""
+        command = [BYTELM, "build-dataset", self.source, "--tokenizer", self.dataset, "--out", out, "--context-length"]
+        command += [32, "--shard-size", OPTIONS["shard_size"], "--engine", "ray", "--address", self.two_nodes.address]
+        return killed_with_markers(command, out.with_name(out.name + ".ranges"))
+
+    def survive(self, folder, kills):
+        """Count and build again and again until all `kills`, such as "worker node command", succeeded."""
+        left = [getattr(self.two_nodes, f"kill_a_{kind}") for kind in kills.split() if kind != "command"]
+        commands = kills.split().count("command")
+        ended = threading.Event()
+
+        def kill():
+            while left and not ended.wait(0.05):
+                if left[0]():
+                    left.pop(0)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            for number in count_from(0):
+                if number < commands:
+                    assert self.kill_the_command(folder / str(number) / "data")
+                self.build(folder / str(number) / "data")
+                assert count(self.source, folder / str(number), 100_000, self.monkeypatch) == self.counts
+                self.two_nodes.mend()
+                if not left and number >= commands - 1:
+                    break
+                assert killer.is_alive() or not left
+        finally:
+            ended.set()
+            killer.join()
 
 
-def test_twenty_lost_workers_and_nodes_change_nothing(two_nodes, many_files, tmp_path, monkeypatch):
-    survive(two_nodes, many_files, tmp_path, monkeypatch, 20)
+@pytest.fixture
+def survival(two_nodes, many_files, tokenizer_folder, tmp_path, monkeypatch):
+    build_dataset([many_files[0]], out=tmp_path / "expected", tokenizer=tokenizer_folder, **OPTIONS)
+    return Survival(two_nodes, many_files, tmp_path / "expected", monkeypatch)
 
 
-def test_the_command_resumes_after_its_process_is_killed(two_nodes, many_files, tmp_path):
-    source, expected = many_files
-    out = tmp_path / "tok"
-    command = [BYTELM, "train-tokenizer", source, "--vocab-size", "600", "--pattern", "gpt2", "--out", out]
-    command += ["--engine", "ray", "--address", two_nodes.address]
+def test_a_killed_command_worker_and_node_change_nothing(survival, tmp_path, capfd):
+    survival.survive(tmp_path, "command worker node")
+    assert "raylet" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.slow
+def test_twenty_killed_commands_workers_and_nodes_change_nothing(survival, tmp_path):
+    survival.survive(tmp_path, "command worker node worker " * 5)
+
+
+def killed_with_markers(command, folder):
+    """Kill a command after it wrote a marker in `folder`. Return the time of each marker, by path."""
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    shards = tmp_path / "tok.range-counts"
     until = time.monotonic() + WAIT
-    while not (markers := list(shards.glob("*.json"))) and process.poll() is None and time.monotonic() < until:
+    while not (markers := list(folder.glob("*.json"))) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     process.kill()
     process.wait()
     assert markers, process.stderr.read()
-    times = {path: path.stat().st_mtime_ns for path in markers}
+    return {path: path.stat().st_mtime_ns for path in markers}
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_after_its_process_is_killed(two_nodes, many_files, tmp_path):
+    source, expected = many_files
+    out = tmp_path / "tok"
+    command = [BYTELM, "train-tokenizer", source, "--vocab-size", "600", "--pattern", "gpt2", "--out", out]
+    command += ["--engine", "ray", "--address", two_nodes.address]
+    times = killed_with_markers(command, tmp_path / "tok.range-counts")
     seen = {}
 
     def watch():
@@ -190,18 +242,22 @@ def test_the_command_resumes_after_its_process_is_killed(two_nodes, many_files, 
     assert tok.merges == type(tok).train_from_counts(expected, 600).merges
 
 
-def test_a_bad_document_is_named_once_or_skipped(two_nodes, in_process, many_files, tmp_path):
+@pytest.mark.slow
+def test_a_bad_document_is_named_once_or_skipped(two_nodes, in_process, many_files, tokenizer_folder, tmp_path):
     folder = tmp_path / "bad"
     folder.mkdir()
     for number in range(4):
         (folder / f"{number}.txt").write_bytes(b"\xff\xfe\xfd" if number == 2 else b"some text " * 30)
-    command = ["train-tokenizer", folder, "--vocab-size", 300, "--out", "tok", "--engine", "ray"]
-    failed = in_process(*command)
-    assert failed.returncode == 1
-    assert failed.stderr.count("2.txt is not UTF-8") == 1
-    assert "Traceback" not in failed.stderr
-    assert in_process(*command, "--invalid", "skip").returncode == 0
-    too_long = in_process(*command[:-3], "other", *command[-2:], "--invalid", "replace", "--max-document", 100)
+    train = ["train-tokenizer", folder, "--vocab-size", 300, "--out", "tok", "--engine", "ray"]
+    build = ["build-dataset", folder, "--tokenizer", tokenizer_folder, "--context-length", 8, "--shard-size", "1k"]
+    build += ["--split", "tail:0.3", "--out", "data", "--engine", "ray"]
+    for command in (train, build):
+        failed = in_process(*command)
+        assert failed.returncode == 1
+        assert failed.stderr.count("2.txt is not UTF-8") == 1
+        assert "Traceback" not in failed.stderr
+        assert in_process(*command, "--invalid", "skip").returncode == 0
+    too_long = in_process(*train[:-3], "other", *train[-2:], "--invalid", "replace", "--max-document", 100)
     assert too_long.returncode == 1
     assert "above the limit of 100 bytes" in too_long.stderr
 
@@ -213,6 +269,7 @@ def fail_once(path):
     raise ValueError(f"a mistake in {path}")
 
 
+@pytest.mark.slow
 def test_an_exception_is_raised_as_it_is_and_never_retried(two_nodes, tmp_path):
     path = tmp_path / "calls"
     with pytest.raises(ValueError, match=f"^a mistake in {path}$"):
