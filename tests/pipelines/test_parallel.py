@@ -1,4 +1,4 @@
-"""A run on several ranks under torchrun equals the same run on one process."""
+"""A run on several ranks under torchrun equals the same run on one process. test_sharded_checkpoints.py has FSDP's."""
 
 import json
 import os
@@ -165,17 +165,6 @@ def test_ddp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, datas
     assert_same_to_rounding(tmp_path / "two", tmp_path / "one")
 
 
-def test_fsdp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
-    """The run starts from the weights of another run. It uses Muon, which needs unsharded matrices, and averaged
-    weights, which validation uses."""
-    source, one, two = (tmp_path / name for name in ("source", "one", "two"))
-    pretrain(with_train(recipe, tokens=7 * 32 * 3), data=dataset_folder, out=source)
-    recipe = with_train(recipe, optimizer="muon", average=0.9)
-    run(recipe, dataset_folder, two, "fsdp", more=("--init-from", source))
-    pretrain(recipe, data=dataset_folder, out=one, init_from=source)
-    assert_same_to_rounding(two, one, rel=1e-4)  # Muon orthogonalises in bfloat16
-
-
 @pytest.mark.slow
 def test_two_processes_train_on_a_mixture_as_one_does(tmp_path, recipe, dataset_folder):
     copy = shutil.copytree(dataset_folder, tmp_path / "copy")
@@ -216,8 +205,9 @@ def test_parallel_without_torchrun_is_a_clear_error(tmp_path, recipe, dataset_fo
         {"model": {"qk_norm": True, "embedding_skips": True, "value_embeddings": 1, "document_mask": True}},
         {"train": {"batch_tokens": 32, "tokens": 32 * 30}},  # one block for two ranks
         {"train": {"compile": True}},
+        {"train": {"whole_gradients": True}},  # of FSDP
     ],
-    ids=["muon", "bfloat16", "masked", "relative", "modern", "one-block", "compiled"],
+    ids=["muon", "bfloat16", "masked", "relative", "modern", "one-block", "compiled", "whole-gradients"],
 )
 def test_every_kind_of_model_trains_as_on_one_process(tmp_path, recipe, dataset_folder, kind, case):
     recipe = replace(
