@@ -13,10 +13,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from tokenizer.kernels.character_map import shortest_key
 from tokenizer.kernels.tools import ONE, inlined, internal, kernel, load_8, store_8, trailing_zeros
 from tokenizer.kernels.words import decode_utf8, write_utf8
 from tokenizer.splitting.character_map import LONGEST_REPLACEMENT, SHORT_CLUSTER
-from tokenizer.splitting.double_array import HAS_LEAF, LABEL, LEAF
 from tokenizer.splitting.graphemes import BOUNDARY, CLASSES, OTHER, START
 
 WINDOW = 64
@@ -31,7 +31,6 @@ DONE, MORE, GROW = range(3)  # what `split_metaspace` returns
 PLAIN, SPACE, WHITE, MARK, DELETED, REPLACED = range(6)
 WIDTH = len(CLASSES)
 _MARK, _REPLACEMENT = 0x2581, 0xFFFD
-_LEAF, _LABEL, _HAS_LEAF = (np.uint32(constant) for constant in (LEAF, LABEL, HAS_LEAF))
 
 
 class Rules(NamedTuple):
@@ -101,26 +100,6 @@ def _raw_kind(c):
     return WHITE if white or c == 0x2028 or c == 0x2029 or c == 0x202F or c == 0x205F or c == 0x3000 else PLAIN
 
 
-@inlined
-def _shortest(copy, size, units):
-    """Return the index in `texts` of the replacement of the shortest key that copy[:size] starts with; -1 for none."""
-    base = _offset(units[0])
-    for k in range(size):
-        byte = np.uint32(copy[k])
-        place = base ^ byte
-        if byte == 0 or place >= len(units) or units[place] & _LABEL != byte:
-            return np.int64(-1)
-        base = place ^ _offset(units[place])
-        if units[place] & _HAS_LEAF:
-            return np.int64(units[base] & ~_LEAF)
-    return np.int64(-1)
-
-
-@inlined
-def _offset(unit):
-    return np.uint32(unit >> np.uint32(10) << ((unit & np.uint32(512)) >> np.uint32(6)))
-
-
 @kernel
 def fill_kinds(units, texts, kinds, places, copy):
     """Fill `Rules.kinds` and `Rules.places`. units: empty if there is no map. copy: uint8 (16,), scratch memory."""
@@ -129,7 +108,7 @@ def fill_kinds(units, texts, kinds, places, copy):
         if len(units) == 0 or 0xD800 <= c < 0xE000:
             continue
         size = write_utf8(np.int64(c), copy, 0)
-        place = _shortest(copy, size, units)
+        place = shortest_key(copy, size, units)
         if place < 0:
             continue
         places[c] = place
@@ -265,7 +244,7 @@ def _cluster_text(data, position, end, rules, copy, step):
         size = write_utf8(c, copy, size)
         step = np.int64(following)
         after += width
-    return after, _shortest(copy, size, rules.units) if size < SHORT_CLUSTER else np.int64(-1), step
+    return after, shortest_key(copy, size, rules.units) if size < SHORT_CLUSTER else np.int64(-1), step
 
 
 @kernel

@@ -66,6 +66,11 @@ def pretokenized(block: Block, pattern: Splitter) -> tuple[Block, Iterator[np.nd
 
         if has_kernel(pattern):
             return _in_chunks(*metaspace_block(block, pattern))
+    elif isinstance(pattern, SentencePieceText):
+        from tokenizer.splitting import sentencepiece_blocks
+
+        if sentencepiece_blocks.has_kernel(pattern):
+            return _in_chunks(*sentencepiece_blocks.normalized_block(block, pattern))
     elif isinstance(pattern, Pattern) or (isinstance(pattern, Chain) and not pattern.rewrites):
         return block, pretoken_ends(block, pattern)
     documents: list[bytes] = []

@@ -1,4 +1,4 @@
-"""SentencePiece's normalization of a whole text, which is not cut into words, in plain Python."""
+"""SentencePiece's normalization of a whole text, which is not cut into words: its rules, in plain Python."""
 
 from __future__ import annotations
 
@@ -96,11 +96,14 @@ class SentencePieceText(
     @cached_property
     def _unchanged(self) -> re.Pattern[bytes]:
         """The regex of visible ASCII characters that stay, whatever follows; it matches nothing if some change."""
+        return re.compile(rb"[!-~]+(?![\x80-\xff])" if self.visible_ascii_stays else b"(?!)")
+
+    @cached_property
+    def visible_ascii_stays(self) -> bool:
+        """Whether visible ASCII characters are unchanged unless a byte that is not ASCII follows."""
         visible = bytes(range(0x21, 0x7F))
         pairs = (bytes([first, second]) for first in visible for second in range(0x80))
-        if self.user_defined or (self.characters and any(self.characters.longest(pair, 0) for pair in pairs)):
-            return re.compile(b"(?!)")
-        return re.compile(rb"[!-~]+(?![\x80-\xff])")
+        return not (self.user_defined or (self.characters and any(self.characters.longest(pair, 0) for pair in pairs)))
 
 
 # One character of valid UTF-8.
