@@ -123,12 +123,12 @@ class _Batch:
         left, right, new = map(self._symbols.number, (merge.left, merge.right, merge.token))
         merge.left_count += self._weight(np.flatnonzero(self._at == left))
         merge.right_count += self._weight(np.flatnonzero(self._at == right))
-        pairs = _pairs(self._at, self._words, left, right)
+        pairs = pairs_at(self._at, self._words, left, right)
         merge.count += self._weight(pairs)
         if not len(pairs):
             return
         self._sample(merge, pairs, left, right, new)
-        self._at, self._words = _replaced(self._at, self._words, left, right, new)
+        self._at, self._words = replaced(self._at, self._words, left, right, new)
 
     def _weight(self, positions: np.ndarray) -> int:
         return int(self._occurrences[self._words[positions]].sum())
@@ -150,22 +150,22 @@ class _Batch:
         part, same = self._at[first:end], self._words[first:end]
         merge.word, merge.word_count = spelled, most
         merge.before = self._symbols.spelled(part)
-        merge.after = self._symbols.spelled(_replaced(part, same, left, right, new)[0])
+        merge.after = self._symbols.spelled(replaced(part, same, left, right, new)[0])
 
     def _word(self, word: int) -> bytes:
         return self._data[self._offsets[word] : self._offsets[word + 1]].tobytes()
 
 
-def _pairs(symbols: np.ndarray, words: np.ndarray, left: int, right: int) -> np.ndarray:
+def pairs_at(symbols: np.ndarray, words: np.ndarray, left: int, right: int) -> np.ndarray:
     """Return the positions where the pair starts within a pretoken, overlapping ones included."""
     at = np.flatnonzero(symbols[:-1] == left)
     found: np.ndarray = at[(symbols[at + 1] == right) & (words[at + 1] == words[at])]
     return found
 
 
-def _replaced(symbols: np.ndarray, words: np.ndarray, left: int, right: int, new: int) -> tuple[np.ndarray, np.ndarray]:
+def replaced(symbols: np.ndarray, words: np.ndarray, left: int, right: int, new: int) -> tuple[np.ndarray, np.ndarray]:
     """Return symbols and words with the pair replaced from left to right, without overlap."""
-    pairs = _pairs(symbols, words, left, right)
+    pairs = pairs_at(symbols, words, left, right)
     if left == right:  # take every other one of those that overlap
         starts = np.diff(pairs, prepend=-2) != 1
         pairs = pairs[(np.arange(len(pairs)) - np.flatnonzero(starts)[np.cumsum(starts) - 1]) % 2 == 0]
