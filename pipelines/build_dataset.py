@@ -75,9 +75,8 @@ def build_dataset(
         separator: Put <|endoftext|> before every document. If a published tokenizer lacks it, use the token that ends
             its texts: [SEP] for BERT, </s> for RoBERTa.
         sample: Inverse temperature, such as 0.1: draw the segmentation of each training document with a probability
-            proportional to exp(SAMPLE * score); unigram only. One thread encodes about 0.3 MB/s.
-        dropout: Probability of dropping a merge (BPE dropout) in training documents; bpe only. One thread encodes
-            about 1 MB/s.
+            proportional to exp(SAMPLE * score); unigram only. Uses one thread.
+        dropout: Probability of dropping a merge (BPE dropout) in training documents; bpe only. Uses one thread.
         seed: Seed of --sample and --dropout.
         threads: Threads that encode, or workers of a local Ray cluster; all cores by default.
         overwrite: Replace an existing dataset.

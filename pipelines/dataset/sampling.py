@@ -15,7 +15,7 @@ from tokenizer import Tokenizer
 
 
 class SamplingEncoder:
-    """Encodes documents with random segmentations, in plain Python on one thread. Give `sample` or `dropout`.
+    """Encodes documents with random segmentations, on one thread. Give `sample` or `dropout`.
 
     sample: the inverse temperature of `Tokenizer.encode_sampled` (Unigram).
     dropout: the probability of `Tokenizer.encode_with_dropout` (BPE).

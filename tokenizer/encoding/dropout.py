@@ -1,7 +1,8 @@
-"""BPE dropout: random segmentations of a text, in plain Python (Provilkov et al., "BPE-Dropout", ACL 2020)."""
+"""BPE dropout: random segmentations of a text (Provilkov et al., "BPE-Dropout", ACL 2020)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -12,14 +13,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from random import Random
 
+    from tokenizer.encoding.bulk import KernelTables
     from tokenizer.vocabulary import Vocabulary
+
+PLAIN_BYTES = 1 << 15  # of text: plain Python takes less time for them than the import of the kernels
 
 
 class DropoutEncoder:
-    """Encodes texts by merges, some of which are dropped at random."""
+    """Encodes texts by merges, some of which are dropped at random. Plain Python, then `encoding.drawing`.
 
-    def __init__(self, vocabulary: Vocabulary):
+    tables: returns the tables of the kernels. plain_bytes: bytes of text that are encoded in plain Python.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, tables: Callable[[], KernelTables], plain_bytes: int = PLAIN_BYTES):
         self._vocabulary = vocabulary
+        self._tables = tables
+        self._plain_bytes = plain_bytes
 
     @cached_property
     def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:
@@ -34,6 +43,11 @@ class DropoutEncoder:
 
     def encode(self, text: bytes, dropout: float, random: Random) -> list[int]:
         """Return the ids of a text. dropout: the probability that a possible merge is dropped in a step."""
+        self._plain_bytes -= len(text)
+        if self._plain_bytes < 0:
+            from tokenizer.encoding.drawing import draw_with_dropout
+
+            return draw_with_dropout(text, self._tables(), dropout, random)
         ids: list[int] = []
         for pretoken in pretokens_of(text, self._vocabulary.pattern):
             ids += self._merged([self._byte_ids[byte] for byte in pretoken], dropout, random)

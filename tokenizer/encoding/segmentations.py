@@ -1,4 +1,6 @@
-"""The segmentations of a text into Unigram pieces: the best ones, random ones, and their probability. Plain Python.
+"""The segmentations of a text into Unigram pieces: the best ones, random ones, and their probability.
+
+Plain Python, except for the random segmentations of long texts.
 
 A segmentation has the probability exp(sum of the scores of its pieces), up to a constant: Kudo 2018, "Subword
 Regularization", sections 3.2 and 3.3.
@@ -6,34 +8,41 @@ Regularization", sections 3.2 and 3.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 from heapq import nsmallest
 from math import exp, fsum, log
 
-from tokenizer.encoding.lattice import Edge, Lattices
+from tokenizer.encoding.dropout import PLAIN_BYTES
+from tokenizer.encoding.lattice import Lattices
 from tokenizer.splitting.scanner import pretokens_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from random import Random
 
+    from tokenizer.encoding.bulk import KernelTables
     from tokenizer.unigram import UnigramVocabulary
 
-CACHED_LENGTH = 64  # characters: the sums of pretokens up to this length are cached
-CACHED_PRETOKENS = 1 << 12
+LARGEST_WEIGHT = 1e9  # alpha times a score; sums of larger ones would lose whole nats
 
 Path = list[tuple[str, int]]  # texts and ids
 
 
 class Segmentations:
-    """The segmentations of all texts over one vocabulary. Sums of scores are float64, from left to right."""
+    """The segmentations of all texts over one vocabulary. Sums of scores are float64, from left to right.
 
-    def __init__(self, vocabulary: UnigramVocabulary):
+    tables: returns the tables of the kernels. plain_bytes: bytes of text that `sample` encodes in plain Python.
+    """
+
+    def __init__(
+        self, vocabulary: UnigramVocabulary, tables: Callable[[], KernelTables], plain_bytes: int = PLAIN_BYTES
+    ):
         self._lattices = Lattices(vocabulary)
         self._pattern = vocabulary.pattern
-        self._cached_sums = lru_cache(CACHED_PRETOKENS)(self._sums)
-        self._cached_step = lru_cache(4 * CACHED_PRETOKENS)(self._step_of_short)
+        self._tables = tables
+        self._plain_bytes = plain_bytes
+        largest_score = max(map(abs, [*vocabulary.edge_scores, vocabulary.unknown_score]))
+        self._largest_alpha = LARGEST_WEIGHT / max(largest_score, 1.0)
 
     def best(self, text: bytes, n: int) -> list[tuple[list[int], float]]:
         """Return the n best segmentations as ids with their scores in nats, best first; fewer if there are no more."""
@@ -56,7 +65,19 @@ class Segmentations:
         return found
 
     def sample(self, text: bytes, alpha: float, random: Random) -> list[int]:
-        """Return the ids of a random segmentation, drawn with probability proportional to exp(alpha * score)."""
+        """Return the ids of a random segmentation, drawn with probability proportional to exp(alpha * score).
+
+        Raises ValueError for an alpha so large that float64 cannot add its products with the scores.
+        """
+        if alpha > self._largest_alpha:
+            raise ValueError(
+                f"alpha is {alpha}, but the scores of this vocabulary allow at most {self._largest_alpha:.3g}"
+            )
+        self._plain_bytes -= len(text)
+        if self._plain_bytes < 0:
+            from tokenizer.encoding.drawing import draw_pieces
+
+            return draw_pieces(text, self._tables(), alpha, random)
         ids: list[int] = []
         for pretoken in self._pretokens(text):
             ids += self._lattices.ids_of(self._drawn(pretoken, alpha, random))
@@ -99,28 +120,23 @@ class Segmentations:
         return sums
 
     def _drawn(self, pretoken: str, alpha: float, random: Random) -> Path:
-        """Return a random path."""
-        is_short = len(pretoken) <= CACHED_LENGTH
-        sums = () if is_short else self._sums(pretoken, alpha)
+        """Return a random path. Each node gives its edges their share of the weight of all paths from it to the end."""
+        sums = self._sums(pretoken, alpha)
         path: Path = []
         start = 0
         while start < len(pretoken):
-            step = self._cached_step(pretoken, start, alpha) if is_short else self._step(pretoken, start, alpha, sums)
-            ((end, i, _),) = random.choices(*step)
+            edges = list(self._lattices.edges(pretoken, start))
+            shares = [exp(alpha * score + sums[end] - sums[start]) for end, _, score in edges]
+            ((end, i, _),) = random.choices(edges, shares)
             path.append((pretoken[start:end], i))
             start = end
         return path
-
-    def _step(self, pretoken: str, start: int, alpha: float, sums: Sequence[float]) -> tuple[list[Edge], list[float]]:
-        """Return the edges of a node, and the probability that a random path that reaches the node takes each."""
-        edges = list(self._lattices.edges(pretoken, start))
-        return edges, [exp(alpha * score + sums[end] - sums[start]) for end, _, score in edges]
-
-    def _step_of_short(self, pretoken: str, start: int, alpha: float) -> tuple[list[Edge], list[float]]:
-        return self._step(pretoken, start, alpha, self._cached_sums(pretoken, alpha))
 
 
 def _log_sum(logarithms: list[float]) -> float:
     """Return the logarithm of a sum, given the logarithms of its terms."""
     largest = max(logarithms)
-    return largest + log(fsum(exp(each - largest) for each in logarithms))
+    total = 0.0
+    for each in logarithms:  # one by one, as in the kernel
+        total += exp(each - largest)
+    return largest + log(total)

@@ -174,7 +174,7 @@ class TextEncoder:
 
         if not isinstance(self._vocabulary, Vocabulary):
             raise ValueError(f"dropout is for BPE: {self._vocabulary.kind} has no merges to drop")
-        return DropoutEncoder(self._vocabulary)
+        return DropoutEncoder(self._vocabulary, lambda: self._pool.tables)
 
     @cached_property
     def segmentations(self) -> Segmentations:
@@ -186,7 +186,7 @@ class TextEncoder:
             raise ValueError(
                 f"only Unigram pieces have scores: segmentations by {self._vocabulary.kind} cannot be ranked or drawn"
             )
-        return Segmentations(self._vocabulary)
+        return Segmentations(self._vocabulary, lambda: self._pool.tables)
 
     def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
         """Return the first byte of a text without a token, and its offset. ids: the text's ids up to this byte."""

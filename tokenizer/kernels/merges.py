@@ -198,12 +198,13 @@ def heap_begin(data, start, first, last, n, merges, heap, size):
             value = merges.of_bytes[np.int64(data[start + i]) << 8 | np.int64(data[start + i + 1])]
         heap.values[i] = value
         if value != NOTHING:
-            size = _heap_push(heap.entries, size, value & ~LOW_HALF | np.uint64(i))
+            size = heap_push(heap.entries, size, value & ~LOW_HALF | np.uint64(i))
     return size
 
 
 @inlined
-def _heap_push(entries, size, entry):
+def heap_push(entries, size, entry):
+    """Add an entry. Return the new size."""
     i = size
     while i > 0:
         parent = (i - 1) >> 1
@@ -215,56 +216,66 @@ def _heap_push(entries, size, entry):
     return size + 1
 
 
+@inlined
+def heap_pop(entries, size):
+    """Remove the least entry, entries[0]. Return the new size."""
+    size -= 1
+    moved = entries[size]
+    i = 0
+    while True:
+        child = 2 * i + 1
+        if child >= size:
+            break
+        if child + 1 < size and entries[child + 1] < entries[child]:
+            child += 1
+        if entries[child] >= moved:
+            break
+        entries[i] = entries[child]
+        i = child
+    entries[i] = moved
+    return size
+
+
+@inlined
+def merge_at(at, n, pairs, heap, size):
+    """Merge the pair that starts at a place of a pretoken of n bytes. Return the new size of the heap."""
+    ids = heap.ids
+    nexts = heap.nexts
+    previous = heap.previous
+    values = heap.values
+    gone = nexts[at]
+    after = nexts[gone]
+    before = previous[at]
+    ids[at] = np.int32(values[at] & LOW_HALF)
+    nexts[at] = after
+    values[gone] = NOTHING
+    values[at] = NOTHING
+    if after < n:
+        previous[after] = at
+        values[at] = find_pair(pairs, pair_key(ids[at], ids[after]))
+        if values[at] != NOTHING:
+            size = heap_push(heap.entries, size, values[at] & ~LOW_HALF | np.uint64(at))
+    if before >= 0:
+        values[before] = find_pair(pairs, pair_key(ids[before], ids[at]))
+        if values[before] != NOTHING:
+            size = heap_push(heap.entries, size, values[before] & ~LOW_HALF | np.uint64(before))
+    return size
+
+
 @kernel
 def heap_merge(n, merges, heap, size, work):
     """Do up to `work` steps on a pretoken of n bytes. Return the heap's size, 0 if no pair is left.
 
     Each merge removes one entry and adds at most two, so the heap never exceeds 2 n entries.
     """
-    pairs = merges.pairs
-    ids = heap.ids
-    nexts = heap.nexts
-    previous = heap.previous
-    values = heap.values
-    entries = heap.entries
     while size > 0 and work > 0:
         work -= 1
-        entry = entries[0]
-        size -= 1
-        moved = entries[size]
-        i = 0
-        while True:
-            child = 2 * i + 1
-            if child >= size:
-                break
-            if child + 1 < size and entries[child + 1] < entries[child]:
-                child += 1
-            if entries[child] >= moved:
-                break
-            entries[i] = entries[child]
-            i = child
-        entries[i] = moved
-
+        entry = heap.entries[0]
+        size = heap_pop(heap.entries, size)
         at = np.int64(entry & LOW_HALF)
-        value = values[at]
-        if (value ^ entry) >> np.uint64(32):
+        if (heap.values[at] ^ entry) >> np.uint64(32):
             continue  # stale: another pair starts here now
-        gone = nexts[at]
-        after = nexts[gone]
-        before = previous[at]
-        ids[at] = np.int32(value & LOW_HALF)
-        nexts[at] = after
-        values[gone] = NOTHING
-        values[at] = NOTHING
-        if after < n:
-            previous[after] = at
-            values[at] = find_pair(pairs, pair_key(ids[at], ids[after]))
-            if values[at] != NOTHING:
-                size = _heap_push(entries, size, values[at] & ~LOW_HALF | np.uint64(at))
-        if before >= 0:
-            values[before] = find_pair(pairs, pair_key(ids[before], ids[at]))
-            if values[before] != NOTHING:
-                size = _heap_push(entries, size, values[before] & ~LOW_HALF | np.uint64(before))
+        size = merge_at(at, n, merges.pairs, heap, size)
     return size
 
 

@@ -146,8 +146,8 @@ class EncodingMethods(VocabularyMethods):
         bytes, and 0.1 is the paper's choice. Special tokens follow the rule of `encode`. Tokens that no merges make,
         such as some of Llama 3's, appear only with dropout 0.
 
-        seed: the same seed gives the same ids, on any machine; use another one for each text and epoch. Plain Python
-        encodes about a megabyte a second. Raises ValueError for WordPiece and Unigram, which have no merges.
+        seed: the same seed gives the same ids, on any machine; use another one for each text and epoch. Raises
+        ValueError for WordPiece and Unigram, which have no merges.
         """
         if not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
             raise ValueError(f"dropout must be a probability from 0 to 1, not {dropout!r}")
@@ -182,7 +182,8 @@ class EncodingMethods(VocabularyMethods):
 
         The probability of a segmentation is proportional to exp(alpha * score). With alpha 0 all are equally likely; a
         large alpha gives the best one. Special tokens follow the rule of `encode`. seed: the same seed gives the same
-        ids; use another one for each text and epoch. Unigram only; ValueError for other kinds.
+        ids; use another one for each text and epoch. Unigram only; ValueError for other kinds, and for an alpha beyond
+        the precision of float64.
         """
         if not isinstance(alpha, (int, float)) or not 0 <= alpha < float("inf"):
             raise ValueError(f"alpha must be a number of at least 0, not {alpha!r}")
