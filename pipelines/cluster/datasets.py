@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from corpora import Corpus
 from corpora.ranges import InputRange
 from pipelines.cli.dry_run import plan_tasks
@@ -27,18 +29,23 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True)
+class Encoders:
+    """A tokenizer in a folder, and the arguments of the `SamplingEncoder` of training documents, if there is one."""
+
+    folder: Path
+    fingerprint: str
+    sampling: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class EncodeTask:
     """A range of a corpus to encode, and how."""
 
     input: InputRange
-    tokenizer: Path
-    fingerprint: str
-    """of the tokenizer"""
+    encoders: Encoders
+    separator: bool
     prefix: Path
     """of its output"""
-    separator: bool
-    sampling: tuple[tuple[str, Any], ...]
-    """arguments of the `SamplingEncoder` of training documents; empty if the tokenizer encodes them"""
 
 
 def write_shards_on_ray(
@@ -62,9 +69,9 @@ def write_shards_on_ray(
     """
     work, folder = work.absolute(), folder.absolute()
     work.mkdir(exist_ok=True)
-    sampling = tuple(sampler.described.items()) if sampler else ()
+    encoders = Encoders(folder, tokenizer.fingerprint, tuple(sampler.described.items()) if sampler else ())
     tasks = [
-        EncodeTask(each, folder, tokenizer.fingerprint, output_prefix(work, number), separator, sampling)
+        EncodeTask(each, encoders, separator, output_prefix(work, number))
         for number, each in enumerate(corpus.ranges(range_bytes(corpus.text_bytes_estimate)))
     ]
 
@@ -82,7 +89,7 @@ def write_shards_on_ray(
         return found
 
     with cluster(address, threads):
-        prepare_nodes(compile_encoding, tasks[0])
+        prepare_nodes(compile_encoding, encoders)
         encoded = collect(encode, tasks, encoding)
         return assemble(corpus, tokenizer, context_length, folder, encoded, shard_size, separator, sampler, run)
 
@@ -95,19 +102,21 @@ def plan_encoding(corpus: Corpus) -> None:
 
 def encode(task: EncodeTask) -> EncodedRange:
     """Encode a range on one core, and return its counts."""
-    tok = _tokenizer(task.tokenizer, task.fingerprint)
-    sampler = SamplingEncoder(tok, **dict(task.sampling)) if task.sampling else None
+    tok, sampler = _loaded(task.encoders)
     return encode_range(task.input, tok, task.prefix, separator=task.separator, sampler=sampler, threads=1)
 
 
-def compile_encoding(task: EncodeTask) -> None:
-    """Compile the kernels that encode with the tokenizer of a task, or load them from the cache on disk."""
-    _tokenizer(task.tokenizer, task.fingerprint).warm_up(threads=1)
+def compile_encoding(encoders: Encoders) -> None:
+    """Compile the kernels that encode, or load them from the cache on disk."""
+    tok, sampler = _loaded(encoders)
+    tok.warm_up(threads=1)
+    if sampler:
+        sampler.encode_arrow(pa.array(["some text " * 10_000]))  # short texts need no kernels
 
 
 @cache
-def _tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
-    """Return the tokenizer in a folder, which a worker loads once."""
-    tok = Tokenizer.load(folder)
-    assert tok.fingerprint == fingerprint, f"{folder} holds another tokenizer"
-    return tok
+def _loaded(encoders: Encoders) -> tuple[Tokenizer, SamplingEncoder | None]:
+    """Return the encoders, which a worker loads once."""
+    tok = Tokenizer.load(encoders.folder)
+    assert tok.fingerprint == encoders.fingerprint, f"{encoders.folder} holds another tokenizer"
+    return tok, SamplingEncoder(tok, **dict(encoders.sampling)) if encoders.sampling else None

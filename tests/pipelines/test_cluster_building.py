@@ -6,7 +6,7 @@ import random
 import pytest
 
 from corpora import open_corpus
-from pipelines.cluster.datasets import EncodeTask, compile_encoding, encode
+from pipelines.cluster.datasets import Encoders, EncodeTask, compile_encoding, encode
 from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.dataset.shards import assemble, write_shards
@@ -31,10 +31,9 @@ def test_tasks_in_any_order_write_the_files_of_one_machine(
         (tmp_path / name).mkdir()
     options = {"shard_size": 20_000, "separator": separator, "sampler": sampler}
     write_shards(corpus, tok, 32, tmp_path / "one", work=tmp_path / "alone", **options)
+    encoders = Encoders(tokenizer_folder, tok.fingerprint, sampling)
     tasks = [
-        EncodeTask(
-            each, tokenizer_folder, tok.fingerprint, output_prefix(tmp_path / "work", number), separator, sampling
-        )
+        EncodeTask(each, encoders, separator, output_prefix(tmp_path / "work", number))
         for number, each in enumerate(corpus.ranges(100_000))
     ]
     assert len(tasks) > 4
@@ -45,7 +44,7 @@ def test_tasks_in_any_order_write_the_files_of_one_machine(
         results = {number: as_elsewhere(function)(arguments[number]) for number in order}
         return [results[number] for number in range(len(arguments))]
 
-    as_elsewhere(compile_encoding)(tasks[0])
+    as_elsewhere(compile_encoding)(encoders)
     encoded = shuffled(encode, tasks)
     assemble(corpus, tok, 32, tmp_path / "many", encoded, run=shuffled, **options)
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
@@ -63,7 +62,7 @@ def test_what_a_killed_writer_of_shards_left_is_not_in_the_dataset(tmp_path, tex
     folder.mkdir()
     work.mkdir()
     (one,) = corpus.ranges()
-    task = EncodeTask(one, tokenizer_folder, tok.fingerprint, output_prefix(work, 0), True, ())
+    task = EncodeTask(one, Encoders(tokenizer_folder, tok.fingerprint), True, output_prefix(work, 0))
     assemble(corpus, tok, 32, folder, [encode(task)], 100_000, run=interrupted)
     assert not list(folder.rglob("*.partial"))
 
