@@ -8,7 +8,7 @@ s3://bucket/folder?endpoint_override=http://localhost:9000.
 import io
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -109,6 +109,11 @@ class ObjectPath:
         return (self._root, *self.key.parts)
 
     @property
+    def root(self) -> "ObjectPath":
+        """The bucket or file system."""
+        return self._with_key("")
+
+    @property
     def parent(self) -> "ObjectPath":
         return self._with_key("/".join(self.key.parts[:-1]))
 
@@ -165,6 +170,27 @@ class ObjectPath:
     def read_bytes(self) -> bytes:
         with self.open() as file:
             return file.read()
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Write the file, which appears whole or, after an error, not at all."""
+        with self._explained() as (store, path):
+            stream = store.open_output_stream(path)
+            try:
+                for piece in pieces:
+                    stream.write(piece)
+                stream.close()
+            except BaseException:
+                # A stream cannot be cancelled: closing it completes the object.
+                stream.close()
+                store.delete_file(path)
+                raise
+
+    def write_bytes(self, content: bytes) -> None:
+        self.write([content])
+
+    def unlink(self) -> None:
+        with self._explained() as (store, path):
+            store.delete_file(path)
 
     @contextmanager
     def _explained(self) -> Iterator[tuple[Any, str]]:

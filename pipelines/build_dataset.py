@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import tyro
 
-from pipelines.cli.arguments import Address, DryRun, Engine, TokenizerPath, TokenizerPattern, check_engine
+from pipelines.cli.arguments import Address, DatasetPlace, DryRun, Engine, TokenizerPath, TokenizerPattern, check_engine
 from pipelines.cli.corpus_arguments import (
     CorpusNames,
     PairColumns,
@@ -22,7 +22,7 @@ from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
-from pipelines.files import whole_folder
+from pipelines.files import place
 
 if TYPE_CHECKING:
     from corpora import Corpus
@@ -44,7 +44,7 @@ def build_dataset(
     corpus: CorpusNames,
     *,
     tokenizer: TokenizerPath,
-    out: Path,
+    out: DatasetPlace,
     context_length: int | None = None,
     pattern: TokenizerPattern = None,
     pairs: PairColumns = None,
@@ -65,10 +65,11 @@ def build_dataset(
     """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return the content of
     dataset.json.
 
-    The folder opens with datasets.load_from_disk. It appears whole or not at all.
+    The folder opens with datasets.load_from_disk. It appears whole or not at all. In an object store, manifest.json
+    appears last, and marks a whole dataset; the same command resumes an interrupted upload.
 
     Args:
-        out: Folder to write.
+        out: Folder to write, or its URI in an object store, such as s3://bucket/data.
         context_length: Tokens per block. Pairs keep their lengths.
         shard_size: Bytes of an Arrow file, such as 1G; by default each split is one file. With --shard-size the same
             command resumes an interrupted build, whose finished work is in the folder OUT.ranges.
@@ -81,10 +82,6 @@ def build_dataset(
         threads: Threads that encode, or workers of a local Ray cluster; all cores by default.
         overwrite: Replace an existing dataset.
     """
-
-    def replaceable(folder: Path) -> bool:
-        return overwrite and (folder / "dataset.json").is_file()
-
     length = _block_length(context_length, pairs, separator)
     _check_shard_size(shard_size, pairs)
     check_engine(engine, address, without={"--pairs": pairs})
@@ -92,9 +89,6 @@ def build_dataset(
         raise UsageError("--engine ray writes several files per split: add --shard-size, such as --shard-size 1G")
     if pairs and deduplicate:
         raise ValueError("--deduplicate is for blocks: leave it out, since pairs keep their duplicates")
-    work = out.with_name(out.name + ".ranges")
-    if out.exists() and not replaceable(out):
-        raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
     from corpora import PairCorpus, open_corpus, open_pairs
     from pipelines.cluster.datasets import plan_encoding, write_shards_on_ray
     from pipelines.dataset.blocks import write_blocks
@@ -102,7 +96,10 @@ def build_dataset(
     from pipelines.dataset.pairs import write_pairs
     from pipelines.dataset.sampling import SamplingEncoder
     from pipelines.dataset.shards import write_shards
+    from pipelines.dataset.stored import new_dataset, refuse_existing, work_folder
 
+    to, work = place(out), work_folder(place(out))
+    refuse_existing(to, overwrite)
     tok = load_tokenizer(tokenizer, pattern)
     drawn = sample is not None or bool(dropout)
     sampler = SamplingEncoder(tok, sample=sample, dropout=dropout, seed=seed) if drawn else None
@@ -119,7 +116,7 @@ def build_dataset(
         if engine == "ray" and not isinstance(source, PairCorpus):
             plan_encoding(source)
         return None
-    with whole_folder(out, replaceable) as new:
+    with new_dataset(to, overwrite) as new:
         tok.save(new)  # runs read it there
         if deduplicate and not isinstance(source, PairCorpus):
             source = _deduplicated(source, deduplicate, new, threads)
@@ -181,7 +178,7 @@ def _check_shard_size(shard_size: int | None, pairs: tuple[str, str] | None) -> 
         raise ValueError(f"--shard-size is {shard_size:,}, but must be a positive number of bytes, such as 1G")
 
 
-def _print_blocks(out: Path, info: dict[str, Any]) -> None:
+def _print_blocks(out: str | Path, info: dict[str, Any]) -> None:
     from pipelines.cli.console import messages
 
     rows = [
@@ -199,7 +196,7 @@ def _print_blocks(out: Path, info: dict[str, Any]) -> None:
     say(f"{out}: blocks of {info['context_length']} tokens, split by {info['corpus']['split_rule']}")
 
 
-def _print_pairs(out: Path, info: dict[str, Any]) -> None:
+def _print_pairs(out: str | Path, info: dict[str, Any]) -> None:
     from pipelines.cli.console import messages
 
     sides = dict(zip(("source", "target"), info["corpus"]["columns"], strict=True))

@@ -23,7 +23,7 @@ from pipelines.cli.arguments import Device, Dtype, check_beams, check_length_pen
 from pipelines.cli.corpus_arguments import ReadingOptions
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
-from pipelines.files import distinct_names
+from pipelines.files import distinct_names, place
 
 if TYPE_CHECKING:
     from pipelines.evaluation.planning import Plan
@@ -35,7 +35,7 @@ def evaluate(
         Path | Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help="Folders of runs.")
     ],
     *,
-    data: Path | None = None,
+    data: Annotated[str | Path | None, tyro.conf.arg(metavar="DIR | URI")] = None,
     corpus: tuple[str, ...] = (),
     unit: Literal["byte", "word"] = "byte",
     against: Path | None = None,
@@ -61,10 +61,10 @@ def evaluate(
     Returns a dict for one run (a path), and a list of dicts for a list of runs.
 
     Args:
-        data: Folder of a dataset; default: the dataset that the run was trained on. A run on a mixture is scored on
-            each of its sources, and gets their mean weighted by their shares.
-        corpus: Names of corpora, files, folders or globs to score instead of a dataset. A corpus with its own splits is
-            scored by --splits, any other as a whole.
+        data: Folder of a dataset, or its URI in an object store; default: the dataset that the run was trained on. A
+            run on a mixture is scored on each of its sources, and gets their mean weighted by their shares.
+        corpus: Names of corpora, files, folders, globs or URIs to score instead of a dataset. A corpus with its own
+            splits is scored by --splits, any other as a whole.
         unit: Unit of text: word adds the perplexity per word of --corpus.
         against: Folder of a run to compare with on the same documents: the difference with its 95 % interval. Runs with
             the same tokenizer also get the divergence; others are compared in bits per byte, masked models in bits per
@@ -121,7 +121,7 @@ def evaluate(
         dtype=dtype,
     )
     # Plan all runs first, so that a mistake in the last one is reported before the first one is measured.
-    planned = [plans_of(folder, options, data, against) for folder in folders]
+    planned = [plans_of(folder, options, place(data) if data else None, against) for folder in folders]
     results = [measure(*plans) for plans in planned]
     if as_json:
         for result in results:

@@ -16,6 +16,19 @@ from tokenizer.formats import strict_json
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from corpora.object_store import AnyPath
+
+
+def place(name: "str | AnyPath") -> "AnyPath":
+    """Return the file or folder of a path, or of a URI such as s3://bucket/folder; ValueError for a bad URI."""
+    if not isinstance(name, str):
+        return name
+    if "://" not in name:
+        return Path(name)
+    from corpora.object_store import as_path  # imports pyarrow
+
+    return as_path(name)
+
 
 def write_whole(path: Path, text: str) -> None:
     """Replace the content of `path` by `text`; after an error, such as a full disk, the file is unchanged."""
@@ -190,7 +203,7 @@ def locked_file(path: Path, refusal: str) -> Iterator[None]:
         lock.release()
 
 
-def distinct_names(folders: Sequence[Path]) -> list[str]:
+def distinct_names(folders: "Sequence[AnyPath]") -> list[str]:
     """Return the names of `folders`, with as many parent folders as needed to make different folders differ."""
     paths = [folder.resolve() for folder in folders]
     depth = [1] * len(paths)

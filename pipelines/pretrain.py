@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def pretrain(
     recipe: Recipe,
     *,
-    data: Path | Mapping[Path, float],
+    data: str | Path | Mapping[str | Path, float],
     out: Path,
     init_from: Path | None = None,
     parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
@@ -33,7 +33,8 @@ def pretrain(
 ) -> int:
     """Train the model of `recipe` on the dataset `data`, in the run folder `out`; resume a run that is there already.
 
-    `data` may be a mixture, {folder: weight}: its datasets give their blocks in proportion to the weights.
+    `data` is a folder or a URI, or a mixture, {folder: weight}: its datasets give their blocks in proportion to the
+    weights.
 
     With `init_from`, the folder of another run, a new run starts from its weights (averaged weights if it has them), at
     step 0 with a new optimizer.
@@ -80,7 +81,7 @@ def main(arguments: list[str]) -> int:
     def command(
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = recipe,
         *,
-        data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR | WEIGHT=DIR ...")] = data,
+        data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR | URI | WEIGHT=DIR ...")] = data,
         out: Path,
         init_from: Path | None = source,
         parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
@@ -93,9 +94,10 @@ def main(arguments: list[str]) -> int:
         the weights of another run: `bytelm pretrain --init-from OTHER --data DATA --out RUN`.
 
         Args:
-            data: Folder of the dataset, or a mixture such as 0.7=wiki 0.3=code. Each source of a mixture gives its
-                share of the tokens, over as many epochs as it needs. Weights may have any sum. All sources need the
-                same tokenizer and context length. Default with --out alone: the run's own data.
+            data: Folder of the dataset, its URI such as s3://bucket/data, or a mixture such as 0.7=wiki 0.3=code. Each
+                source of a mixture gives its share of the tokens, over as many epochs as it needs. Weights may have any
+                sum. All sources need the same tokenizer and context length. Default with --out alone: the run's own
+                data.
             out: Folder of the run. An existing run is resumed.
             init_from: Folder of a trained or imported run. The new run starts from its weights, with a new optimizer
                 and schedule; without a recipe, also with its recipe.

@@ -11,11 +11,14 @@ from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
 from pipelines.cli.stdout import Stdout
 from pipelines.cli.verbs import verb
+from pipelines.files import place
 
 
 @verb
 def verify_dataset(
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR", help="Folder of a dataset.")],
+    folder: Annotated[
+        str | Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR | URI", help="Folder or URI of a dataset.")
+    ],
     *,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
@@ -27,20 +30,21 @@ def verify_dataset(
         as_json: Print one JSON object.
     """
     from pipelines.cli.display import Bar, answer, counted, say_on_stderr, write
-    from pipelines.dataset.manifest import MANIFEST, problems
+    from pipelines.dataset.manifest import MANIFEST, files_in, problems
 
-    if not (folder / MANIFEST).is_file() and not (folder / "dataset.json").is_file():
+    there = place(folder)
+    if not (there / MANIFEST).is_file() and not (there / "dataset.json").is_file():
         raise ValueError(f"{folder} is not a dataset: it has no {MANIFEST} (bytelm build-dataset makes one)")
     if as_json:
         say_on_stderr()
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in files_in(there).values())
     with Bar("verifying", size, "B") as bar:
-        found = problems(folder, bar.update)
+        found = problems(there, bar.update)
     if as_json:
         write(json.dumps({"dataset": str(folder), "problems": found}))
         return found
     for name, problem in found.items():
-        answer(f"{folder / name} is {problem}")
+        answer(f"{there / name} is {problem}")
     answer(f"{folder}: {counted(len(found), 'file')} with problems" if found else f"{folder}: every file is sound")
     return found
 

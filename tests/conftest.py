@@ -223,7 +223,7 @@ class Bucket:
     def get(self, key):
         return self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
 
-    def keys(self):
+    def all_keys(self):
         """Return the keys of all objects, without those that stand for folders."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
         found = [each["Key"] for page in pages for each in page.get("Contents", [])]

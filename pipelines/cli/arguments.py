@@ -42,6 +42,7 @@ Address = Annotated[
         help="Ray cluster to join; without it, ray starts a cluster on this machine and stops it at the end.",
     ),
 ]
+DatasetPlace = Annotated[str | Path, tyro.conf.arg(metavar="DIR | URI")]
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
 Checkpoint = Annotated[
     str,
@@ -102,9 +103,11 @@ def check_length_penalty(length_penalty: float) -> None:
         raise ValueError(f"--length-penalty is {length_penalty}, but must be from -35 to 35 (1 for the mean per token)")
 
 
-def check_out(out: Path | None) -> None:
-    """Raise ValueError if `out` cannot be written because a parent is a file or read-only."""
-    parent = next((folder for folder in out.absolute().parents if folder.exists()), None) if out else None
+def check_out(out: str | Path | None) -> None:
+    """Raise ValueError if the path `out` cannot be written because a parent is a file or read-only."""
+    if not out or "://" in str(out):
+        return
+    parent = next((folder for folder in Path(out).absolute().parents if folder.exists()), None)
     if parent is None:
         return
     if not parent.is_dir():

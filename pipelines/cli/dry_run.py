@@ -11,7 +11,7 @@ def plan_dataset(
     text_bytes: int | None,
     context_length: int,
     split: str,
-    out: Path,
+    out: str | Path,
     shard_size: int | None,
 ) -> None:
     """Print the plan of encoding `text_bytes` of text; a context length of 0 means pairs."""

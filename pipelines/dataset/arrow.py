@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from corpora.object_store import AnyPath
 from pipelines.files import write_json
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ def describe_split(folder: Path, features: dict[str, Any], files: Mapping[str, s
     write_json(folder / "state.json", state)
 
 
-def file_sha256(path: Path) -> str:
+def file_sha256(path: AnyPath) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

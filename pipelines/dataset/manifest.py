@@ -1,14 +1,22 @@
 """The manifest of a dataset: the size and the SHA-256 of each of its files, in manifest.json."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
+from corpora.object_store import AnyPath, ObjectPath
 from pipelines.dataset.arrow import file_sha256
 from pipelines.dataset.reader import REMEDY, data_files
-from pipelines.files import checksummed_json, read_json, write_whole
+from pipelines.files import checksummed_json, parse_json, write_whole
 
 MANIFEST = "manifest.json"
+
+
+class File(NamedTuple):
+    """An entry of a manifest."""
+
+    bytes: int
+    sha256: str
 
 
 def write_manifest(folder: Path, info: dict[str, Any]) -> None:
@@ -21,37 +29,58 @@ def write_manifest(folder: Path, info: dict[str, Any]) -> None:
     }
     files = {
         name: {"bytes": path.stat().st_size, "sha256": known.get(name) or file_sha256(path)}
-        for name, path in _files_in(folder).items()
+        for name, path in files_in(folder).items()
     }
     write_whole(folder / MANIFEST, checksummed_json({"files": files}))
 
 
-def problems(folder: Path, progress: Callable[[int], None] = lambda done: None) -> dict[str, str]:
+def files_in_manifest(content: bytes, name: str) -> dict[str, File]:
+    """Return the files in the content of the manifest `name`; ValueError if it is altered."""
+    manifest = parse_json(content, name, REMEDY)
+    if checksummed_json(manifest).encode() != content:
+        raise ValueError(f"{name} is altered (its checksum does not match): {REMEDY}")
+    for each in manifest["files"]:
+        path = PurePosixPath(each)
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{name} names a file outside of the dataset, {each}: {REMEDY}")
+    return {each: File(**entry) for each, entry in manifest["files"].items()}
+
+
+def is_sound(path: AnyPath, file: File) -> bool:
+    """Return whether a file exists and has the size and the SHA-256 of the manifest."""
+    return path.is_file() and path.stat().st_size == file.bytes and file_sha256(path) == file.sha256
+
+
+def problems(folder: AnyPath, progress: Callable[[int], None] = lambda done: None) -> dict[str, str]:
     """Return what is wrong with each file of a dataset, by name; empty if every file is as it was written.
 
     `progress` is called with the bytes read so far. Raises ValueError if the manifest is missing or altered, because
     then the other files cannot be checked.
     """
     path = folder / MANIFEST
-    manifest = read_json(path, REMEDY)
-    if checksummed_json(manifest).encode() != path.read_bytes():
-        raise ValueError(f"{path} is altered (its checksum does not match): {REMEDY}")
-    there = _files_in(folder)
-    found = dict.fromkeys(there.keys() - manifest["files"].keys(), "extra: the manifest does not list it")
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: {REMEDY}")
+    there = files_in(folder)
+    files = files_in_manifest(path.read_bytes(), str(path))
+    found = dict.fromkeys(there.keys() - files.keys(), "extra: the manifest does not list it")
     done = 0
-    for name, expected in manifest["files"].items():
+    for name, expected in files.items():
         if name not in there:
             found[name] = "missing"
-        elif (size := there[name].stat().st_size) != expected["bytes"]:
-            found[name] = f"altered: it has {size:,} bytes instead of {expected['bytes']:,}"
-        elif file_sha256(there[name]) != expected["sha256"]:
+        elif (size := there[name].stat().st_size) != expected.bytes:
+            found[name] = f"altered: it has {size:,} bytes instead of {expected.bytes:,}"
+        elif file_sha256(there[name]) != expected.sha256:
             found[name] = "altered: its SHA-256 does not match"
-        done += expected["bytes"]
+        done += expected.bytes
         progress(done)
     return dict(sorted(found.items()))
 
 
-def _files_in(folder: Path) -> dict[str, Path]:
+def files_in(folder: AnyPath) -> dict[str, AnyPath]:
     """Return the files below `folder` except its manifest, by relative name."""
-    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if not path.is_dir()}
-    return {name: path for name, path in paths.items() if name != MANIFEST}
+    found: dict[str, AnyPath] = {}
+    if isinstance(folder, ObjectPath):
+        found.update((path.relative_to(folder).as_posix(), path) for path in folder.files_below())
+    else:
+        found.update((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if not path.is_dir())
+    return {name: found[name] for name in sorted(found, key=PurePosixPath) if name != MANIFEST}

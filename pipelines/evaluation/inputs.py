@@ -1,9 +1,9 @@
 """The inputs of an evaluation: the dataset, objective and windows of a run, and the run to compare it with."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from corpora.object_store import AnyPath
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.windows import Objective, WindowSettings
@@ -19,7 +19,7 @@ def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> Objective:
     return make_objective(run.recipe.objective, length, tokenizer, run.recipe.model.document_mask, run.facts)
 
 
-def dataset_of(run: Run, data: Path | None) -> Dataset:
+def dataset_of(run: Run, data: AnyPath | None) -> Dataset:
     """Return the dataset in `data`; by default the dataset that the run was trained on.
 
     Raises ValueError if the run has no dataset any more, or if the dataset was built with another tokenizer.
@@ -29,7 +29,7 @@ def dataset_of(run: Run, data: Path | None) -> Dataset:
     return dataset
 
 
-def _own_dataset(run: Run) -> Path:
+def _own_dataset(run: Run) -> AnyPath:
     if not run.sources:
         raise ValueError(f"{run.folder} was imported and has no dataset: name one to measure it on with --data")
     if len(run.sources) > 1:
@@ -84,7 +84,7 @@ def windows_of(run: Run, dataset: Dataset | CorpusText, stride: int | None, min_
     whole_blocks = objective in ("masked-token", "span-corruption")
     if whole_blocks and isinstance(dataset, TokenDataset) and dataset.context_length != window:
         raise ValueError(
-            f"{run.folder} reads blocks of {window} tokens, but {dataset.folder} has blocks of "
+            f"{run.folder} reads blocks of {window} tokens, but {dataset.place} has blocks of "
             f"{dataset.context_length}: build a dataset with --context-length {window}"
         )
     stride = window if stride is None else stride

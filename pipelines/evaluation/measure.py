@@ -69,7 +69,7 @@ def _scored(plan: Plan) -> list[Evaluation]:
     sources = {
         "checkpoint": trained.checkpoint.name,
         "checkpoint_sha256": manifest_sha256(trained.checkpoint),
-        "data": dataset.source if isinstance(dataset, CorpusText) else str(dataset.folder.resolve()),
+        "data": dataset.source if isinstance(dataset, CorpusText) else str(dataset.place.resolve()),
         "dataset_fingerprint": dataset.fingerprint,
         "tokenizer_fingerprint": dataset.tokenizer_fingerprint,
         "against": str(other.folder) if other else None,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from corpora.object_store import AnyPath
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.entropy_calibration import check_entropy_calibration
@@ -76,7 +77,7 @@ class Plan:
         return f"{split}/{self.source}" if self.source else split
 
 
-def plans_of(folder: Path, options: EvaluationOptions, data: Path | None, against: Path | None) -> list[Plan]:
+def plans_of(folder: Path, options: EvaluationOptions, data: AnyPath | None, against: Path | None) -> list[Plan]:
     """Return the plan of one evaluation, or a plan for each source of the mixture that the run was trained on."""
     run = Run(folder)
     if data or options.corpus or len(run.sources) < 2:
@@ -94,7 +95,7 @@ def entries_of(plans: Sequence[Plan]) -> list[str]:
     return [*means, *(plan.entry(split) for plan in plans for split in plan.splits)]
 
 
-def plan(folder: Path, options: EvaluationOptions, data: Path | None = None, against: Path | None = None) -> Plan:
+def plan(folder: Path, options: EvaluationOptions, data: AnyPath | None = None, against: Path | None = None) -> Plan:
     """Return the plan of one evaluation; ValueError for options that do not fit the run in `folder`."""
     run = Run(folder)
     if options.compressors and run.recipe.objective == "sequence-pairs":

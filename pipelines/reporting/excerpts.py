@@ -25,7 +25,7 @@ class Excerpts:
             dataset = open_dataset(run.data, run.recipe.objective)
             if dataset.tokenizer_fingerprint == self.tokenizer.fingerprint:
                 split = dataset.split("validation")
-        except ValueError:
+        except (ValueError, OSError):
             pass
         self.stream = split if isinstance(split, TokenStream) else None
         self.pairs = split if isinstance(split, Pairs) and len(split) else None

@@ -73,7 +73,7 @@ def _bytes_per_token(run: Run, fingerprint: str) -> list[tuple[str, str]]:
     for folder, name in zip(run.sources, distinct_names(list(run.sources)), strict=True):
         try:
             dataset = open_dataset(folder, run.recipe.objective)
-        except ValueError:
+        except (ValueError, OSError):
             continue
         if not isinstance(dataset, TokenDataset) or dataset.tokenizer_fingerprint != fingerprint:
             continue

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.cli.display import say
-from pipelines.files import locked_file, read_json, read_toml
+from pipelines.files import locked_file, place, read_json, read_toml
 from pipelines.run.evaluation_file import is_whole
 from pipelines.run.manifest import DamagedCheckpointError, check_run, fixed_settings, flat, read_manifest
 from pipelines.run.metrics_log import read_metrics
@@ -15,6 +15,9 @@ from pipelines.run.recipe import Recipe, load_recipe, save_config
 from pipelines.run.retention import checkpoint_folders
 from pipelines.run.sources import Sources, parse_sources
 from tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from corpora.object_store import AnyPath
 
 
 class Run:
@@ -43,7 +46,7 @@ class Run:
         return self.folder.resolve().name
 
     @property
-    def data(self) -> Path:
+    def data(self) -> "AnyPath":
         """The dataset that the run was trained on; of a mixture the first one."""
         return next(iter(self.sources), Path())
 
@@ -75,7 +78,7 @@ class Run:
 def _sources(config: Path, data: str | list[str]) -> Sources:
     """Return the sources that the field run.data of config.toml names; ValueError if it is damaged."""
     if isinstance(data, str):
-        return {Path(data): 1} if data else {}
+        return {place(data): 1} if data else {}
     try:
         return parse_sources(data)
     except (ValueError, TypeError, AttributeError) as error:

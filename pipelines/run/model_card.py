@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from corpora.object_store import AnyPath
 from pipelines import own_version
 from pipelines.cli.escapes import safe
 from pipelines.evaluation.numbers import in_words, rows_of
-from pipelines.files import read_json
+from pipelines.files import parse_json
 from pipelines.run.folder import Run
 
 TASKS = {"decoder": "text-generation", "encoder": "fill-mask", "encoder-decoder": "text2text-generation"}
@@ -61,9 +62,10 @@ def _data(run: Run) -> str:
         return f"A dataset with the fingerprint `{run.facts['dataset_fingerprint'] or 'unknown'}`."
 
 
-def _corpus(folder: Path) -> str:
+def _corpus(folder: AnyPath) -> str:
     """Return the corpus of a dataset and the sizes of its splits."""
-    info = read_json(folder / "dataset.json", "build the dataset again")
+    path = folder / "dataset.json"
+    info = parse_json(path.read_bytes(), str(path), "build the dataset again")
     corpus = info["corpus"]
     splits = ", ".join(f"{name} {split['bytes']:,} bytes" for name, split in info["splits"].items())
     return f"{corpus['name']}, split by {corpus['split_rule']}: {splits}"

@@ -1,6 +1,7 @@
-"""The data of a run: one dataset folder, or a mixture of folders with weights, such as 0.7=wiki 0.3=code.
+"""The data of a run: one dataset, or a mixture of datasets with weights, such as 0.7=wiki 0.3=code.
 
-config.toml has a single folder as text, and a mixture as a list: data = ["7=/data/wiki", "3=/data/code"].
+A dataset is a folder or a URI such as s3://bucket/wiki. config.toml has a single one as text, and a mixture as a list:
+data = ["7=/data/wiki", "3=/data/code"].
 """
 
 import math
@@ -8,35 +9,42 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-Sources = dict[Path, int]
-"""Dataset folders and their weights: integers without a common factor, so 1 for a single folder."""
+from pipelines.files import place
+
+if TYPE_CHECKING:
+    from corpora.object_store import AnyPath
+
+Sources = dict["AnyPath", int]
+"""Datasets and their weights: integers without a common factor, so 1 for a single dataset."""
 
 MOST_PARTS = 100_000  # largest sum of the whole-number weights; the order of the sources repeats after so many blocks
 
 
-def sources_of(data: Path | Mapping[Path, float]) -> Sources:
-    """Return a dataset folder, or folders with weights, as `Sources`.
+def sources_of(data: "str | AnyPath | Mapping[Any, float]") -> Sources:
+    """Return a dataset, or datasets with weights, as `Sources`.
 
     Weights may have any sum. Raises ValueError for a weight that is not above 0, and for a folder named twice.
     """
     if not isinstance(data, Mapping):
-        return {Path(data): 1}
-    return _in_lowest_terms([(Path(folder), _exact(str(weight), folder)) for folder, weight in data.items()])
+        return {place(data): 1}
+    return _in_lowest_terms([(place(folder), _exact(str(weight), folder)) for folder, weight in data.items()])
 
 
 def parse_sources(words: Sequence[str]) -> Sources:
     """Return the sources in the words of --data: one folder, or WEIGHT=FOLDER for each source."""
     if not words:
         raise ValueError("--data names no dataset: give a folder, or a mixture such as 0.7=wiki 0.3=code")
-    if len(words) == 1 and ("=" not in words[0] or Path(words[0]).exists()):
-        return {Path(words[0]): 1}
+    before = words[0].partition("=")[0]
+    if len(words) == 1 and (before == words[0] or "://" in before or Path(words[0]).exists()):
+        return {place(words[0]): 1}
     weighted = []
     for word in words:
         weight, _, folder = word.partition("=")
         if not folder:
             raise ValueError(f"--data {word}: each source of a mixture needs a weight and a folder, such as 0.5={word}")
-        weighted.append((Path(folder), _exact(weight, folder)))
+        weighted.append((place(folder), _exact(weight, folder)))
     return _in_lowest_terms(weighted)
 
 
@@ -46,7 +54,7 @@ def spelled(sources: Sources) -> str | list[str]:
     return words if len(words) > 1 else words[0].removeprefix("1=")
 
 
-def _exact(weight: str, folder: str | Path) -> Fraction:
+def _exact(weight: str, folder: "str | AnyPath") -> Fraction:
     """Return a weight as an exact fraction; ValueError unless it is a number above 0."""
     try:
         exact = Decimal(weight)
@@ -61,7 +69,7 @@ def _exact(weight: str, folder: str | Path) -> Fraction:
     return Fraction(exact)
 
 
-def _in_lowest_terms(weighted: Sequence[tuple[Path, Fraction]]) -> Sources:
+def _in_lowest_terms(weighted: "Sequence[tuple[AnyPath, Fraction]]") -> Sources:
     folders = [folder.resolve() for folder, _ in weighted]
     for number, (folder, _) in enumerate(weighted):
         if folders[number] in folders[:number]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from corpora.object_store import AnyPath
 from lm.analysis.size import flops_per_token
 from lm.model import LanguageModel
 from lm.optim.schedules import batch_size
@@ -19,6 +20,7 @@ from pipelines.cli.display import say
 from pipelines.cli.waiting import doing
 from pipelines.dataset.pairs import PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.dataset.stored import local_copy
 from pipelines.run.folder import Run
 from pipelines.run.recipe import Recipe
 from pipelines.run.sources import Sources
@@ -211,7 +213,7 @@ class PairData:
     def __init__(
         self, dataset: PairDataset, objective: PairObjective, config: TrainConfig, shard: Shard = ALL_ROWS
     ) -> None:
-        self.shard, self.shares = shard, {dataset.folder.name: 1.0}
+        self.shard, self.shares = shard, {dataset.place.name: 1.0}
         self.objective, self._validation = objective, dataset.split("validation")
         train = dataset.split("train")
         self.loader = PairLoader(train, objective, config.batch_tokens, config.seed)
@@ -265,10 +267,14 @@ class Prefetcher:
         return (consumed, tokens), self._pool.submit(self._data.step, consumed, tokens)
 
 
-def open_dataset(folder: Path, objective: str) -> Dataset:
-    """Return the dataset in `folder`; ValueError if it is not of the kind that the objective reads."""
+def open_dataset(place: AnyPath, objective: str) -> Dataset:
+    """Return the dataset in a folder or an object store.
+
+    Raises ValueError if it is not of the kind that the objective reads.
+    """
     doing("reading the dataset")
-    return PairDataset(folder) if objective == "sequence-pairs" else TokenDataset(folder)
+    kind = PairDataset if objective == "sequence-pairs" else TokenDataset
+    return kind(place) if isinstance(place, Path) else kind(local_copy(place), copy_of=place)
 
 
 def open_sources(sources: Sources, objective: str) -> Mixture:
@@ -286,7 +292,7 @@ def check_tokenizer(dataset: Dataset, run: Run) -> None:
     fingerprint = run.tokenizer().fingerprint
     if dataset.tokenizer_fingerprint != fingerprint:
         raise ValueError(
-            f"{dataset.folder} was built with another tokenizer than {run.folder} "
+            f"{dataset.place} was built with another tokenizer than {run.folder} "
             f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with the run's tokenizer "
             f"(bytelm build-dataset ... --tokenizer {run.folder})"
         )

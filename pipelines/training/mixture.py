@@ -25,7 +25,7 @@ class Mixture:
         self.datasets, self.weights = list(datasets), list(weights)
         self.first = self.datasets[0]
         """The first dataset: its tokenizer, block length and separator are those of all"""
-        self.names = distinct_names([dataset.folder for dataset in datasets])
+        self.names = distinct_names([dataset.place for dataset in datasets])
         for other in self.datasets[1:]:
             _check_alike(self.first, other)
 
@@ -87,7 +87,7 @@ class Apportionment:
 
 def _check_alike(one: Dataset, other: Dataset) -> None:
     """Raise ValueError if two datasets cannot be sources of one mixture."""
-    both = f"{one.folder} and {other.folder}"
+    both = f"{one.place} and {other.place}"
     if one.tokenizer_fingerprint != other.tokenizer_fingerprint:
         found = f"{one.tokenizer_fingerprint[:16]} and {other.tokenizer_fingerprint[:16]}"
         raise ValueError(f"{both} have different tokenizers ({found}): build both with one --tokenizer")

@@ -51,7 +51,7 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
     tok = Tokenizer.load(dataset.folder)
     if tok.fingerprint != dataset.tokenizer_fingerprint:
         raise ValueError(
-            f"{dataset.folder}: its tokenizer.json is not the tokenizer that the dataset was built with "
+            f"{dataset.place}: its tokenizer.json is not the tokenizer that the dataset was built with "
             f"({tok.fingerprint[:16]} instead of {dataset.tokenizer_fingerprint[:16]}): build the dataset again"
         )
     if parallel.broadcast(mixture.fingerprint) != mixture.fingerprint:

@@ -1,0 +1,222 @@
+"""Datasets in object stores: uploaded once they are built, and read from local copies.
+
+An upload puts every file by itself, and manifest.json last, so a dataset with a manifest is whole. Until then
+manifest.partial.json lists the files to come; the same upload, run again, skips the files that are there.
+
+A local copy is in the cache folder, under the SHA-256 of manifest.json, so a dataset that changes in the store gets a
+copy of its own. Every process checks each file against the manifest, and fetches it again if it differs.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from threading import Event, Lock
+
+from corpora.object_store import AnyPath, ObjectPath
+from pipelines.cli.display import Bar
+from pipelines.cli.waiting import doing
+from pipelines.dataset.manifest import MANIFEST, File, files_in_manifest, is_sound
+from pipelines.dataset.reader import REMEDY
+from pipelines.files import locked_file, whole_file, whole_folder
+from tokenizer.formats.records import folder_of_records
+
+INCOMPLETE = "manifest.partial.json"
+_AT_ONCE = 8  # files
+_PIECE_BYTES = 8 << 20
+_Identity = tuple[int, int, int]
+
+
+def local_copy(dataset: ObjectPath) -> Path:
+    """Return the folder with a sound copy of a dataset in an object store; what is missing or damaged is fetched.
+
+    Raises ValueError if the dataset is not whole or a file in the store differs from its manifest.
+    """
+    if not (dataset / MANIFEST).exists():
+        if (dataset / INCOMPLETE).exists():
+            raise ValueError(
+                f"{dataset} is not whole: its upload was interrupted; run the same bytelm build-dataset again"
+            )
+        raise ValueError(
+            f"{dataset} is not a dataset: it has no {MANIFEST}; check the names of bucket and folder, or build it by "
+            f"bytelm build-dataset --out {dataset}"
+        )
+    content = (dataset / MANIFEST).read_bytes()
+    files = files_in_manifest(content, str(dataset / MANIFEST))
+    folder = cache_folder(dataset) / "datasets" / hashlib.sha256(content).hexdigest()[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    # Processes that find the same file damaged fetch it once: the first replaces it, and the others check it again.
+    while unsound := _unsound(folder, files):
+        doing(f"waiting for another process that fetches {dataset}")
+        with _locked(folder.with_name(folder.name + ".lock")):
+            for leftover in folder.rglob("*.partial"):
+                leftover.unlink()
+            same = [name for name, identity in unsound.items() if _identity(folder / name) == identity]
+            _fetch(dataset, folder, {name: files[name] for name in same})
+    return folder
+
+
+def _unsound(folder: Path, files: Mapping[str, File]) -> dict[str, _Identity | None]:
+    """Return the names of missing and damaged files, each with the identity of the file that was checked."""
+    found = {}
+    for name, file in files.items():
+        identity = _identity(folder / name)
+        if not is_sound(folder / name, file):
+            found[name] = identity
+    return found
+
+
+def cache_folder(dataset: ObjectPath) -> Path:
+    """Return the user's cache folder; ValueError if BYTELM_CACHE turns it off."""
+    folder = folder_of_records()
+    if folder is None:
+        raise ValueError(f"{dataset} needs a local copy, but BYTELM_CACHE is empty: name a folder in it, or unset it")
+    return folder
+
+
+def _staging_folder(out: ObjectPath) -> Path:
+    """Return the local folder in which a dataset is built before its upload to `out`."""
+    return cache_folder(out) / "builds" / hashlib.sha256(str(out).encode()).hexdigest()[:32]
+
+
+def new_dataset(out: AnyPath, overwrite: bool) -> AbstractContextManager[Path]:
+    """Return a context with an empty folder, which becomes the dataset `out` at the end of the block.
+
+    Raises ValueError if `out` exists, unless it is a dataset and `overwrite` is true.
+    """
+    if isinstance(out, Path):
+        return whole_folder(out, lambda folder: overwrite and (folder / "dataset.json").is_file())
+    return _uploaded_folder(out, overwrite)
+
+
+def work_folder(out: AnyPath) -> Path:
+    """Return the local folder for the unfinished work on the dataset `out`."""
+    folder = out if isinstance(out, Path) else _staging_folder(out)
+    return folder.with_name(folder.name + ".ranges")
+
+
+def refuse_existing(out: AnyPath, overwrite: bool) -> None:
+    """Raise ValueError if `out` exists, unless it is a dataset and `overwrite` is true, or an interrupted upload."""
+    names = {MANIFEST} if isinstance(out, Path) and out.exists() else set()
+    if isinstance(out, ObjectPath):
+        names = {path.relative_to(out).as_posix() for path in out.files_below()}
+        if not names and not out.root.exists():
+            raise ValueError(f"{out}: there is no bucket of this name: check it, or create the bucket")
+    if MANIFEST in names and not (overwrite and (out / "dataset.json").is_file()):
+        raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
+    if names and not names & {MANIFEST, INCOMPLETE}:
+        raise ValueError(f"{out} holds other objects, such as {min(names)}: choose another --out, or remove them")
+
+
+@contextmanager
+def _uploaded_folder(out: ObjectPath, overwrite: bool) -> Iterator[Path]:
+    """Yield an empty local folder for a dataset, which is uploaded to `out` at the end of the block, and removed."""
+    refuse_existing(out, overwrite)
+    folder = _staging_folder(out)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked_file(folder.with_name(folder.name + ".lock"), f"{out} is being built by another process"):
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed process
+        folder.mkdir()
+        try:
+            yield folder
+            upload(folder, out)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def upload(folder: Path, out: ObjectPath) -> None:
+    """Upload the dataset in `folder`, and replace the one in `out`, if there is any."""
+    content = (folder / MANIFEST).read_bytes()
+    files = files_in_manifest(content, str(folder / MANIFEST))
+    sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in out.files_below()}
+    before: Mapping[str, File] = {}
+    if MANIFEST in sizes:
+        # From here on it is an interrupted upload of which nothing is kept.
+        old = (out / MANIFEST).read_bytes()
+        (out / INCOMPLETE).write_bytes(old)
+        (out / MANIFEST).unlink()
+        listed = files_in_manifest(old, str(out / MANIFEST))
+        gone = sizes.keys() & listed.keys()
+    else:
+        if INCOMPLETE in sizes:
+            before = files_in_manifest((out / INCOMPLETE).read_bytes(), str(out / INCOMPLETE))
+        gone = {name for name in before.keys() & sizes.keys() if files.get(name) != before[name]}
+    for name in gone:
+        (out / name).unlink()
+    there = {name for name, size in sizes.items() if name in before and name not in gone and size == files[name].bytes}
+    (out / INCOMPLETE).write_bytes(content)
+
+    def send(name: str, advance: Callable[[int], None]) -> None:
+        with (folder / name).open("rb") as file:
+            (out / name).write(_pieces(file.read, advance))
+
+    _all_at_once(f"uploading {out}", send, {name: file for name, file in files.items() if name not in there})
+    (out / MANIFEST).write_bytes(content)
+    (out / INCOMPLETE).unlink()
+
+
+def _fetch(dataset: ObjectPath, folder: Path, files: Mapping[str, File]) -> None:
+    """Fetch files of a dataset into its local copy; ValueError if one differs from the manifest."""
+
+    def fetch(name: str, advance: Callable[[int], None]) -> None:
+        path, digest = folder / name, hashlib.sha256()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as partial:
+            with (dataset / name).open() as source, partial.open("wb") as file:
+                for piece in _pieces(source.read, advance):
+                    digest.update(piece)
+                    file.write(piece)
+            if digest.hexdigest() != files[name].sha256:
+                raise ValueError(f"{dataset / name} is altered: its SHA-256 is not the one in {MANIFEST}; {REMEDY}")
+
+    _all_at_once(f"fetching {dataset}", fetch, files)
+
+
+def _pieces(read: Callable[[int], bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
+    while piece := read(_PIECE_BYTES):
+        yield piece
+        advance(len(piece))
+
+
+def _all_at_once(label: str, transfer: Callable[[str, Callable[[int], None]], None], files: Mapping[str, File]) -> None:
+    """Call `transfer` for all files, several at a time, with a function that it calls with the bytes it has done."""
+    if not files:
+        return
+    stopped, lock, done = Event(), Lock(), 0
+    with Bar(label, sum(file.bytes for file in files.values()), "B") as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
+
+        def advance(size: int) -> None:
+            nonlocal done
+            if stopped.is_set():
+                raise InterruptedError("another transfer has failed")
+            with lock:
+                done += size
+                bar.update(done)
+
+        try:
+            for _ in pool.map(lambda name: transfer(name, advance), files):
+                pass
+        except BaseException:
+            stopped.set()
+            raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lock the file `path` for this process, after waiting for other processes."""
+    from filelock import FileLock
+
+    with FileLock(path, thread_local=False):
+        yield
+
+
+def _identity(path: Path) -> _Identity | None:
+    """Return what changes when a file is replaced; None without a file."""
+    try:
+        facts = os.stat(path)  # noqa: PTH116
+    except FileNotFoundError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
