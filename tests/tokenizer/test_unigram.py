@@ -172,6 +172,27 @@ def test_ids_of_any_text_are_those_of_tokenizers_by_every_way_to_encode(t5, text
     assert Tokenizer(ours.vocabulary).encode_ordinary(text) == expected  # in plain Python
 
 
+# Bases and marks of one to four bytes, of scripts in which clusters are often longer than a character.
+MARKED = [
+    *"ก\u0e33\u0e48\u0e34เ가각\u1100\u1161\u11a8字々か\u3099क\u093f\u094d\u0301",
+    *"אé\u05b0aA,。，\u200d\ufffd🙂𠀀",
+    " ",
+    "\n",
+    " ",
+]
+
+
+@given(st.lists(st.text(st.sampled_from(MARKED), max_size=150), max_size=4), st.binary(max_size=3))
+def test_runs_of_characters_with_marks_are_normalized_as_in_tokenizers(t5, texts, ending):
+    ours, peer = t5
+    ours.warm_up(1)
+    assert ours.encode_batch(texts) == peer_ids(peer, texts)
+    # A document may end within a character; the next one begins with its last bytes.
+    cut = [part for text in texts for part in (text.encode()[:-1] + ending, text.encode()[-1:] + b" " * 80)]
+    plain_python = Tokenizer(ours.vocabulary)
+    assert ours.encode_batch(cut) == [plain_python.encode_ordinary(text) for text in cut]
+
+
 def test_every_way_to_encode_a_long_text_gives_the_same_ids(t5, stdlib_texts, tmp_path):
     ours, peer = t5
     texts = [*stdlib_texts[60:120], *NASTY, "日本 Déjà " * 1000, "x" * 10_000]

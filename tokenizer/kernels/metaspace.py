@@ -20,7 +20,8 @@ from tokenizer.splitting.character_map import LONGEST_REPLACEMENT, SHORT_CLUSTER
 from tokenizer.splitting.graphemes import BOUNDARY, CLASSES, OTHER, START
 
 WINDOW = 64
-ROOM = LONGEST_REPLACEMENT + 2 * WINDOW + 8  # bytes that one step may write to `out`
+RUN = 512  # most bytes of unchanged characters that one step writes
+ROOM = LONGEST_REPLACEMENT + RUN + WINDOW + 8  # bytes that one step may write to `out`
 # Indices in `state`: the next document and byte to read; the end of the written text, the start of its last word, and
 # the number of words; whether a mark must go before the next character, whether the last character was a space, the end
 # of the text without trailing white space; the state of the automaton, and whether the cluster is replaced code point
@@ -29,6 +30,9 @@ DOCUMENT, POSITION, AT, WORD_START, WORDS, PENDING, AFTER_SPACE, SOLID, CLUSTER,
 DONE, MORE, GROW = range(3)  # what `split_metaspace` returns
 # What a code point becomes. Other white space is a character unless words are split at it.
 PLAIN, SPACE, WHITE, MARK, DELETED, REPLACED = range(6)
+# Code points that are unchanged. Between two that STAY a cluster always ends. A code point that STAYS_AFTER joins the
+# cluster before it. If all code points of such a cluster have three bytes, it is too long to be replaced as a whole.
+STAYS, STAYS_AFTER = 1, 2
 WIDTH = len(CLASSES)
 _MARK, _REPLACEMENT = 0x2581, 0xFFFD
 
@@ -37,7 +41,7 @@ class Rules(NamedTuple):
     """What happens to each code point and word."""
 
     kinds: np.ndarray  # uint8 (0x110000,)
-    stays: np.ndarray  # bool (0x110000,): whether a code point is unchanged, and a cluster of its own among such ones
+    stays: np.ndarray  # uint8 (0x110000,): STAYS, STAYS_AFTER or 0
     places: np.ndarray  # int32 (0x110000,): index in `texts` of what replaces a code point of kind REPLACED
     classes: np.ndarray  # uint8 (0x110000,): the class in the automaton of clusters
     steps: np.ndarray  # uint8: `graphemes.transitions`; only boundaries if there is no map
@@ -206,25 +210,76 @@ def _put_window(data, position, end, options, out, at, word_start, ends, n, pend
 
 
 @inlined
-def _put_run(data, position, c, width, end, rules, pending, out, at):
-    """Write the unchanged characters from `position` on, but not the last one: its cluster may continue.
+def _two_bytes(word):
+    """Return the code point at the start of 8 bytes of UTF-8 if it has two bytes, else 0."""
+    if word & np.uint64(0xC0E0) != np.uint64(0x80C0):
+        return np.int64(0)
+    c = (word & np.uint64(0x1F)) << np.uint64(6) | word >> np.uint64(8) & np.uint64(0x3F)
+    return np.int64(c) if c >= 0x80 else np.int64(0)
 
-    Return the position, code point and width of the character after them, and the end of the text. c, width: the code
-    point at `position`, and its bytes. pending: whether a mark goes before the first one.
+
+@inlined
+def _three_bytes(word):
+    """Return the code point at the start of 8 bytes of UTF-8 if it has three bytes, else 0."""
+    if word & np.uint64(0xC0C0F0) != np.uint64(0x8080E0):
+        return np.int64(0)
+    c = (word & np.uint64(0x0F)) << np.uint64(12) | word >> np.uint64(2) & np.uint64(0xFC0)
+    c |= word >> np.uint64(16) & np.uint64(0x3F)
+    return np.int64(c) if c >= 0x800 else np.int64(0)
+
+
+@inlined
+def _put_run(data, position, c, width, end, rules, pending, out, at, word_start, ends, n):
+    """Write the unchanged characters from `position` on, up to the last one that STAYS: its cluster may continue.
+
+    Words may have one space between them if characters beyond ASCII surround it. Return the position, code point and
+    width of the last character, then the end of the text, the start of its last word, the number of words, and whether
+    a mark goes before the last character. c, width: the code point at `position`, and its bytes.
     """
-    while position + width < end:
-        following, following_width = decode_utf8(data, position + width, end)
-        if not rules.stays[following]:
-            break
-        if pending:
-            out[at] = 0x20
-            at += 1
-            pending = False
-        store_8(out, at, load_8(data, position))
-        at += width
-        position += width
-        c, width = following, following_width
-    return position, c, width, at
+    stays = rules.stays
+    splits = rules.options[WHITESPACE_SPLIT] and rules.options[ASCII_STAYS]
+    last = position
+    while True:
+        out[at] = 0x20
+        shift = at + np.int64(pending) - position  # from `data` to `out`
+        store_8(out, last + shift, load_8(data, last))
+        place, before, done = last + width, width, 0
+        while place != done:
+            done = place
+            # One loop for each width, so that the processor need not wait for the width of a character.
+            while place + 3 <= end:
+                store_8(out, place + shift, load_8(data, place))
+                following = _three_bytes(load_8(data, place))
+                if stays[following] == STAYS:
+                    last, c, width = place, following, 3
+                elif stays[following] != STAYS_AFTER or before != 3:
+                    break
+                place += 3
+                before = 3
+            while place + 2 <= end:
+                store_8(out, place + shift, load_8(data, place))
+                following = _two_bytes(load_8(data, place))
+                if stays[following] != STAYS:
+                    break
+                last, c, width = place, following, 2
+                place += 2
+                before = 2
+        if splits and place + 4 <= end and data[place] == 0x20:
+            word = load_8(data, place + 1)
+            following, following_width = _three_bytes(word), 3
+            if following == 0:
+                following, following_width = _two_bytes(word), 2
+            if stays[following] == STAYS:
+                at = place + shift
+                n = _end_word(ends, n, word_start, at)
+                word_start = at
+                pending = rules.options[PREPENDS]
+                position = last = place + 1
+                c, width = following, following_width
+                continue
+        if last > position:
+            return last, c, width, last + shift, word_start, n, False
+        return position, c, width, at, word_start, n, pending
 
 
 @internal
@@ -294,13 +349,15 @@ def split_metaspace(data, offsets, limit, kinds, stays, places, classes, steps, 
             if ahead != position:
                 c, width = decode_utf8(data, position, end)
             step = np.int64(steps[cluster * WIDTH + classes[c]])
-            if stays[c] and step & BOUNDARY:
+            if stays[c] == STAYS and step & BOUNDARY and position < safe:
                 before = position
-                limited = min(end, safe, position + WINDOW)
-                position, c, width, at = _put_run(data, position, c, width, limited, rules, pending, out, at)
+                limited = min(end, safe, position + RUN)
+                position, c, width, at, word_start, n, pending = _put_run(
+                    data, position, c, width, limited, rules, pending, out, at, word_start, ends, n
+                )
                 if position > before:
                     step = np.int64(steps[START * WIDTH + classes[c]])
-                    pending = after_space = False
+                    after_space = False
             cluster = step & ~BOUNDARY
             this, kind = c, kinds[c]
             after = position + width

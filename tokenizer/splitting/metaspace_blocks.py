@@ -8,7 +8,18 @@ import numpy as np
 
 from tokenizer.documents import Block, as_readonly
 from tokenizer.kernels import metaspace as kernel
-from tokenizer.splitting.graphemes import BOUNDARY, LV, LVT, OTHER, code_point_classes, transitions
+from tokenizer.splitting.graphemes import (
+    BOUNDARY,
+    EXTEND,
+    JOINED,
+    LINKER,
+    LV,
+    LVT,
+    OTHER,
+    SPACING_MARK,
+    code_point_classes,
+    transitions,
+)
 from tokenizer.splitting.metaspace import MARK, NEVER, MetaspaceWords, Precompiled, Replace, Strip
 
 BYTES_PER_CALL = 4 << 20
@@ -76,8 +87,11 @@ def _rules(words: MetaspaceWords) -> kernel.Rules:
     tabs = (kinds[0x09:0x0B] == kernel.SPACE).all() or (
         words.whitespace_split and np.isin(kinds[0x09:0x0B], (kernel.SPACE, kernel.WHITE)).all()
     )
-    # Between two code points of these classes there is always a boundary.
-    stays = (kinds == kernel.PLAIN) & np.isin(classes, (OTHER, LV, LVT)) & (np.arange(len(kinds)) != 0xFFFD)
+    stays = np.zeros(len(kinds), dtype=np.uint8)
+    stays[np.isin(classes, (OTHER, LV, LVT))] = kernel.STAYS
+    stays[np.isin(classes, (EXTEND, JOINED, LINKER, SPACING_MARK))] = kernel.STAYS_AFTER
+    stays[kinds != kernel.PLAIN] = 0
+    stays[[0, 0xFFFD, *range(0xD800, 0xE000)]] = 0  # in place of bytes that are not UTF-8
     options = np.array(
         [words.whitespace_split, words.prepend != NEVER, words.cuts, strips, squeezes, ascii_stays, tabs],
         dtype=np.bool_,
