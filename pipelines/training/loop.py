@@ -117,6 +117,7 @@ class Trainer:
             say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config.tokens)}")
         # Without a checkpoint even the validation before the first step is repeated.
         self.log.open(self.at.step if resumed else -1, log_state)
+        frozen = gc.get_freeze_count() > 0
         signals = stop_on_signals(self.at, in_job=self.parallel.kind != "none")
         try:
             with signals, Bar(self.run.name if self.run else "", self.config.tokens, "tok") as bar:
@@ -126,19 +127,20 @@ class Trainer:
                     # To roll back to, or to resume without the run that lent its weights.
                     if self.parallel.broadcast(self._starts_from_run) or self.config.nonfinite == "rollback":
                         self._checkpoint()
-                self._loop(bar)
+                self._loop(bar, frozen)
                 if self.at.signal and self._saved_step != self.at.step:
                     self._checkpoint()
                 self.writer.wait()
         finally:
             self.writer.join()
             self.batches.close()
-            gc.unfreeze()
+            if not frozen:
+                gc.unfreeze()
             self.log.close()
         return self.at
 
-    def _loop(self, bar: Bar) -> None:
-        frozen = False
+    def _loop(self, bar: Bar, frozen: bool) -> None:
+        """Train to the end or a signal. `frozen`: the caller has frozen objects, and so decides what is collected."""
         while self.at.tokens < self.config.tokens and not self._stopped():
             try:
                 self._advance(bar)

@@ -83,8 +83,16 @@ def test_seed_clipping_decay_rates_and_batches_have_their_effect(tmp_path, small
     assert halved[-1]["tokens"] == normal[-1]["tokens"]
 
 
+@pytest.fixture
+def nothing_frozen():
+    """Let the garbage collector see all objects, also those that tests/conftest.py has frozen."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 def test_the_garbage_collector_skips_objects_from_start_up_until_the_run_ends(
-    tmp_path, small_recipe, dataset_folder, monkeypatch
+    tmp_path, small_recipe, dataset_folder, nothing_frozen, monkeypatch
 ):
     frozen = []
 
@@ -99,9 +107,18 @@ def test_the_garbage_collector_skips_objects_from_start_up_until_the_run_ends(
     assert gc.get_freeze_count() == 0
 
 
-def test_a_step_does_not_count_frozen_objects(tmp_path, small_recipe, dataset_folder, monkeypatch):
-    monkeypatch.setattr(gc, "get_freeze_count", None)
+def test_objects_that_the_caller_has_frozen_stay_frozen(tmp_path, small_recipe, dataset_folder, nothing_frozen):
+    gc.freeze()
+    before = gc.get_freeze_count()
     assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert 0.9 * before < gc.get_freeze_count() <= before  # some are deleted
+
+
+def test_a_step_does_not_count_frozen_objects(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    counts, count = [], gc.get_freeze_count
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counts.append(count()) or counts[-1])
+    assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    assert len(counts) == 1  # once a run
 
 
 def test_a_finished_run_is_not_changed(tmp_path, small_recipe, dataset_folder, trained_gpt):
