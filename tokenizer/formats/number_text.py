@@ -14,6 +14,7 @@ _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
 _LARGEST = 2**64 - 1  # digits are collected in 64 bits
 _ALL_FIT = 19  # digits, whatever they are
 _LARGEST_POWER = 308
+_POWERS = 20  # that `number_text` tries
 
 
 def read_number(text: str) -> float:
@@ -61,17 +62,18 @@ def _scaled(number: float, exponent: int) -> float:
 def number_text(value: float) -> str:
     """Return a JSON number that `read_number` reads as `value`, a finite float64.
 
-    Raises ValueError if it finds none: for about one float64 in a thousand, but for no result of `read_number` above
-    1e-290 in magnitude.
+    Raises ValueError if it finds none: for about one float64 in a thousand, but for no result of `read_number`.
     """
     text = repr(value)
     if read_number(text) == value:
         return text
-    # Digits that float64 holds exactly are rounded only once, by the power. A few powers reach almost every float64.
+    # Digits that float64 holds exactly are rounded only by the power. A few powers reach almost every float64; numbers
+    # near 1e-300 are rounded by two powers and need more of them.
     magnitude = abs(value)
     largest = math.floor(math.log10(_LARGEST)) - math.floor(math.log10(magnitude))
-    for power in range(largest, largest - 5, -1):
-        nearest = _scaled(magnitude, power)
+    for power in range(largest, largest - _POWERS, -1):
+        beyond = max(0, power - _LARGEST_POWER)
+        nearest = _scaled(_scaled(magnitude, power - beyond), beyond)
         for digits in (nearest, math.nextafter(nearest, 0), math.nextafter(nearest, math.inf)):
             if digits.is_integer():
                 text = f"{'-' if value < 0 else ''}{int(digits)}e{-power}"
