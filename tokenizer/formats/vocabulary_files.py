@@ -21,6 +21,7 @@ from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, largest_size, most_merges
 from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_json, read_text
+from tokenizer.formats.whole_files import replacing
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
 from tokenizer.vocabulary import Vocabulary
@@ -117,29 +118,17 @@ def save_vocabulary(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -
 
 def save_tokenizer_json(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -> None:
     """Write folder/tokenizer.json atomically, through a temporary file in the same folder."""
-    folder = Path(folder)
+    path = Path(folder) / "tokenizer.json"
     parts = _text_of(vocabulary)
     first = next(parts)  # raises before the folder is created
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".tokenizer.json.{os.getpid()}.partial"
-    try:
-        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(chain([first], parts))
-            file.flush()
-            os.fsync(file.fileno())
-        size = unfinished.stat().st_size
-        if size > LARGEST_FILE:
+    with replacing(path) as file:
+        file.writelines(part.encode() for part in chain([first], parts))
+        if (size := file.tell()) > LARGEST_FILE:
             raise ValueError(
-                f"{folder / 'tokenizer.json'} would have {size:,} bytes, more than the limit of {LARGEST_FILE:,} for "
-                f"loading it: a token has {int(vocabulary.byte_lengths.max()):,} bytes, so train with a smaller "
-                "max_token_length (--max-token-length)"
+                f"{path} would have {size:,} bytes, more than the limit of {LARGEST_FILE:,} for loading it: a token "
+                f"has {int(vocabulary.byte_lengths.max()):,} bytes, so train with a smaller max_token_length "
+                "(--max-token-length)"
             )
-        unfinished.replace(folder / "tokenizer.json")
-    except OSError as error:
-        # The error of a full disk does not name the file.
-        raise OSError(error.errno, error.strerror, str(folder / "tokenizer.json")) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _text_of(vocabulary: AnyVocabulary) -> Iterator[str]:
