@@ -109,10 +109,11 @@ def many_files(tmp_path_factory, text_folder):
 
 def count(source, folder, range_bytes, monkeypatch, progress=lambda *_: None):
     """Count on the cluster, in ranges of `range_bytes`; return the counts and what was left out."""
-    monkeypatch.setattr(counting, "LEAST_RANGE", range_bytes)
     corpus = open_corpus(source)
     folder.mkdir(exist_ok=True)
-    done = count_corpus(corpus, "gpt2", cut_at=(), memory=MEMORY, folder=folder, progress=progress)
+    with monkeypatch.context() as patch:
+        patch.setattr(counting, "LEAST_RANGE", range_bytes)
+        done = count_corpus(corpus, "gpt2", cut_at=(), memory=MEMORY, folder=folder, progress=progress)
     return PretokenCounts.merge(done.paths)
 
 
