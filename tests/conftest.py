@@ -40,7 +40,7 @@ def peak_memory():
 """
 
 # The slowest files come first, so that no worker of `make test` starts one of them at the end.
-LONGEST = ("test_parallel.py", "test_readme.py", "test_output.py", "test_exchange.py")
+LONGEST = ("test_parallel.py", "test_readme.py", "test_output.py", "test_exchange.py", "test_ray.py")
 
 BYTELM = Path(sys.executable).with_name("bytelm")
 REPOSITORY = Path(__file__).resolve().parents[1]
