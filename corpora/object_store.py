@@ -9,7 +9,7 @@ import io
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -181,8 +181,9 @@ class ObjectPath:
                 stream.close()
             except BaseException:
                 # A stream cannot be cancelled: closing it completes the object.
-                stream.close()
-                store.delete_file(path)
+                with suppress(OSError):
+                    stream.close()
+                    store.delete_file(path)
                 raise
 
     def write_bytes(self, content: bytes) -> None:

@@ -132,22 +132,17 @@ def upload(folder: Path, out: ObjectPath) -> None:
     content = (folder / MANIFEST).read_bytes()
     files = files_in_manifest(content, str(folder / MANIFEST))
     sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in out.files_below()}
-    before: Mapping[str, File] = {}
-    if MANIFEST in sizes:
-        # From here on it is an interrupted upload of which nothing is kept.
-        old = (out / MANIFEST).read_bytes()
-        (out / INCOMPLETE).write_bytes(old)
+    whole = MANIFEST in sizes
+    before = _listed(out / (MANIFEST if whole else INCOMPLETE))
+    if whole:  # from here on an interrupted upload
+        (out / INCOMPLETE).write_bytes((out / MANIFEST).read_bytes())
         (out / MANIFEST).unlink()
-        listed = files_in_manifest(old, str(out / MANIFEST))
-        gone = sizes.keys() & listed.keys()
-    else:
-        if INCOMPLETE in sizes:
-            before = files_in_manifest((out / INCOMPLETE).read_bytes(), str(out / INCOMPLETE))
-        gone = {name for name in before.keys() & sizes.keys() if files.get(name) != before[name]}
-    for name in gone:
+    # Nothing of a whole dataset is kept, because --overwrite is the remedy for damaged files.
+    kept = {name for name, file in before.items() if not whole and file == files.get(name)}
+    for name in before.keys() & sizes.keys() - kept:
         (out / name).unlink()
-    there = {name for name, size in sizes.items() if name in before and name not in gone and size == files[name].bytes}
     (out / INCOMPLETE).write_bytes(content)
+    there = {name for name in kept if sizes.get(name) == files[name].bytes}
 
     def send(name: str, advance: Callable[[int], None]) -> None:
         with (folder / name).open("rb") as file:
@@ -156,6 +151,14 @@ def upload(folder: Path, out: ObjectPath) -> None:
     _all_at_once(f"uploading {out}", send, {name: file for name, file in files.items() if name not in there})
     (out / MANIFEST).write_bytes(content)
     (out / INCOMPLETE).unlink()
+
+
+def _listed(manifest: ObjectPath) -> dict[str, File]:
+    """Return the files in a manifest; none if it is missing or altered."""
+    try:
+        return files_in_manifest(manifest.read_bytes(), str(manifest)) if manifest.is_file() else {}
+    except ValueError:
+        return {}
 
 
 def _fetch(dataset: ObjectPath, folder: Path, files: Mapping[str, File]) -> None:
@@ -169,8 +172,10 @@ def _fetch(dataset: ObjectPath, folder: Path, files: Mapping[str, File]) -> None
                 for piece in _pieces(source.read, advance):
                     digest.update(piece)
                     file.write(piece)
-            if digest.hexdigest() != files[name].sha256:
-                raise ValueError(f"{dataset / name} is altered: its SHA-256 is not the one in {MANIFEST}; {REMEDY}")
+            if (partial.stat().st_size, digest.hexdigest()) != files[name]:
+                raise ValueError(
+                    f"{dataset / name} is altered: its size or SHA-256 is not that in {MANIFEST}; {REMEDY}"
+                )
 
     _all_at_once(f"fetching {dataset}", fetch, files)
 

@@ -126,7 +126,12 @@ def test_an_overwritten_dataset_is_sent_whole_so_that_damage_in_the_store_is_rep
     bucket.put("data/extra.txt", b"")
     found = verify_dataset(uri)
     assert list(found) == ["extra.txt", "train/data-00000-of-00001.arrow"]
-    with pytest.raises(ValueError, match=rf"{uri}/train/data-00000-of-00001\.arrow is altered: its SHA-256 is not"):
+    with pytest.raises(
+        ValueError, match=rf"{uri}/train/data-00000-of-00001\.arrow is altered: its size or SHA-256 is not"
+    ):
+        local_copy(ObjectPath(uri))
+    bucket.put("data/manifest.json", bucket.get("data/manifest.json") + b" ")
+    with pytest.raises(ValueError, match=rf"{uri}/manifest\.json is altered"):
         local_copy(ObjectPath(uri))
     build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=uri, overwrite=True)
     assert objects_below(bucket, "data/") == {**files_of(dataset_folder), "extra.txt": b""}
@@ -235,3 +240,13 @@ def test_mistakes_are_one_sentence_on_the_command_line(bucket, in_process, token
     monkeypatch.setenv("BYTELM_CACHE", "")
     done = in_process(*build, f"{bucket.uri}/data")
     assert "needs a local copy, but BYTELM_CACHE is empty: name a folder in it, or unset it" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_cluster_reads_a_bucket_and_builds_into_one(bucket, text_folder, tokenizer_folder, tmp_path):
+    pytest.importorskip("ray")
+    put_folder(bucket, text_folder, "my-text/")
+    options = {"tokenizer": tokenizer_folder, "context_length": 32, "shard_size": 100_000}
+    build_dataset([str(text_folder)], out=tmp_path / "data", **options)
+    build_dataset([f"{bucket.uri}/my-text"], out=f"{bucket.uri}/made", engine="ray", threads=1, **options)
+    assert objects_below(bucket, "made/") == files_of(tmp_path / "data")
