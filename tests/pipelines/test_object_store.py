@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -243,8 +244,8 @@ def test_mistakes_are_one_sentence_on_the_command_line(bucket, in_process, token
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'bytelm[ray]'")
 def test_a_cluster_reads_a_bucket_and_builds_into_one(bucket, text_folder, tokenizer_folder, tmp_path):
-    pytest.importorskip("ray")
     put_folder(bucket, text_folder, "my-text/")
     options = {"tokenizer": tokenizer_folder, "context_length": 32, "shard_size": 100_000}
     build_dataset([str(text_folder)], out=tmp_path / "data", **options)
