@@ -1,6 +1,7 @@
-"""The estimates of docs/scale.md and docs/gpu-step.md follow from the code."""
+"""The estimates of docs/scale.md and docs/gpu-step.md follow from the code and the recorded measurements."""
 
 import runpy
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,14 +15,16 @@ from lm.model import build_model
 from lm.optim.muon import orthogonal
 from lm.optim.optimizers import OptimizerSettings, build_optimizers
 from lm.presets import preset
+from pipelines.cluster.counting import FAN_IN
 
 DOCS = Path(__file__).parents[1] / "docs"
 scale = SimpleNamespace(**runpy.run_path(str(DOCS / "scale.py")))
 gpu_step = SimpleNamespace(**runpy.run_path(str(DOCS / "gpu_step.py")))
+data_scale = SimpleNamespace(**runpy.run_path(str(DOCS / "data_scale.py")))
 SMALL = ModelConfig(vocab_size=300, context_length=16, layers=3, width=48, heads=3)
 
 
-@pytest.mark.parametrize("estimate", [scale, gpu_step], ids=["scale", "gpu_step"])
+@pytest.mark.parametrize("estimate", [scale, gpu_step, data_scale], ids=["scale", "gpu_step", "data_scale"])
 def test_the_page_holds_what_the_formulas_give_now(estimate):
     text = estimate.PAGE.read_text(encoding="utf-8")
     assert estimate.page(text) == text, f"python {estimate.__file__} brings it up to date"
@@ -65,3 +68,21 @@ def test_more_gpus_take_less_memory_and_time_but_more_gpu_hours():
     assert memory[1] < memory[0]
     seconds = [scale.step(shape, "ddp", "adamw", cluster, 0.4, sequences=8).total for cluster in (few, many)]
     assert seconds[1] < seconds[0] < 8 * seconds[1]
+
+
+@pytest.mark.parametrize("kind", ["English", "multilingual"])
+def test_rare_pretokens_are_as_frequent_as_in_a_pitman_yor_process(kind):
+    """A type that was seen c times is seen again with a weight of c - d, so of the types with c or more, the share
+    1 - d / c reaches c + 1."""
+    build = data_scale.Build(kind, 10**12)
+    assert build.kept(1) == pytest.approx(build.distinct(10**12))
+    for count in (1, 2, 3, 10):
+        assert build.kept(count + 1) / build.kept(count) == pytest.approx(1 - data_scale.EXPONENTS[kind] / count)
+    assert build.kept(build.least_count) * data_scale.MERGE_BYTES <= data_scale.LARGE_MEMORY
+
+
+@pytest.mark.parametrize("size", [10**12, 10**14])
+def test_the_last_round_of_sums_has_as_few_files_as_the_command_adds_up(size):
+    files = [files for files, _ in data_scale.Build("English", size).rounds()]
+    assert all(before > FAN_IN and -(-before // FAN_IN) == after for before, after in pairwise(files))
+    assert files[-1] <= FAN_IN
