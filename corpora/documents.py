@@ -97,7 +97,7 @@ class Dropped:
             setattr(self, name, getattr(self, name) + count)
 
     def counts(self) -> dict[str, int]:
-        """Return the counts by name, without those of long documents and duplicates that are 0."""
+        """Return the counts by name. Counts of long documents and duplicates are left out if they are 0."""
         always = ("empty_documents", "invalid_documents")
         return {name: count for name, count in asdict(self).items() if count or name in always}
 

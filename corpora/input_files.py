@@ -160,7 +160,7 @@ def _matching(pattern: str) -> tuple[Path, list[AnyPath]]:
 
 
 def _matching_objects(pattern: ObjectPath) -> tuple[ObjectPath, list[AnyPath]]:
-    """Return the same for the URI of a glob."""
+    """Return what `_matching` returns, for a glob in an object store."""
     fixed = pattern
     wildcards: list[str] = []
     while any(character in fixed.key.as_posix() for character in "*?["):
@@ -192,7 +192,7 @@ def _matches(parts: Sequence[str], wildcards: Sequence[str]) -> bool:
 def _to_read(
     paths: Iterable[AnyPath], root: AnyPath, wanted: Sequence[str]
 ) -> tuple[list[tuple[PurePath, AnyPath]], Counter[str]]:
-    """Return the relative and full paths to read, sorted by the first, and the number of other files by suffix."""
+    """Return (relative path, path) of each file to read, in order, and the number of other files by suffix."""
     found: dict[PurePath, AnyPath] = {}
     skipped: dict[AnyPath, str] = {}
     for path in paths:
@@ -226,7 +226,7 @@ def _paths_below(root: AnyPath) -> Iterator[AnyPath]:
 
 
 def _objects_below(root: ObjectPath) -> Iterator[ObjectPath]:
-    """Yield the same files of a folder in an object store."""
+    """Yield what `_paths_below` yields, for a folder in an object store."""
     found = list(root.files_below())
     saved = {path.parent for path in found if path.name == "state.json"}
     for path in found:

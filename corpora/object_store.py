@@ -1,7 +1,7 @@
 """Files of object stores (S3, GCS, Azure, HDFS) by URI, with the methods of `pathlib.Path` that readers use.
 
-`pyarrow.fs` finds endpoint, region and credentials, for S3 in the environment (AWS_ENDPOINT_URL, AWS_REGION,
-AWS_ACCESS_KEY_ID, AWS_PROFILE) and in ~/.aws. Parameters in the URI take precedence:
+`pyarrow.fs` finds the endpoint, region and credentials. For S3 it reads the environment (AWS_ENDPOINT_URL, AWS_REGION,
+AWS_ACCESS_KEY_ID, AWS_PROFILE) and ~/.aws. Parameters in the URI take precedence:
 s3://bucket/folder?endpoint_override=http://localhost:9000.
 """
 
@@ -21,15 +21,15 @@ _URI = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/?]*)(?P<key>.*?)(?P<query>\?[a-z_]+=.*)?", re.S
 )
 
-# A request of this size takes longer than its round trip.
+# Large enough that a request spends more time on the transfer than on the round trip.
 _REQUEST_BYTES = 8 << 20
 
-# Codes of the AWS SDK for credentials that are wrong, too old or not sufficient.
+# Error codes of the AWS SDK for wrong, expired or insufficient credentials.
 _REFUSED = re.compile("ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|INVALID_CLIENT_TOKEN")
 
 
 class ObjectStoreError(OSError):
-    """An object store does not answer, or refuses a request. The message names the URI and the remedy."""
+    """An object is missing, or its store does not answer or refuses. The message names the URI and the remedy."""
 
 
 class Stat(NamedTuple):
@@ -41,7 +41,7 @@ class Stat(NamedTuple):
 
 
 class ObjectPath:
-    """A file or folder of an object store. Only its URI, and its size and time once they are known, are pickled.
+    """A file or folder of an object store. It pickles as its URI, with its size and modification time once known.
 
     Its methods raise ObjectStoreError for a missing object or bucket, refused credentials and a store that does not
     answer.
@@ -53,8 +53,8 @@ class ObjectPath:
         scheme = match["scheme"].lower() if match else ""
         if match is None or scheme not in SCHEMES:
             raise ValueError(
-                f"{uri} is not in an object store that can be read: give {', '.join(f'{s}://' for s in SCHEMES)}, or "
-                "download the file first"
+                f"{uri} is not in a supported object store: use {', '.join(f'{s}://' for s in SCHEMES)}, or download "
+                "the file first"
             )
         self._root, self._query = f"{scheme}://{match['authority']}", match["query"] or ""
         if ":" in match["authority"].rpartition("@")[0] or "secret" in self._query:
@@ -127,7 +127,7 @@ class ObjectPath:
         return self
 
     def stat(self) -> Stat:
-        """Return size and time of change; the store is asked once."""
+        """Return the size and modification time. Only the first call sends a request."""
         if self._facts is None:
             info = self._info()
             if info.type.name == "NotFound":
@@ -159,7 +159,7 @@ class ObjectPath:
                 yield self._with_key(f"{self._key}/{info.path[len(path) :].strip('/')}", _facts(info))
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """Open the file for reading, at any position, in requests of 8 MB."""
+        """Open the file for buffered, seekable reading, in requests of 8 MB."""
         assert mode == "rb", "objects are written whole"
         return io.BufferedReader(_ObjectReader(self), _REQUEST_BYTES)
 
@@ -195,7 +195,7 @@ class ObjectPath:
 
     @contextmanager
     def _explained(self) -> Iterator[tuple[Any, str]]:
-        """Yield the file system and the path in it, and turn its errors into one sentence."""
+        """Yield the file system and the path in it. Its errors become one sentence with the URI and the remedy."""
         try:
             store, root = _file_system(self._root, self._query)
             yield store, f"{root}/{self._key}" if self._key else root or "/"
@@ -209,7 +209,7 @@ class ObjectPath:
         if isinstance(error, FileNotFoundError):
             return self._missing()
         if "NO_SUCH_BUCKET" in text:
-            return ObjectStoreError(f"{self}: there is no bucket of this name: check it, or create the bucket")
+            return ObjectStoreError(f"{self}: there is no such bucket: check its name, or create it")
         if _REFUSED.search(text):
             return ObjectStoreError(
                 f"{self}: access is denied ({_reason(text)}): check the credentials (for S3 AWS_ACCESS_KEY_ID and "
@@ -263,12 +263,12 @@ class _ObjectReader(io.RawIOBase):
 
 
 def is_uri(name: str) -> bool:
-    """Return whether `name` is a URI, and not a path."""
+    """Return whether `name` is a URI rather than a path."""
     return _URI.fullmatch(name) is not None
 
 
 def as_path(name: str) -> AnyPath:
-    """Return the file or folder of a path or of a URI."""
+    """Return the file or folder that a path or a URI names."""
     return ObjectPath(name) if is_uri(name) else Path(name)
 
 
@@ -288,7 +288,7 @@ def _facts(info: Any) -> Stat:
 
 
 def _reason(text: str) -> str:
-    """Return the end of a message of the AWS SDK: what its code means, in lower case."""
+    """Return the reason that an error message of the AWS SDK gives, or else its error code in lower case."""
     code = re.search(r"AWS Error ([A-Z_]+) during (\w+) operation: ?(.*)", text)
     if code is None:
         return text[:300]

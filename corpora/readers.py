@@ -165,7 +165,7 @@ def _cuts(path: AnyPath, size: int, options: ReadOptions) -> list[int]:
 
 
 def file_identity(path: AnyPath) -> tuple[str, int, int]:
-    """Return the absolute path of a file, its size in bytes and its time of change in nanoseconds."""
+    """Return the absolute path of a file, its size in bytes and its modification time in nanoseconds."""
     facts = path.stat()
     return str(path.absolute()), facts.st_size, facts.st_mtime_ns
 

@@ -45,8 +45,7 @@ def read_parquet(
 
 
 def row_group_cuts(path: AnyPath, size: int) -> list[int]:
-    """Return numbers of row groups, from 0 to how many there are, that cut a .parquet file into ranges of about `size`
-    bytes."""
+    """Return row group numbers, from 0 to their total, that cut a .parquet file into ranges of about `size` bytes."""
     import pyarrow.parquet
 
     try:
@@ -78,7 +77,7 @@ def read_arrow(path: AnyPath, split: str | None, text_column: str | None) -> Ite
 
 
 def _table_source(path: AnyPath) -> Any:
-    """Return a table file as pyarrow opens it: a path, or a file of which it reads only what it needs."""
+    """Return what pyarrow opens: a local path, or a file object of which it reads only what it needs."""
     return path if isinstance(path, Path) else pa.PythonFile(path.open_raw(), "r")
 
 
@@ -111,7 +110,7 @@ def _arrow_batches(path: AnyPath) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 
 def _object_batches(path: ObjectPath) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return schema and batches as `_arrow_batches` does, read from an object store one by one."""
+    """Return what `_arrow_batches` returns, for an object store, from which the batches are read one by one."""
     opened = path.open()
     is_file = opened.read(len(_ARROW_FILE)) == _ARROW_FILE
     opened.seek(0)

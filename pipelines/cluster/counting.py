@@ -28,7 +28,7 @@ FEW_RANGES, MANY_RANGES = 64, 20_000
 WORKER_MEMORY = 1_000_000_000  # bytes for the counts in a worker; more are spilled
 BYTES_PER_SECOND = 30_000_000  # of one core, for estimates
 FAN_IN = 32  # counts that one task adds up
-COUNTS = "parquet"  # name of the file of an output
+COUNTS = "parquet"  # name of an output's only file
 
 
 class Progress(Protocol):
@@ -38,7 +38,7 @@ class Progress(Protocol):
 
 
 def range_bytes(total: int | None) -> int:
-    """Return the size of the ranges of a corpus of about `total` bytes, None if that is not known."""
+    """Return the bytes per range for a corpus of about `total` bytes; `total` is None if unknown."""
     if total is None:
         return MOST_RANGE
     return max(LEAST_RANGE, min(total // FEW_RANGES, MOST_RANGE), total // MANY_RANGES)
@@ -55,7 +55,7 @@ def count_on_ray(
     held_out: "HeldOut",
     progress: Progress,
 ) -> "PretokenCounts":
-    """Return the pretoken counts of the training split of `corpus`, and take the held-out text.
+    """Return the pretoken counts of the training split of `corpus`, and fill `held_out` from its validation split.
 
     where: the address of a cluster, or None and the number of workers to start on this machine. The counts of ranges
     stay beside `out`, and the same call resumes from them after an error; `remove_range_counts` removes them. Other
@@ -103,7 +103,7 @@ class CountTask:
     cut_at: tuple[str, ...]
     memory: int
     prefix: Path
-    """of its output"""
+    """prefix of its output files"""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class SumTask:
     counts: tuple[Output, ...]
     memory: int
     prefix: Path
-    """of its output"""
+    """prefix of its output files"""
 
 
 def count_range(task: CountTask) -> Output:
@@ -139,7 +139,7 @@ def count_range(task: CountTask) -> Output:
 
 
 def _training_split(documents: "InputRange", facts: dict[str, Any]) -> "Iterator[pa.RecordBatch]":
-    """Yield the training split; add the bytes of both splits and what was left out to `facts`."""
+    """Yield the training split. Record the bytes of both splits and the counts of dropped documents in `facts`."""
     import pyarrow.compute as pc
 
     from corpora import Dropped
@@ -197,8 +197,8 @@ def count_corpus(
 ) -> Counted:
     """Count the training split of a corpus on the cluster that this process has joined.
 
-    Whole files in `folder` are used again. memory: bytes for the counts in a worker, by default WORKER_MEMORY.
-    `corpus.dropped` is set to what was left out of all splits.
+    Complete outputs in `folder` are reused. memory: bytes for the counts in a worker, by default WORKER_MEMORY.
+    `corpus.dropped` is set to the counts of documents left out of any split.
     """
     from corpora import Dropped
 

@@ -45,7 +45,7 @@ class EncodeTask:
     encoders: Encoders
     separator: bool
     prefix: Path
-    """of its output"""
+    """prefix of its output files"""
 
 
 def write_shards_on_ray(
@@ -116,7 +116,7 @@ def compile_encoding(encoders: Encoders) -> None:
 
 @cache
 def _loaded(encoders: Encoders) -> tuple[Tokenizer, SamplingEncoder | None]:
-    """Return the encoders, which a worker loads once."""
+    """Return the encoders. A worker loads them once."""
     tok = Tokenizer.load(encoders.folder)
     assert tok.fingerprint == encoders.fingerprint, f"{encoders.folder} holds another tokenizer"
     return tok, SamplingEncoder(tok, **dict(encoders.sampling)) if encoders.sampling else None

@@ -16,22 +16,22 @@ R = TypeVar("R")
 POLL_SECONDS = 1.0
 OBJECT_STORE_BYTES = 100_000_000  # results are small: tasks write files
 SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # Ray reports to its makers by default
+    "RAY_USAGE_STATS_ENABLED": "0",  # Ray sends usage statistics by default
     "RAY_AUTH_MODE": "token",
-    "RAY_worker_niceness": "0",  # the priority of the command; by default 15 lower
+    "RAY_worker_niceness": "0",  # workers run at the command's priority, not at Ray's niceness of 15
     # Fatal only: Ray dumps the state of the driver to standard error when a node is lost.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
-    # Ray prints a paragraph on standard output for each lost worker. The progress counts tasks that ran again.
+    # Skip every line: Ray prints a paragraph for each lost worker. The progress line counts restarted tasks.
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
 
 
 @contextmanager
 def cluster(address: str | None, workers: int | None = None) -> Iterator[None]:
-    """Join the Ray cluster at `address`, or without it start one on this machine; leave or stop it at the end.
+    """Join the Ray cluster at `address`, or start one on this machine if it is None; leave or stop it at the end.
 
-    workers: processes of a local cluster, by default one a core. In a process that has joined a cluster already, use
-    that one. Raises ValueError if Ray is not installed, and ConnectionError if no cluster answers or starts.
+    workers: processes of a local cluster, by default one per core. A process that has already joined a cluster keeps
+    it. Raises ValueError if Ray is not installed, and ConnectionError if no cluster answers or starts.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -46,7 +46,7 @@ def cluster(address: str | None, workers: int | None = None) -> Iterator[None]:
     doing(f"joining the Ray cluster at {address}" if address else "starting Ray")
     try:
         ray.init(address or "local", **options)
-    except Exception as error:  # a plain Exception if starting takes Ray more than 30 s
+    except Exception as error:  # Ray raises a plain Exception if starting takes more than 30 s
         reason = " ".join(str(error).split())[:300]
         if not address:
             raise ConnectionError(
@@ -71,14 +71,14 @@ def _ray() -> Any:
 
 
 def prepare_nodes(function: Callable[[A], None], argument: A) -> None:
-    """Call `function` once on each node, such as to compile kernels."""
+    """Call `function` once on each node, for example to compile kernels."""
     ray = _ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    doing("preparing the nodes: compiling kernels, once for each")
+    doing("preparing the nodes: compiling kernels once on each")
     task = ray.remote(num_cpus=1, max_retries=-1)(_same_code)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    # Soft: the task of a node that is lost goes to another.
+    # Soft: if the node is lost, its task runs on another one.
     tasks = [task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
     _results(ray, [each.remote(code_fingerprint(), function, argument) for each in tasks])
 
@@ -86,11 +86,11 @@ def prepare_nodes(function: Callable[[A], None], argument: A) -> None:
 def collect(
     function: Callable[[A], R], arguments: Sequence[A], report: Callable[[list[R]], None] = lambda done: None
 ) -> list[R]:
-    """Return the results of `function` on each argument, in order. The results must be small, as for files written.
+    """Return the results of `function` on each argument, in order. Results must be small: large ones go to files.
 
-    A task whose process or node is lost runs again, without limit. The first exception of a task is raised as it is,
-    and no task is repeated because of one. Then, and on Ctrl-C, the remaining tasks are cancelled. `report` is called
-    about every second with the results so far, in any order.
+    A task whose process or node is lost runs again, without limit. The first exception in a task is raised unchanged
+    and not retried. After an exception or Ctrl-C, the remaining tasks are cancelled. `report` is called about every
+    second with the results so far, in any order.
     """
     ray = _ray()
     task = ray.remote(num_cpus=1, max_retries=-1, retry_exceptions=False)(_same_code)
@@ -112,7 +112,7 @@ def collect(
 
 
 def note(done: Sequence[Output], tasks: Sequence[Any]) -> str:
-    """Return what the progress of tasks says beside the bytes."""
+    """Return the note of a progress line: how many ranges are done, and how many tasks were restarted."""
     restarts = sum(output.restarts for output in done)
     return f"{len(done):,} of {len(tasks):,} ranges" + (f", {restarts:,} restarted" if restarts else "")
 
@@ -139,6 +139,6 @@ def _same_code(expected: str, function: Callable[[A], R], argument: A) -> R:
 
         raise ValueError(
             f"the node {platform.node()} has another version of bytelm, numpy, pyarrow or regex than this machine: "
-            "install the same ones on every node"
+            "install the same versions on every node"
         )
     return function(argument)

@@ -34,8 +34,7 @@ class EncodedSplit:
     bytes: int
     tokens: int
     ids: Path
-    recorded: Path
-    """the file of documents"""
+    documents_file: Path
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def encode_range(
     threads: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> EncodedRange:
-    """Encode a range into files with the common `prefix`, unless they exist, and return their counts.
+    """Return a range encoded into files with the common `prefix`. Complete files are reused.
 
     Args:
         separator: put a separator before every document; ValueError if the tokenizer has none
@@ -79,7 +78,7 @@ def encode_range(
         prefix, key_of("encode", input_range.fingerprint, tokenizer.fingerprint, separator, sampling), make
     )
     splits = {
-        name: EncodedSplit(**counts, ids=output.file(_ids(name)), recorded=output.file(_documents(name)))
+        name: EncodedSplit(**counts, ids=output.file(_ids(name)), documents_file=output.file(_documents(name)))
         for name, counts in output.facts["splits"].items()
     }
     encoded = EncodedRange(output, splits, Dropped(**output.facts["dropped"]))

@@ -35,14 +35,14 @@ def write_manifest(folder: Path, info: dict[str, Any]) -> None:
 
 
 def files_in_manifest(content: bytes, name: str) -> dict[str, File]:
-    """Return the files in the content of the manifest `name`; ValueError if it is altered."""
+    """Return the files that `content`, the manifest `name`, lists; ValueError if it is altered."""
     manifest = parse_json(content, name, REMEDY)
     if checksummed_json(manifest).encode() != content:
         raise ValueError(f"{name} is altered (its checksum does not match): {REMEDY}")
     for each in manifest["files"]:
         path = PurePosixPath(each)
         if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"{name} names a file outside of the dataset, {each}: {REMEDY}")
+            raise ValueError(f"{name} names a file outside the dataset, {each}: {REMEDY}")
     return {each: File(**entry) for each, entry in manifest["files"].items()}
 
 

@@ -17,7 +17,7 @@ from pipelines.files import checksummed_json, read_json, whole_file
 from pipelines.run.code_fingerprint import code_fingerprint
 
 NewFile = Callable[[str], Path]
-"""Returns the path at which to write the file with a name"""
+"""Maps the name of a new file to the temporary path to write it at"""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ def whole_output(prefix: Path, key: str, make: Callable[[NewFile], dict[str, Any
 
     `make` writes new files, and returns facts as JSON values. Each file appears whole or not at all.
     """
-    there = read_output(prefix)
-    if there is not None and there.key == key and there.sound:
-        return there
+    existing = read_output(prefix)
+    if existing is not None and existing.key == key and existing.sound:
+        return existing
     killed = len(list(prefix.parent.glob(f"{prefix.name}.json.*.partial")))
     for rest in (*prefix.parent.glob(f"{prefix.name}.*.partial"), *prefix.parent.glob(f".{prefix.name}.*.partial")):
         rest.unlink(missing_ok=True)

@@ -88,7 +88,7 @@ class DatasetFolder(ABC, Generic[Split]):
     """Such fields of each split"""
 
     def __init__(self, folder: str | Path, copy_of: ObjectPath | None = None) -> None:
-        """`copy_of`: the dataset in an object store of which `folder` is a copy, with checksums that were verified."""
+        """`copy_of`: the dataset in an object store, if `folder` is a verified copy of it."""
         self.folder = Path(folder)
         self.place: AnyPath = copy_of or self.folder
         """The name of the dataset: a folder or a URI"""
@@ -159,7 +159,7 @@ def data_files(split: dict[str, Any]) -> list[DataFile]:
 def _verified_table(folder: Path, split: dict[str, Any], verified: bool) -> pa.Table:
     """Return the memory-mapped table of a split; ValueError if a file's size or SHA-256 differs from dataset.json.
 
-    `verified`: the SHA-256 of every file is the right one.
+    `verified`: the SHA-256 of every file has been checked already.
     """
     tables = []
     for name, expected, digest in data_files(split):

@@ -5,8 +5,7 @@
 3. `cut` decides from the lengths of these files where each shard begins, and `write_shard` writes each shard.
 
 The shards of a split, one after the other, hold exactly the blocks of a dataset without shards, for any number of
-ranges, shards and processes. The steps for each range and for each shard are stateless and
-idempotent.
+ranges, shards and processes. The steps for each range and for each shard are stateless and idempotent.
 """
 
 from bisect import bisect_left, bisect_right
@@ -130,8 +129,8 @@ def assemble(
 ) -> dict[str, Any]:
     """Write the dataset of all encoded ranges of a corpus, and return the content of dataset.json.
 
-    `run` calls `write_shard` for all shards: one after the other, or elsewhere at the same time. Raises ValueError if a
-    split has less than one block.
+    `run` calls `write_shard` for each shard: by default one after the other, on a cluster in parallel. Raises
+    ValueError if a split has less than one block.
     """
     dropped = Dropped()
     for each in encoded:
@@ -165,7 +164,7 @@ def _write_split(
     folder.mkdir()
     name = folder.name
     files = [(part.ids, part.tokens) for part in parts]
-    recorded = [part.recorded for part in parts]
+    documents = [part.documents_file for part in parts]
     shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
     write = partial(write_shard, folder=folder, context_length=context_length, dtype=dtype)
     shards = tuple(run(write, cut(files, context_length, shard_blocks)))
@@ -173,7 +172,7 @@ def _write_split(
         rest.unlink()
     describe_split(folder, block_features(context_length, dtype), {shard.name: shard.sha256 for shard in shards})
     if name != TRAIN:
-        write_documents(folder, joined_documents(recorded))
+        write_documents(folder, joined_documents(documents))
     blocks = sum(shard.blocks for shard in shards)
     return ShardedSplit(
         documents=sum(part.documents for part in parts),
@@ -182,7 +181,7 @@ def _write_split(
         tokens=blocks * context_length,
         blocks=blocks,
         shards=shards,
-        hashes_sha256=hashes_sha256(recorded),
+        hashes_sha256=hashes_sha256(documents),
     )
 
 

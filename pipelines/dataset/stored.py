@@ -1,14 +1,13 @@
 """Datasets in object stores: uploaded once they are built, and read from local copies.
 
-An upload puts every file by itself, and manifest.json last, so a dataset with a manifest is whole. Until then
-manifest.partial.json lists the files to come; the same upload, run again, skips the files that are there.
+An upload writes manifest.json last, so a dataset with a manifest is complete. Until then manifest.partial.json lists
+its files. A repeated upload skips files that are already there.
 
 A local copy is in the cache folder, under the SHA-256 of manifest.json, so a dataset that changes in the store gets a
-copy of its own. Every process checks each file against the manifest, and fetches it again if it differs.
+new copy. Every process checks each file against the manifest, and fetches damaged files again.
 """
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -31,17 +30,17 @@ _Identity = tuple[int, int, int]
 
 
 def local_copy(dataset: ObjectPath) -> Path:
-    """Return the folder with a sound copy of a dataset in an object store; what is missing or damaged is fetched.
+    """Return the folder of a verified copy of a dataset in an object store. Fetches missing and damaged files.
 
-    Raises ValueError if the dataset is not whole or a file in the store differs from its manifest.
+    Raises ValueError if the dataset is incomplete or a file in the store differs from its manifest.
     """
     if not (dataset / MANIFEST).exists():
         if (dataset / INCOMPLETE).exists():
             raise ValueError(
-                f"{dataset} is not whole: its upload was interrupted; run the same bytelm build-dataset again"
+                f"{dataset} is incomplete: its upload was interrupted; run the same bytelm build-dataset again"
             )
         raise ValueError(
-            f"{dataset} is not a dataset: it has no {MANIFEST}; check the names of bucket and folder, or build it by "
+            f"{dataset} is not a dataset: it has no {MANIFEST}; check the names of bucket and folder, or build it with "
             f"bytelm build-dataset --out {dataset}"
         )
     content = (dataset / MANIFEST).read_bytes()
@@ -50,12 +49,12 @@ def local_copy(dataset: ObjectPath) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     # Processes that find the same file damaged fetch it once: the first replaces it, and the others check it again.
     while unsound := _unsound(folder, files):
-        doing(f"waiting for another process that fetches {dataset}")
+        doing(f"waiting for another process to fetch {dataset}")
         with _locked(folder.with_name(folder.name + ".lock")):
             for leftover in folder.rglob("*.partial"):
                 leftover.unlink()
-            same = [name for name, identity in unsound.items() if _identity(folder / name) == identity]
-            _fetch(dataset, folder, {name: files[name] for name in same})
+            unchanged = [name for name, identity in unsound.items() if _identity(folder / name) == identity]
+            _fetch(dataset, folder, {name: files[name] for name in unchanged})
     return folder
 
 
@@ -73,7 +72,7 @@ def cache_folder(dataset: ObjectPath) -> Path:
     """Return the user's cache folder; ValueError if BYTELM_CACHE turns it off."""
     folder = folder_of_records()
     if folder is None:
-        raise ValueError(f"{dataset} needs a local copy, but BYTELM_CACHE is empty: name a folder in it, or unset it")
+        raise ValueError(f"{dataset} needs a local copy, but BYTELM_CACHE is empty: set it to a folder, or unset it")
     return folder
 
 
@@ -104,7 +103,7 @@ def refuse_existing(out: AnyPath, overwrite: bool) -> None:
     if isinstance(out, ObjectPath):
         names = {path.relative_to(out).as_posix() for path in out.files_below()}
         if not names and not out.root.exists():
-            raise ValueError(f"{out}: there is no bucket of this name: check it, or create the bucket")
+            raise ValueError(f"{out}: there is no such bucket: check its name, or create it")
     if MANIFEST in names and not (overwrite and (out / "dataset.json").is_file()):
         raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
     if names and not names & {MANIFEST, INCOMPLETE}:
@@ -134,21 +133,21 @@ def upload(folder: Path, out: ObjectPath) -> None:
     sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in out.files_below()}
     whole = MANIFEST in sizes
     before = _listed(out / (MANIFEST if whole else INCOMPLETE))
-    if whole:  # from here on an interrupted upload
+    if whole:  # until the end, `out` counts as an interrupted upload
         (out / INCOMPLETE).write_bytes((out / MANIFEST).read_bytes())
         (out / MANIFEST).unlink()
-    # Nothing of a whole dataset is kept, because --overwrite is the remedy for damaged files.
+    # Every file of a complete dataset is replaced, because --overwrite also repairs damaged files.
     kept = {name for name, file in before.items() if not whole and file == files.get(name)}
     for name in before.keys() & sizes.keys() - kept:
         (out / name).unlink()
     (out / INCOMPLETE).write_bytes(content)
-    there = {name for name in kept if sizes.get(name) == files[name].bytes}
+    uploaded = {name for name in kept if sizes.get(name) == files[name].bytes}
 
     def send(name: str, advance: Callable[[int], None]) -> None:
         with (folder / name).open("rb") as file:
             (out / name).write(_pieces(file.read, advance))
 
-    _all_at_once(f"uploading {out}", send, {name: file for name, file in files.items() if name not in there})
+    _in_parallel(f"uploading {out}", send, {name: file for name, file in files.items() if name not in uploaded})
     (out / MANIFEST).write_bytes(content)
     (out / INCOMPLETE).unlink()
 
@@ -177,7 +176,7 @@ def _fetch(dataset: ObjectPath, folder: Path, files: Mapping[str, File]) -> None
                     f"{dataset / name} is altered: its size or SHA-256 is not that in {MANIFEST}; {REMEDY}"
                 )
 
-    _all_at_once(f"fetching {dataset}", fetch, files)
+    _in_parallel(f"fetching {dataset}", fetch, files)
 
 
 def _pieces(read: Callable[[int], bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
@@ -186,8 +185,8 @@ def _pieces(read: Callable[[int], bytes], advance: Callable[[int], None]) -> Ite
         advance(len(piece))
 
 
-def _all_at_once(label: str, transfer: Callable[[str, Callable[[int], None]], None], files: Mapping[str, File]) -> None:
-    """Call `transfer` for all files, several at a time, with a function that it calls with the bytes it has done."""
+def _in_parallel(label: str, transfer: Callable[[str, Callable[[int], None]], None], files: Mapping[str, File]) -> None:
+    """Call transfer(name, advance) for each file, several at a time. Each advance(n) reports n more bytes."""
     if not files:
         return
     stopped, lock, done = Event(), Lock(), 0
@@ -211,7 +210,7 @@ def _all_at_once(label: str, transfer: Callable[[str, Callable[[int], None]], No
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file `path` for this process, after waiting for other processes."""
+    """Hold the lock file `path`, after waiting for other processes to release it."""
     from filelock import FileLock
 
     with FileLock(path, thread_local=False):
@@ -219,9 +218,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _identity(path: Path) -> _Identity | None:
-    """Return what changes when a file is replaced; None without a file."""
+    """Return the inode, size and modification time of a file, None if there is none. A replaced file differs."""
     try:
-        facts = os.stat(path)  # noqa: PTH116
+        facts = path.stat()
     except FileNotFoundError:
         return None
     return facts.st_ino, facts.st_size, facts.st_mtime_ns

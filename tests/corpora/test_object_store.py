@@ -190,7 +190,7 @@ def test_an_error_names_the_uri_and_the_remedy(bucket, name, message):
     [
         ("s3://no-such-bucket/a.txt", "s3://no-such-bucket/a.txt does not exist: check the names of bucket and file"),
         ("s3://", "s3:// names no bucket: write s3://BUCKET/FOLDER"),
-        ("https://host/a.txt", "https://host/a.txt is not in an object store that can be read: give s3://"),
+        ("https://host/a.txt", "https://host/a.txt is not in a supported object store: use s3://"),
         ("s3://key:hush@bucket/a.txt", r"s3://...@bucket has a password in its URI, which would be written to logs"),
         ("s3://bucket/a.txt?endpoint=x", "s3://bucket/a.txt.endpoint=x: Unexpected query parameter in S3 URI"),
     ],

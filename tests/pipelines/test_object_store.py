@@ -79,7 +79,7 @@ def test_an_interrupted_upload_is_not_read_and_the_same_command_sends_only_what_
         bucket.put(f"data/{name}", whole[name][: -1 if name == "dataset.json" else None])  # one is cut short
     bucket.put("data/manifest.partial.json", whole["manifest.json"])
     with pytest.raises(
-        ValueError, match=r"/data is not whole: its upload was interrupted; run the same bytelm build-dataset"
+        ValueError, match=r"/data is incomplete: its upload was interrupted; run the same bytelm build-dataset"
     ):
         local_copy(ObjectPath(f"{bucket.uri}/data"))
     build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=f"{bucket.uri}/data")
@@ -213,7 +213,7 @@ def test_a_manifest_cannot_write_outside_of_the_copy(bucket, cache):
 
     manifest = checksummed_json({"files": {"../evil": {"bytes": 1, "sha256": "0"}}})
     bucket.put("data/manifest.json", manifest.encode())
-    with pytest.raises(ValueError, match=r"manifest\.json names a file outside of the dataset, \.\./evil"):
+    with pytest.raises(ValueError, match=r"manifest\.json names a file outside the dataset, \.\./evil"):
         local_copy(ObjectPath(f"{bucket.uri}/data"))
 
 
@@ -221,8 +221,8 @@ def test_mistakes_are_one_sentence_on_the_command_line(bucket, in_process, token
     build = ("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", 32, "--out")
     data = ("pretrain", "gpt-tiny", "--out", "run", "--data")
     for command, message in [
-        ((*build, "s3://no-such-bucket/data"), "s3://no-such-bucket/data: there is no bucket of this name: check it"),
-        ((*build, "ftp://host/data"), "ftp://host/data is not in an object store"),
+        ((*build, "s3://no-such-bucket/data"), "s3://no-such-bucket/data: there is no such bucket: check its name"),
+        ((*build, "ftp://host/data"), "ftp://host/data is not in a supported object store"),
         (
             (*data, f"{bucket.uri}/none"),
             f"{bucket.uri}/none is not a dataset: it has no manifest.json; check the names",
@@ -240,7 +240,7 @@ def test_mistakes_are_one_sentence_on_the_command_line(bucket, in_process, token
     assert bucket.all_keys() == []
     monkeypatch.setenv("BYTELM_CACHE", "")
     done = in_process(*build, f"{bucket.uri}/data")
-    assert "needs a local copy, but BYTELM_CACHE is empty: name a folder in it, or unset it" in done.stderr
+    assert "needs a local copy, but BYTELM_CACHE is empty: set it to a folder, or unset it" in done.stderr
 
 
 @pytest.mark.slow
