@@ -2,12 +2,12 @@
 
     python -m benchmarks.cluster [--gigabytes 1] [--rounds 1] [--out benchmarks/results/cluster.md]
 
-The corpus is generated, in JSONL files. Every command runs with 1 and 2 workers, which are threads without Ray, and
-all outputs must be equal. Start-up is the time of the same command on a small corpus, and is subtracted for the MB/s.
-The memory is the peak of the command's own process, which adds up all counts.
+The corpus is generated, in JSONL files. Every command runs with 1 and 2 workers (without Ray: threads), and all outputs
+must be equal. Start-up is the time of the same command on a small corpus. It is subtracted for the time after start-up
+and the MB/s. Memory is the peak of the command's own process, which adds up all counts.
 
-The overhead of a range has two parts: the time of a task that does nothing, and the CPU time of counting the ranges,
-with their files and the sum, beyond that of counting the corpus in one pass.
+The overhead of a range has two parts: the time of a task that does nothing, and the extra CPU time of counting ranges,
+writing their files and adding them up, compared with counting the corpus in one pass.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def overhead(folder: Path) -> str:
     more = (parts - whole) / len(ranges)
     return (
         f"A task that does nothing takes {task * 1e3:.1f} ms. Counting {len(ranges)} ranges and adding them up takes "
-        f"{parts:.1f} CPU seconds, one pass {whole:.1f}: {more * 1e3:.0f} ms more per range."
+        f"{parts:.1f} CPU seconds, and one pass takes {whole:.1f}: {more * 1e3:.0f} ms more per range."
     )
 
 
@@ -145,13 +145,13 @@ def main() -> None:
         for row in measure(Path(folder), options.gigabytes * 1e9, options.rounds):
             print(*row, sep=" | ", flush=True)
             rows.append(row)
-        said = overhead(Path(folder))
+        overhead_line = overhead(Path(folder))
     command = command_line("benchmarks.cluster", sys.argv[1:])
     machine = f"{device_name('cpu')}, Python {sys.version.split()[0]}. Load at the start and end: {load}, "
     machine += f"{os.getloadavg()[0]:.1f}. All outputs were equal."
-    heads = ("command", "engine", "workers", "start-up, s", "then, s", "MB/s", "memory, MB")
+    heads = ("command", "engine", "workers", "start-up, s", "after start-up, s", "MB/s", "memory, MB")
     options.out.write_text(
-        "\n".join([*heading("A local Ray cluster", command, machine), *table(heads, rows), "", said, ""])
+        "\n".join([*heading("A local Ray cluster", command, machine), *table(heads, rows), "", overhead_line, ""])
     )
 
 

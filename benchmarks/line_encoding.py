@@ -1,4 +1,4 @@
-"""The encoding of lines with a WordPiece or Unigram vocabulary, on one thread. CPU seconds decide."""
+"""Encode lines with a WordPiece or Unigram vocabulary on one thread. Targets are judged by CPU seconds."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FASTEST_PEERS = ("sentencepiece", "splintr")
 
 
 def unigram(session: Session) -> None:
-    """Encode lines on one thread. CPU seconds decide."""
+    """Encode lines on one thread. Targets are judged by CPU seconds."""
     files = unigram_files(session)
     for text in session.line_texts:
         case = race_line_encoders(session, UNIGRAM, text, files)

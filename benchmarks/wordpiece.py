@@ -20,7 +20,7 @@ QUICK_ENTRIES = 8000  # multilingual text has 5,000 characters
 
 
 def wordpiece(session: Session) -> None:
-    """Encode lines and train a vocabulary, on one thread. CPU seconds decide."""
+    """Encode lines and train a vocabulary, on one thread. Targets are judged by CPU seconds."""
     files = wordpiece_files(session)
     for text in session.line_texts:
         case = race_line_encoders(session, WORDPIECE, text, files)

@@ -66,7 +66,7 @@ def build_dataset(
     dataset.json.
 
     The folder opens with datasets.load_from_disk. It appears whole or not at all. In an object store, manifest.json
-    appears last, and marks a whole dataset; the same command resumes an interrupted upload.
+    is written last and marks a complete dataset; the same command resumes an interrupted upload.
 
     Args:
         out: Folder to write, or its URI in an object store, such as s3://bucket/data.

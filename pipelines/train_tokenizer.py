@@ -114,8 +114,8 @@ def train_tokenizer(
             each worker has the same limit.
         spill_folder: Folder of the spilled counts; by default the one that contains --out, as the system's temporary
             one is often in memory.
-        min_count: Leave out pretokens that occur less often, such as when they do not fit in memory. The summary says
-            how much is left out and, for bpe, how many of the first merges are exactly those of the corpus.
+        min_count: Leave out pretokens that occur less often, for example if not all fit in memory. The summary says how
+            much is left out and, for bpe, how many of the first merges are the same as without --min-count.
         save_counts: Parquet file to save the pretoken counts in.
         counts: Saved counts, of one or several corpora, to train on. CORPUS is then only read for held-out text.
         compare: Other tokenizers to measure on the held-out text, each PATH or NAME=PATH. The name, by default that of

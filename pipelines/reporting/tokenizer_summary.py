@@ -16,7 +16,7 @@ from pipelines.reporting.training_phases import PHASES
 from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
 from tokenizer.vocabulary import Vocabulary
 
-CHECKED_MERGES = 100  # whether they are those of all pretokens
+CHECKED_MERGES = 100  # first merges to compare with training on all pretokens
 SAMPLE_BYTES = 4_000_000  # of held-out text
 PRETOKENS_AT_ONCE = 1 << 18
 EXAMPLES = 4
@@ -71,7 +71,7 @@ def summarize(
 
     `counts` are all pretokens of the training text. `frequent` are the pretokens that `--min-count` left for training.
     `languages` has the language of held-out documents, by text; the fit is then also measured by language.
-    `max_token_length` is that of the training.
+    `max_token_length` is the limit used in training.
     """
     tokenizers = {OURS: tok, **others}
     return {
@@ -125,7 +125,7 @@ def _trained_on(counts: PretokenCounts, frequent: PretokenCounts) -> dict[str, A
 def _exact(
     tok: Tokenizer, counts: PretokenCounts, frequent: PretokenCounts, max_token_length: int | None
 ) -> dict[str, Any]:
-    """Return how many merges are those of all `counts`, if there is a difference to `frequent`."""
+    """Return how many first merges all `counts` give too, for BPE trained on fewer pretokens."""
     from tokenizer.training.exactness import exact_merges
 
     if frequent is counts or not isinstance(tok.vocabulary, Vocabulary):
@@ -256,7 +256,7 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "exact_merges" in summary:
         exact, checked = summary["exact_merges"], summary["checked_merges"]
         later = "later ones may differ" if exact < checked else "later ones were not checked"
-        yield "exact", f"the first {exact:,} merges are those of all pretokens; {later}"
+        yield "exact", f"the first {exact:,} merges are the same as without --min-count; {later}"
     if summary["spilled_runs"]:
         yield "spilled", f"{quantity(summary['spilled_bytes'], 'B')} in {summary['spilled_runs']:,} runs"
     spent = {phase: _seconds(each) for phase, each in seconds.items()}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Sources = dict["AnyPath", int]
 """Datasets and their weights: integers without a common factor, so 1 for a single dataset."""
 
-MOST_PARTS = 100_000  # largest sum of the whole-number weights; the order of the sources repeats after so many blocks
+MOST_PARTS = 100_000  # largest sum of integer weights, the number of blocks after which the sources repeat
 
 
 def sources_of(data: "str | AnyPath | Mapping[Any, float]") -> Sources:
@@ -36,6 +36,7 @@ def parse_sources(words: Sequence[str]) -> Sources:
     """Return the sources in the words of --data: one folder, or WEIGHT=FOLDER for each source."""
     if not words:
         raise ValueError("--data names no dataset: give a folder, or a mixture such as 0.7=wiki 0.3=code")
+    # The query of a URI may contain =.
     before = words[0].partition("=")[0]
     if len(words) == 1 and (before == words[0] or "://" in before or Path(words[0]).exists()):
         return {place(words[0]): 1}

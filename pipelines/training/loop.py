@@ -140,7 +140,7 @@ class Trainer:
         return self.at
 
     def _loop(self, bar: Bar, frozen: bool) -> None:
-        """Train to the end or a signal. `frozen`: the caller has frozen objects, and so decides what is collected."""
+        """Train to the end or a signal. `frozen`: the caller has frozen objects, so this loop freezes none."""
         while self.at.tokens < self.config.tokens and not self._stopped():
             try:
                 self._advance(bar)

@@ -241,8 +241,8 @@ class TrainingLog:
 def stop_on_signals(at: Progress, in_job: bool = False) -> Iterator[None]:
     """Set `at.signal` on the first SIGINT or SIGTERM; a signal more than a second later raises KeyboardInterrupt.
 
-    `in_job` is for the processes of torchrun. If one ends, torchrun sends SIGTERM to the others. A process that fails
-    ignores SIGTERM from then on, and so lives to print its error.
+    `in_job`: whether torchrun started this process. When one process ends, torchrun sends SIGTERM to the others. A
+    process that fails then ignores SIGTERM, so that it can print its error.
     """
     raise_if_interrupted()
     received: list[float] = []  # times in this process: `at.signal` may come from another one

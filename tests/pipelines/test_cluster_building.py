@@ -50,7 +50,7 @@ def test_tasks_in_any_order_write_the_files_of_one_machine(
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
 
 
-def test_what_a_killed_writer_of_shards_left_is_not_in_the_dataset(tmp_path, text_folder, tokenizer_folder):
+def test_partial_shards_of_killed_writers_are_not_in_the_dataset(tmp_path, text_folder, tokenizer_folder):
     corpus, tok = open_corpus(str(text_folder)), Tokenizer.load(tokenizer_folder)
 
     def interrupted(write, shards):

@@ -47,19 +47,19 @@ def test_the_sum_of_ranges_counts_as_one_pass_does(tmp_path_factory, texts, rang
     folder = tmp_path_factory.mktemp("random")
     source = write_jsonl(folder / "a.jsonl", [*texts, "<|endoftext|>\0 NUL", "plain text"])
     expected = count_pretokens(open_corpus(source).batches("train"), pattern, cut_at=cut_at)
-    assert counted(folder / "shards", source, range_bytes, pattern, cut_at)[0] == expected
+    assert counted(folder / "ranges", source, range_bytes, pattern, cut_at)[0] == expected
 
 
 def test_whole_outputs_are_reused_and_damaged_ones_made_again(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
-    before, outputs = counted(tmp_path / "shards", source, 500)
+    before, outputs = counted(tmp_path / "ranges", source, 500)
     assert len(outputs) > 3
     times = [output.file(COUNTS).stat().st_mtime_ns for output in outputs]
     content = outputs[1].file(COUNTS).read_bytes()
     outputs[1].file(COUNTS).write_bytes(content[:-5] + bytes(5))
     outputs[2].file(COUNTS).unlink()
-    output_prefix(tmp_path / "shards", 3).with_suffix(".json").write_text("{}")
-    after, again = counted(tmp_path / "shards", source, 500)
+    output_prefix(tmp_path / "ranges", 3).with_suffix(".json").write_text("{}")
+    after, again = counted(tmp_path / "ranges", source, 500)
     assert after == before
     assert [output.file(COUNTS).read_bytes() for output in again][1] == content
     changed = [output.file(COUNTS).stat().st_mtime_ns != was for output, was in zip(again, times, strict=True)]
@@ -68,7 +68,7 @@ def test_whole_outputs_are_reused_and_damaged_ones_made_again(tmp_path):
 
 def test_another_plan_reuses_no_output(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
-    folder = tmp_path / "shards"
+    folder = tmp_path / "ranges"
     plans = [
         counted(folder, source, 500),
         counted(folder, source, 700),
@@ -85,7 +85,7 @@ def test_one_huge_document_and_one_hot_pretoken_need_little_memory(tmp_path):
     """The table of the worker may take 16 MB; the document alone has 24 MB and 900,000 distinct pretokens."""
     words = " ".join(f"hot {n:x}{n * n % 9973:x}" for n in range(1_500_000))
     (tmp_path / "huge.txt").write_text(words + "\nthe end\n" * 10)
-    counts, outputs = counted(tmp_path / "shards", str(tmp_path / "huge.txt"), 1_000_000)
+    counts, outputs = counted(tmp_path / "ranges", str(tmp_path / "huge.txt"), 1_000_000)
     assert len(outputs) == 1
     assert counts == count_pretokens(open_corpus(str(tmp_path / "huge.txt")).batches("train"), "gpt2")
 

@@ -56,7 +56,9 @@ def test_a_dataset_built_from_a_bucket_into_a_bucket_has_the_bytes_of_a_local_on
     assert verify_dataset(f"{bucket.uri}/made/data") == {}
 
 
-def test_a_tokenizer_trained_on_a_bucket_is_that_of_the_folder(bucket, text_folder, tokenizer_folder, tmp_path):
+def test_a_tokenizer_trained_on_a_bucket_equals_the_one_trained_on_the_folder(
+    bucket, text_folder, tokenizer_folder, tmp_path
+):
     put_folder(bucket, text_folder, "my-text/")
     train_tokenizer([f"{bucket.uri}/my-text"], vocab_size=512, out=tmp_path / "tok")
     assert files_of(tmp_path / "tok") == files_of(tokenizer_folder)
@@ -69,7 +71,7 @@ def test_pairs_are_built_into_a_bucket(bucket, pair_dataset):
     assert objects_below(bucket, "pairs/") == files_of(pair_dataset)
 
 
-def test_an_interrupted_upload_is_not_read_and_the_same_command_sends_only_what_is_missing(
+def test_an_interrupted_upload_is_not_read_and_the_same_command_sends_only_the_missing_files(
     bucket, dataset_folder, text_folder, tokenizer_folder
 ):
     bucket.client.put_bucket_versioning(Bucket=bucket.name, VersioningConfiguration={"Status": "Enabled"})

@@ -108,7 +108,7 @@ def many_files(tmp_path_factory, text_folder):
 
 
 def count(source, folder, range_bytes, monkeypatch, progress=lambda *_: None):
-    """Count on the cluster, in ranges of `range_bytes`; return the counts and what was left out."""
+    """Return the counts of a corpus, counted on the cluster in ranges of `range_bytes`."""
     corpus = open_corpus(source)
     folder.mkdir(exist_ok=True)
     with monkeypatch.context() as patch:
@@ -147,19 +147,19 @@ def test_the_command_builds_the_same_dataset(two_nodes, in_process, text_folder,
 
 
 class Survival:
-    """Counting and building, which are killed on the way."""
+    """Counts and builds while commands, workers and nodes are killed."""
 
     def __init__(self, two_nodes, many_files, dataset, monkeypatch):
         self.two_nodes, self.monkeypatch, self.dataset = two_nodes, monkeypatch, dataset
         self.source, self.counts = many_files
 
     def build(self, out):
-        """Build a dataset, on the cluster, and hold it against the one of this machine."""
+        """Build a dataset on the cluster, and compare it with the one built on this machine."""
         build_dataset([self.source], out=out, engine="ray", **OPTIONS, tokenizer=self.dataset)
         assert files_of(out) == files_of(self.dataset)
 
     def kill_the_command(self, out):
-        """Kill the command that builds a dataset when some of its ranges are encoded; return their markers."""
+        """Kill the command that builds a dataset once some ranges are encoded. Return their markers."""
         command = [BYTELM, "build-dataset", self.source, "--tokenizer", self.dataset, "--out", out, "--context-length"]
         command += [32, "--shard-size", OPTIONS["shard_size"], "--engine", "ray", "--address", self.two_nodes.address]
         return killed_with_markers(command, out.with_name(out.name + ".ranges"))
@@ -221,7 +221,7 @@ def killed_with_markers(command, folder):
 
 
 @pytest.mark.slow
-def test_the_command_goes_on_after_its_process_is_killed(two_nodes, many_files, tmp_path):
+def test_the_command_resumes_after_its_process_is_killed(two_nodes, many_files, tmp_path):
     source, expected = many_files
     out = tmp_path / "tok"
     command = [BYTELM, "train-tokenizer", source, "--vocab-size", "600", "--pattern", "gpt2", "--out", out]
@@ -263,16 +263,16 @@ def test_a_bad_document_is_named_once_or_skipped(two_nodes, in_process, many_fil
     assert "above the limit of 100 bytes" in too_long.stderr
 
 
-def fail_once(path):
-    """Raise the first time."""
+def fail(path):
+    """Record the call in a file, and raise."""
     with Path(path).open("a") as file:
         file.write("called\n")
     raise ValueError(f"a mistake in {path}")
 
 
 @pytest.mark.slow
-def test_an_exception_is_raised_as_it_is_and_never_retried(two_nodes, tmp_path):
+def test_an_exception_is_raised_unchanged_and_never_retried(two_nodes, tmp_path):
     path = tmp_path / "calls"
     with pytest.raises(ValueError, match=f"^a mistake in {path}$"):
-        collect(fail_once, [str(path)])
+        collect(fail, [str(path)])
     assert path.read_text() == "called\n"

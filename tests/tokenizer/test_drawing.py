@@ -102,7 +102,7 @@ def test_many_random_numbers_at_once_are_those_of_single_calls(seed, n):
     assert one.getstate() == other.getstate()
 
 
-def test_an_alpha_that_leaves_no_digits_of_the_scores_is_refused(segmenting):
+def test_an_alpha_too_large_for_float64_is_refused(segmenting):
     for plain, kernel in segmenting.values():
         for encoder in (plain, kernel):
             with pytest.raises(ValueError, match=r"alpha is 1e\+200, but the scores of this vocabulary allow at most"):

@@ -23,7 +23,7 @@ WORDS = st.dictionaries(
 
 
 def merges_by_the_book(words, merges, longest):
-    """Return how many merges are of the one pair with the largest count, by a count of all words before each."""
+    """Return how many first merges join the only pair with the largest count, recounting all words before each."""
     parts = {word: [bytes([byte]) for byte in word] for word in words}
     for made, pair in enumerate(merges):
         counted = Counter()

@@ -1,4 +1,4 @@
-"""Random ids of long texts by the kernels. They are those of plain Python for the same random numbers."""
+"""Random segmentations of long texts by kernels, with the ids that plain Python gives for the same random numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 NUMBERS_PER_BYTE = 1.5  # random numbers that one call of a kernel gets; it rarely needs more
 LEAST_NUMBERS = 64
-# From the text, the start and ends of pretokens, random numbers, and where to write the ids, to the number of pretokens
-# done, the numbers used, and the end of the ids.
+# Takes the text, the start of the first pretoken, the ends of all, random numbers, and the array and index to write ids
+# to. Returns the number of pretokens done, of random numbers used, and the end of the ids.
 Draw = Callable[[np.ndarray, int, np.ndarray, np.ndarray, np.ndarray, int], tuple[int, int, int]]
 
 
@@ -61,18 +61,19 @@ def _longest(start: int, ends: np.ndarray) -> int:
 
 
 def _drawn(text: bytes, tables: KernelTables, random: Random, draw: Draw) -> list[int]:
+    """Return the ids that `draw` gives a text, and advance `random` by exactly the numbers used."""
     block, chunks = pretokenized(single_block(text), tables.pattern)
     data, start, at = as_readonly(block.data), int(block.offsets[0]), 0
     out = np.empty(block.size, dtype=np.uint32)
     for ends in chunks:
-        doubled = 1
+        factor = 1
         while len(ends):
             state = random.getstate()
-            wanted = doubled * (LEAST_NUMBERS + int(NUMBERS_PER_BYTE * (ends[-1] - start)))
+            wanted = factor * (LEAST_NUMBERS + int(NUMBERS_PER_BYTE * (ends[-1] - start)))
             done, used, at = draw(data, start, ends, uniform_numbers(random, wanted), out, at)
             random.setstate(state)
             uniform_numbers(random, used)
-            doubled = 1 if done else 2 * doubled
+            factor = 1 if done else 2 * factor
             if done:
                 start, ends = int(ends[done - 1]), ends[done:]
     ids: list[int] = out[:at].tolist()

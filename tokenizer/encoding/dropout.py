@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from tokenizer.encoding.bulk import KernelTables
     from tokenizer.vocabulary import Vocabulary
 
-PLAIN_BYTES = 1 << 15  # of text: plain Python takes less time for them than the import of the kernels
+PLAIN_BYTES = 1 << 15  # of text, which plain Python encodes in less time than the kernels take to import
 
 
 class DropoutEncoder:
-    """Encodes texts by merges, some of which are dropped at random. Plain Python, then `encoding.drawing`.
+    """Encodes texts by merges, some of which are dropped at random.
 
-    tables: returns the tables of the kernels. plain_bytes: bytes of text that are encoded in plain Python.
+    The first `plain_bytes` bytes of text are encoded in plain Python, later texts by `encoding.drawing`.
+    tables: returns the tables of the kernels.
     """
 
     def __init__(self, vocabulary: Vocabulary, tables: Callable[[], KernelTables], plain_bytes: int = PLAIN_BYTES):

@@ -31,7 +31,8 @@ Path = list[tuple[str, int]]  # texts and ids
 class Segmentations:
     """The segmentations of all texts over one vocabulary. Sums of scores are float64, from left to right.
 
-    tables: returns the tables of the kernels. plain_bytes: bytes of text that `sample` encodes in plain Python.
+    `sample` encodes the first `plain_bytes` bytes of text in plain Python, later texts by `encoding.drawing`.
+    tables: returns the tables of the kernels.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Segmentations:
     def sample(self, text: bytes, alpha: float, random: Random) -> list[int]:
         """Return the ids of a random segmentation, drawn with probability proportional to exp(alpha * score).
 
-        Raises ValueError for an alpha so large that float64 cannot add its products with the scores.
+        Raises ValueError for an alpha too large to add its products with the scores in float64.
         """
         if alpha > self._largest_alpha:
             raise ValueError(
@@ -120,7 +121,7 @@ class Segmentations:
         return sums
 
     def _drawn(self, pretoken: str, alpha: float, random: Random) -> Path:
-        """Return a random path. Each node gives its edges their share of the weight of all paths from it to the end."""
+        """Return a random path. An edge is drawn by its share of the weight of all paths from its node to the end."""
         sums = self._sums(pretoken, alpha)
         path: Path = []
         start = 0

@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
 _LARGEST = 2**64 - 1  # digits are collected in 64 bits
 _ALL_FIT = 19  # digits, whatever they are
 _LARGEST_POWER = 308
-_POWERS = 20  # that `number_text` tries
+_POWERS = 20  # powers of ten that `number_text` tries
 
 
 def read_number(text: str) -> float:
@@ -62,7 +62,7 @@ def _scaled(number: float, exponent: int) -> float:
 def number_text(value: float) -> str:
     """Return a JSON number that `read_number` reads as `value`, a finite float64.
 
-    Raises ValueError if it finds none: for about one float64 in a thousand, but for no result of `read_number`.
+    Raises ValueError if it finds none: for about one float64 in a thousand, but never for a result of `read_number`.
     """
     text = repr(value)
     if read_number(text) == value:

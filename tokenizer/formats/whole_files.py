@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Write a file whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file in the folder of `path`, which it creates. At the end the file replaces `path`.
+    """Yield a temporary file that replaces `path` at the end. Creates the folder of `path` if needed.
 
-    After an error the temporary file is removed. An OSError names `path`, as that of a full disk does not.
+    After an error the temporary file is removed. An OSError names `path`, even that of a full disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")

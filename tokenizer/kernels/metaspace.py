@@ -30,8 +30,9 @@ DOCUMENT, POSITION, AT, WORD_START, WORDS, PENDING, AFTER_SPACE, SOLID, CLUSTER,
 DONE, MORE, GROW = range(3)  # what `split_metaspace` returns
 # What a code point becomes. Other white space is a character unless words are split at it.
 PLAIN, SPACE, WHITE, MARK, DELETED, REPLACED = range(6)
-# Code points that are unchanged. Between two that STAY a cluster always ends. A code point that STAYS_AFTER joins the
-# cluster before it. If all code points of such a cluster have three bytes, it is too long to be replaced as a whole.
+# In `Rules.stays`: unchanged code points. Between two that STAY a cluster always ends. A code point that STAYS_AFTER
+# joins the cluster before it. If all code points of such a cluster have three bytes, it is too long to be replaced as a
+# whole.
 STAYS, STAYS_AFTER = 1, 2
 WIDTH = len(CLASSES)
 _MARK, _REPLACEMENT = 0x2581, 0xFFFD

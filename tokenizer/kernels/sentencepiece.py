@@ -17,7 +17,7 @@ _SPACE, _MARK = 0x20, ord(MARK)
 
 
 class Rules(NamedTuple):
-    """What happens to the text."""
+    """The rules of a `SentencePieceText`, as arrays."""
 
     units: np.ndarray  # uint32: the trie of a `CharacterMap`; empty if there is none
     own_units: np.ndarray  # uint32: a trie of the user-defined pieces, each replaced by itself; empty if there are none
@@ -33,8 +33,10 @@ PREFIXES, SUFFIXES, SQUEEZES, ESCAPES, ASCII_STAYS = range(5)
 
 @internal
 def _next(data, position, end, rules):
-    """Return the index in `texts` of what replaces the text at a position, -1 for an unchanged character; this
-    character; and the position after it."""
+    """Return how to rewrite the text at a position: (index of the replacement in `texts`, character, next position).
+
+    The index is -1 for an unchanged character; the character is 0 if there is a replacement.
+    """
     place, after = longest_key(data, position, end, rules.own_units)
     if place >= 0:
         return place + rules.own_texts, np.int64(0), after
@@ -82,7 +84,7 @@ def _skip_spaces(data, position, end, rules):
 
 @inlined
 def _without_spaces(out, start, at, marks):
-    """Return the end of out[start:at] without the spaces at its end, or without the marks."""
+    """Return the end of out[start:at] without trailing spaces, or without trailing marks if `marks`."""
     if marks:
         while at - start >= 3 and out[at - 3] == 0xE2 and out[at - 2] == 0x96 and out[at - 1] == 0x81:
             at -= 3
@@ -97,8 +99,8 @@ def normalize_texts(data, offsets, document, units, own_units, texts, own_texts,
     """Write the normalized documents from number `document` on to `out`, uint8.
 
     data: uint8; document d is data[offsets[d]:offsets[d + 1]], and normalized out[out_offsets[d]:out_offsets[d + 1]].
-    The arguments after `document` are `Rules`. Return the number of the first document for which `out` may be too
-    short, or of documents.
+    The arguments from `units` to `options` are `Rules`. Return the number of the first document that may not fit in
+    `out`, or the number of documents if all are written.
     """
     rules = Rules(units, own_units, texts, own_texts, options)
     while document < len(offsets) - 1:

@@ -182,8 +182,8 @@ class EncodingMethods(VocabularyMethods):
 
         The probability of a segmentation is proportional to exp(alpha * score). With alpha 0 all are equally likely; a
         large alpha gives the best one. Special tokens follow the rule of `encode`. seed: the same seed gives the same
-        ids; use another one for each text and epoch. Unigram only; ValueError for other kinds, and for an alpha beyond
-        the precision of float64.
+        ids; use another one for each text and epoch. Unigram only; ValueError for other kinds, and for an alpha too
+        large for float64.
         """
         if not isinstance(alpha, (int, float)) or not 0 <= alpha < float("inf"):
             raise ValueError(f"alpha must be a number of at least 0, not {alpha!r}")

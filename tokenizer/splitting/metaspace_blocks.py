@@ -91,7 +91,7 @@ def _rules(words: MetaspaceWords) -> kernel.Rules:
     stays[np.isin(classes, (OTHER, LV, LVT))] = kernel.STAYS
     stays[np.isin(classes, (EXTEND, JOINED, LINKER, SPACING_MARK))] = kernel.STAYS_AFTER
     stays[kinds != kernel.PLAIN] = 0
-    stays[[0, 0xFFFD, *range(0xD800, 0xE000)]] = 0  # in place of bytes that are not UTF-8
+    stays[[0, 0xFFFD, *range(0xD800, 0xE000)]] = 0  # also decoded from bytes that are not UTF-8
     options = np.array(
         [words.whitespace_split, words.prepend != NEVER, words.cuts, strips, squeezes, ascii_stays, tabs],
         dtype=np.bool_,

@@ -17,7 +17,7 @@ MOST_PIECE_BYTES = 1 << 20
 
 
 def has_kernel(text: SentencePieceText) -> bool:
-    """Return whether the kernel supports the user-defined pieces: not NUL, and not very many or long ones."""
+    """Return whether the kernel supports the user-defined pieces: without NUL, and within both limits above."""
     sizes = [len(piece.encode()) for piece in text.user_defined]
     return (
         max(sizes, default=0) <= LONGEST_PIECE
@@ -27,7 +27,7 @@ def has_kernel(text: SentencePieceText) -> bool:
 
 
 def normalized_block(block: Block, text: SentencePieceText) -> tuple[Block, np.ndarray]:
-    """Return the block of normalized documents, and the ends of those that are not empty, int64."""
+    """Return the block of normalized documents, and the ends of the non-empty ones, int64."""
     rules = _rules(text)
     data = as_readonly(block.data)
     out = np.empty(3 * block.size + 2 * kernel.ROOM, dtype=np.uint8)  # untouched pages take no memory

@@ -1,4 +1,4 @@
-"""How many merges of a vocabulary are those of the whole corpus, if rare pretokens were left out of its training.
+"""How many of its first merges a vocabulary trained without rare pretokens shares with one of the whole corpus.
 
 Training merges the pair with the largest count. Leaving out pretokens lowers the counts of their pairs, so another pair
 may come first. Here all pretokens go through the first merges: as long as each merged pair has a larger count than any
@@ -20,10 +20,10 @@ from tokenizer.vocabulary import Vocabulary
 def exact_merges(
     counts: PretokenCounts, vocabulary: Vocabulary, most: int, *, max_token_length: int | None = None
 ) -> int:
-    """Return how many of the first `most` merges are certainly the first ones of training on `counts`.
+    """Return how many of the first `most` merges training on `counts` certainly makes too, in the same order.
 
-    A merge is certain if its pair has a larger count than any other pair. So neither a tie nor a merge after it is.
-    max_token_length: of the training, in bytes.
+    A merge is certain if its pair has a larger count than any other pair. A tie is uncertain, and so is every later
+    merge. max_token_length: the limit used in training, in bytes.
     """
     tokens = [token or b"" for token in vocabulary.tokens]
     spelled = [(tokens[left], tokens[right]) for left, right, _ in vocabulary.merges[:most].tolist()]
@@ -55,22 +55,22 @@ class _Changes:
 
     def add(self, data: np.ndarray, lengths: np.ndarray, occurrences: np.ndarray) -> None:
         """Pass a batch of pretokens through all merges."""
-        at, words = data.astype(np.int32), np.repeat(np.arange(len(lengths)), lengths)
-        self._count(0, at, words, occurrences)
+        ids, words = data.astype(np.int32), np.repeat(np.arange(len(lengths)), lengths)
+        self._count(0, ids, words, occurrences)
         for number, (left, right) in enumerate(self._merges, 1):
-            pairs = pairs_at(at, words, left, right)
+            pairs = pairs_at(ids, words, left, right)
             if not len(pairs):
                 continue
             changed = np.zeros(len(lengths), bool)
             changed[words[pairs]] = True
-            self._count(number, *_inside(at, words, changed), -occurrences)
-            at, words = replaced(at, words, left, right, 255 + number)
-            self._count(number, *_inside(at, words, changed), occurrences)
+            self._count(number, *_inside(ids, words, changed), -occurrences)
+            ids, words = replaced(ids, words, left, right, 255 + number)
+            self._count(number, *_inside(ids, words, changed), occurrences)
 
-    def _count(self, number: int, at: np.ndarray, words: np.ndarray, occurrences: np.ndarray) -> None:
-        """Add the pairs of some pretokens to a change."""
+    def _count(self, number: int, ids: np.ndarray, words: np.ndarray, occurrences: np.ndarray) -> None:
+        """Add the pairs of some pretokens to a change. words: the number of the pretoken of each id."""
         first = np.flatnonzero(words[1:] == words[:-1])
-        pairs, places = np.unique(at[first] * np.int64(self._symbols) + at[first + 1], return_inverse=True)
+        pairs, places = np.unique(ids[first] * np.int64(self._symbols) + ids[first + 1], return_inverse=True)
         sums = np.zeros(len(pairs), np.int64)
         np.add.at(sums, places, occurrences[words[first]])
         self._changes[number].append((pairs, sums))
@@ -81,6 +81,7 @@ class _Changes:
             pairs.ravel()[changed] += sums
 
 
-def _inside(at: np.ndarray, words: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _inside(ids: np.ndarray, words: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids and the pretoken numbers within the changed pretokens."""
     inside = changed[words]
-    return at[inside], words[inside]
+    return ids[inside], words[inside]
