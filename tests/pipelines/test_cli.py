@@ -144,9 +144,9 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
         (f"params gpt2 {LONG}", f"Unrecognized options: {LONG}: `bytelm params gpt2 --help` lists all options"),
         (
             "pretrain gpt-tiny",
-            "Missing from bytelm pretrain gpt-tiny: --data DIR | WEIGHT=DIR ..., --out PATH: `bytelm",
+            "Missing from bytelm pretrain gpt-tiny: --data DIR | URI | WEIGHT=DIR ..., --out PATH: `bytelm",
         ),
-        ("pretrain gpt-tiny --dat x --out y", "--data DIR | WEIGHT=DIR; Unrecognized options: --dat, x: `bytelm"),
+        ("pretrain gpt-tiny --dat x --out y", "--data DIR | URI | WEIGHT=DIR; Unrecognized options: --dat, x: `bytelm"),
         ("pretrain gpt-tiny --data x --out y --model.layers 0", ": model.layers is 0: give at least 1"),
         ("pretrain gpt-tiny --data x --out y --train.lr -1", "train.lr is -1.0, but must be above 0"),
         ("generate x --top-k few", "--top-k: 'few' is not a whole number"),

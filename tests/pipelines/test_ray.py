@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import threading
@@ -36,6 +37,8 @@ class TwoNodes:
 
     def __init__(self):
         os.environ.update(SETTINGS)
+        # `ray start` would write a token to the home folder; `Cluster` does not.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         import ray
         from ray.cluster_utils import Cluster
 
