@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tokenizer import PretokenCounts
 
 # Text in the queues of the threads, caches, and freed memory that the allocator holds, in bytes.
-TEXT_MEMORY = 110_000_000
+TEXT_MEMORY = 130_000_000
 # Least memory for counting and merging, in bytes.
 LEAST_SPARE_MEMORY = 100_000_000
 MOST_TRACED = 1000  # merges
