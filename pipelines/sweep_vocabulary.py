@@ -52,8 +52,8 @@ def sweep_vocabulary(
         kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space.
         sizes: Numbers of entries; default: powers of two from 512 to 65536 that suit the text.
         seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on.
-        flops: FLOPs of each run. By default those of the sweep in --out; all runs of a new sweep take about an hour on
-            2 cores.
+        flops: FLOPs of each run, by default as many as in the sweep in --out; all runs of a new sweep take about an
+            hour on 2 cores.
         recipe: Recipe of a decoder, by name or .toml file. It decides the model, batches and learning rate.
         workers: Number of runs to train at a time, each in one thread; default: one per core.
         as_json: Print the summary as JSON, and nothing else.

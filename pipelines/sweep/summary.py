@@ -29,7 +29,7 @@ def summarize(budget: Budget, results: Mapping[Vocabulary, Sequence[Result]]) ->
     """Return the summary of finished runs, by vocabulary.
 
     `rows` has an entry for each vocabulary. `best` has the vocabulary with the fewest bits per byte of each kind, and
-    under `all` of all kinds; `as_good` lists those that do not differ from it at the 5 % level. Intervals assume
+    under `all` of all kinds; `as_good` lists vocabularies that do not differ from it at the 5 % level. Intervals assume
     the same standard deviation of a run for all vocabularies.
     """
     repeats = Repeats({vocabulary: [_bits(run) for run in runs] for vocabulary, runs in results.items()})
@@ -75,7 +75,7 @@ HEADS = ("kind", "entries", "bits per byte", "B/token", "embedding", "tokens", "
 
 
 def cells(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the rows of the table under HEADS. A * marks the best of a kind, and those that do not differ from it."""
+    """Return the rows of the table under HEADS. A * marks the best of each kind and its equals."""
     good = {(each["kind"], each["size"]) for kind in summary["best"].values() for each in kind["as_good"]}
     return [
         (

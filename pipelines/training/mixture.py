@@ -24,7 +24,7 @@ class Mixture:
     def __init__(self, datasets: Sequence[Dataset], weights: Sequence[int] = (1,)) -> None:
         self.datasets, self.weights = list(datasets), list(weights)
         self.first = self.datasets[0]
-        """The first dataset: its tokenizer, block length and separator are those of all"""
+        """The first dataset; all have the same tokenizer, block length and separator"""
         self.names = distinct_names([dataset.place for dataset in datasets])
         for other in self.datasets[1:]:
             _check_alike(self.first, other)

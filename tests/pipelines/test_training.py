@@ -85,7 +85,7 @@ def test_seed_clipping_decay_rates_and_batches_have_their_effect(tmp_path, small
 
 @pytest.fixture
 def nothing_frozen():
-    """Let the garbage collector see all objects, also those that tests/conftest.py has frozen."""
+    """Let the garbage collector see all objects, even the ones that tests/conftest.py has frozen."""
     gc.unfreeze()
     yield
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Random ids by the kernels are those of plain Python for the same seed."""
+"""With the same seed, the kernels draw the same random ids as plain Python."""
 
 import sys
 from random import Random
