@@ -1,6 +1,7 @@
 """Plain functions as tasks on a Ray cluster, which schedules and retries them."""
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 POLL_SECONDS = 1.0
+ANSWER_SECONDS = 10.0
 OBJECT_STORE_BYTES = 100_000_000  # results are small: tasks write files
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # Ray sends usage statistics by default
@@ -45,6 +47,9 @@ def cluster(address: str | None, workers: int | None = None) -> Iterator[None]:
         options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, "num_cpus": workers}
     doing(f"joining the Ray cluster at {address}" if address else "starting Ray")
     try:
+        host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+        if port.isdigit():  # Ray would wait for minutes
+            socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
         ray.init(address or "local", **options)
     except Exception as error:  # Ray raises a plain Exception if starting takes more than 30 s
         reason = " ".join(str(error).split())[:300]
