@@ -13,6 +13,7 @@ ten known sources, the slope was within 1.2 % of H and the classic estimate with
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -65,13 +66,14 @@ def previous_match_lengths(text: Array) -> Array:
     return lengths
 
 
-def match_rates(text: Array, sizes: list[int]) -> list[MatchRate]:
+def match_rates(text: Array, sizes: list[int], progress: Callable[[int], None] = lambda past: None) -> list[MatchRate]:
     """Return the estimates for each of `sizes`, for text (N,) uint8.
 
-    The classic estimate reads the first `size` symbols. The slope reads pasts of at most `size` symbols.
+    The classic estimate reads the first `size` symbols. The slope reads pasts of at most `size` symbols. `progress` is
+    called with the length of each past of the slope before it is read; if it raises, the work ends.
     """
     matches = previous_match_lengths(text)
-    bins = _bins(text, matches)
+    bins = _bins(text, matches, progress)
     return [MatchRate(size, _classic(matches[:size]), _slope(bins[bins[:, 0] <= size])) for size in sizes]
 
 
@@ -83,11 +85,12 @@ def _classic(matches: Array) -> float | None:
     return float(1 / ratios.mean())
 
 
-def _bins(text: Array, matches: Array) -> Array:
+def _bins(text: Array, matches: Array, progress: Callable[[int], None]) -> Array:
     """Return the half-octave bins, (bins, 3): the longest past, the mean log2 of the past, the mean match length."""
     rows = []
     past = FIRST
     while 2 * past <= len(text):
+        progress(past)
         edges = [past, round(past * math.sqrt(2)), 2 * past]
         count = min(MOST_BLOCKS, min(len(text), BLOCK_SYMBOLS) // (2 * past))
         if count > 1:

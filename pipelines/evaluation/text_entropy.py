@@ -124,7 +124,7 @@ def _rates(
         return [8 * amount / size for amount, size in zip(compressed, sizes, strict=True)]
 
     def match_lengths() -> dict[str, list[float | None]]:
-        rates = match_rates(data, sizes)
+        rates = match_rates(data, sizes, lambda past: report(SLOPE, past))
         report(SLOPE, len(whole))
         return {SLOPE: [rate.slope for rate in rates], CLASSIC: [rate.classic for rate in rates]}
 

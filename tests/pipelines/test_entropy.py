@@ -269,7 +269,7 @@ def test_ppm_sizes_of_prefixes_are_those_of_each_prefix_alone():
 
 def test_ctrl_c_ends_the_compressors_within_seconds(tmp_path, interrupt):
     path = tmp_path / "noise.txt"
-    path.write_bytes(np.random.default_rng(0).integers(97, 113, 12_000_000, dtype=np.uint8).tobytes())
-    words = [BYTELM, "entropy", path, "--quiet", "--sample", "12M"]
+    path.write_bytes(np.random.default_rng(0).integers(97, 113, 8_000_000, dtype=np.uint8).tobytes())
+    words = [BYTELM, "entropy", path, "--quiet", "--sample", "8M"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert b"interrupted" in interrupt(process, after=9, threads=4)
