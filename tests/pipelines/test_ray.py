@@ -206,19 +206,9 @@ def test_a_killed_command_worker_and_node_change_nothing(survival, tmp_path, cap
     assert "raylet" not in "".join(capfd.readouterr())
 
 
-def test_a_wrong_address_is_an_error_without_a_wait(in_process, text_folder):
-    done = in_process(
-        "train-tokenizer",
-        text_folder,
-        "--vocab-size",
-        300,
-        "--out",
-        "tok",
-        "--engine",
-        "ray",
-        "--address",
-        "127.0.0.1:9",
-    )
+def test_a_wrong_address_is_an_error_without_a_wait(bytelm, text_folder):
+    wrong = ("--engine", "ray", "--address", "127.0.0.1:9")
+    done = bytelm("train-tokenizer", text_folder, "--vocab-size", 300, "--out", "tok", *wrong)
     assert done.returncode == 1
     assert "no Ray cluster answers at 127.0.0.1:9 (" in done.stderr
 
