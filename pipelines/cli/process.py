@@ -1,9 +1,11 @@
 """The process of a command line: its standard streams and Ctrl-C."""
 
+import _thread
 import io
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
@@ -13,6 +15,8 @@ from pipelines.cli.stdout import Stdout
 
 # Standard streams in the order of their descriptors. A closed stream is opened in the opposite mode: its use fails.
 _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
+
+REPEAT_SECONDS = 0.01
 
 interrupts: list[int] = []
 """An entry for each Ctrl-C since `prepare`, until a verb handles the signal itself."""
@@ -40,6 +44,15 @@ def prepare() -> None:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it
         signal.signal(signal.SIGINT, interrupt)
+        sys.unraisablehook = _repeat_ignored_interrupt
+
+
+def _repeat_ignored_interrupt(ignored: "sys.UnraisableHookArgs") -> None:
+    """Repeat a Ctrl-C that arrived in a destructor or a callback, where Python prints an exception and goes on."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        threading.Timer(REPEAT_SECONDS, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def raise_if_interrupted() -> None:

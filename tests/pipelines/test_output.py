@@ -235,6 +235,24 @@ except KeyboardInterrupt:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "stops\n"
 
 
+def test_a_control_c_in_a_destructor_ends_the_command_without_a_traceback():
+    code = """
+import signal, time
+from pipelines.cli import process
+process.prepare()
+class Dying:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+try:
+    Dying()
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("stops")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("stops\n", "")
+
+
 @pytest.mark.parametrize(
     "verb", ["train-tokenizer", "build-dataset", "export-hf", "import-hf", "export-onnx", "report"]
 )
