@@ -1,6 +1,5 @@
 """The process of a command line: its standard streams and Ctrl-C."""
 
-import _thread
 import io
 import os
 import signal
@@ -50,9 +49,15 @@ def prepare() -> None:
 def _repeat_ignored_interrupt(ignored: "sys.UnraisableHookArgs") -> None:
     """Repeat a Ctrl-C that arrived in a destructor or a callback, where Python prints an exception and goes on."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
-        threading.Timer(REPEAT_SECONDS, _thread.interrupt_main).start()
+        threading.Timer(REPEAT_SECONDS, _interrupt_main).start()
     else:
         sys.__unraisablehook__(ignored)
+
+
+def _interrupt_main() -> None:
+    """Send Ctrl-C to the main thread, unless `finish` has restored Python's handling."""
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # wakes a thread that sleeps or waits
 
 
 def raise_if_interrupted() -> None:
