@@ -51,7 +51,9 @@ def model_costs(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> Mod
     kind: torch.dtype = getattr(torch, dtype)
     built = meta_model(model)
     table = parameter_table(built)
-    other = parameter_table(meta_model(replace(model, tied_head=not model.tied_head)))
+    # A shape has parameters whatever their initial values, but "t5" is refused for a tied head.
+    swapped = replace(model, tied_head=not model.tied_head, initialization="gpt2")
+    other = parameter_table(meta_model(swapped))
     tied, untied = (table, other) if model.tied_head else (other, table)
     length = model.context_length
     cache = cache_bytes(built, kind, length, source_length=length)

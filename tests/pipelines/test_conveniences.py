@@ -11,7 +11,7 @@ from pipelines.export_hf import export_hf
 from pipelines.export_onnx import export_onnx
 from pipelines.import_hf import import_hf
 from pipelines.pretrain import pretrain
-from pipelines.run.recipe import load_recipe
+from pipelines.run.recipe import load_recipe, recipe_names
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,17 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
     assert done.returncode == 0, done.stderr
     assert all(words in done.stdout for words in said), done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_has_a_dry_run(in_process, sentinel_dataset, pair_dataset, name):
+    objective = load_recipe(name).objective
+    data = pair_dataset if objective == "sequence-pairs" else sentinel_dataset
+    length = "34" if objective == "masked-token" else "32"
+    options = ("--data", data, "--model.context-length", length, "--out", "run", "--dry-run")
+    done = in_process("pretrain", name, *options)
+    assert done.returncode == 0, done.stderr
+    assert "would train" in done.stdout
 
 
 def test_a_dry_run_fails_where_the_real_run_would(in_process, dataset_folder, tmp_path):

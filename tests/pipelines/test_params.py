@@ -6,6 +6,7 @@ import pytest
 
 from pipelines.cli.dispatch import main
 from pipelines.run.named_models import named_model
+from pipelines.run.recipe import recipe_names
 
 
 def costs_of(capsys, *arguments):
@@ -32,6 +33,13 @@ def test_the_largest_gpt3_counts_without_its_memory(capsys):
     assert costs["parameters"]["total"] == 174_604_259_328
     assert costs["parameters"]["total"] - costs["biases_and_norms"] == 174_588_899_328
     assert costs["parameters_untied"]["head"] == 50257 * 12288
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_every_recipe_has_costs(recipe, capsys):
+    costs = costs_of(capsys, recipe, "--model.vocab-size", "1000")
+    assert costs["parameters"]["total"] > costs["non_embedding"] > 0
+    assert costs["parameters_untied"]["total"] > costs["parameters_tied"]["total"]
 
 
 def test_every_field_of_the_shape_can_be_given(capsys):
