@@ -74,7 +74,7 @@ def build_dataset(
         shard_size: Bytes of an Arrow file, such as 1G; by default each split is one file. With --shard-size the same
             command resumes an interrupted build, whose finished work is in the folder OUT.ranges.
         separator: Put <|endoftext|> before every document. If a published tokenizer lacks it, use the token that ends
-            its texts: [SEP] for BERT, </s> for RoBERTa.
+            its texts: [SEP] for BERT, </s> for RoBERTa, T5 and SentencePiece models.
         sample: Inverse temperature, such as 0.1: draw the segmentation of each training document with a probability
             proportional to exp(SAMPLE * score); unigram only. Uses one thread.
         dropout: Probability of dropping a merge (BPE dropout) in training documents; bpe only. Uses one thread.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizer.methods.decoding import DecodingMethods
 from tokenizer.methods.encoding import EncodingMethods
+from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import Pattern
 
 # Importing these takes longer than encoding a short text, which needs none of them.
@@ -233,6 +234,16 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         from tokenizer.formats.hugging_face import ids_of_post_processor
 
         return ids_of_post_processor(self.vocabulary.post_processor)
+
+    @property
+    def end_of_text(self) -> int | None:
+        """The id that ends texts: of <|endoftext|>, else of what transformers adds after a text, else of `</s>`.
+
+        None if the tokenizer has none of them.
+        """
+        _, after = self.ids_around_text
+        special = self.special_tokens
+        return special.get(END_OF_TEXT, after[-1] if after else special.get("</s>"))
 
     def add_special_tokens(self, special_tokens: Sequence[str]) -> Tokenizer:
         """Return a new tokenizer with more special tokens; this one is unchanged.

@@ -1,7 +1,7 @@
 """Documents to the stream of token ids that blocks cut: a separator and a document, for every document in order.
 
-The separator is `<|endoftext|>`. If a published tokenizer lacks it, the separator is the token that transformers puts
-after a text, such as BERT's [SEP].
+The separator is `<|endoftext|>`. If a published tokenizer lacks it, the separator is the token that ends its texts,
+such as BERT's [SEP] (`Tokenizer.end_of_text`).
 """
 
 from collections.abc import Callable, Iterator
@@ -23,15 +23,13 @@ GROUP_BYTES = 1 << 24
 
 def separator_of(tokenizer: Tokenizer) -> int:
     """Return the id of the token before every document; ValueError if the tokenizer has none."""
-    _, after = tokenizer.ids_around_text
-    if END_OF_TEXT in tokenizer.special_tokens:
-        return tokenizer.special_tokens[END_OF_TEXT]
-    if not after:
+    end = tokenizer.end_of_text
+    if end is None:
         raise ValueError(
             f"the tokenizer has no special token {END_OF_TEXT} to put before each document: train one that has it, or "
             "build without separators (--no-separator)"
         )
-    return after[-1]
+    return end
 
 
 def encode_batch(

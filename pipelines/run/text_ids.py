@@ -20,6 +20,9 @@ ROLES = {"cls_token": CLS, "sep_token": SEP, "mask_token": MASK}
 """Names of special tokens in tokenizer_config.json of transformers, with our spellings."""
 OPTIONAL_ROLES = {"unk_token": "<|unk|>"}
 """The same for tokens that no objective needs."""
+PUBLISHED_NAMES = ({"mask_token": "[MASK]"}, {"mask_token": "<mask>"})
+PUBLISHED_PADDING = ("[PAD]", "<pad>")
+"""Spellings of special tokens in the tokenizers of BERT, RoBERTa and T5"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +55,8 @@ def ids_of(architecture: str, facts: Mapping[str, Any], tok: Tokenizer) -> TextI
     text ends with <|endoftext|> if the tokenizer has it. For a decoder whose dataset had it before documents, a text
     also begins with it.
     """
-    named, end = special_ids(facts, tok), tok.special_tokens.get(END_OF_TEXT)
-    special = tok.special_tokens | facts.get("roles", {})
+    named, special = special_ids(facts, tok), tok.special_tokens | facts.get("roles", {})
+    end = special.get(END_OF_TEXT)
     stops = _as_tuple(named["eos_token_id"]) or _as_tuple(end)
     starts = _as_tuple(named["decoder_start_token_id"]) or _as_tuple(named["bos_token_id"]) or _as_tuple(end)
     # In our training a decoder reads one document after another; the source of an encoder-decoder has only an end.
@@ -79,7 +82,8 @@ def special_ids(facts: Mapping[str, Any], tok: Tokenizer) -> dict[str, int | lis
 
     `facts`: see `ids_of`.
     """
-    end, pad = tok.special_tokens.get(END_OF_TEXT), tok.special_tokens.get(PAD)
+    special = tok.special_tokens | facts.get("roles", {})
+    end, pad = special.get(END_OF_TEXT), special.get(PAD)
     # A document begins after the end of another one, so generation begins with the end too.
     given = facts.get("special_ids", dict(zip(SPECIAL_IDS, (end, end, pad, end), strict=True)))
     return {name: given.get(name) for name in SPECIAL_IDS}
@@ -119,6 +123,23 @@ def given_roles(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str, int]:
         if (spelling := f"<extra_id_{number}>") in special:
             roles[ours] = special[spelling]
     return roles
+
+
+def published_roles(tok: Tokenizer) -> dict[str, int]:
+    """Return the ids of a published tokenizer's special tokens, by those of our spellings that it lacks.
+
+    The tokenizer alone decides: by the ids around a text, and by the published spellings of the other tokens. It is
+    empty for tokenizers with our special tokens.
+    """
+    special, (before, after) = tok.special_tokens, tok.ids_around_text
+    roles = given_roles(tok, *PUBLISHED_NAMES)
+    if padding := [special[name] for name in PUBLISHED_PADDING if name in special]:
+        roles[PAD] = padding[0]
+    if before and after:
+        roles |= {CLS: before[0], SEP: after[-1]}
+    if (end := tok.end_of_text) is not None:
+        roles[END_OF_TEXT] = end
+    return {ours: i for ours, i in roles.items() if ours not in special}
 
 
 def known_ids(tok: Tokenizer, model: LanguageModel) -> Tensor | None:

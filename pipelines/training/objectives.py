@@ -13,7 +13,7 @@ import numpy as np
 from lm.objectives import lengths_of_span_corruption, masked_token, next_token, sequence_pairs, span_corruption
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenStream
-from pipelines.run.text_ids import ids_of
+from pipelines.run.text_ids import ROLES, ids_of
 from pipelines.training.batch import Array, Batch
 from pipelines.training.draws import generators
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
@@ -138,12 +138,11 @@ class PairObjective:
         self._around = len(self.before) + len(self.after), 1  # ids added to a source, and to a target
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, context_length: int) -> Self:
+    def of(cls, special: Mapping[str, int], context_length: int) -> Self:
         """Return the objective of our own training: `<|endoftext|>` starts and ends, `<|pad|>` pads.
 
-        Raises ValueError if `tokenizer` lacks one of them.
+        Raises ValueError if `special` lacks one of them.
         """
-        special = tokenizer.special_tokens
         require_special_tokens("sequence-pairs", (END_OF_TEXT, PAD), special)
         end = special[END_OF_TEXT]
         return cls(context_length, start_id=end, end_id=end, pad_id=special[PAD])
@@ -185,8 +184,8 @@ def make_objective(
     """Return the objective `name` for blocks of `length` tokens, or for pairs of at most `length` positions a side.
 
     With `document_mask`, batches number the documents of each row. `facts` is the table [run] of a run's config.toml,
-    which holds the start, end, padding and mask ids of an imported model. Raises ValueError if a special token is
-    missing.
+    which holds the special ids of an imported model and of a published tokenizer. Raises ValueError if a special token
+    is missing.
     """
     facts = facts or {}
     special, separator = tokenizer.special_tokens | facts.get("roles", {}), None
@@ -198,7 +197,7 @@ def make_objective(
     if name == "masked-token":
         return MaskedToken(length, special, tokenizer.vocab_size, separator)
     if "special_ids" not in facts:
-        return PairObjective.of(tokenizer, length) if name == "sequence-pairs" else SpanCorruption(length, special)
+        return PairObjective.of(special, length) if name == "sequence-pairs" else SpanCorruption(length, special)
     ids = ids_of("encoder-decoder", facts, tokenizer)
     if ids.start is None or not ids.stops:
         missing = "decoder_start_token_id" if ids.start is None else "eos_token_id"
@@ -216,10 +215,11 @@ def require_special_tokens(
     """Raise ValueError if `special` lacks one of `names`; `option` of train-tokenizer adds them."""
     for name in names:
         if name not in special:
+            nameable = name in ROLES.values()
+            also = ", or of an imported model name it in tokenizer_config.json and import it again" if nameable else ""
             raise ValueError(
                 f"{purpose} needs the special token {name}, which the tokenizer lacks: train one that has it "
-                f"(bytelm train-tokenizer {option}), or of an imported model name it in tokenizer_config.json and "
-                "import it again"
+                f"(bytelm train-tokenizer {option}){also}"
             )
 
 

@@ -131,6 +131,7 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
     dataset = mixture.first
     start = find_start(recipe, dataset, out, init_from)
     recipe = fit_to_data(recipe, dataset, start.vocab_size)
+    open_training_data(recipe, mixture, Tokenizer.load(dataset.folder), facts=start.facts)  # checks special tokens
     train = recipe.train
     costs = model_costs(recipe.model, "float32", train.optimizer)
     available = sum(each.split("train").tokens for each in mixture.datasets)

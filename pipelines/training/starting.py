@@ -14,11 +14,13 @@ from pipelines.run.folder import Run
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.recipe import Recipe
 from pipelines.run.retention import checkpoint_folders
+from pipelines.run.text_ids import published_roles
 from pipelines.training.checkpoint_reader import load_weights
 from pipelines.training.data import check_tokenizer
 from pipelines.training.mixture import Dataset
 from pipelines.training.parallel import OneProcess
 from pipelines.training.resuming import set_weights
+from tokenizer import Tokenizer
 
 # Fields of a model that may differ from the source's, because the same weights still fit.
 FREE = (
@@ -72,7 +74,7 @@ class Start:
     vocab_size: int
     """Entries of the model's vocabulary; an imported model may have more than its tokenizer."""
     facts: dict[str, Any]
-    """Entries of the table [run] that come from the source"""
+    """Entries of the table [run] that come from the source, or from a published tokenizer"""
     loads: bool
     """Whether to load the weights of `source`: False for random weights and for a run with a checkpoint"""
     source: Source | None
@@ -119,7 +121,8 @@ def find_start(recipe: Recipe, dataset: Dataset, out: Path, init_from: Path | No
         vocab_size = run.recipe.model.vocab_size if "init_from" in facts else dataset.vocab_size
         return Start(vocab_size, facts, loads, _reopened(run) if loads else None)
     if init_from is None:
-        return Start(dataset.vocab_size, {}, False, None)
+        roles = published_roles(Tokenizer.load(dataset.folder))
+        return Start(dataset.vocab_size, {"roles": roles} if roles else {}, False, None)
     source = Source.open(init_from)
     check_tokenizer(dataset, source.run)
     check_same_model(recipe, source.run)

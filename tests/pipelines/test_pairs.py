@@ -252,7 +252,7 @@ def test_an_epoch_reads_every_pair_once_in_batches_within_the_budget(lengths, bu
     half = len(lengths) // 2
     pairs = Pairs(lists_of([sources[:half], sources[half:]]), lists_of([targets]))
     tok = Tokenizer.train(["abc"], vocab_size=261)
-    loader = PairLoader(pairs, PairObjective.of(tok, 64), budget, seed)
+    loader = PairLoader(pairs, PairObjective.of(tok.special_tokens, 64), budget, seed)
     consumed, orders = 0, []
     for _ in range(2):
         order = []
@@ -264,7 +264,7 @@ def test_an_epoch_reads_every_pair_once_in_batches_within_the_budget(lengths, bu
             consumed += len(batch.inputs)
         assert sorted(order) == list(range(len(lengths)))
         orders.append(order)
-    again = PairLoader(pairs, PairObjective.of(tok, 64), budget, seed)
+    again = PairLoader(pairs, PairObjective.of(tok.special_tokens, 64), budget, seed)
     assert (again.batch(len(lengths)).source[:, 0] - 300).tolist() == orders[1][: len(again.batch(len(lengths)).source)]
 
 
@@ -272,7 +272,7 @@ def test_padding_changes_no_loss(run, data):
     """The loss of a batch is the sum of the losses of its pairs without padding."""
     this = Run(run)
     model = load_trained(this, device="cpu").model
-    objective, pairs = PairObjective.of(this.tokenizer(), 16), PairDataset(data).split("validation")
+    objective, pairs = PairObjective.of(this.tokenizer().special_tokens, 16), PairDataset(data).split("validation")
 
     def nats(rows):
         batch = objective.batch(pairs, np.array(rows))
@@ -292,7 +292,7 @@ def test_flops_per_token_of_a_batch_are_close_to_the_average_over_all_pairs(data
     training = open_training_data(recipe, Mixture([dataset]), tok)
     model = meta_model(replace(recipe.model, vocab_size=dataset.vocab_size))
     costs = tokens = 0
-    for source, target in zip(*PairObjective.of(tok, 16).lengths(dataset.split("train")), strict=True):
+    for source, target in zip(*PairObjective.of(tok.special_tokens, 16).lengths(dataset.split("train")), strict=True):
         costs += flops_per_token(model, int(target), source_length=int(source)) * int(source + target)
         tokens += int(source + target)
     assert training.flops_per_token(model) == pytest.approx(costs / tokens, rel=0.02)
@@ -322,7 +322,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_weights(tmp_path, recipe
 
 
 def test_token_counts_include_both_sides_but_no_padding(run, data):
-    objective, pairs = PairObjective.of(Run(run).tokenizer(), 16), PairDataset(data).split("train")
+    objective, pairs = PairObjective.of(Run(run).tokenizer().special_tokens, 16), PairDataset(data).split("train")
     lengths = np.sum(objective.lengths(pairs), axis=0)
     state = json.loads((latest_checkpoint(run) / "state.json").read_text())
     assert 130_000 <= state["tokens"] < 130_000 + 512

@@ -9,15 +9,19 @@ import sentencepiece
 import torch
 
 from pipelines.build_dataset import build_dataset
+from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluate import evaluate
+from pipelines.evaluation.inputs import objective_of
 from pipelines.export_hf import export_hf
 from pipelines.generate import generate
 from pipelines.import_hf import import_hf
 from pipelines.pretrain import pretrain
 from pipelines.report import report
 from pipelines.run.folder import Run
+from pipelines.run.recipe import load_recipe
 from pipelines.run.text_ids import text_ids
 from pipelines.score import score
+from pipelines.training.data import validation_batch
 from tests.pipelines.exchange_cases import our_model
 from tokenizer import Tokenizer
 
@@ -159,6 +163,26 @@ def test_a_score_is_the_log_likelihood_under_transformers(family):
     nats = peer(input_ids=sources, labels=labels).loss.item() * labels.numel()
     found = score(run, source, target=target, device="cpu")
     assert -found.log_probability == pytest.approx(nats, rel=1e-4)
+
+
+def test_spans_have_their_published_names_in_training_from_scratch(shared, text_folder, small_recipe, tmp_path):
+    published = shared / "vectors" / "t5-small" / "tokenizer.json"
+    tok = transformers.PreTrainedTokenizerFast(tokenizer_file=str(published))
+    data, run = tmp_path / "data", tmp_path / "run"
+    text = [str(min(text_folder.iterdir()))]
+    build_dataset(text, tokenizer=published, context_length=CONTEXT, split="tail:0.3", out=data)
+    t5 = load_recipe("t5-tiny")
+    model = replace(t5.model, layers=1, width=16, context_length=CONTEXT)
+    assert pretrain(replace(t5, model=model, train=replace(small_recipe.train, tokens=64)), data=data, out=run) == 0
+    objective = objective_of(Run(run), CONTEXT, Tokenizer.load(run))
+    batch = validation_batch(TokenDataset(data).split("validation"), objective, 0, 2)
+    sentinel, end = tok.convert_tokens_to_ids(["<extra_id_0>", "</s>"])
+    for source, target in zip(batch.source, batch.targets, strict=True):
+        assert (source == sentinel).sum() == (target == sentinel).sum() == 1
+        assert source[-1] == target[-1] == end
+    theirs = transformers.AutoTokenizer.from_pretrained(export_hf(run, out=tmp_path / "out"))
+    assert (theirs.eos_token, theirs.pad_token) == ("</s>", "<pad>")
+    assert [theirs(text)["input_ids"] for text in TEXTS] == [tok(text)["input_ids"] for text in TEXTS]
 
 
 @pytest.mark.slow

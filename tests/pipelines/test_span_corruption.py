@@ -22,7 +22,7 @@ from pipelines.training.data import open_training_data, validation_batch
 from pipelines.training.mixture import Mixture
 from pipelines.training.objectives import MaskedToken, NextToken, SpanCorruption, document_numbers
 from tests.pipelines.training_cases import make_old
-from tokenizer import Tokenizer, sentinels
+from tokenizer import END_OF_TEXT, Tokenizer, sentinels
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +107,21 @@ def test_a_span_corruption_run_learns_and_is_evaluated(run):
 
 def test_a_tokenizer_without_sentinels_is_refused_with_the_remedy(tmp_path, recipe, dataset_folder):
     short = replace(recipe, model=replace(recipe.model, context_length=32))
-    with pytest.raises(ValueError, match=r"needs the special token <\|sentinel_0\|>.*--sentinels 100"):
-        pretrain(short, data=dataset_folder, out=tmp_path / "run")
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match=r"needs the special token <\|sentinel_0\|>.*--sentinels 100"):
+            pretrain(short, data=dataset_folder, out=tmp_path / "run", dry_run=dry_run)
     assert not (tmp_path / "run").exists()
+
+
+def test_published_names_of_sentinels_and_of_the_end_of_a_text_are_enough(tmp_path, text_folder, recipe):
+    names = ("</s>", *(f"<extra_id_{number}>" for number in reversed(range(4))))
+    train_tokenizer([str(text_folder)], vocab_size=512, special_tokens=names, out=tmp_path / "tok")
+    build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=48, out=tmp_path / "data")
+    short = replace(recipe, train=replace(recipe.train, tokens=960))
+    assert pretrain(short, data=tmp_path / "data", out=tmp_path / "run") == 0
+    roles = Run(tmp_path / "run").facts["roles"]
+    assert roles == {"<|sentinel_0|>": 4, "<|sentinel_1|>": 3, "<|sentinel_2|>": 2, "<|sentinel_3|>": 1, END_OF_TEXT: 0}
+    assert pretrain(short, data=tmp_path / "data", out=tmp_path / "run") == 0  # resumes
 
 
 def test_documents_are_numbered_by_their_separators():

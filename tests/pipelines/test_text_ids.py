@@ -1,6 +1,7 @@
 """Imported models begin and end texts with the same ids as in `transformers`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,11 +11,12 @@ from pipelines.evaluate import evaluate
 from pipelines.export_hf import export_hf
 from pipelines.generate import generate
 from pipelines.import_hf import import_hf
+from pipelines.pretrain import pretrain
 from pipelines.reporting.samples import samples_of
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
 from tests.pipelines.exchange_cases import our_model, save_peer
-from tokenizer import CLS, Tokenizer
+from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -147,6 +149,33 @@ def test_an_exported_and_imported_run_generates_the_same_text(trained_gpt, tmp_p
         first, second = (generate(run, prompt=prompt, tokens=20, seed=3, device="cpu") for run in (trained_gpt, again))
         assert first == second
     assert text_ids(Run(again), Run(again).tokenizer()) == text_ids(Run(trained_gpt), Run(trained_gpt).tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("bert-uncased/vocab.txt", {MASK: "[MASK]", PAD: "[PAD]", CLS: "[CLS]", SEP: "[SEP]", END_OF_TEXT: "[SEP]"}),
+        ("roberta/tokenizer.json", {MASK: "<mask>", PAD: "<pad>", CLS: "<s>", SEP: "</s>", END_OF_TEXT: "</s>"}),
+        ("sentencepiece/test_model.model", {END_OF_TEXT: "</s>"}),
+    ],
+)
+def test_a_run_on_a_published_tokenizer_has_its_special_tokens(path, expected, shared, small_recipe, tmp_path):
+    file = shared / "vectors" / path
+    tok = Tokenizer.load(file, pattern="bert-uncased" if file.name == "vocab.txt" else None)
+    tok.save(tmp_path / "tok")
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question\n" * 40)
+    options = {"tokenizer": tmp_path / "tok", "context_length": 32, "split": "tail:0.4"}
+    build_dataset([str(tmp_path / "text.txt")], out=tmp_path / "data", **options)
+    recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=64))
+    if MASK in expected:
+        model = replace(recipe.model, architecture="encoder", context_length=34)
+        recipe = replace(recipe, objective="masked-token", model=model)
+    assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run") == 0
+    found = text_ids(Run(tmp_path / "run"), tok)
+    assert {ours: found.special[ours] for ours in expected} == {
+        ours: tok.special_tokens[spelling] for ours, spelling in expected.items()
+    }
+    assert found.stops == (tok.special_tokens[expected[END_OF_TEXT]],)
 
 
 def test_special_ids_unknown_to_the_tokenizer_count_as_missing(tokenizer_folder, tmp_path):
