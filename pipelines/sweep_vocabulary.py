@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from pipelines.cli.arguments import AsJson, DryRun
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule
+from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.files import write_json
@@ -58,6 +59,7 @@ def sweep_vocabulary(
         workers: Number of runs to train at a time, each in one thread; default: one per core.
         as_json: Print the summary as JSON, and nothing else.
     """
+    check_dry_run(dry_run, as_json)
     _check(kinds, sizes, seeds, workers)
     from corpora import open_corpus
     from pipelines.cli.display import quantity, say_on_stderr, write
@@ -79,7 +81,7 @@ def sweep_vocabulary(
     source = open_corpus(corpus, split=split, **reading)
     workers = workers or _cores()
     if dry_run:
-        _print_plan(budget, wanted, seeds, workers, source, out)
+        _print_plan(budget, wanted, seeds, workers, source, out, strict=bool(sizes))
         return None
     budget = _on_this_machine(budget, earlier)
     held_out = held_out_documents(source)
@@ -142,16 +144,20 @@ def _on_this_machine(budget: "Budget", earlier: dict[str, Any] | None) -> "Budge
 
 
 def _print_plan(
-    budget: "Budget", wanted: "list[Vocabulary]", seeds: int, workers: int, source: "Corpus", out: Path
+    budget: "Budget", wanted: "list[Vocabulary]", seeds: int, workers: int, source: "Corpus", out: Path, strict: bool
 ) -> None:
-    """Print the runs, their tokens and an estimate of their time."""
+    """Print the runs, their tokens and an estimate of their time.
+
+    `strict`: whether a size that does not suit the text is refused; otherwise it is left out.
+    """
     from pipelines.cli.display import answer, counted, duration, quantity, table
     from pipelines.sweep.plan import CORE_FLOPS
 
     runs = len(wanted) * seeds
+    vocabularies = "1 vocabulary" if len(wanted) == 1 else f"{len(wanted)} vocabularies"
     answer(
-        f"would train {counted(runs, 'run')} of {quantity(budget.flops, 'FLOP')} on {source.name}, split by "
-        f"{source.split_rule}: {len(wanted)} vocabularies, {counted(seeds, 'seed')} each"
+        f"would train {'' if strict else 'at most '}{counted(runs, 'run')} of {quantity(budget.flops, 'FLOP')} on "
+        f"{source.name}, split by {source.split_rule}: {vocabularies}, {counted(seeds, 'seed')} each"
     )
     kinds: dict[int, list[str]] = {}
     for each in wanted:
@@ -173,6 +179,10 @@ def _print_plan(
     answer(
         f"training takes about {duration(seconds)} with {counted(workers, 'run')} at a time, at "
         f"{quantity(CORE_FLOPS, 'FLOP/s')} per core; about half of that in bfloat16"
+    )
+    answer(
+        "the sizes are checked after the text is counted, not in a dry run: a size below the alphabet of its kind or "
+        f"above what the text fills is {'an error' if strict else 'left out'}"
     )
     answer(f"would write the folder {out}")
 

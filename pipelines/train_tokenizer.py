@@ -17,7 +17,7 @@ from pipelines.cli.corpus_arguments import (
     say_left_out,
 )
 from pipelines.cli.display import Bar, write
-from pipelines.cli.dry_run import plan_tokenizer
+from pipelines.cli.dry_run import check_dry_run, plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
 from pipelines.cli.parsing import parse
@@ -126,8 +126,8 @@ def train_tokenizer(
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """
-    special_tokens = (*special_tokens, *_sentinels(sentinels))
-    cut_at = _cut_at(special_text, special_tokens, counts)
+    check_dry_run(dry_run, as_json)
+    special_tokens, cut_at = _special_tokens(special_tokens, sentinels, special_text, counts)
     _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, without={"--pairs": pairs, "--counts": counts})
     from corpora import Corpus
@@ -247,19 +247,18 @@ def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", patte
     return memory - taken
 
 
-def _cut_at(special_text: str, special_tokens: tuple[str, ...], counts: tuple[Path, ...]) -> tuple[str, ...]:
-    """Return the spellings at which the corpus is cut."""
+def _special_tokens(
+    named: tuple[str, ...], sentinels: int, special_text: str, counts: tuple[Path, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the special tokens, and the spellings at which the corpus is cut."""
+    if sentinels < 0:
+        raise ValueError(f"--sentinels is {sentinels}, but must not be negative")
+    special_tokens = (*named, *sentinel_tokens(sentinels))
     if special_text == "text":
-        return ()
+        return special_tokens, ()
     if counts:
         raise UsageError("--special-text cut has no effect on saved counts: give it to the command that counts")
-    return special_tokens
-
-
-def _sentinels(count: int) -> tuple[str, ...]:
-    if count < 0:
-        raise ValueError(f"--sentinels is {count}, but must not be negative")
-    return sentinel_tokens(count)
+    return special_tokens, special_tokens
 
 
 def _check(

@@ -3,6 +3,13 @@
 from pathlib import Path
 
 from pipelines.cli.display import answer, counted, quantity
+from pipelines.cli.errors import UsageError
+
+
+def check_dry_run(dry_run: bool, as_json: bool) -> None:
+    """Raise UsageError for --dry-run with --json."""
+    if dry_run and as_json:
+        raise UsageError("--json prints the summary, and --dry-run makes none: leave one of them out")
 
 
 def plan_dataset(

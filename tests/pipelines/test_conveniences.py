@@ -42,6 +42,12 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_of_a_tokenizer_prints_no_json(in_process, text_folder):
+    done = in_process("train-tokenizer", text_folder, "--vocab-size", 300, "--out", "out", "--dry-run", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--json prints the summary, and --dry-run makes none: leave one of them out" in done.stderr
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_has_a_dry_run(in_process, sentinel_dataset, pair_dataset, name):
     objective = load_recipe(name).objective
