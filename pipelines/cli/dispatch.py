@@ -199,6 +199,8 @@ def _out_of_memory(verb: str, error: BaseException) -> int:
         "train-tokenizer": "set --memory, or lower --max-document",
         "build-dataset": "lower --max-document or --threads",
         "corpus": "lower --max-document",
+        "tokenize": "give a shorter text",
+        "sweep-vocabulary": "lower --workers, or choose a smaller --recipe",
         "entropy": "lower --sample, or give a smaller corpus",
     }
     remedy = remedies.get(verb, "choose a smaller context or model")

@@ -581,6 +581,28 @@ def test_a_damaged_tokenizer_json_is_refused_in_a_sentence(pieces, tmp_path, pat
         Tokenizer.load(tmp_path)
 
 
+BOMB = [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}] * 12
+
+
+def test_replacements_that_multiply_a_text_end_with_a_sentence(pieces, tmp_path):
+    content = json.loads(tokenizer_json(pieces))
+    grown = content | {"normalizer": {"type": "Sequence", "normalizers": BOMB}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(grown))
+    tok = Tokenizer.load(tmp_path)
+    for text in ("aaaa bé x", "a" * 1_000_000):
+        with pytest.raises(ValueError, match="replacement of 'a' by 10 characters makes a text more than 100 times"):
+            tok.encode(text)
+    grown = content | {"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, *BOMB]}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(grown))
+    tok = Tokenizer.load(tmp_path)
+    with pytest.raises(ValueError, match="replacement of 'a' by 10 characters makes a text more than 100 times"):
+        tok.decode(tok.encode("aaaa"))
+    long = {"type": "Replace", "pattern": {"String": "a"}, "content": "a long name " * 100}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"normalizer": long}))
+    ours, peer = Tokenizer.load(tmp_path), tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert ours.encode("aaaa" + 1000 * "b c ") == peer.encode("aaaa" + 1000 * "b c ").ids
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
 def test_scores_that_are_not_finite_are_refused(pieces, tmp_path, number):
     content = tokenizer_json([("<unk>", 0.125)]).replace("0.125", number)

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 
 from tokenizer.encoding.ids_to_text import ByteDecoding
-from tokenizer.splitting.metaspace import MARK, NEVER
+from tokenizer.splitting.metaspace import MARK, NEVER, Replace, most_characters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +78,10 @@ class MetaspaceDecoding(UnigramDecoding):
         return found.decode()
 
     def _decoded(self, pieces: list[str]) -> str:
+        most = most_characters(sum(map(len, pieces)))
         for step in self._vocabulary.decoder:
+            if step["type"] == "Replace":
+                Replace(step["pattern"]["String"], False, step["content"]).check_growth(pieces, most)
             pieces = _DECODERS[step["type"]](pieces, step)
         return "".join(pieces)
 

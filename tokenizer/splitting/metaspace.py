@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 
 from tokenizer.encoding.special_spellings import WHITE_SPACE
@@ -32,8 +32,34 @@ REGEXES = {
 }
 
 
+_GROWTH, _ROOM = 100, 10_000
+
+
+def most_characters(count: int) -> int:
+    """Return the limit on the characters of a text of `count` characters after replacements.
+
+    A damaged file could otherwise make a short text fill the memory.
+    """
+    return _GROWTH * count + _ROOM
+
+
 class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
     """A normalizer that replaces every match of a text, or of one of `REGEXES`."""
+
+    def check_growth(self, texts: Sequence[str], most: int) -> None:
+        """Raise ValueError if replacing makes the texts longer than `most` characters together."""
+        added = len(self.content) - (1 if self.is_regex else len(self.find))  # at most, for each match
+        if added <= 0:
+            return
+        if self.is_regex:
+            matches = sum(sum(1 for _ in _compiled(self.find).finditer(text)) for text in texts)
+        else:
+            matches = sum(text.count(self.find) for text in texts)
+        if sum(map(len, texts)) + added * matches > most:
+            raise ValueError(
+                f"the tokenizer's replacement of {self.find[:20]!r} by {len(self.content):,} characters makes a text "
+                f"more than {_GROWTH} times as long: tokenizer.json is damaged, take the published file"
+            )
 
     def normalize(self, text: str) -> str:
         """Return the normalized text."""
@@ -141,8 +167,11 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
         return self.cuts and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
 
     def normalize(self, text: str) -> str:
-        """Return a text after all normalizers."""
+        """Return a text after all normalizers; ValueError if replacements make it far longer."""
+        most = most_characters(len(text))
         for step in self.normalizers:
+            if isinstance(step, Replace):
+                step.check_growth([text], most)
             text = step.normalize(text)
         return text
 
