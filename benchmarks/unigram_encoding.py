@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.line_encoding import judge_memory, race_line_encoders
@@ -13,7 +12,6 @@ from benchmarks.texts import SHARED
 
 if TYPE_CHECKING:
     from benchmarks.workloads import Session
-    from tokenizer.unigram import UnigramVocabulary
 
 FASTEST_PEERS = ("sentencepiece", "splintr")
 
@@ -51,22 +49,6 @@ def unigram_files(session: Session) -> PieceFiles:
     path.write_text(json.dumps(content), encoding="utf-8")
     model = ""
     if installed_version("sentencepiece"):
-        model = str(folder / "spiece.model")
-        Path(model).write_bytes(sentencepiece_model(tokenizer.vocabulary))
+        tokenizer.as_sentencepiece().save(folder / "sentencepiece")
+        model = str(folder / "sentencepiece" / "tokenizer.model")
     return PieceFiles(json=str(path), model=model)
-
-
-def sentencepiece_model(vocabulary: UnigramVocabulary) -> bytes:
-    """Return the SentencePiece model with the pieces, scores and character map of a vocabulary."""
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-    model = ModelProto()
-    model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
-    model.normalizer_spec.precompiled_charsmap = vocabulary.pattern.normalizers[0].characters.compiled
-    for number, (piece, score) in enumerate(zip(vocabulary.pieces, vocabulary.scores, strict=True)):
-        entry = model.pieces.add(piece=piece, score=score)
-        if number == vocabulary.unknown:
-            entry.type = entry.UNKNOWN
-        elif piece in vocabulary.special_tokens:
-            entry.type = entry.CONTROL
-    return model.SerializeToString()

@@ -273,10 +273,31 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         except ValueError as error:
             raise ValueError(f"tokenizers cannot express this SentencePiece model: it {error}") from None
 
+    def as_sentencepiece(self) -> Tokenizer:
+        """Return a tokenizer with the same pieces and ids that encodes a Unigram vocabulary as sentencepiece does.
+
+        Its `save` writes tokenizer.model. Its ids differ for a few texts. Special tokens become control pieces, and
+        the ids that transformers adds around a text are not stored. SentencePiece models are returned unchanged.
+        Raises ValueError for other kinds, and for vocabularies that a SentencePiece model cannot express.
+        """
+        from tokenizer.formats.sentencepiece_writing import as_sentencepiece
+        from tokenizer.sentencepiece import SentencePieceVocabulary
+        from tokenizer.unigram import UnigramVocabulary
+
+        if not isinstance(self.vocabulary, UnigramVocabulary):
+            raise ValueError(f"only Unigram vocabularies become SentencePiece models; this one is {self.kind}")
+        if isinstance(self.vocabulary, SentencePieceVocabulary):
+            return self
+        try:
+            return Tokenizer(as_sentencepiece(self.vocabulary))
+        except ValueError as error:
+            raise ValueError(f"a SentencePiece model cannot express this vocabulary: it {error}") from None
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write folder/tokenizer.json atomically, in the format of tokenizers and transformers. Ranks become merges.
 
         A SentencePiece model is written as folder/tokenizer.model, because tokenizers gives other ids for some texts.
+        `as_sentencepiece` makes one of a Unigram vocabulary.
         Raises ValueError if a special token has the spelling of an ordinary token.
         """
         from tokenizer.formats.vocabulary_files import save_vocabulary

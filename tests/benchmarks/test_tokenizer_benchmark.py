@@ -19,7 +19,6 @@ from benchmarks.peers.lines import LINE_ENCODERS, UNIGRAM, WORDPIECE, PieceFiles
 from benchmarks.peers.training import TRAINERS, bytelm
 from benchmarks.peers.wordpiece import alphabet_order, train_bytelm, train_tokenizers
 from benchmarks.texts import CUT, hard_texts, pieces, write_text
-from benchmarks.unigram_encoding import sentencepiece_model
 from benchmarks.workloads import PATTERNS, timed_start
 from tokenizer import Tokenizer, count_pretokens
 
@@ -85,8 +84,8 @@ def piece_files(tmp_path_factory, text):
     options = {"special_tokens": (), "threads": 1}
     unigram = Tokenizer.train(text.path, 1000, model="unigram", pattern="nmt_nfkc", **options)
     unigram.save(folder / "unigram")
-    model = folder / "spiece.model"
-    model.write_bytes(sentencepiece_model(unigram.vocabulary))
+    unigram.as_sentencepiece().save(folder / "sentencepiece")
+    model = folder / "sentencepiece" / "tokenizer.model"
     words = folder / "vocab.txt"
     words.write_text("\n".join(train_bytelm(text.path, 1000, 1)), encoding="utf-8")
     Tokenizer.load(words, pattern="bert-uncased").save(folder / "words")

@@ -1,6 +1,7 @@
 """Reading and writing SentencePiece models (`.model`, `spiece.model`) of the kind Unigram.
 
 The field numbers are those of sentencepiece_model.proto. A saved file has the bytes of the file that was read.
+`sentencepiece_writing.py` writes models of other vocabularies.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+UNIGRAM = 1
+MODEL_TYPES = {UNIGRAM: "unigram", 2: "bpe", 3: "word", 4: "char"}
 # T5: the tokenizer_class or model_type, the token that ends texts, and the number of sentinels if no file has it.
 _T5_NAMES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast", "t5", "mt5")
 _END, _T5_SENTINELS = "</s>", 100
 MOST_SENTINELS = 10_000
-_COMMON_WHITE_SPACE = "\t\n\r\u00a0\u2003\u3000"
-# Fields of the model.
-_PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
+COMMON_WHITE_SPACE = "\t\n\r\u00a0\u2003\u3000"
+PIECE, TRAINER, NORMALIZER = 1, 2, 3  # fields of the model
 # Number, wire type and default of the fields in use.
 Fields = dict[str, tuple[int, int, Value]]
-_PIECE_FIELDS: Fields = {"piece": (1, BYTES, b""), "score": (2, FIXED_32, bytes(4)), "type": (3, VARINT, NORMAL)}
-_TRAINER_FIELDS: Fields = {
-    "model_type": (3, VARINT, 1),
+PIECE_FIELDS: Fields = {"piece": (1, BYTES, b""), "score": (2, FIXED_32, bytes(4)), "type": (3, VARINT, NORMAL)}
+TRAINER_FIELDS: Fields = {
+    "model_type": (3, VARINT, UNIGRAM),
     "treat_whitespace_as_suffix": (24, VARINT, 0),
     "byte_fallback": (35, VARINT, 0),
     "unk_surface": (44, BYTES, " \u2047 ".encode()),
 }
-_NORMALIZER_FIELDS: Fields = {
+NORMALIZER_FIELDS: Fields = {
     "precompiled_charsmap": (2, BYTES, b""),
     "add_dummy_prefix": (3, VARINT, 1),
     "remove_extra_whitespaces": (4, VARINT, 1),
@@ -53,27 +54,31 @@ _NORMALIZER_FIELDS: Fields = {
 
 def load_model(path: Path) -> SentencePieceVocabulary:
     """Return the vocabulary of a SentencePiece model. Raises ValueError that names the field."""
-    content = read_bytes(path)
+    return parse_model(read_bytes(path))
+
+
+def parse_model(content: bytes) -> SentencePieceVocabulary:
+    """Return the vocabulary of a model's bytes. Raises ValueError, which completes a sentence about the model."""
     pieces: list[str] = []
     scores: list[float] = []
     types: list[int] = []
     trainer = normalizer = b""
     for number, kind, value in fields(content):
-        if number in (_PIECE, _TRAINER, _NORMALIZER):
+        if number in (PIECE, TRAINER, NORMALIZER):
             expect(kind == BYTES and isinstance(value, bytes), f"has a field {number} of wire type {kind}")
             assert isinstance(value, bytes)
-            if number == _PIECE:
+            if number == PIECE:
                 piece, score, piece_type = _parse_piece(value, len(pieces))
                 pieces.append(piece)
                 scores.append(score)
                 types.append(piece_type)
-            elif number == _TRAINER:
+            elif number == TRAINER:
                 trainer += value  # a repeated message continues the first
             else:
                 normalizer += value
     expect(pieces != [], "has no pieces: is it a SentencePiece model?")
-    options = _parsed(trainer, _TRAINER_FIELDS, "trainer_spec") | _parsed(
-        normalizer, _NORMALIZER_FIELDS, "normalizer_spec"
+    options = _parsed(trainer, TRAINER_FIELDS, "trainer_spec") | _parsed(
+        normalizer, NORMALIZER_FIELDS, "normalizer_spec"
     )
     model_type = options["model_type"]
     assert isinstance(model_type, int)
@@ -126,7 +131,7 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
     expect(text.remove_extra_whitespaces, "keeps extra spaces (remove_extra_whitespaces)")
     normalizers = (Precompiled(text.characters),) if text.characters else ()
     words = MetaspaceWords(normalizers, True, ALWAYS if text.add_dummy_prefix else NEVER, True)
-    for c in _COMMON_WHITE_SPACE:  # T5's map keeps U+0085, and its published file cuts there
+    for c in COMMON_WHITE_SPACE:  # T5's map keeps U+0085, and its published file cuts there
         expect(words.normalize(f"a{c}a") in ("a a", "aa"), f"keeps the white space U+{ord(c):04X}")
     for piece, i in vocabulary.matches.items():
         expect(MARK not in piece[1:], f"has pieces[{i}] = {shown(piece)} with a mark after its start")
@@ -210,7 +215,7 @@ def _parsed(message: bytes, wanted: Fields, name: str) -> dict[str, Value]:
 def _parse_piece(message: bytes, number: int) -> tuple[str, float, int]:
     where = f"pieces[{number}]"
     expect(number < LARGEST_ID, f"has more than {LARGEST_ID:,} pieces")
-    found = _parsed(message, _PIECE_FIELDS, where)
+    found = _parsed(message, PIECE_FIELDS, where)
     piece = _text(found["piece"], f"{where}.piece")
     expect(piece != "", f"has {where} with an empty piece")
     expect(len(piece) <= LONGEST_PIECE, f"has {where}, a piece of {len(piece):,} characters")

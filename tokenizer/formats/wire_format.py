@@ -1,10 +1,11 @@
-"""A strict reader of Protocol Buffers' wire format, as far as SentencePiece models need it: fields by number.
+"""Protocol Buffers' wire format, as far as SentencePiece models need it: a strict reader and a writer of fields.
 
 Source: protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5  # wire types; groups (3 and 4) are not used
@@ -32,6 +33,31 @@ def fields(message: bytes) -> Iterator[tuple[int, int, Value]]:
         else:
             raise ValueError(f"has a field {number} of wire type {kind}, which no SentencePiece model has")
         yield number, kind, value
+
+
+def message(*contents: tuple[int, int | bytes | float]) -> bytes:
+    """Return the message with these fields, given by number and value.
+
+    A whole number becomes a VARINT, bytes become BYTES, and a float becomes a float32. Raises OverflowError for a float
+    that float32 cannot store.
+    """
+    parts = []
+    for number, value in contents:
+        if isinstance(value, int):
+            parts += [_written_varint(number << 3 | VARINT), _written_varint(value % (1 << 64))]
+        elif isinstance(value, bytes):
+            parts += [_written_varint(number << 3 | BYTES), _written_varint(len(value)), value]
+        else:
+            parts += [_written_varint(number << 3 | FIXED_32), struct.pack("<f", value)]
+    return b"".join(parts)
+
+
+def _written_varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:
