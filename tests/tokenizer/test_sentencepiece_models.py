@@ -233,6 +233,7 @@ def model_of(pieces=(("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1)), train
 
 # The rows of the table in docs/python.md: pieces with scores and types (None: T5's), and a text.
 UNK = ("<unk>", 0.0, 2)
+BYTE_FALLBACK = b"\x98\x02\x01"
 DIFFERENCES = {
     # `a` and `b` together beat `ab` by 0.001, which is less than the spacing of float32 at -50,000.
     "sums of scores": (
@@ -243,7 +244,13 @@ DIFFERENCES = {
     "scores": ([UNK, ("▁", 0.0, 1), ("a", -4.800000190734863, 1), ("aa", -9.600000381469727, 1)], "aa"),
     "ties": (None, "-------"),
     "character map": (None, "Tie\u0302\u0301ng Vie\u0323\u0302t"),
+    "white space that the map keeps, such as U+0085": (None, "a\x85b"),
+    "`▁` at the start of a text, if the map keeps it": ([UNK, ("▁", -1.0, 1), ("▁a", -1.0, 1)], "▁a"),
     "`</s>` spelled in a text": (None, "</s>"),
+    "a byte piece such as `<0x41>` spelled in a text": (
+        [UNK, ("▁", -1.0, 1), *((f"<0x{byte:02X}>", 0.0, 6) for byte in range(256))],
+        "<0x41>",
+    ),
     "score of an unknown character": (
         [UNK, ("</s>", -100.0, 3), ("▁", -1.0, 1), ("a", 15.0, 1), ("az", -20.0, 1)],
         "az",
@@ -259,14 +266,16 @@ def of_tokenizers(pieces, t5_model):
     if pieces is None:
         text = tokenizers.Tokenizer.from_file(str(t5_model[1])).to_str()
     else:
-        text = tokenizer_json([(piece, score) for piece, score, _ in pieces])
+        has_bytes = any(kind == 6 for _, _, kind in pieces)
+        text = tokenizer_json([(piece, score) for piece, score, _ in pieces], byte_fallback=has_bytes)
     return json.dumps(json.loads(text) | {"added_tokens": [], "post_processor": None})
 
 
 @pytest.mark.parametrize("row", DIFFERENCES)
 def test_each_difference_between_sentencepiece_and_tokenizers_is_reproduced(t5_model, row, tmp_path):
     pieces, text = DIFFERENCES[row]
-    model, sentence_piece = both_of(model_of(pieces) if pieces else t5_model[0], tmp_path)
+    trainer = BYTE_FALLBACK if "byte piece" in row else b""
+    model, sentence_piece = both_of(model_of(pieces, trainer) if pieces else t5_model[0], tmp_path)
     content = of_tokenizers(pieces, t5_model)
     hugging_face = tokenizers.Tokenizer.from_str(content)
     (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
@@ -283,6 +292,19 @@ def test_the_docs_list_the_differences_that_are_tested():
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
     lines = page[page.index("| | `tokenizer.json`, as in") :].partition("\n\n")[0].splitlines()[2:]
     assert [line.split("|")[1].strip() for line in lines] == [*DIFFERENCES]
+
+
+@pytest.mark.parametrize("text", ["-------", "--d----.a*the a=c"])
+def test_the_best_segmentation_in_float64_may_differ_from_the_ids_of_a_model_on_ties(t5_model, text, tmp_path):
+    model, sentence_piece = both_of(t5_model[0], tmp_path)
+    scores = model.vocabulary.scores
+    ((best, score), *_) = model.encode_nbest(text, 1)
+    ids = sentence_piece.encode(text)
+    assert model.encode_ordinary(text) == ids
+    assert score == sum(scores[i] for i in best) == pytest.approx(sum(scores[i] for i in ids), rel=1e-6)
+    published = Tokenizer.load(t5_model[1])
+    assert published.encode_nbest(text, 1)[0][0] == published.encode_ordinary(text)
+    assert (best != ids) == (text != "-------")
 
 
 @pytest.mark.parametrize("text", ["The house is small.", "Tiếng Việt", "a\u200bb"])
@@ -348,7 +370,7 @@ def test_spaces_stay_spaces_if_the_model_does_not_escape_them(tmp_path):
 def test_unused_pieces_and_bytes_are_not_found_in_texts(tmp_path):
     pieces = [("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1), ("aa", -0.5, 5), ("b", -1.0, 5)]
     pieces += [(f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)]
-    both = both_of(model_of(pieces, trainer=b"\x98\x02\x01"), tmp_path)
+    both = both_of(model_of(pieces, trainer=BYTE_FALLBACK), tmp_path)
     assert_equal_ids(both, ["aa", "b", "<0x41>", "abab"])
 
 
@@ -369,7 +391,7 @@ def test_unused_pieces_and_bytes_are_not_found_in_texts(tmp_path):
         (model_of([("<unk>", 0.0, 2), ("a" * 5000, 0.0, 1)]), "a piece of 5,000 characters"),
         (model_of(trainer=b"\x18\x02"), "model_type bpe, which is not supported"),
         (model_of(trainer=b"\x1a\x01a"), "trainer_spec.model_type with wire type 2"),
-        (model_of(trainer=b"\x98\x02\x01"), "byte_fallback, but no byte piece <0x00>"),
+        (model_of(trainer=BYTE_FALLBACK), "byte_fallback, but no byte piece <0x00>"),
         (model_of(normalizer=field(2, b"abc")), "precompiled_charsmap that says that its trie has"),
         (model_of(normalizer=field(2, compile_map({b"ab": b"cd"})[:-1])), "precompiled_charsmap that has a key"),
         (field(1, field(1, b"\xff")), r"pieces\[0\].piece = b'\\xff', which is not UTF-8"),
