@@ -2,7 +2,6 @@
 
 import io
 import json
-import lzma
 import pickle
 import random
 from pathlib import Path
@@ -13,7 +12,7 @@ import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.tokenizer.test_unigram import tokenizer_json
+from tests.tokenizer.test_unigram import batches_of_documents, tokenizer_json
 from tokenizer import Tokenizer
 from tokenizer.formats.wire_format import fields
 from tokenizer.splitting.double_array import compile_map
@@ -110,6 +109,20 @@ def random_texts(count, seed):
     return ["".join(rng.choice(POOL) for _ in range(rng.randrange(30))) for _ in range(count)]
 
 
+def random_texts_of(pieces, count, seed):
+    """Return random texts of pieces, with spaces or marks, of POOL, and of code points of one to four bytes."""
+    rng = random.Random(seed)
+    ranges = [range(0x80), range(0x800), range(0x10000), range(0x10000, 0x110000)]
+    draws = [
+        lambda: rng.choice(pieces),
+        lambda: rng.choice(pieces).replace("▁", " "),
+        lambda: rng.choice(POOL),
+        lambda: chr(rng.choice(rng.choice(ranges))),
+    ]
+    texts = ("".join(rng.choice(draws)() for _ in range(rng.randrange(25))) for _ in range(count))
+    return [text.encode(errors="replace").decode() for text in texts]  # without lone surrogates
+
+
 def assert_equal_ids(both, texts):
     ours, peer = both
     for text, mine, theirs in zip(
@@ -158,15 +171,20 @@ def test_sums_of_long_lines_are_rounded_and_shifted_as_in_sentencepiece(both, li
 @pytest.mark.slow
 def test_ids_of_a_million_random_texts_are_those_of_sentencepiece(both):
     for seed in range(2):
-        assert_equal_ids(both, random_texts(50_000, 100 + seed))
+        assert_equal_ids(both, random_texts(20_000, 100 + seed))
+        assert_equal_ids(both, random_texts_of(both[0].vocabulary.pieces, 30_000, 200 + seed))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pieces", ["published", "T5"])
 @pytest.mark.parametrize("corpus", ["books", "multilingual"])
-def test_ids_of_whole_files_are_those_of_sentencepiece(published, shared, corpus, tmp_path):
-    with lzma.open(shared / "corpora" / f"{corpus}.jsonl.xz", "rt", encoding="utf-8") as file:
-        texts = [json.loads(line)["text"][:20_000] for line, _ in zip(file, range(400), strict=False)]
-    assert_equal_ids(both_of(published.read_bytes(), tmp_path), texts)
+def test_ids_of_whole_files_are_those_of_sentencepiece(published, t5_model, shared, corpus, pieces, tmp_path):
+    both = both_of(published.read_bytes() if pieces == "published" else t5_model[0], tmp_path)
+    size = 0
+    for texts in batches_of_documents(shared / "corpora" / f"{corpus}.jsonl.xz"):
+        size += sum(len(text.encode()) for text in texts)
+        assert_equal_ids(both, texts)
+    assert size > 24_000_000
 
 
 def test_a_saved_model_has_the_same_bytes_and_ids(both, lines, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 from tokenizers import normalizers
 
-from tests.tokenizer.test_sentencepiece_models import NASTY, random_texts
+from tests.tokenizer.test_sentencepiece_models import NASTY, random_texts, random_texts_of
 from tests.tokenizer.test_unigram import normalizers_of, tokenizer_json
 from tokenizer import PieceRules, Tokenizer
 
@@ -50,18 +50,10 @@ def model(trained, tmp_path_factory):
     return saved(trained, folder), folder / "tokenizer.model"
 
 
-def any_texts(pieces, count, seed):
-    """Return random texts of pieces, all code points and white space."""
-    rng = random.Random(seed)
-    code_points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    draws = [lambda: rng.choice(pieces), lambda: chr(rng.choice(code_points)), lambda: rng.choice(SPACES)]
-    return ["".join(rng.choice(draws)() for _ in range(rng.randrange(20))) for _ in range(count)]
-
-
 def test_a_vocabulary_trained_here_has_the_same_ids_in_sentencepiece(trained, model, lines):
     (ours, peer), _ = model
     assert [peer.id_to_piece(i) for i in range(peer.get_piece_size())][:600] == trained.vocabulary.pieces[:600]
-    texts = [*NASTY, *random_texts(1000, 1), *any_texts(trained.vocabulary.pieces, 1000, 2), *lines[:300]]
+    texts = [*NASTY, *random_texts(1000, 1), *random_texts_of(trained.vocabulary.pieces, 1000, 2), *lines[:300]]
     assert ours.encode_batch(texts, disallowed_special=()) == peer.encode(texts)
     whole = "\n".join(lines)
     assert ours.encode_ordinary(whole) == peer.encode(whole)
@@ -98,7 +90,7 @@ def test_other_programs_read_the_sizes_and_ids_of_the_model(model):
 def test_t5_is_saved_with_its_own_character_map_and_loads_as_t5(t5, lines, tmp_path):
     ours, peer = saved(t5, tmp_path)
     assert ours.vocabulary.pattern.characters == t5.vocabulary.pattern.normalizers[0].characters
-    texts = [*NASTY, *random_texts(300, 4), *any_texts(t5.vocabulary.pieces, 300, 5), *lines[:100]]
+    texts = [*NASTY, *random_texts(300, 4), *random_texts_of(t5.vocabulary.pieces, 300, 5), *lines[:100]]
     assert ours.encode_batch(texts, disallowed_special=()) == peer.encode(texts)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
     again = Tokenizer.load(tmp_path)
