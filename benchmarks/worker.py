@@ -131,6 +131,17 @@ def train_pieces(job: dict, folder: Path) -> dict:
     return answer
 
 
+def train_unigram(job: dict, folder: Path) -> dict:
+    """Train a Unigram vocabulary on one thread, and write the score of each piece."""
+    from benchmarks.unigram import TRAINERS
+
+    train = TRAINERS[job["peer"]]
+    train(write_text(folder, "warm-up", WARM_UP, "").path, 80)  # so few that pieces are pruned
+    scores, answer = measured(lambda: train(Path(job["path"]), job["vocab_size"]))
+    Path(job["result"]).write_text(json.dumps(scores))
+    return answer
+
+
 def decode(job: dict, folder: Path) -> dict:
     """Decode ids, and write the bytes. Ids are converted to the peer's input type before the clock starts."""
     import numpy as np
@@ -189,6 +200,7 @@ TASKS: dict[str, Callable[[dict, Path], dict]] = {
     "encode": encode,
     "encode_lines": encode_lines,
     "train_pieces": train_pieces,
+    "train_unigram": train_unigram,
     "decode": decode,
     "document": document,
     "first_use": first_use,
