@@ -13,7 +13,7 @@ import tyro
 from pipelines.cli.arguments import DryRun
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
-from pipelines.cli.verbs import verb
+from pipelines.cli.verbs import refuse_uri, verb
 from pipelines.run.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 from pipelines.run.sources import parse_sources, sources_of
 
@@ -123,7 +123,10 @@ def _named_folder(option: str, arguments: list[str]) -> Path | None:
     """Return the folder that `option` names among the command-line arguments; None if it is absent."""
     names = [value for word, value in pairwise(arguments) if word == option]
     names += [word.removeprefix(f"{option}=") for word in arguments if word.startswith(f"{option}=")]
-    return Path(names[-1]) if names else None
+    if not names:
+        return None
+    refuse_uri(option, Path(names[-1]))
+    return Path(names[-1])
 
 
 def _run(folder: Path) -> "Run":

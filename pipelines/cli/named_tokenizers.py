@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipelines.cli.verbs import refuse_uri
 from tokenizer import PATTERN_NAMES, PatternNeededError, Tokenizer
 
 
@@ -28,6 +29,7 @@ def load_compared(specs: Sequence[str]) -> dict[str, Tokenizer]:
     for spec in specs:
         name, _, file = spec.rpartition("=")
         path = Path(file)
+        refuse_uri("--compare", path)
         name = name or path.stem.removesuffix("_base")
         if name in found:
             raise ValueError(f"--compare {spec}: another tokenizer has the name {name}; write it as NAME={path}")

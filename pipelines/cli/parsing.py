@@ -18,6 +18,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from pipelines.cli.arguments import Quiet, check_out, parse_count, parse_number
 from pipelines.cli.errors import UsageError, complain
 from pipelines.cli.stdout import STDOUT
+from pipelines.cli.verbs import refuse_uris
 from pipelines.cli.waiting import explained
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ def parse(
     from pipelines.cli.display import show  # --help does not need it
 
     _check_positionals(call, prog)
+    refuse_uris(call.func, inspect.signature(call.func).bind(*call.args, **call.keywords).arguments)
     check_out(call.keywords.get("out"))
     with show(quiet), explained(verb.split()[0], quiet):
         result = call()

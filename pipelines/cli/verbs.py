@@ -5,13 +5,18 @@ The command line calls the wrapped function, whose annotations define its argume
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
+from pipelines.cli.errors import UsageError
+
 T = TypeVar("T")
+# Path("s3://bucket") is the local path s3:/bucket.
+_URI = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
 def verb(function: Callable[..., T]) -> Callable[..., T]:
@@ -27,11 +32,34 @@ def verb(function: Callable[..., T]) -> Callable[..., T]:
         bound = raw.bind(*positional, **named)
         for name, value in bound.arguments.items():
             bound.arguments[name] = _converted(kinds[name], value)
+        refuse_uris(function, bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
     parameters = [parameter.replace(annotation=_accepted(kinds[p])) for p, parameter in raw.parameters.items()]
     call.__signature__ = raw.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     return call
+
+
+def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise UsageError for a URI among the arguments `given` to the verb `function` that are only local paths."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        kinds = _kinds(_plain(parameter.annotation))
+        if not given.get(name) or not any(Path in (kind, _items(kind)) for kind in kinds) or str in kinds:
+            continue
+        metavars = [each.metavar for each in get_args(parameter.annotation) if getattr(each, "metavar", None)]
+        positional = parameter.kind is not parameter.KEYWORD_ONLY and metavars
+        for path in [given[name]] if isinstance(given[name], Path) else given[name]:
+            refuse_uri(metavars[0].split()[0] if positional else f"--{name.replace('_', '-')}", path)
+
+
+def refuse_uri(option: str, path: Path) -> None:
+    """Raise UsageError if the path given for `option` is a URI."""
+    if match := _URI.match(path.as_posix()):
+        uri = f"{match[1]}://{path.as_posix()[match.end() :]}"
+        raise UsageError(
+            f"{option} is {uri}, but must be a local path: only a CORPUS, --out of build-dataset, --data of pretrain "
+            "and evaluate, and dataset verify take URIs"
+        )
 
 
 def _plain(annotation: Any) -> Any:

@@ -1,18 +1,20 @@
 """Verbs and trained runs, used from Python as in a notebook."""
 
 import inspect
+import re
 import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, get_args, get_origin
 
 import pytest
 import torch
 
 import bytelm
-from pipelines.cli.dispatch import VERBS, module_name
+from pipelines.cli.dispatch import VERBS, main, module_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +52,77 @@ def test_strings_stand_for_paths_recipes_and_models(text_folder, tmp_path):
         bytelm.pretrain("gpt-tiny", data=str(tmp_path), out=str(tmp_path / "run"))
     assert bytelm.params("gpt2")["parameters"]["total"] == 124_439_808
     assert bytelm.runs(str(tmp_path)) == []
+
+
+def is_path(annotation):
+    """Return whether an argument of this annotation is one or several local paths, but no URI."""
+    members = set(get_args(annotation)) if get_origin(annotation) is Annotated else set()
+    kinds = {annotation, *members, *(kind for each in {annotation, *members} for kind in get_args(each))}
+    return any(kind is Path or Path in get_args(kind) for kind in kinds) and str not in kinds
+
+
+REQUIRED = {
+    "build-dataset": ["c", "--tokenizer", "tok", "--out", "o"],
+    "classify": ["o"],
+    "demo": [],
+    "entropy": ["c"],
+    "evaluate": ["o"],
+    "export-hf": ["o", "--out", "o"],
+    "export-onnx": ["o", "--out", "o"],
+    "finetune": ["o", "--data", "d", "--out", "o"],
+    "generate": ["o"],
+    "import-hf": ["o", "--out", "o"],
+    "pretrain": ["gpt-tiny", "--data", "d", "--out", "o", "--dry-run"],
+    "report": ["o"],
+    "runs": [],
+    "score": ["o", "text"],
+    "serve": ["o"],
+    "sweep-vocabulary": ["c", "--out", "o", "--dry-run"],
+    "tokenize": ["text", "--tokenizer", "tok"],
+    "train-tokenizer": ["c", "--vocab-size", "300", "--out", "o"],
+}
+
+
+def path_options(verb):
+    """Return the parameters of a verb that are local paths, each with whether it is positional."""
+    parameters = inspect.signature(inspect.unwrap(getattr(bytelm, module_name(verb)))).parameters.values()
+    return {each.name: "Positional" in str(each.annotation) for each in parameters if is_path(each.annotation)}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_uri_is_refused_by_name_where_only_a_local_path_is_read_or_written(verb, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if verb == "corpus":
+        return
+    assert bool(path_options(verb)) == (verb in REQUIRED), verb
+    for name, positional in path_options(verb).items():
+        if positional:
+            arguments, option = ["s3://bucket/folder", *REQUIRED[verb][1:]], "(RUN|DIR|FOLDER)"
+        else:
+            option = f"--{name.replace('_', '-')}"
+            arguments = [*REQUIRED[verb], option, "s3://bucket/folder"]
+        assert main([verb, *arguments]) == 2
+        refused = rf"{option} is s3://bucket/folder, but must be a local path: only a CORPUS"
+        assert re.search(refused, capsys.readouterr().err), (verb, option)
+        signature = inspect.signature(getattr(bytelm, module_name(verb)))
+        required = {p.name: "c" for p in signature.parameters.values() if p.default is p.empty}
+        required = {key: value for key, value in required.items() if key not in ("recipe", "reading", "settings")}
+        for uri in ("s3://bucket/folder", Path("s3://bucket/folder")):
+            with pytest.raises(ValueError, match=refused):
+                named = {"recipe": "gpt-tiny"} if verb == "pretrain" else {}
+                getattr(bytelm, module_name(verb))(**required | named | {name: uri})
+    assert not list(tmp_path.iterdir())
+
+
+def test_tokenizers_to_compare_and_runs_to_resume_are_not_uris_either(capsys):
+    compared = ["c", "--vocab-size", "300", "--out", "o", "--compare", "gpt2=s3://bucket/tok"]
+    for arguments, option in (
+        (["train-tokenizer", *compared], "--compare"),
+        (["pretrain", "--out", "s3://bucket/run"], "--out"),
+        (["pretrain", "--init-from", "s3://bucket/run", "--data", "d", "--out", "o"], "--init-from"),
+    ):
+        assert main(arguments) == 2
+        assert f"{option} is s3://bucket/" in capsys.readouterr().err
 
 
 def test_a_report_and_an_evaluation_take_a_run_as_a_string(trained_gpt, tmp_path):
