@@ -171,8 +171,8 @@ class Corpus:
         if not documents:
             raise ValueError(
                 f"{self.name} is empty: no document in it has any text "
-                f"({dropped.empty_documents} empty, {dropped.invalid_documents} not UTF-8, "
-                f"{dropped.long_documents} too long)"
+                f"({dropped.empty_documents} empty, {dropped.invalid_documents} invalid, "
+                f"{dropped.long_documents} too long, {len(dropped.damaged_parts)} damaged)"
             )
         return documents
 
@@ -205,8 +205,9 @@ def open_corpus(
             or has one of these words in its name. Own splits without validation have it cut from train. Several specs
             use own splits if all of them have some. The other rules pool all documents.
         invalid: what to do with a document that is not UTF-8: "error"; "replace" its bad bytes by U+FFFD; "skip" it;
-            "bytes": return all documents as bytes, in a large_binary column. A document above `max_document` is left
-            out with "skip", and an error otherwise.
+            "bytes": return all documents as bytes, in a large_binary column. "skip" also leaves out documents above
+            `max_document`, lines that are not JSON objects with a text, and damaged files from the damage on, with a
+            warning. They are errors otherwise.
         text_column: the column of tables, JSONL, CSV and JSON; default: "text", or the only column
         options: other fields of `corpora.read_options.ReadOptions`, by name:
             max_document: the longest document in bytes, 256,000,000 by default. Reading and decompression stop there.

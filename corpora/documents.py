@@ -5,13 +5,15 @@ A reader yields `Chunk`s of raw documents. `clean` drops empty documents and han
 """
 
 import codecs
+import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from corpora.document_error import DocumentError
 from corpora.read_options import ReadOptions
 
 TEXT_COLUMN = "text"
@@ -22,18 +24,6 @@ BATCH_DOCUMENTS = 1 << 17
 
 # Marks of duplicates, which are left out of a corpus. The mark of other documents is 0.
 EXACT_DUPLICATE, NEAR_DUPLICATE = 1, 2
-
-
-class DocumentError(ValueError):
-    """One document of a readable corpus cannot be read."""
-
-    def __init__(self, kind: str, message: str):
-        """kind: "invalid" for a wrong encoding, "long" for a document above the limit."""
-        super().__init__(kind, message)  # both, so that it can be pickled
-        self.kind = kind
-
-    def __str__(self) -> str:
-        return str(self.args[1])
 
 
 def too_long(origin: object, what: str, options: ReadOptions) -> DocumentError:
@@ -65,7 +55,12 @@ class Chunk:
     """leave out documents that are not UTF-8, whatever the caller's policy"""
 
     bad: DocumentError | None = None
-    """error of a document that could not be read and is missing from `documents`"""
+    """error of what could not be read and is missing from `documents`"""
+
+
+def unread(bad: DocumentError, origin: object, split: str | None) -> Chunk:
+    """Return the chunk of a document, or of the rest of a file, that could not be read."""
+    return Chunk(documents=pa.array([], pa.large_binary()), origin=str(origin), split=split, bad=bad)
 
 
 @dataclass(kw_only=True)
@@ -76,10 +71,13 @@ class Dropped:
     """of 0 bytes, or null"""
 
     invalid_documents: int = 0
-    """not UTF-8 and left out (`invalid="skip"`, or `Chunk.skip_invalid`)"""
+    """not UTF-8, or not JSON with a text, and left out (`invalid="skip"`, or `Chunk.skip_invalid`)"""
 
     long_documents: int = 0
     """longer than `max_document` and left out (`invalid="skip"`)"""
+
+    damaged_parts: list[str] = field(default_factory=list)
+    """errors of files, and of row groups of Parquet files, whose rest is left out (`invalid="skip"`)"""
 
     exact_duplicates: int = 0
     """of the same bytes as a document that is kept (`Corpus.without`)"""
@@ -88,18 +86,32 @@ class Dropped:
     """similar to a document that is kept (`Corpus.without`)"""
 
     def reset(self) -> None:
-        for name in asdict(self):
-            setattr(self, name, 0)
+        vars(self).update(vars(Dropped()))
 
     def add(self, other: "Dropped") -> None:
-        """Add the numbers of another pass."""
+        """Add the numbers of another pass, and warn of its damaged files."""
         for name, count in asdict(other).items():
             setattr(self, name, getattr(self, name) + count)
+        for message in other.damaged_parts:
+            _warn_of_damage(message)
+
+    def add_unread(self, bad: DocumentError) -> None:
+        """Count a document that could not be read, or warn of a damaged file."""
+        self.long_documents += bad.kind == "long"
+        self.invalid_documents += bad.kind == "invalid"
+        if bad.kind == "damaged":
+            self.damaged_parts.append(str(bad))
+            _warn_of_damage(str(bad))
 
     def counts(self) -> dict[str, int]:
-        """Return the counts by name. Counts of long documents and duplicates are left out if they are 0."""
+        """Return the counts by name. Only those of empty and invalid documents are there if they are 0."""
+        numbers = asdict(self) | {"damaged_parts": len(self.damaged_parts)}
         always = ("empty_documents", "invalid_documents")
-        return {name: count for name, count in asdict(self).items() if count or name in always}
+        return {name: count for name, count in numbers.items() if count or name in always}
+
+
+def _warn_of_damage(message: str) -> None:
+    warnings.warn(f"left out from the damage on: {message}", stacklevel=1)  # of this line, so each message once
 
 
 def single_document(buffer: pa.Buffer) -> pa.Array:
@@ -139,8 +151,7 @@ def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
     if chunk.bad is not None:
         if options.invalid != "skip":
             raise chunk.bad
-        dropped.long_documents += chunk.bad.kind == "long"
-        dropped.invalid_documents += chunk.bad.kind == "invalid"
+        dropped.add_unread(chunk.bad)
     documents = chunk.documents.cast(pa.large_binary())
     lengths = pc.fill_null(pc.binary_length(documents), 0)
     kept = pc.greater(lengths, 0)

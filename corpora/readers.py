@@ -1,17 +1,19 @@
 """Readers of corpora. A reader yields the same documents in the same order in every pass."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from corpora.documents import Chunk, single_document
+from corpora.document_error import DocumentError
+from corpora.documents import Chunk, single_document, unread
 from corpora.formats.compression import SUFFIXES, mapped_size, read_whole
 from corpora.formats.csv_files import read_csv
 from corpora.formats.json_files import line_cuts, read_json, read_jsonl
 from corpora.formats.tables import read_arrow, read_parquet, row_group_cuts
-from corpora.formats.text_files import read_text
+from corpora.formats.text_files import read_text, text_pieces
 from corpora.input_files import InputFile, file_format, standard_library_files, standard_library_folder
 from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions
@@ -83,6 +85,14 @@ class _FilePart:
     """offsets of lines (.jsonl), or numbers of row groups (.parquet)"""
 
     def chunks(self) -> Iterator[Chunk]:
+        try:
+            yield from self._readable_chunks()
+        except DocumentError as error:  # of the rest of the file
+            bad = error if error.kind == "long" else DocumentError("damaged", str(error))
+            yield unread(bad, self.path, self.split)
+
+    def _readable_chunks(self) -> Iterator[Chunk]:
+        """Yield the documents up to damage, which raises DocumentError."""
         path, split, options = self.path, self.split, self.options
         match file_format(path, options.suffix):
             case ".txt":
@@ -156,11 +166,13 @@ class Files:
 
 def _cuts(path: AnyPath, size: int, options: ReadOptions) -> list[int]:
     """Return where a file can be cut into ranges of about `size` bytes, from its begin to its end; else []."""
-    match file_format(path, options.suffix):
-        case ".jsonl" if path.suffix.lower() not in SUFFIXES and not options.encoding:
-            return line_cuts(path, size)
-        case ".parquet":
-            return row_group_cuts(path, size)
+    with suppress(DocumentError):  # whoever reads the damaged file handles it
+        match file_format(path, options.suffix):
+            case ".jsonl" if path.suffix.lower() not in SUFFIXES and not options.encoding:
+                next(text_pieces(path, options))
+                return line_cuts(path, size)
+            case ".parquet":
+                return row_group_cuts(path, size)
     return []
 
 

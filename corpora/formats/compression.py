@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from corpora.document_error import DocumentError
 from corpora.object_store import AnyPath, ObjectStoreError
 
 SUFFIXES = (".gz", ".xz", ".zst")
@@ -127,7 +128,7 @@ def decompression_errors() -> tuple[type[Exception], ...]:
 
 
 def stream_pieces(path: AnyPath, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-    """Yield bytes [start, stop) of the decompressed content in pieces. A damaged file is a ValueError that names it."""
+    """Yield bytes [start, stop) of the decompressed content in pieces. Raises DocumentError for a damaged file."""
     try:
         with open_stream(path) as stream:
             position = stream.seek(start) if start else 0
@@ -138,9 +139,9 @@ def stream_pieces(path: AnyPath, start: int = 0, stop: int | None = None) -> Ite
     except OSError as error:
         if error.errno is not None or isinstance(error, ObjectStoreError):
             raise
-        raise ValueError(damaged(path, error)) from error
+        raise DocumentError("damaged", damaged(path, error)) from error
     except decompression_errors() as error:
-        raise ValueError(damaged(path, error)) from error
+        raise DocumentError("damaged", damaged(path, error)) from error
 
 
 def damaged(path: AnyPath, error: Exception) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from corpora.documents import Chunk
+from corpora.document_error import DocumentError
+from corpora.documents import Chunk, unread
 from corpora.formats.text_files import text_pieces, whole_lines
 from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions, choose_column
@@ -18,9 +19,9 @@ _CHUNK_BYTES = 8 << 20
 def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
     """Yield the text column of a file whose first row names the columns.
 
-    Cells are separated by commas, tabs or semicolons: the most frequent of the three in the first row. Raises
-    ValueError with the file and row number for a row without the text column. A cell above the limit is a ValueError
-    under every policy, because the rows after such a cell cannot be found.
+    Cells are separated by commas, tabs or semicolons: the most frequent of the three in the first row. A row without
+    the text column is a bad document. A cell above the limit is a ValueError under every policy, because the rows after
+    such a cell cannot be found.
     """
     csv.field_size_limit(max(csv.field_size_limit(), options.max_document))
     lines = _lines(path, options)
@@ -36,9 +37,12 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
         column = columns.index(choose_column(columns, path, options.text_column))
         for number, row in enumerate(filter(None, rows), 1):
             if len(row) <= column:
-                raise ValueError(
-                    f"row {number} of {path} has {len(row)} cells, and its first row names {len(columns)}: mend it"
-                )
+                if documents:
+                    yield _chunk(documents, path, split, number - 1)
+                    documents, size = [], 0
+                few = f"row {number} of {path} has {len(row)} cells, and its first row names {len(columns)}: mend it"
+                yield unread(DocumentError("invalid", few), path, split)
+                continue
             documents.append(row[column].encode("utf-8", "surrogateescape"))
             size += len(documents[-1])
             if len(documents) == _ROWS or size > _CHUNK_BYTES:
@@ -47,7 +51,9 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
     except csv.Error as error:
         if "field limit" in str(error):
             raise _too_long(f"row {number + 1} of {path} has a cell", options) from error
-        raise ValueError(f"row {number + 1} of {path} is not CSV ({error}): mend it") from error
+        if documents:
+            yield _chunk(documents, path, split, number)
+        raise DocumentError("damaged", f"row {number + 1} of {path} is not CSV ({error}): mend it") from error
     if documents:
         yield _chunk(documents, path, split, number)
 

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json
 
-from corpora.documents import Chunk, DocumentError, too_long
+from corpora.document_error import DocumentError
+from corpora.documents import Chunk, too_long, unread
 from corpora.formats.text_files import text_pieces
 from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions, choose_column
@@ -27,7 +28,7 @@ _REMEDY = "make it an array of texts or of objects, or JSON lines (.jsonl)"
 def read_jsonl(
     path: AnyPath, split: str | None, options: ReadOptions, start: int = 0, stop: int | None = None
 ) -> Iterator[Chunk]:
-    """Yield one document per line. Raises ValueError with file and line for a line that is not a JSON object.
+    """Yield one document per line. A line that is not a JSON object with a text is a bad document.
 
     `start`, `stop`: offsets at which lines begin, both or neither (see `line_cuts`). Lines are counted from `start`.
     """
@@ -45,11 +46,14 @@ def read_jsonl(
     for lines in chunks if cut else itertools.chain(head, chunks):
         if lines is None:
             bad = too_long(f"line {line} of {origin}", f"is longer than {_line_limit(options):,} bytes", options)
-            yield Chunk(documents=pa.array([], pa.large_binary()), origin=origin, split=split, bad=bad)
+            yield unread(bad, origin, split)
             line += 1
             continue
-        for number, documents in _parse(lines, line, origin, column, unexpected):
-            yield Chunk(documents=documents, origin=origin, split=split, first_row=number)
+        for number, documents in _parse(lines, line, origin, column, unexpected, strict=options.invalid == "skip"):
+            if isinstance(documents, DocumentError):
+                yield unread(documents, origin, split)
+            else:
+                yield Chunk(documents=documents, origin=origin, split=split, first_row=number)
         line += lines.count(b"\n")
 
 
@@ -131,12 +135,15 @@ def _columns(lines: Iterable[bytes]) -> dict[str, None]:
 
 
 def _parse(
-    lines: bytes, number: int, origin: str, column: str, unexpected: str | None
-) -> Iterator[tuple[int, pa.Array]]:
-    """Yield (line number, documents) of `lines`, whose first is line `number` of the file.
+    lines: bytes, number: int, origin: str, column: str, unexpected: str | None, strict: bool
+) -> Iterator[tuple[int, pa.Array | DocumentError]]:
+    """Yield (line number, documents or the error of a line) of `lines`, whose first is line `number` of the file.
 
     Raises ValueError if a line has the field `unexpected`. A block that Arrow refuses is halved until the bad line is
     found. That line may still hold a document (a lone surrogate, a repeated field), or it is an error in the file.
+
+    strict: refuse several objects on one line and objects of several lines, which Arrow reads. Where bad lines are left
+    out, such an object would be a document or not, depending on the block that it is in.
     """
     schema = pa.schema([(name, pa.large_binary()) for name in (column, unexpected) if name])
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -151,18 +158,25 @@ def _parse(
         except pa.ArrowInvalid:
             pass
         else:
-            if unexpected and table.column(unexpected).null_count < len(table):
+            broken = strict and len(table) != _count_lines(lines)
+            if not broken and unexpected and table.column(unexpected).null_count < len(table):
                 raise ValueError(_late(origin, column, unexpected))
-            yield number, table.column(column).combine_chunks()
-            return
+            if not broken:
+                yield number, table.column(column).combine_chunks()
+                return
     middle = lines.find(b"\n", len(lines) // 2) + 1
     if not 0 < middle < len(lines):
         middle = lines.rfind(b"\n", 0, max(len(lines) // 2, 0)) + 1
     if 0 < middle < len(lines):
-        yield from _parse(lines[:middle], number, origin, column, unexpected)
-        yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), origin, column, unexpected)
+        yield from _parse(lines[:middle], number, origin, column, unexpected, strict)
+        yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), origin, column, unexpected, strict)
     else:
         yield number, _parse_line(lines, number, origin, column, unexpected)
+
+
+def _count_lines(lines: bytes) -> int:
+    """Return the number of lines that are not blank."""
+    return sum(1 for line in lines.split(b"\n") if line and not line.isspace())
 
 
 def _late(origin: str, column: str, unexpected: str) -> str:
@@ -172,26 +186,30 @@ def _late(origin: str, column: str, unexpected: str) -> str:
     )
 
 
-def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: str | None) -> pa.Array:
-    """Return the document of one line that Arrow refuses. A lone surrogate becomes its three bytes, not UTF-8."""
+def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: str | None) -> pa.Array | DocumentError:
+    """Return the document of one line that Arrow refuses. A lone surrogate becomes its three bytes, not UTF-8.
+
+    Returns the error of a line that is not a JSON object with a text.
+    """
     try:
         row = json.loads(line.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
         reason = str(error).split(": line ")[0].lower()
-        raise ValueError(f"line {number} of {origin} is not JSON ({reason}): mend or remove it") from error
+        return DocumentError("invalid", f"line {number} of {origin} is not JSON ({reason}): mend or remove it")
     if row is None:
         return pa.array([None], pa.large_binary())
     if not isinstance(row, dict):
-        raise ValueError(
-            f'line {number} of {origin} is not a JSON object: each line should be like {{"{column}": "..."}}'
+        return DocumentError(
+            "invalid", f'line {number} of {origin} is not a JSON object: each line should be like {{"{column}": "..."}}'
         )
     if unexpected and row.get(unexpected) is not None:
         raise ValueError(_late(origin, column, unexpected))
     text = row.get(column)
     if text is not None and not isinstance(text, str):
-        raise ValueError(
+        return DocumentError(
+            "invalid",
             f'"{column}" in line {number} of {origin} is {_json_type(text)}, not a string: '
-            "mend the line, or choose another column with --text-column or --pairs"
+            "mend the line, or choose another column with --text-column or --pairs",
         )
     return pa.array([None if text is None else _encode(text)], pa.large_binary())
 
@@ -199,11 +217,14 @@ def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: 
 def read_json(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
     """Yield the texts of an array, or one column of its objects; null is an empty document.
 
-    The whole file is read at once, so its size is limited to `options.max_document`. Raises ValueError for any other
-    JSON value.
+    The whole file is read at once, so its size is limited to `options.max_document`. An element of another type is a
+    bad document. Raises ValueError for any other JSON value.
     """
     texts = _texts(_elements(path, options), path, options)
-    encoded = [None if text is None else _encode(text) for text in texts]
+    for bad in texts:
+        if isinstance(bad, DocumentError):
+            yield unread(bad, path, split)
+    encoded = [None if text is None else _encode(text) for text in texts if not isinstance(text, DocumentError)]
     yield Chunk(documents=pa.array(encoded, pa.large_binary()), origin=str(path), split=split, first_row=1)
 
 
@@ -221,22 +242,26 @@ def _elements(path: AnyPath, options: ReadOptions) -> list[Any]:
     try:
         content = json.loads(b"".join(pieces).decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error}): mend it, or leave it out") from error
+        raise DocumentError("damaged", f"{path} is not JSON ({error}): mend it, or leave it out") from error
     if not isinstance(content, list):
         raise ValueError(f"{path} holds {_json_type(content)}, not an array of documents: {_REMEDY}")
     return content
 
 
-def _texts(elements: list[Any], path: AnyPath, options: ReadOptions) -> list[str | None]:
-    """Return the text of each element, None for null."""
+def _texts(elements: list[Any], path: AnyPath, options: ReadOptions) -> list[str | DocumentError | None]:
+    """Return the text of each element, None for null, or its error."""
     if any(isinstance(element, dict) for element in elements):
         columns = dict.fromkeys(name for element in elements if isinstance(element, dict) for name in element)
         column = choose_column(list(columns), path, options.text_column)
         elements = [element.get(column) if isinstance(element, dict) else element for element in elements]
-    for number, text in enumerate(elements, 1):
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"element {number} of {path} holds {_json_type(text)} where a text should be: {_REMEDY}")
-    return elements
+    return [
+        text
+        if text is None or isinstance(text, str)
+        else DocumentError(
+            "invalid", f"element {number} of {path} holds {_json_type(text)} where a text should be: {_REMEDY}"
+        )
+        for number, text in enumerate(elements, 1)
+    ]
 
 
 def _encode(text: str) -> bytes:

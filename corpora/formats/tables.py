@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from corpora.documents import Chunk
+from corpora.document_error import DocumentError
+from corpora.documents import Chunk, unread
 from corpora.object_store import AnyPath, ObjectPath, ObjectStoreError
 from corpora.read_options import choose_column
 
@@ -40,8 +41,14 @@ def read_parquet(
         column = choose_column(columns, path, text_column)
         groups = range(file.num_row_groups)
         row = 1 + sum(file.metadata.row_group(group).num_rows for group in groups[:first])
-        batches = file.iter_batches(TABLE_ROWS, list(groups[first:last]), columns=[column], use_threads=False)
-        yield from column_chunks(batches, column, str(path), split, failure, row)
+        # Each row group on its own, so that damage in one is the same whichever of them are read together.
+        for group in groups[first:last]:
+            batches = file.iter_batches(TABLE_ROWS, [group], columns=[column], use_threads=False)
+            try:
+                yield from column_chunks(batches, column, str(path), split, failure, row)
+            except DocumentError as bad:
+                yield unread(bad, path, split)
+            row += file.metadata.row_group(group).num_rows
 
 
 def row_group_cuts(path: AnyPath, size: int) -> list[int]:
@@ -86,7 +93,9 @@ def _unreadable(path: AnyPath, kind: str, error: Exception) -> Exception:
         return error
     if isinstance(error, MemoryError):
         return MemoryError(f"{path} needs more memory than is free ({one_line(error)}): it may be damaged")
-    return ValueError(f"{path} is not a readable {kind} file ({one_line(error)}): fetch or write it again")
+    message = f"{path} is not a readable {kind} file ({one_line(error)}): fetch or write it again"
+    refused = isinstance(error, OSError) and error.errno is not None  # such as a missing permission
+    return ValueError(message) if refused else DocumentError("damaged", message)
 
 
 def one_line(error: Exception) -> str:

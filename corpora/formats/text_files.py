@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from corpora.documents import Chunk, DocumentError, single_document, too_long
+from corpora.document_error import DocumentError
+from corpora.documents import Chunk, single_document, too_long, unread
 from corpora.formats.compression import SUFFIXES, read_whole, stream_pieces
 from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions
@@ -31,7 +32,7 @@ def read_text(path: AnyPath, split: str | None, options: ReadOptions) -> Chunk:
     try:
         document = single_document(_whole(path, options))
     except DocumentError as bad:
-        return Chunk(documents=pa.array([], pa.large_binary()), origin=str(path), split=split, bad=bad)
+        return unread(bad, path, split)
     return Chunk(documents=document, origin=str(path), split=split)
 
 
@@ -54,8 +55,8 @@ def _whole(path: AnyPath, options: ReadOptions) -> pa.Buffer:
 def text_pieces(path: AnyPath, options: ReadOptions, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """Yield a text file as UTF-8 in pieces, without a byte-order mark.
 
-    `start`, `stop`: offsets in an uncompressed UTF-8 file. Raises DocumentError if the file is not in the encoding of
-    `options`.
+    `start`, `stop`: offsets in an uncompressed UTF-8 file. Raises DocumentError if the file is damaged, or not in
+    the encoding of `options`.
     """
     pieces = stream_pieces(path, start, stop)
     if options.encoding:

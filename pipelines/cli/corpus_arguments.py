@@ -47,7 +47,8 @@ class ReadingOptions(TypedDict, total=False):
         Literal["error", "replace", "skip", "bytes"],
         _reading(
             "Policy for documents that are not valid UTF-8: stop with an error, replace invalid bytes, skip the "
-            "document, or keep its bytes unchanged. skip also leaves out documents longer than --max-document.",
+            "document, or keep its bytes unchanged. skip also leaves out documents longer than --max-document, lines "
+            "that are not JSON with a text, and the rest of damaged files.",
             "error",
         ),
     ]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import lzma
 import os
 import secrets
 import signal
@@ -251,6 +252,27 @@ def test_the_command_resumes_after_its_process_is_killed(two_nodes, many_files, 
     watcher.join()
     assert seen == times
     assert tok.merges == type(tok).train_from_counts(expected, 600).merges
+
+
+@pytest.mark.slow
+def test_broken_lines_and_files_are_left_out_as_on_one_machine(two_nodes, in_process, tokenizer_folder, tmp_path):
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    for number in range(4):
+        lines = [json.dumps({"text": f"{number} {line} some text"}) for line in range(200)]
+        lines[50] = lines[50][:-2]
+        (folder / f"{number}.jsonl").write_text("\n".join(lines))
+    whole = lzma.compress((folder / "0.jsonl").read_bytes())
+    (folder / "cut.jsonl.xz").write_bytes(whole[: len(whole) // 2])
+    build = ["build-dataset", folder, "--tokenizer", tokenizer_folder, "--context-length", 8, "--shard-size", "1k"]
+    build += ["--invalid", "skip"]
+    for out, engine in (("one", "local"), ("many", "ray")):
+        done = in_process(*build, "--out", out, "--engine", engine)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("cut.jsonl.xz is damaged or cut short") == 1
+    dropped = json.loads((tmp_path / "one" / "dataset.json").read_text())["corpus"]["dropped"]
+    assert dropped == {"empty_documents": 0, "invalid_documents": 4, "damaged_parts": 1}
+    assert (tmp_path / "many" / "manifest.json").read_bytes() == (tmp_path / "one" / "manifest.json").read_bytes()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Sharded datasets hold the blocks of the dataset in one file, and their builds go on where they were killed."""
 
+import gzip
 import json
 import os
 import shutil
@@ -93,6 +94,26 @@ def test_shards_hold_the_blocks_of_one_file(
         if name != "train":
             recorded = (folder / kind / name / DOCUMENTS_FILE for kind in ("one", "many"))
             assert len({path.read_bytes() for path in recorded}) == 1
+
+
+def test_a_damaged_file_that_is_left_out_is_named_once(tmp_path, tokenizer_folder, in_process):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(3):
+        lines = [json.dumps({"text": f"{number} {line} some text"}) for line in range(200)]
+        (folder / f"{number}.jsonl").write_text("\n".join([*lines, "{"]))
+    whole = gzip.compress((folder / "0.jsonl").read_bytes())
+    (folder / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    build = ["build-dataset", folder, "--tokenizer", tokenizer_folder, "--context-length", 8, "--split", "tail:0.2"]
+    for out, more in (("one", ()), ("many", ("--shard-size", "1k"))):
+        failed = in_process(*build, "--out", out, *more)
+        assert failed.returncode == 1
+        assert "line 201 of" in failed.stderr and "0.jsonl is not JSON" in failed.stderr
+        done = in_process(*build, "--out", out, *more, "--invalid", "skip")
+        assert done.returncode == 0
+        assert done.stderr.count("cut.jsonl.gz is damaged or cut short") == 1
+        dropped = json.loads((tmp_path / out / "dataset.json").read_text())["corpus"]["dropped"]
+        assert dropped == {"empty_documents": 0, "invalid_documents": 3, "damaged_parts": 1}
 
 
 @pytest.mark.parametrize("order", [1, -1])
