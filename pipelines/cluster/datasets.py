@@ -16,7 +16,7 @@ from pipelines.cluster.tasks import cluster, collect, note, prepare_nodes
 from pipelines.dataset.encoded_range import EncodedRange, encode_range
 from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.sampling import SamplingEncoder
-from pipelines.dataset.shards import Shard, WrittenShard, assemble
+from pipelines.dataset.shards import ShardTask, WrittenShard, assemble
 from tokenizer import Tokenizer
 
 BYTES_PER_SECOND = 10_000_000  # of one core, for estimates
@@ -65,7 +65,7 @@ def write_shards_on_ray(
     """Write the dataset that `pipelines.dataset.shards.write_shards` writes, and return the content of dataset.json.
 
     address: a cluster, or None to start one of `threads` workers on this machine. The workers read the tokenizer in
-    `folder`. Encoded ranges stay in the folder `work`, from which the same call resumes after a failure.
+    `folder`. Encoded ranges and whole shards stay in the folder `work`, from which the same call resumes.
     """
     work, folder = work.absolute(), folder.absolute()
     work.mkdir(exist_ok=True)
@@ -78,15 +78,11 @@ def write_shards_on_ray(
     def encoding(done: Sequence[EncodedRange]) -> None:
         progress("encoding", sum(each.bytes for each in done), None, "B", note([each.output for each in done], tasks))
 
-    written: list[WrittenShard] = []
-
     def writing(done: Sequence[WrittenShard]) -> None:
-        progress("writing", sum(shard.bytes for shard in (*written, *done)), None, "B")
+        progress("writing", sum(shard.bytes for shard in done), None, "B")
 
-    def run(write: Callable[[Shard], WrittenShard], shards: Iterable[Shard]) -> list[WrittenShard]:
-        found = collect(write, list(shards), writing)
-        written.extend(found)
-        return found
+    def run(write: Callable[[ShardTask], WrittenShard], shards: Iterable[ShardTask]) -> list[WrittenShard]:
+        return collect(write, list(shards), writing)
 
     with cluster(address, threads):
         prepare_nodes(compile_encoding, encoders)

@@ -82,11 +82,16 @@ class BlockFile:
 
     def finish(self) -> tuple[int, str]:
         """Write the last whole blocks, close the file, and return its size and SHA-256."""
+        self.end()
+        return self._file.finish()
+
+    def end(self) -> None:
+        """Write the last whole blocks, and close the file."""
         if self._pending:
             tokens = np.concatenate(self._pending)
             if whole := len(tokens) // self._context_length * self._context_length:
                 self._write(tokens[:whole])
-        return self._file.finish()
+        self.close()
 
     def close(self) -> None:
         """Close the file. Idempotent."""

@@ -34,6 +34,7 @@ class EncodedSplit:
     bytes: int
     tokens: int
     ids: Path
+    ids_sha256: str
     documents_file: Path
 
 
@@ -78,7 +79,12 @@ def encode_range(
         prefix, key_of("encode", input_range.fingerprint, tokenizer.fingerprint, separator, sampling), make
     )
     splits = {
-        name: EncodedSplit(**counts, ids=output.file(_ids(name)), documents_file=output.file(_documents(name)))
+        name: EncodedSplit(
+            **counts,
+            ids=output.file(_ids(name)),
+            ids_sha256=output.files[_ids(name)],
+            documents_file=output.file(_documents(name)),
+        )
         for name, counts in output.facts["splits"].items()
     }
     encoded = EncodedRange(output, splits, Dropped(**output.facts["dropped"]))

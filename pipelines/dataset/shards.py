@@ -2,17 +2,19 @@
 
 1. `Corpus.ranges` plans the ranges and decides the splits.
 2. `encode_range` encodes each range into files of ids (`pipelines.dataset.encoded_range`).
-3. `cut` decides from the lengths of these files where each shard begins, and `write_shard` writes each shard.
+3. `cut` decides from the lengths of these files where each shard begins, and `write_shard` writes each shard, in a file
+   that is then linked into the dataset.
 
 The shards of a split, one after the other, hold exactly the blocks of a dataset without shards, for any number of
 ranges, shards and processes. The steps for each range and for each shard are stateless and idempotent.
 """
 
+import os
+import shutil
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import accumulate
+from itertools import accumulate, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,11 @@ from pipelines.dataset.blocks import BlockFile, block_features, check_splits, wr
 from pipelines.dataset.documents import hashes_sha256, joined_documents, write_documents
 from pipelines.dataset.encoded_range import EncodedRange, EncodedSplit, encode_range
 from pipelines.dataset.encoding import separator_of
-from pipelines.dataset.outputs import output_prefix
+from pipelines.dataset.outputs import NewFile, key_of, output_prefix, whole_output
 from pipelines.dataset.sampling import SamplingEncoder
-from pipelines.files import whole_file
 from tokenizer import Tokenizer
+
+ARROW = "arrow"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,24 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class ShardTask:
+    """A shard to write, and how."""
+
+    shard: Shard
+    inputs: tuple[str, ...]
+    """SHA-256 of the file of each slice"""
+    context_length: int
+    dtype: np.dtype
+    prefix: Path
+    """prefix of its output files"""
+
+    @property
+    def file(self) -> Path:
+        """The Arrow file that the task writes."""
+        return self.prefix.with_name(f"{self.prefix.name}.{ARROW}")
+
+
+@dataclass(frozen=True)
 class WrittenShard:
     """The entry of a shard in dataset.json."""
 
@@ -59,8 +80,8 @@ class WrittenShard:
     sha256: str
 
 
-Run = Callable[[Callable[[Shard], WrittenShard], Iterable[Shard]], Iterable[WrittenShard]]
-"""Calls a function with each shard, and returns the results in order, as `map` does"""
+Run = Callable[[Callable[[ShardTask], WrittenShard], Iterable[ShardTask]], Iterable[WrittenShard]]
+"""Calls a function with each task, and returns the results in order, as `map` does"""
 
 
 @dataclass(frozen=True)
@@ -93,7 +114,8 @@ def write_shards(
 ) -> dict[str, Any]:
     """Encode `corpus` into shards in the existing, empty `folder`, and return the content of dataset.json.
 
-    Encoded ranges are kept in the folder `work`, from which the same call resumes after an interruption.
+    Encoded ranges and whole shards are kept in the folder `work`, from which the same call resumes after an
+    interruption.
 
     Args:
         shard_size: bytes of ids of a shard; the last one of a split may have fewer
@@ -129,8 +151,8 @@ def assemble(
 ) -> dict[str, Any]:
     """Write the dataset of all encoded ranges of a corpus, and return the content of dataset.json.
 
-    `run` calls `write_shard` for each shard: by default one after the other, on a cluster in parallel. Raises
-    ValueError if a split has less than one block.
+    `run` calls `write_shard` for each shard: by default one after the other, on a cluster in parallel. The shards are
+    written beside the ranges, and reused from there. Raises ValueError if a split has less than one block.
     """
     dropped = Dropped()
     for each in encoded:
@@ -141,10 +163,22 @@ def assemble(
         if (found := [each.splits[name] for each in encoded if name in each.splits])
     }
     check_splits(corpus, context_length, {name: sum(part.tokens for part in found) for name, found in parts.items()})
-    dtype = id_dtype(tokenizer.vocab_size)
-    splits = {
-        name: _write_split(folder / name, found, context_length, dtype, shard_size, run)
+    dtype, work = id_dtype(tokenizer.vocab_size), encoded[0].output.prefix.parent
+    shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
+    digests = {part.ids: part.ids_sha256 for found in parts.values() for part in found}
+    prefixes = (output_prefix(work, number) for number in count(len(encoded)))  # after those of the ranges
+    tasks = {
+        name: [
+            ShardTask(shard, tuple(digests[each.path] for each in shard.slices), context_length, dtype, next(prefixes))
+            for shard in cut([(part.ids, part.tokens) for part in found], context_length, shard_blocks)
+        ]
         for name, found in parts.items()
+    }
+    written = iter(run(write_shard, [task for each in tasks.values() for task in each]))
+    shards = {name: tuple(islice(written, len(each))) for name, each in tasks.items()}
+    splits = {
+        name: _write_split(folder / name, parts[name], tasks[name], shards[name], block_features(context_length, dtype))
+        for name in parts
     }
     entries = {name: asdict(split) for name, split in splits.items()}
     texts = {name: split.hashes_sha256 for name, split in splits.items()}
@@ -155,34 +189,36 @@ def assemble(
 def _write_split(
     folder: Path,
     parts: Sequence[EncodedSplit],
-    context_length: int,
-    dtype: np.dtype,
-    shard_size: int,
-    run: Run,
+    tasks: Sequence[ShardTask],
+    shards: tuple[WrittenShard, ...],
+    features: dict[str, Any],
 ) -> ShardedSplit:
     """Write the folder of a split, and return its entry in dataset.json."""
     folder.mkdir()
-    name = folder.name
-    files = [(part.ids, part.tokens) for part in parts]
+    for task in tasks:
+        _link(task.file, folder / task.shard.name)
     documents = [part.documents_file for part in parts]
-    shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
-    write = partial(write_shard, folder=folder, context_length=context_length, dtype=dtype)
-    shards = tuple(run(write, cut(files, context_length, shard_blocks)))
-    for rest in folder.glob("*.partial"):  # of processes that were killed
-        rest.unlink()
-    describe_split(folder, block_features(context_length, dtype), {shard.name: shard.sha256 for shard in shards})
-    if name != TRAIN:
+    describe_split(folder, features, {shard.name: shard.sha256 for shard in shards})
+    if folder.name != TRAIN:
         write_documents(folder, joined_documents(documents))
     blocks = sum(shard.blocks for shard in shards)
     return ShardedSplit(
         documents=sum(part.documents for part in parts),
         bytes=sum(part.bytes for part in parts),
         encoded_tokens=sum(part.tokens for part in parts),
-        tokens=blocks * context_length,
+        tokens=blocks * tasks[0].context_length,
         blocks=blocks,
         shards=shards,
         hashes_sha256=hashes_sha256(documents),
     )
+
+
+def _link(file: Path, to: Path) -> None:
+    """Give `file` a second name, so that it survives if the dataset is discarded. Move it if links are not possible."""
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.move(file, to)
 
 
 def cut(files: Sequence[tuple[Path, int]], context_length: int, shard_blocks: int) -> list[Shard]:
@@ -207,14 +243,20 @@ def cut(files: Sequence[tuple[Path, int]], context_length: int, shard_blocks: in
     return shards
 
 
-def write_shard(shard: Shard, *, folder: Path, context_length: int, dtype: np.dtype) -> WrittenShard:
-    """Write a shard, which appears whole or not at all, in the folder of its split."""
-    with whole_file(folder / shard.name) as path:
-        file = BlockFile(path, context_length, dtype)
+def write_shard(task: ShardTask) -> WrittenShard:
+    """Write a shard beside the encoded ranges. A complete file is reused."""
+
+    def make(new: NewFile) -> dict[str, Any]:
+        path = new(ARROW)
+        file = BlockFile(path, task.context_length, task.dtype)
         try:
-            for each in shard.slices:
-                file.add(np.memmap(each.path, dtype, "r")[each.start : each.stop])
-            size, digest = file.finish()
+            for each in task.shard.slices:
+                file.add(np.memmap(each.path, task.dtype, "r")[each.start : each.stop])
+            file.end()
         finally:
             file.close()
-    return WrittenShard(shard.name, file.blocks, size, digest)
+        return {"blocks": file.blocks, "bytes": path.stat().st_size}
+
+    slices = [(digest, each.start, each.stop) for digest, each in zip(task.inputs, task.shard.slices, strict=True)]
+    output = whole_output(task.prefix, key_of("shard", slices, task.context_length, task.dtype.name), make)
+    return WrittenShard(task.shard.name, **output.facts, sha256=output.files[ARROW])

@@ -7,7 +7,7 @@ import pytest
 
 from corpora import open_corpus
 from pipelines.cluster.datasets import Encoders, EncodeTask, compile_encoding, encode
-from pipelines.dataset.outputs import output_prefix
+from pipelines.dataset.outputs import output_prefix, remove_outputs
 from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.dataset.shards import assemble, write_shards
 from tests.pipelines.test_blocks import files_of
@@ -53,9 +53,10 @@ def test_tasks_in_any_order_write_the_files_of_one_machine(
 def test_partial_shards_of_killed_writers_are_not_in_the_dataset(tmp_path, text_folder, tokenizer_folder):
     corpus, tok = open_corpus(str(text_folder)), Tokenizer.load(tokenizer_folder)
 
-    def interrupted(write, shards):
-        written = [write(shard) for shard in shards]
-        (write.keywords["folder"] / f"{written[0].name}.0123.partial").write_bytes(b"half a shard")
+    def interrupted(write, tasks):
+        tasks = list(tasks)
+        written = [write(task) for task in tasks]
+        tasks[0].file.with_name(f"{tasks[0].file.name}.0123.partial").write_bytes(b"half a shard")
         return written
 
     folder, work = tmp_path / "data", tmp_path / "work"
@@ -65,6 +66,8 @@ def test_partial_shards_of_killed_writers_are_not_in_the_dataset(tmp_path, text_
     task = EncodeTask(one, Encoders(tokenizer_folder, tok.fingerprint), True, output_prefix(work, 0))
     assemble(corpus, tok, 32, folder, [encode(task)], 100_000, run=interrupted)
     assert not list(folder.rglob("*.partial"))
+    remove_outputs(work)
+    assert not work.exists()
 
 
 @pytest.mark.parametrize(

@@ -211,8 +211,12 @@ def test_another_plan_or_tokenizer_reuses_nothing(tmp_path, text_folder, tokeniz
     assert len({each.output.files["train.ids"] for each in [first, *found]}) == 5
 
 
-def test_a_killed_build_resumes_from_its_complete_ranges(tmp_path, text_folder, tokenizer, sharded_folder):
-    work, out = tmp_path / "work", tmp_path / "data"
+@pytest.mark.parametrize("phase", ["encoding", "writing"])
+def test_a_killed_build_resumes_from_its_complete_ranges_and_shards(
+    tmp_path, text_folder, tokenizer, sharded_folder, phase
+):
+    work, out, corpus = tmp_path / "work", tmp_path / "data", open_corpus(str(text_folder))
+    whole = 2 if phase == "encoding" else len(corpus.ranges(10_000)) + 3
     code = (
         "from pathlib import Path; from corpora import open_corpus; from tokenizer import Tokenizer; "
         "from pipelines.dataset.shards import write_shards; "
@@ -222,19 +226,50 @@ def test_a_killed_build_resumes_from_its_complete_ranges(tmp_path, text_folder, 
     )
     process = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 300
-    while len(list(work.glob("*.json"))) < 2 and time.monotonic() < deadline:
+    while len(list(work.glob("*.json"))) < whole and time.monotonic() < deadline:
         assert process.poll() is None, "the build ended before it could be killed"
         time.sleep(0.002)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    kept = {path: path.stat().st_mtime_ns for path in work.iterdir() if path.name < "000002"}
-    assert len(kept) >= 6
+    kept = {path: path.stat().st_mtime_ns for path in work.iterdir() if path.name < f"{whole:06}"}
+    assert len(kept) >= (6 if phase == "encoding" else 3 * whole - 12)
     out.mkdir()
     tokenizer.save(out)
-    corpus = open_corpus(str(text_folder))
     write_shards(corpus, tokenizer, 32, out, work=work, shard_size=10_000, range_bytes=10_000)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert files_of(out) == files_of(sharded_folder)
+
+
+def test_a_whole_shard_is_kept_and_a_damaged_or_another_one_is_written_again(tmp_path, text_folder, tokenizer):
+    corpus, work = open_corpus(str(text_folder)), tmp_path / "work"
+    work.mkdir()
+    encoded = [encode_range(each, tokenizer, output_prefix(work, 0)) for each in corpus.ranges()]
+
+    def build(name, context_length=32, shard_size=100_000):
+        (tmp_path / name).mkdir()
+        assemble(corpus, tokenizer, context_length, tmp_path / name, encoded, shard_size)
+        files = files_of(tmp_path / name)
+        shards = (tmp_path / name).rglob("data-*.arrow")
+        times = {path.relative_to(tmp_path / name): path.stat().st_mtime_ns for path in shards}
+        shutil.rmtree(tmp_path / name)
+        return files, times
+
+    first = build("first")
+    assert build("again") == first
+    for number, damage in enumerate((lambda content: content[:-1], lambda content: content[:-2] + b"xx", None)):
+        path = work / "000002.arrow"
+        content = path.read_bytes()
+        path.unlink()
+        if damage:
+            path.write_bytes(damage(content))
+        mended = build(f"mended-{number}")
+        assert mended[0] == first[0]
+        assert len({*mended[1].items()} - {*first[1].items()}) == 1
+        first = mended
+    for name, options in (("longer", {"context_length": 64}), ("smaller", {"shard_size": 50_000})):
+        _, times = build(name, **options)
+        assert not {*times.values()} & {*first[1].values()}
+    assert build("first")[0] == first[0]
 
 
 def test_a_refused_build_leaves_only_its_ranges_and_the_next_one_removes_them(
