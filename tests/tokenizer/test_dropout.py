@@ -5,7 +5,7 @@ from functools import cache
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -71,14 +71,19 @@ def test_pretokens_are_segmented_independently(tok):
 
 
 @given(st.one_of(st.text(max_size=100), st.binary(max_size=100)), st.floats(0, 1), st.integers(0))
+@example("<|sep|> a<|pad|>", 0.5, 0)
 def test_any_text_is_decoded_exactly_and_a_seed_repeats_its_ids(trained, text, dropout, seed):
     tok = trained["cl100k"]
     data = text.encode() if isinstance(text, str) else text
-    ids = tok.encode_with_dropout(text, dropout, seed)
+
+    def encode(given, probability):
+        return tok.encode_with_dropout(given, probability, seed, disallowed_special=())
+
+    ids = encode(text, dropout)
     assert tok.decode_bytes(ids) == data
-    assert tok.encode_with_dropout(data, dropout, seed) == ids
-    assert tok.encode_with_dropout(text, 0, seed) == tok.encode(text)
-    assert tok.encode_with_dropout(text, 1, seed) == [tok.encode_single_token(bytes([byte])) for byte in data]
+    assert encode(data, dropout) == ids
+    assert encode(text, 0) == tok.encode_ordinary(text)
+    assert encode(text, 1) == [tok.encode_single_token(bytes([byte])) for byte in data]
 
 
 def test_dropout_that_almost_never_drops_merges_as_encode_does(trained, stdlib_texts, random_strings):

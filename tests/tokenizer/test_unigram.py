@@ -13,7 +13,7 @@ import sys
 import pyarrow as pa
 import pytest
 import tokenizers
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
@@ -173,6 +173,7 @@ def test_ids_of_a_million_random_strings_are_those_of_tokenizers(t5, random_stri
 @example("a\u0301 \u0600a ©\u200d™\u0301")
 def test_ids_of_any_text_are_those_of_tokenizers_by_every_way_to_encode(t5, text):
     ours, peer = t5
+    assume(not any(token in text for token in ours.special_tokens))  # `tokenizers` always cuts them out
     expected = peer.encode(text, add_special_tokens=False).ids
     assert ours.encode_ordinary(text) == expected
     assert ours.encode_to_numpy(text, disallowed_special=()).tolist() == expected
