@@ -392,9 +392,18 @@ def test_unused_pieces_and_bytes_are_not_found_in_texts(tmp_path):
     assert_equal_ids(both, ["aa", "b", "<0x41>", "abab"])
 
 
+def test_fields_may_be_in_any_order(tmp_path):
+    trainer = field(2, b"\x18\x01")
+    whole = model_of([("<unk>", 0.0, 2), ("▁", -1.0, 1), ("a", -2.0, 1), ("▁a", -2.5, 1)])
+    both = both_of(trainer + whole, tmp_path)
+    assert_equal_ids(both, ["a a", "b", ""])
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (b"", "read as a SentencePiece model, it has no pieces"),
+        (b"hello world", "read as a SentencePiece model, it has a field 13 of wire type 4, which no"),
         (b"\n", "cut off or damaged within a number"),
         (b"\n\xff\xff\xff\xff\x7f", "cut off within field 1 of a message, which has 34,359,738,367 bytes"),
         (b"\n" + b"\xff" * 11, "cut off or damaged within a number"),

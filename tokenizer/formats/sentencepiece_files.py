@@ -59,24 +59,11 @@ def load_model(path: Path) -> SentencePieceVocabulary:
 
 def parse_model(content: bytes) -> SentencePieceVocabulary:
     """Return the vocabulary of a model's bytes. Raises ValueError, which completes a sentence about the model."""
-    pieces: list[str] = []
-    scores: list[float] = []
-    types: list[int] = []
-    trainer = normalizer = b""
-    for number, kind, value in fields(content):
-        if number in (PIECE, TRAINER, NORMALIZER):
-            expect(kind == BYTES and isinstance(value, bytes), f"has a field {number} of wire type {kind}")
-            assert isinstance(value, bytes)
-            if number == PIECE:
-                piece, score, piece_type = _parse_piece(value, len(pieces))
-                pieces.append(piece)
-                scores.append(score)
-                types.append(piece_type)
-            elif number == TRAINER:
-                trainer += value  # a repeated message continues the first
-            else:
-                normalizer += value
-    expect(pieces != [], "has no pieces: is it a SentencePiece model?")
+    try:
+        parsed, trainer, normalizer = _parts(content)
+    except ValueError as error:
+        raise ValueError(f"read as a SentencePiece model, it {error}") from None
+    pieces, scores, types = (list(each) for each in zip(*parsed, strict=True))
     options = _parsed(trainer, TRAINER_FIELDS, "trainer_spec") | _parsed(
         normalizer, NORMALIZER_FIELDS, "normalizer_spec"
     )
@@ -105,6 +92,24 @@ def parse_model(content: bytes) -> SentencePieceVocabulary:
         unknown_surface=_text(options["unk_surface"], "trainer_spec.unk_surface"),
         source=content,
     )
+
+
+def _parts(content: bytes) -> tuple[list[tuple[str, float, int]], bytes, bytes]:
+    """Return the pieces of a model with their scores and types, its trainer_spec and its normalizer_spec."""
+    pieces: list[tuple[str, float, int]] = []
+    trainer = normalizer = b""
+    for number, kind, value in fields(content):
+        if number in (PIECE, TRAINER, NORMALIZER):
+            expect(kind == BYTES and isinstance(value, bytes), f"has a field {number} of wire type {kind}")
+            assert isinstance(value, bytes)
+            if number == PIECE:
+                pieces.append(_parse_piece(value, len(pieces)))
+            elif number == TRAINER:
+                trainer += value  # a repeated message continues the first
+            else:
+                normalizer += value
+    expect(pieces != [], "has no pieces")
+    return pieces, trainer, normalizer
 
 
 def save_model(vocabulary: SentencePieceVocabulary, folder: str | os.PathLike[str]) -> None:

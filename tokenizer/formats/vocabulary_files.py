@@ -44,7 +44,6 @@ _CLASSES = {"GPT2Tokenizer": ("gpt2", None), "RobertaTokenizer": ("gpt2", None),
 _ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+[\r\n]")
-_FIRST_OF_MODELS = b"\n"  # the tag of a SentencePiece model's first piece
 _NOT_SPACE = bytes(byte for byte in range(256) if byte not in b" \t\n\r\x0b\x0c")
 
 
@@ -54,7 +53,10 @@ def load_vocabulary(
     special_tokens: dict[str, int] | None = None,
     normalizer: str | None = None,
 ) -> AnyVocabulary:
-    """Return the vocabulary in a file or folder. The name or the first line decides the format."""
+    """Return the vocabulary in a file or folder. The name or the first line decides the format.
+
+    A `.model` file is a SentencePiece model unless it begins with one of tiktoken's ranks, as Llama 3's does.
+    """
     path = Path(path)
     is_folder = path.is_dir()
     if is_folder:
@@ -81,13 +83,10 @@ def load_vocabulary(
             return _load_tokenizer_json(path)
         if path.name.endswith("vocab.txt"):
             return _load_vocab_txt(path, pattern, special_tokens, normalizer)
-        if path.suffix == ".model" and read_bytes(path)[:1] == _FIRST_OF_MODELS:
-            from tokenizer.formats.sentencepiece_files import as_of_folder, load_model
-
-            vocabulary = load_model(path)  # first, because its error about the kind of model matters more
+        if path.suffix == ".model" and not _RANK_LINE.match(read_bytes(path), 0, 8192):  # Llama 3's has ranks
+            vocabulary = _load_model(path, is_folder)  # first, because an error about the kind of model matters more
             _refuse_arguments(pattern, special_tokens, normalizer)
-            beside = (path.with_name(name) for name in ("tokenizer_config.json", "config.json"))
-            return as_of_folder(vocabulary, *(_read_object(file, {}) for file in beside)) if is_folder else vocabulary
+            return vocabulary
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
@@ -174,6 +173,15 @@ def _load_tokenizer_json(path: Path) -> AnyVocabulary:
         vocabulary = parse_tokenizer_json(content)
         record.write(vocabulary)
     return vocabulary
+
+
+def _load_model(path: Path, is_folder: bool) -> AnyVocabulary:
+    """Return the vocabulary of a SentencePiece model, or that of T5 if the other files of its folder say so."""
+    from tokenizer.formats.sentencepiece_files import as_of_folder, load_model
+
+    vocabulary = load_model(path)
+    beside = (path.with_name(name) for name in ("tokenizer_config.json", "config.json"))
+    return as_of_folder(vocabulary, *(_read_object(file, {}) for file in beside)) if is_folder else vocabulary
 
 
 def _is_unigram(model: Any) -> bool:
