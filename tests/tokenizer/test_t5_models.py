@@ -83,6 +83,25 @@ def test_the_model_alone_keeps_the_ids_of_sentencepiece(folder):
         assert tok.encode_ordinary("import  os") == peer.encode("import  os")
 
 
+def test_a_model_that_keeps_white_space_is_refused_with_the_remedy(folder, tmp_path):
+    options = {"vocab_size": 60, "eos_id": 1, "unk_id": 2, "bos_id": -1, "minloglevel": 3, "pad_id": 0}
+    lines = ["the house is wonderful and the park is green and so on"] * 9
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_prefix=str(tmp_path / "spiece"),
+        normalization_rule_name="identity",
+        hard_vocab_limit=False,
+        **options,
+    )
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    with pytest.raises(
+        ValueError, match=r"it keeps the white space U\+0009, where tokenizers cuts: save a tokenizer.json"
+    ):
+        Tokenizer.load(tmp_path)
+    peer_of(tmp_path).save_pretrained(tmp_path)
+    assert Tokenizer.load(tmp_path).encode("the\thouse") == peer_of(tmp_path)("the\thouse")["input_ids"][:-1]
+
+
 @pytest.mark.parametrize("extra", [-1, 10_001, "7", True, None, 1.0])
 def test_a_wrong_number_of_sentinels_is_refused(folder, tmp_path, extra):
     (tmp_path / "spiece.model").write_bytes((folder / "spiece.model").read_bytes())

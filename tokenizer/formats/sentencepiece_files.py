@@ -137,7 +137,9 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
     normalizers = (Precompiled(text.characters),) if text.characters else ()
     words = MetaspaceWords(normalizers, True, ALWAYS if text.add_dummy_prefix else NEVER, True)
     for c in COMMON_WHITE_SPACE:  # T5's map keeps U+0085, and its published file cuts there
-        expect(words.normalize(f"a{c}a") in ("a a", "aa"), f"keeps the white space U+{ord(c):04X}")
+        expect(
+            words.normalize(f"a{c}a") in ("a a", "aa"), f"keeps the white space U+{ord(c):04X}, where tokenizers cuts"
+        )
     for piece, i in vocabulary.matches.items():
         expect(MARK not in piece[1:], f"has pieces[{i}] = {shown(piece)} with a mark after its start")
     fallback: list[dict[str, Any]] = [
@@ -180,7 +182,13 @@ def _as_t5(vocabulary: SentencePieceVocabulary, sentinels: int) -> UnigramVocabu
     It encodes as `tokenizers` does, ends texts with `</s>`, and has the sentinels <extra_id_0>, <extra_id_1> and so on
     as last ids, in falling order. Raises ValueError as `as_tokenizers` does.
     """
-    plain = as_tokenizers(vocabulary)
+    try:
+        plain = as_tokenizers(vocabulary)
+    except ValueError as error:
+        raise ValueError(
+            f"is the model of a T5, whose ids are those of tokenizers, but it {error}: save a tokenizer.json beside it "
+            "(transformers' T5Tokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER))"
+        ) from None
     names = [f"<extra_id_{number}>" for number in reversed(range(sentinels))]
     later = [name for name in names if name not in plain.ids]
     pieces = [*plain.pieces, *later]
