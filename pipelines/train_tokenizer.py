@@ -48,6 +48,7 @@ TEXT_MEMORY = 130_000_000
 # Least memory for counting and merging, in bytes.
 LEAST_SPARE_MEMORY = 100_000_000
 MOST_TRACED = 1000  # merges
+PATTERNS_OF = {"bpe": PATTERN_NAMES, "wordpiece": WORD_NAMES, "unigram": METASPACE_NAMES}
 
 
 @verb
@@ -289,10 +290,12 @@ def _check(
         raise ValueError(
             f"--vocab-size is {vocab_size}, but {first}{len(special_tokens)} special tokens need {smallest}"
         )
-    names = {"bpe": PATTERN_NAMES, "wordpiece": WORD_NAMES, "unigram": METASPACE_NAMES}[model]
+    names = PATTERNS_OF[model]
     if pattern and pattern not in names and (model != "bpe" or re.fullmatch(r"[\w-]+", pattern)):
         other = ", or a regular expression" if model == "bpe" else ""
-        raise ValueError(f"--pattern is {pattern}, which is no known name: use one of {', '.join(names)}{other}")
+        of = [kind for kind, known in PATTERNS_OF.items() if pattern in known]
+        problem = f"a pattern of {of[0]}, not of {model}" if of else "no known name"
+        raise ValueError(f"--pattern is {pattern}, which is {problem}: use one of {', '.join(names)}{other}")
     if min_count < 1:
         raise ValueError(f"--min-count is {min_count}, but must be at least 1")
     if not 0 <= trace <= MOST_TRACED:

@@ -14,6 +14,12 @@ from pipelines.dataset.arrow import text_of
 from tokenizer import Tokenizer
 
 
+def check_sample(sample: float | None) -> None:
+    """Raise ValueError for a value of --sample out of range."""
+    if sample is not None and not 0 <= sample < float("inf"):
+        raise ValueError(f"--sample is {sample}, but must be a number of at least 0, such as 0.1")
+
+
 class SamplingEncoder:
     """Encodes documents with random segmentations, on one thread. Give `sample` or `dropout`.
 
@@ -27,6 +33,7 @@ class SamplingEncoder:
     def __init__(self, tokenizer: Tokenizer, *, sample: float | None = None, dropout: float = 0, seed: int = 0) -> None:
         if sample is not None and dropout:
             raise ValueError("give only one of --sample and --dropout")
+        check_sample(sample)
         self._tokenizer, self._sample, self._dropout, self._seed = tokenizer, sample, dropout, seed
         drawn = {"dropout": dropout} if sample is None else {"sample": sample}
         self.described: dict[str, float] = {**drawn, "seed": seed}

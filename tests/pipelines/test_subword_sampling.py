@@ -157,7 +157,7 @@ def test_pairs_are_sampled_on_both_sides(tmp_path):
     [
         ("bpe", {"sample": 0.1}, "only Unigram pieces have scores"),
         ("unigram", {"dropout": 0.1}, "dropout is for BPE"),
-        ("unigram", {"sample": -1.0}, "alpha must be a number of at least 0"),
+        ("unigram", {"sample": -1.0}, "--sample is -1.0, but must be a number of at least 0"),
         ("bpe", {"dropout": 1.5}, "dropout must be a probability"),
         ("bpe", {"sample": 0.1, "dropout": 0.1}, "only one of --sample and --dropout"),
     ],

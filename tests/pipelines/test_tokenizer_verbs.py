@@ -19,7 +19,7 @@ import pytest
 from corpora import open_corpus
 from pipelines.cli.escapes import visible
 from pipelines.train_tokenizer import train_tokenizer
-from tokenizer import Tokenizer
+from tokenizer import PieceRules, Tokenizer
 
 BYTELM = Path(sys.executable).with_name("bytelm")
 
@@ -200,8 +200,12 @@ def test_saved_counts_replace_reading_the_corpus(in_process, text_folder, tmp_pa
 
 
 def test_options_of_another_model_are_refused_before_the_corpus_is_read(tmp_path):
-    for options in ({"model": "wordpiece", "tie_break": "bytes"}, {"model": "unigram", "max_token_length": 5}):
-        with pytest.raises(ValueError, match=f"is not an option of {options['model']}"):
+    for options, remedy in (
+        ({"model": "wordpiece", "tie_break": "bytes"}, "leave out --tie-break, or choose bpe"),
+        ({"model": "unigram", "max_token_length": 5}, "leave out --max-token-length, or choose bpe"),
+        ({"model": "bpe", "pieces": PieceRules(byte_fallback=True)}, "leave out all --pieces options, or choose unig"),
+    ):
+        with pytest.raises(ValueError, match=f"is not an option of {options['model']}: {remedy}"):
             train_tokenizer([str(tmp_path / "absent.txt")], vocab_size=400, out=tmp_path / "tok", **options)
 
 
@@ -301,6 +305,8 @@ def test_tokenize_shows_the_best_and_random_segmentations_of_unigram(in_process,
         assert ids == tok.encode_sampled(TEXT, 0.2, seed)
     shown = in_process("tokenize", TEXT, "--tokenizer", tmp_path / "unigram", "--nbest", "2")
     assert f"{best[1]['score']:.3f} nats" in shown.stdout + shown.stderr
+    for option, value in (("--nbest", "0"), ("--sample", "-1")):
+        assert f"{option} is {value}" in in_process(*command, option, value).stderr
     refused = in_process(*command, "--nbest", "2", "--sample", "1")
     assert "give only one of --dropout, --sample and --nbest" in refused.stderr
     refused = in_process("tokenize", TEXT, "--tokenizer", tokenizer_folder, "--nbest", "2")

@@ -315,6 +315,16 @@ def test_wrong_options_are_refused_in_a_sentence(options, message):
 
 
 @pytest.mark.parametrize(
+    ("seed_size", "message"),
+    [(5, "starts from only 5 substrings .seed_size, --pieces.seed-size."), (1000, "the corpus ran out of substrings")],
+)
+def test_the_warning_about_a_small_vocabulary_names_the_cause(seed_size, message):
+    rules = PieceRules(seed_size=seed_size)
+    with pytest.warns(UserWarning, match=rf"{message}.*: the vocabulary has \d+ entries, not 200"):
+        Tokenizer.train(["the words of a line and other words " * 9], 200, model="unigram", pieces=rules)
+
+
+@pytest.mark.parametrize(
     "options", [{"max_piece_length": 0}, {"max_piece_length": 65}, {"seed_size": 1.5}, {"character_coverage": 1.01}]
 )
 def test_rules_outside_their_range_are_refused(options):

@@ -165,7 +165,9 @@ def test_the_command_trains_and_describes_a_wordpiece_vocabulary(tmp_path, print
     assert described == ("wordpiece", "bert-uncased", tok.vocab_size)
     assert summary["held_out"]["this one"]["tokens"] > 0
     assert Tokenizer.load(tmp_path / "tok").fingerprint == tok.fingerprint
-    with pytest.raises(ValueError, match="--pattern is cl100k, which is no known name: use one of bert-uncased, bert"):
+    with pytest.raises(
+        ValueError, match="--pattern is cl100k, which is a pattern of bpe, not of wordpiece: use one of bert"
+    ):
         train_tokenizer(corpus, out=tmp_path / "x", pattern="cl100k", **options)
 
 

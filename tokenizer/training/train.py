@@ -90,7 +90,10 @@ class Options:
                 raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
         for name, models in _MODELS_OF.items():
             if getattr(self, name) not in (None, "frequency", "ids") and self.model not in models:
-                raise ValueError(f"{name} is not an option of {self.model}")
+                option = "all --pieces options" if name == "pieces" else f"--{name.replace('_', '-')}"
+                raise ValueError(
+                    f"{name} is not an option of {self.model}: leave out {option}, or choose {' or '.join(models)}"
+                )
         self._check_size()
 
     def _check_size(self) -> None:
@@ -145,18 +148,27 @@ def train_vocabulary(
     """
     options.splitter(counts.pattern)
     if options.model == "unigram":
-        vocabulary: AnyVocabulary = _train_unigram(counts, options, threads, progress, memory)
-        ran_out = "substrings that occur at least twice"
+        trained = _train_unigram(counts, options, threads, progress, memory)
+        vocabulary: AnyVocabulary = trained
+        problem = _why_too_few_pieces(trained, options.pieces or PieceRules())
     else:
         check_memory(counts, memory)
         vocabulary = (_train_bpe if options.model == "bpe" else _train_wordpiece)(counts, options, progress, memory)
-        ran_out = f"pairs that occur at least {options.min_count} times"
+        problem = f"the corpus ran out of pairs that occur at least {options.min_count} times"
     if vocabulary.size < options.vocab_size:
         warnings.warn(
-            f"the corpus ran out of {ran_out}: the vocabulary has {vocabulary.size} entries, not {options.vocab_size}",
+            f"{problem}: the vocabulary has {vocabulary.size} entries, not {options.vocab_size}",
             stacklevel=3,
         )
     return vocabulary
+
+
+def _why_too_few_pieces(vocabulary: UnigramVocabulary, rules: PieceRules) -> str:
+    """Return why a vocabulary has fewer pieces than wanted."""
+    learned = vocabulary.pieces[257 if rules.byte_fallback else 1 :]  # after <unk> and the bytes
+    if sum(len(piece) > 1 for piece in learned) >= rules.seed_size:
+        return f"training starts from only {rules.seed_size:,} substrings (seed_size, --pieces.seed-size)"
+    return "the corpus ran out of substrings that occur at least twice"
 
 
 def _train_bpe(
