@@ -1,8 +1,12 @@
 """Write the files that later versions must open: run `python -m tests.compatibility.make_files` before each release.
 
-The command uses the current code to write tests/compatibility/VERSION/: the text, pretoken counts, a tokenizer, a
-dataset, a decoder, an encoder and a classifier. The decoder averages its weights. Its last checkpoint is removed, as if
-a kill had prevented it. expected.json holds the losses. The files of an old version are never regenerated.
+The command uses the current code to write tests/compatibility/VERSION/: the text, pretoken counts, a BPE and a Unigram
+tokenizer, a dataset, a decoder, an encoder, an encoder-decoder and a classifier. The decoder averages its weights. Its
+last checkpoint is removed, as if a kill had prevented it. expected.json holds the losses and the ids of a text. The
+files of an old version are never regenerated.
+
+Two parts of 0.1 were added later, by earlier code: the encoder-decoder is from commit 54e12d3, before
+model.initialization had "t5", and the Unigram tokenizer from f8e3581.
 """
 
 import json
@@ -18,6 +22,8 @@ SUBJECTS = ["A small lamp", "The grey heron", "My neighbour", "An old clock", "T
 VERBS = ["waits near", "forgets about", "circles", "never leaves", "hums beside"]
 PLACES = ["the river", "a locked gate", "the kitchen window", "our bridge", "the market square"]
 
+UNIGRAM_TEXT = "The night heron  forgets about our old kitchen, zebra."
+
 
 def documents() -> list[str]:
     """Return all combinations of the sentence parts."""
@@ -25,13 +31,16 @@ def documents() -> list[str]:
 
 
 def recipe(kind: str):
-    """Return a recipe for a tiny decoder or encoder: one layer, 16 batches, a checkpoint half-way."""
+    """Return a recipe for a tiny model: one layer, 16 batches, a checkpoint half-way. An encoder-decoder is like T5."""
     from lm.config import ModelConfig
     from pipelines.run.recipe import Recipe
     from pipelines.training.config import TrainConfig
 
-    positions = {"decoder": 16, "encoder": 18}[kind]
-    model = ModelConfig(architecture=kind, context_length=positions, layers=1, width=8, heads=2, tied_head=True)
+    shape = {"architecture": kind, "context_length": 18 if kind == "encoder" else 16, "tied_head": True}
+    if kind == "encoder-decoder":
+        shape |= {"positions": "relative", "norm": "rmsnorm", "activation": "geglu", "bias": False}
+        shape |= {"tied_head": False, "scaled_attention": False, "mlp_width": 16}
+    model = ModelConfig(layers=1, width=8, heads=2, **shape)
     train = TrainConfig(
         tokens=2048,
         batch_tokens=128,
@@ -44,7 +53,8 @@ def recipe(kind: str):
         checkpoint_every_tokens=1024,
         log_every_steps=4,
     )
-    return Recipe(objective={"decoder": "next-token", "encoder": "masked-token"}[kind], model=model, train=train)
+    objectives = {"decoder": "next-token", "encoder": "masked-token", "encoder-decoder": "span-corruption"}
+    return Recipe(objective=objectives[kind], model=model, train=train)
 
 
 def make(folder: Path) -> None:
@@ -65,8 +75,34 @@ def make(folder: Path) -> None:
         assert pretrain(recipe(kind), data=Path("dataset"), out=Path(kind)) == 0
     settings = FinetuneConfig(epochs=1, device="cpu", dtype="float32", dropout=0.0)
     finetune(Path("encoder"), data=Path("text.jsonl"), out=Path("classifier"), settings=settings, compare_scratch=False)
-    Path("expected.json").write_text(json.dumps(losses(), indent=2) + "\n", encoding="utf-8")
+    found = losses() | {"encoder-decoder": make_encoder_decoder(), "Unigram ids": make_unigram()}
+    Path("expected.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     shutil.rmtree("encoder/checkpoints/step-0000008")
+
+
+def make_encoder_decoder() -> float:
+    """Train an encoder-decoder, and return its validation loss in nats per token. Its dataset is not kept."""
+    from pipelines.build_dataset import build_dataset
+    from pipelines.evaluate import evaluate
+    from pipelines.pretrain import pretrain
+    from pipelines.train_tokenizer import train_tokenizer
+
+    train_tokenizer(["text.jsonl"], vocab_size=280, sentinels=10, out=Path("with-sentinels"))
+    build_dataset(["text.jsonl"], tokenizer=Path("with-sentinels"), context_length=16, out=Path("for-spans"))
+    assert pretrain(recipe("encoder-decoder"), data=Path("for-spans"), out=Path("encoder-decoder")) == 0
+    found = evaluate(Path("encoder-decoder"))["splits"]["validation"]["cross_entropy"]
+    for folder in ("with-sentinels", "for-spans", "encoder-decoder/checkpoints/step-0000008"):
+        shutil.rmtree(folder)
+    return found
+
+
+def make_unigram() -> list[int]:
+    """Train a Unigram tokenizer, and return the ids of `UNIGRAM_TEXT`."""
+    from pipelines.train_tokenizer import train_tokenizer
+    from tokenizer import Tokenizer
+
+    train_tokenizer(["text.jsonl"], vocab_size=80, model="unigram", out=Path("unigram"))
+    return Tokenizer.load("unigram").encode(UNIGRAM_TEXT)
 
 
 def losses() -> dict[str, float]:

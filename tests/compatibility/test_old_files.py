@@ -22,6 +22,7 @@ from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.training.config import FinetuneConfig
+from tests.compatibility.make_files import UNIGRAM_TEXT
 from tokenizer import PretokenCounts, Tokenizer
 
 VERSIONS = sorted(path for path in Path(__file__).parent.iterdir() if (path / "expected.json").is_file())
@@ -88,6 +89,22 @@ def test_an_old_encoder_has_its_loss_and_still_makes_a_classifier(old):
         old / "encoder", data=old / "text.jsonl", out=old / "made", settings=settings, compare_scratch=False
     )
     assert made["checkpoint"] == "step-0000016"
+
+
+def test_an_old_encoder_decoder_has_its_loss_and_continues_a_text(old, capsys):
+    run = old / "encoder-decoder"
+    build_dataset([str(old / "text.jsonl")], tokenizer=run, context_length=16, out=old / "for-spans")
+    assert loss_of(run, old / "for-spans") == expected(old, "encoder-decoder")
+    assert generate(run, prompt="The grey heron", tokens=5)
+    again = import_hf(str(export_hf(run, out=old / "exported")), out=old / "imported")
+    assert Run(again).recipe.model.initialization == Run(run).recipe.model.initialization == "gpt2"
+
+
+def test_an_old_unigram_tokenizer_gives_its_ids(old):
+    tok = Tokenizer.load(old / "unigram")
+    assert tok.encode(UNIGRAM_TEXT) == json.loads((old / "expected.json").read_text())["Unigram ids"]
+    tok.save(old / "again")
+    assert Tokenizer.load(old / "again").fingerprint == tok.fingerprint
 
 
 def test_an_old_decoder_can_be_exported_and_imported_again(old):
