@@ -53,20 +53,38 @@ class Reader:
             self.check(data)
 
 
-def _tokenizer(folder: Path) -> None:
-    from tokenizer import Tokenizer
-
-    tok = Tokenizer.load(folder / "tokenizer")
-    ids = tok.encode("A small lamp, 1234 é\u0301 waits<|endoftext|>", disallowed_special=())
-    tok.decode(ids)
+TEXT = "A small lamp, 1234 é\u0301 waits<|endoftext|>"
 
 
-def _wordpiece(folder: Path) -> None:
-    from tokenizer import Tokenizer
+def _tokenizer(name: str) -> Callable[[Path], None]:
+    def read(folder: Path) -> None:
+        from tokenizer import Tokenizer
 
-    tok = Tokenizer.load(folder / "wordpiece")
-    ids = tok.encode("A small lamp, 1234 é\u0301 waits<|endoftext|>", disallowed_special=())
-    tok.decode(ids)
+        tok = Tokenizer.load(folder / name)
+        tok.decode(tok.encode(TEXT, disallowed_special=()))
+
+    return read
+
+
+def _character_map(folder: Path) -> None:
+    """Read the character map where both kinds of files have it: in a tokenizer.json and in a SentencePiece model."""
+    from base64 import b64encode
+
+    from tokenizer.formats.sentencepiece_files import NORMALIZER
+    from tokenizer.formats.wire_format import message
+
+    compiled = (folder / "map").read_bytes()
+    path = folder / "unigram" / "tokenizer.json"
+    content = json.loads(path.read_bytes())
+    content["normalizer"]["precompiled_charsmap"] = b64encode(compiled).decode()
+    path.write_text(json.dumps(content))
+    model = folder / "unigram.model"
+    with_map = message((NORMALIZER, message((2, compiled))))
+    (folder / "mapped.model").write_bytes(model.read_bytes() + with_map)
+    try:
+        _tokenizer("unigram")(folder)
+    finally:
+        _tokenizer("mapped.model")(folder)
 
 
 def _vocab_txt(folder: Path) -> None:
@@ -150,9 +168,12 @@ def _weights(folder: Path) -> None:
 
 CHECKPOINT = "decoder/checkpoints/step-0000008"
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "tokenizer": ("tokenizer/tokenizer.json", _tokenizer),
-    "wordpiece": ("wordpiece/tokenizer.json", _wordpiece),
+    "tokenizer": ("tokenizer/tokenizer.json", _tokenizer("tokenizer")),
+    "wordpiece": ("wordpiece/tokenizer.json", _tokenizer("wordpiece")),
     "vocab": ("vocab.txt", _vocab_txt),
+    "unigram": ("unigram/tokenizer.json", _tokenizer("unigram")),
+    "sentencepiece": ("unigram.model", _tokenizer("unigram.model")),
+    "character-map": ("map", _character_map),
     "dataset": ("dataset/dataset.json", _dataset),
     "blocks": ("dataset/train/data-00000-of-00001.arrow", _dataset),
     "dataset-manifest": ("dataset/manifest.json", _dataset_manifest),
@@ -173,6 +194,12 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 def open_reader(name: str, folder: Path) -> Reader:
     """Return a reader whose files are in a new folder."""
+    write_files(name, folder)
+    return Reader(folder, *READERS[name])
+
+
+def write_files(name: str, folder: Path) -> None:
+    """Write the files of a reader into a new folder."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -182,12 +209,11 @@ def open_reader(name: str, folder: Path) -> Reader:
     with pa.ipc.new_stream(folder / "corpus.arrow", table.schema) as out:
         out.write_table(table, max_chunksize=20)
     _write_wordpiece(folder)
-    file, read = READERS[name]
-    if file.endswith("manifest.json"):
+    _write_unigram(folder)
+    if READERS[name][0].endswith("manifest.json"):
         _write_manifests(folder)
     if name == "range-marker":
         _encode_range(folder)
-    return Reader(folder, file, read)
 
 
 def _write_wordpiece(folder: Path) -> None:
@@ -198,6 +224,28 @@ def _write_wordpiece(folder: Path) -> None:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in special + pieces))
     Tokenizer.load(folder / "vocab.txt", pattern="bert-uncased").save(folder / "wordpiece")
+
+
+def _write_unigram(folder: Path) -> None:
+    """Write a small Unigram vocabulary as tokenizer.json and, with byte fallback, as a model; and its character map."""
+    from tokenizer import PieceRules, Tokenizer
+    from tokenizer.splitting.character_map import CharacterMap
+    from tokenizer.splitting.double_array import compile_map
+    from tokenizer.splitting.metaspace import PLAIN_WORDS, Precompiled
+
+    replacements = dict.fromkeys("\t\n\r\u00a0\u2003\u3000", " ") | {"e\u0301": "é", "ﬁ": "fi", "½": "1/2", "\x07": ""}
+    characters = CharacterMap(compile_map({key.encode(): text.encode() for key, text in replacements.items()}))
+    words = PLAIN_WORDS._replace(normalizers=(Precompiled(characters),))
+    (folder / "map").write_bytes(characters.compiled)
+
+    def trained(size: int, byte_fallback: bool) -> Tokenizer:
+        rules = PieceRules(byte_fallback=byte_fallback)
+        options = {"model": "unigram", "special_tokens": ["</s>"], "pieces": rules}
+        return Tokenizer.train(["A small lamp waits. The lamps wait, small and late."] * 5, size, words, **options)
+
+    trained(40, False).save(folder / "unigram")
+    trained(300, True).as_sentencepiece().save(folder / "model")
+    (folder / "model" / "tokenizer.model").rename(folder / "unigram.model")
 
 
 def _encode_range(folder: Path) -> None:
