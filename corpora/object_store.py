@@ -180,7 +180,9 @@ class ObjectPath:
                     stream.write(piece)
                 stream.close()
             except BaseException:
-                # A stream cannot be cancelled: closing it completes the object.
+                # pyarrow cannot abort an upload: closing the stream completes a truncated object. This is safe. The
+                # object is deleted at once, and if that fails, its size differs from the one in the manifest, which
+                # comes last. A killed process completes no object.
                 with suppress(OSError):
                     stream.close()
                     store.delete_file(path)
