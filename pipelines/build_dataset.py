@@ -90,7 +90,7 @@ def build_dataset(
     if pairs and deduplicate:
         raise ValueError("--deduplicate is for blocks: leave it out, since pairs keep their duplicates")
     from corpora import PairCorpus, open_corpus, open_pairs
-    from pipelines.cluster.datasets import plan_encoding, write_shards_on_ray
+    from pipelines.cluster.datasets import plan_encoding, send_on_ray, write_shards_on_ray
     from pipelines.dataset.blocks import write_blocks
     from pipelines.dataset.outputs import remove_outputs
     from pipelines.dataset.pairs import write_pairs
@@ -116,7 +116,9 @@ def build_dataset(
         if engine == "ray" and not isinstance(source, PairCorpus):
             plan_encoding(source)
         return None
-    with new_dataset(to, overwrite) as new:
+    # A cluster on this machine alone would not send faster.
+    send_all = partial(send_on_ray, address=address) if engine == "ray" and address else None
+    with new_dataset(to, overwrite, send_all) as new:
         tok.save(new)  # runs read it there
         if deduplicate and not isinstance(source, PairCorpus):
             source = _deduplicated(source, deduplicate, new, threads)

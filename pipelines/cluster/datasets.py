@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from corpora import Corpus
 from corpora.ranges import InputRange
+from pipelines.cli.display import Bar
 from pipelines.cli.dry_run import plan_tasks
 from pipelines.cluster.counting import range_bytes
 from pipelines.cluster.tasks import cluster, collect, note, prepare_nodes
@@ -17,6 +18,7 @@ from pipelines.dataset.encoded_range import EncodedRange, encode_range
 from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.dataset.shards import ShardTask, WrittenShard, assemble
+from pipelines.dataset.stored import Upload, send
 from tokenizer import Tokenizer
 
 BYTES_PER_SECOND = 10_000_000  # of one core, for estimates
@@ -88,6 +90,12 @@ def write_shards_on_ray(
         prepare_nodes(compile_encoding, encoders)
         encoded = collect(encode, tasks, encoding)
         return assemble(corpus, tokenizer, context_length, folder, encoded, shard_size, separator, sampler, run)
+
+
+def send_on_ray(label: str, uploads: Sequence[Upload], *, address: str) -> None:
+    """Send files to an object store, each in a task of the cluster at `address`, whose nodes share the files."""
+    with Bar(label, sum(each.bytes for each in uploads), "B") as bar, cluster(address):
+        collect(send, uploads, lambda done: bar.update(sum(done)))
 
 
 def plan_encoding(corpus: Corpus) -> None:

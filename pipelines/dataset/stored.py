@@ -9,11 +9,13 @@ new copy. Every process checks each file against the manifest, and fetches damag
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
+from typing import TypeVar
 
 from corpora.object_store import AnyPath, ObjectPath
 from pipelines.cli.display import Bar
@@ -23,10 +25,24 @@ from pipelines.dataset.reader import REMEDY
 from pipelines.files import locked_file, whole_file, whole_folder
 from tokenizer.formats.records import folder_of_records
 
+T = TypeVar("T")
 INCOMPLETE = "manifest.partial.json"
 _AT_ONCE = 8  # files
 _PIECE_BYTES = 8 << 20
 _Identity = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A local file to write to an object store."""
+
+    file: Path
+    to: ObjectPath
+    bytes: int
+
+
+Send = Callable[[str, Sequence[Upload]], None]
+"""Sends files, with a label for the progress"""
 
 
 def local_copy(dataset: ObjectPath) -> Path:
@@ -81,14 +97,15 @@ def _staging_folder(out: ObjectPath) -> Path:
     return cache_folder(out) / "builds" / hashlib.sha256(str(out).encode()).hexdigest()[:32]
 
 
-def new_dataset(out: AnyPath, overwrite: bool) -> AbstractContextManager[Path]:
+def new_dataset(out: AnyPath, overwrite: bool, send_all: Send | None = None) -> AbstractContextManager[Path]:
     """Return a context with an empty folder, which becomes the dataset `out` at the end of the block.
 
-    Raises ValueError if `out` exists, unless it is a dataset and `overwrite` is true.
+    `send_all` sends files to an object store, by default from this machine. Raises ValueError if `out` exists, unless
+    it is a dataset and `overwrite` is true.
     """
     if isinstance(out, Path):
         return whole_folder(out, lambda folder: overwrite and (folder / "dataset.json").is_file())
-    return _uploaded_folder(out, overwrite)
+    return _uploaded_folder(out, overwrite, send_all or _send_from_here)
 
 
 def work_folder(out: AnyPath) -> Path:
@@ -111,7 +128,7 @@ def refuse_existing(out: AnyPath, overwrite: bool) -> None:
 
 
 @contextmanager
-def _uploaded_folder(out: ObjectPath, overwrite: bool) -> Iterator[Path]:
+def _uploaded_folder(out: ObjectPath, overwrite: bool, send_all: Send) -> Iterator[Path]:
     """Yield an empty local folder for a dataset, which is uploaded to `out` at the end of the block, and removed."""
     refuse_existing(out, overwrite)
     folder = _staging_folder(out)
@@ -121,13 +138,13 @@ def _uploaded_folder(out: ObjectPath, overwrite: bool) -> Iterator[Path]:
         folder.mkdir()
         try:
             yield folder
-            upload(folder, out)
+            upload(folder, out, send_all)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def upload(folder: Path, out: ObjectPath) -> None:
-    """Upload the dataset in `folder`, and replace the one in `out`, if there is any."""
+def upload(folder: Path, out: ObjectPath, send_all: Send) -> None:
+    """Upload the dataset in `folder` with `send_all`, and replace the one in `out`, if there is any."""
     content = (folder / MANIFEST).read_bytes()
     files = files_in_manifest(content, str(folder / MANIFEST))
     sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in out.files_below()}
@@ -142,14 +159,23 @@ def upload(folder: Path, out: ObjectPath) -> None:
         (out / name).unlink()
     (out / INCOMPLETE).write_bytes(content)
     uploaded = {name for name in kept if sizes.get(name) == files[name].bytes}
-
-    def send(name: str, advance: Callable[[int], None]) -> None:
-        with (folder / name).open("rb") as file:
-            (out / name).write(_pieces(file.read, advance))
-
-    _in_parallel(f"uploading {out}", send, {name: file for name, file in files.items() if name not in uploaded})
+    here = folder.absolute()
+    left = [Upload(here / name, out / name, file.bytes) for name, file in files.items() if name not in uploaded]
+    send_all(f"uploading {out}", left)
     (out / MANIFEST).write_bytes(content)
     (out / INCOMPLETE).unlink()
+
+
+def send(one: Upload, advance: Callable[[int], None] = lambda size: None) -> int:
+    """Write a file to an object store in one request or multipart upload, and return its size."""
+    with one.file.open("rb") as file:
+        one.to.write(_pieces(file.read, advance))
+    return one.bytes
+
+
+def _send_from_here(label: str, uploads: Sequence[Upload]) -> None:
+    """Send files from this machine, several at a time."""
+    _in_parallel(label, send, {each: each.bytes for each in uploads})
 
 
 def _listed(manifest: ObjectPath) -> dict[str, File]:
@@ -176,7 +202,7 @@ def _fetch(dataset: ObjectPath, folder: Path, files: Mapping[str, File]) -> None
                     f"{dataset / name} is altered: its size or SHA-256 is not that in {MANIFEST}; {REMEDY}"
                 )
 
-    _in_parallel(f"fetching {dataset}", fetch, files)
+    _in_parallel(f"fetching {dataset}", fetch, {name: file.bytes for name, file in files.items()})
 
 
 def _pieces(read: Callable[[int], bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
@@ -185,12 +211,15 @@ def _pieces(read: Callable[[int], bytes], advance: Callable[[int], None]) -> Ite
         advance(len(piece))
 
 
-def _in_parallel(label: str, transfer: Callable[[str, Callable[[int], None]], None], files: Mapping[str, File]) -> None:
-    """Call transfer(name, advance) for each file, several at a time. Each advance(n) reports n more bytes."""
+def _in_parallel(label: str, transfer: Callable[[T, Callable[[int], None]], object], files: Mapping[T, int]) -> None:
+    """Call transfer(file, advance) for each file, several at a time. Each advance(n) reports n more bytes.
+
+    `files`: the sizes of the files.
+    """
     if not files:
         return
     stopped, lock, done = Event(), Lock(), 0
-    with Bar(label, sum(file.bytes for file in files.values()), "B") as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with Bar(label, sum(files.values()), "B") as bar, ThreadPoolExecutor(_AT_ONCE) as pool:
 
         def advance(size: int) -> None:
             nonlocal done
@@ -201,7 +230,7 @@ def _in_parallel(label: str, transfer: Callable[[str, Callable[[int], None]], No
                 bar.update(done)
 
         try:
-            for _ in pool.map(lambda name: transfer(name, advance), files):
+            for _ in pool.map(lambda file: transfer(file, advance), files):
                 pass
         except BaseException:
             stopped.set()

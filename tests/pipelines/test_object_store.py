@@ -245,11 +245,40 @@ def test_mistakes_are_one_sentence_on_the_command_line(bucket, in_process, token
     assert "needs a local copy, but BYTELM_CACHE is empty: set it to a folder, or unset it" in done.stderr
 
 
+@pytest.fixture(scope="module")
+def nodes(object_store):
+    """Return two nodes of a cluster, which have the settings of the object store."""
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'bytelm[ray]'")
+    from tests.pipelines.test_ray import TwoNodes
+
+    cluster = TwoNodes()
+    yield cluster
+    cluster.end()
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'bytelm[ray]'")
-def test_a_cluster_reads_a_bucket_and_builds_into_one(bucket, text_folder, tokenizer_folder, tmp_path):
+def test_a_cluster_reads_a_bucket_and_builds_into_one(nodes, bucket, text_folder, tokenizer_folder, tmp_path):
     put_folder(bucket, text_folder, "my-text/")
     options = {"tokenizer": tokenizer_folder, "context_length": 32, "shard_size": 100_000}
     build_dataset([str(text_folder)], out=tmp_path / "data", **options)
-    build_dataset([f"{bucket.uri}/my-text"], out=f"{bucket.uri}/made", engine="ray", threads=1, **options)
+    build_dataset([f"{bucket.uri}/my-text"], out=f"{bucket.uri}/made", engine="ray", **options)
     assert objects_below(bucket, "made/") == files_of(tmp_path / "data")
+
+
+@pytest.mark.slow
+def test_the_nodes_of_a_cluster_upload_a_dataset_and_the_same_command_sends_only_what_is_missing(
+    nodes, bucket, text_folder, tokenizer_folder, tmp_path
+):
+    options = {"tokenizer": tokenizer_folder, "context_length": 32, "shard_size": 50_000}
+    build_dataset([str(text_folder)], out=tmp_path / "data", **options)
+    whole = files_of(tmp_path / "data")
+    shards = [name for name in whole if name.startswith("train/data-")]
+    bucket.client.put_bucket_versioning(Bucket=bucket.name, VersioningConfiguration={"Status": "Enabled"})
+    bucket.put("made/manifest.partial.json", whole["manifest.json"])
+    for name in shards[::2]:
+        bucket.put(f"made/{name}", whole[name])
+    build_dataset([str(text_folder)], out=f"{bucket.uri}/made", engine="ray", address=nodes.address, **options)
+    assert objects_below(bucket, "made/") == whole
+    versions = [each["Key"] for each in bucket.client.list_object_versions(Bucket=bucket.name)["Versions"]]
+    assert {key for key in versions if versions.count(key) > 1} == {"made/manifest.partial.json"}
