@@ -41,15 +41,22 @@ def verb(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Raise UsageError for a URI among the arguments `given` to the verb `function` that are only local paths."""
+    """Raise UsageError for a URI among the arguments `given` to the verb `function` that are only local paths.
+
+    Where the verb takes URIs, raise it for one that a caller made a Path.
+    """
     for name, parameter in inspect.signature(function).parameters.items():
         kinds = _kinds(_plain(parameter.annotation))
-        if not given.get(name) or not any(Path in (kind, _items(kind)) for kind in kinds) or str in kinds:
+        if not given.get(name) or not any(Path in (kind, _items(kind)) for kind in kinds):
             continue
         metavars = [each.metavar for each in get_args(parameter.annotation) if getattr(each, "metavar", None)]
         positional = parameter.kind is not parameter.KEYWORD_ONLY and metavars
-        for path in [given[name]] if isinstance(given[name], Path) else given[name]:
-            refuse_uri(metavars[0].split()[0] if positional else f"--{name.replace('_', '-')}", path)
+        option = metavars[0].split()[0] if positional else f"--{name.replace('_', '-')}"
+        for path in [given[name]] if isinstance(given[name], (str, Path)) else given[name]:
+            if str not in kinds:
+                refuse_uri(option, path)
+            elif "://" not in str(path) and _URI.match(str(path)):
+                raise UsageError(f"{option} is a URI as a Path ({path}): give it as a string")
 
 
 def refuse_uri(option: str, path: Path) -> None:

@@ -114,6 +114,15 @@ def test_a_uri_is_refused_by_name_where_only_a_local_path_is_read_or_written(ver
     assert not list(tmp_path.iterdir())
 
 
+def test_a_uri_must_be_a_string_because_a_path_has_lost_a_slash():
+    path = Path("s3://bucket/data")
+    with pytest.raises(ValueError, match=r"--out is a URI as a Path \(s3:/bucket/data\): give it as a string"):
+        bytelm.build_dataset("c", tokenizer="tok", context_length=32, out=path)
+    for data in (path, {path: 1, "other": 2}):
+        with pytest.raises(ValueError, match="--data is a URI as a Path"):
+            bytelm.pretrain("gpt-tiny", data=data, out="run")
+
+
 def test_tokenizers_to_compare_and_runs_to_resume_are_not_uris_either(capsys):
     compared = ["c", "--vocab-size", "300", "--out", "o", "--compare", "gpt2=s3://bucket/tok"]
     for arguments, option in (
