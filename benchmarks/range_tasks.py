@@ -9,6 +9,7 @@ documents must be in random order, or it is too large.
 """
 
 import argparse
+import itertools
 import math
 import tempfile
 import time
@@ -24,7 +25,7 @@ from pipelines.cluster.counting import COUNTS, WORKER_MEMORY, CountTask, compile
 from pipelines.dataset.arrow import id_dtype
 from pipelines.dataset.encoded_range import encode_range
 from pipelines.dataset.outputs import output_prefix
-from pipelines.dataset.shards import cut, write_shard
+from pipelines.dataset.shards import shard_tasks, write_shard
 from tokenizer import PretokenCounts, Tokenizer
 
 PATTERN = "cl100k"
@@ -61,11 +62,11 @@ def measure(path: Path, folder: Path) -> dict[str, float]:
     splits = [each.splits["train"] for each in encoded]
     tokens = sum(split.tokens for split in splits)
     dtype = np.dtype(id_dtype(tok.vocab_size))
-    shards = cut([(split.ids, split.tokens) for split in splits], CONTEXT, tokens // CONTEXT)
-    (folder / "train").mkdir()
-    written, write_seconds = timed(
-        lambda: [write_shard(each, folder=folder / "train", context_length=CONTEXT, dtype=dtype) for each in shards]
+    numbers = itertools.count(len(ranges))
+    writing = shard_tasks(
+        splits, CONTEXT, dtype, tokens * dtype.itemsize, (output_prefix(folder / "ids", number) for number in numbers)
     )
+    written, write_seconds = timed(lambda: [write_shard(task) for task in writing])
     return {
         "bytes": size,
         "ranges": len(ranges),

@@ -12,7 +12,7 @@ ranges, shards and processes. The steps for each range and for each shard are st
 import os
 import shutil
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, count, islice
 from pathlib import Path
@@ -164,16 +164,8 @@ def assemble(
     }
     check_splits(corpus, context_length, {name: sum(part.tokens for part in found) for name, found in parts.items()})
     dtype, work = id_dtype(tokenizer.vocab_size), encoded[0].output.prefix.parent
-    shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
-    digests = {part.ids: part.ids_sha256 for found in parts.values() for part in found}
     prefixes = (output_prefix(work, number) for number in count(len(encoded)))  # after those of the ranges
-    tasks = {
-        name: [
-            ShardTask(shard, tuple(digests[each.path] for each in shard.slices), context_length, dtype, next(prefixes))
-            for shard in cut([(part.ids, part.tokens) for part in found], context_length, shard_blocks)
-        ]
-        for name, found in parts.items()
-    }
+    tasks = {name: shard_tasks(found, context_length, dtype, shard_size, prefixes) for name, found in parts.items()}
     written = iter(run(write_shard, [task for each in tasks.values() for task in each]))
     shards = {name: tuple(islice(written, len(each))) for name, each in tasks.items()}
     splits = {
@@ -184,6 +176,18 @@ def assemble(
     texts = {name: split.hashes_sha256 for name, split in splits.items()}
     separator_id = separator_of(tokenizer) if separator else None
     return write_description(folder, corpus, tokenizer, context_length, separator_id, dropped, entries, texts, sampler)
+
+
+def shard_tasks(
+    parts: Sequence[EncodedSplit], context_length: int, dtype: np.dtype, shard_size: int, prefixes: Iterator[Path]
+) -> list[ShardTask]:
+    """Return the tasks that write the shards of a split, each at the next of `prefixes`."""
+    digests = {part.ids: part.ids_sha256 for part in parts}
+    shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
+    return [
+        ShardTask(shard, tuple(digests[each.path] for each in shard.slices), context_length, dtype, next(prefixes))
+        for shard in cut([(part.ids, part.tokens) for part in parts], context_length, shard_blocks)
+    ]
 
 
 def _write_split(
