@@ -79,12 +79,13 @@ def build_dataset(
             proportional to exp(SAMPLE * score); unigram only. Uses one thread.
         dropout: Probability of dropping a merge (BPE dropout) in training documents; bpe only. Uses one thread.
         seed: Seed of --sample and --dropout.
-        threads: Threads that encode, or workers of a local Ray cluster; all cores by default.
+        threads: Threads that encode, or workers of a local Ray cluster; all cores by default. A cluster at --address
+            has its own number of workers.
         overwrite: Replace an existing dataset.
     """
     length = _block_length(context_length, pairs, separator)
     _check_shard_size(shard_size, pairs)
-    check_engine(engine, address, without={"--pairs": pairs})
+    check_engine(engine, address, threads, without={"--pairs": pairs})
     if engine == "ray" and not shard_size:
         raise UsageError("--engine ray writes several files per split: add --shard-size, such as --shard-size 1G")
     if pairs and deduplicate:

@@ -123,14 +123,15 @@ def train_tokenizer(
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
         trace: Number of merges to print, from the first, each with its count and a word that it changes; at most 1,000.
             bpe and wordpiece only.
-        threads: Threads that count and that train Unigram, or workers of a local Ray cluster; all cores by default.
+        threads: Threads that count and that train Unigram, or workers of a local Ray cluster; all cores by default. A
+            cluster at --address has its own number of workers.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """
     check_dry_run(dry_run, as_json)
     special_tokens, cut_at = _special_tokens(special_tokens, sentinels, special_text, counts)
     _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
-    check_engine(engine, address, without={"--pairs": pairs, "--counts": counts})
+    check_engine(engine, address, threads, without={"--pairs": pairs, "--counts": counts})
     from corpora import Corpus
     from pipelines.cluster.counting import count_on_ray, plan_counting, remove_range_counts
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize

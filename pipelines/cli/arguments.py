@@ -66,8 +66,11 @@ MOST_BEAMS = 100
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
-def check_engine(engine: str, address: str | None, without: Mapping[str, object]) -> None:
-    """Raise UsageError for an address without Ray, and for an option of `without` that is given with Ray."""
+def check_engine(engine: str, address: str | None, threads: int | None, without: Mapping[str, object]) -> None:
+    """Raise ValueError for options of the engine that do not fit: among them options of `without` that Ray lacks."""
+    from tokenizer.workers import thread_count  # slow to import for --help
+
+    thread_count(threads)
     if address and engine != "ray":
         raise UsageError("--address is of a Ray cluster: add --engine ray, or leave it out")
     given = [option for option, value in without.items() if value]

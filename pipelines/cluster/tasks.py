@@ -85,7 +85,9 @@ def prepare_nodes(function: Callable[[A], None], argument: A) -> None:
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     # Soft: if the node is lost, its task runs on another one.
     tasks = [task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
-    _results(ray, [each.remote(code_fingerprint(), function, argument) for each in tasks])
+    if not tasks:
+        say("no node of the Ray cluster has a CPU yet: waiting for one")
+    _results(ray, [each.remote(code_fingerprint(), function, argument) for each in tasks or [task]])
 
 
 def collect(

@@ -97,6 +97,17 @@ def test_options_that_do_not_fit_the_engine_are_refused(in_process, options, tex
     assert "--engine ray" in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["train-tokenizer --vocab-size 300", "build-dataset --context-length 8"])
+def test_a_number_of_workers_below_one_is_refused_before_anything_starts(in_process, verb, text_folder, tmp_path):
+    (tmp_path / "tok").mkdir()
+    options = ["--shard-size", "1M", "--tokenizer", "tok"] if verb.startswith("build") else []
+    for threads in (0, -2):
+        done = in_process(*verb.split(), text_folder, "--out", "out", "--engine", "ray", "--threads", threads, *options)
+        assert done.returncode == 1
+        assert done.stderr.endswith(f": threads must be a positive whole number or None, not {threads}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["tok"]
+
+
 def test_only_files_of_counting_are_removed(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
     folder = tmp_path / "tok.range-counts"
