@@ -21,11 +21,11 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # Ray sends usage statistics by default
     "RAY_AUTH_MODE": "token",
     "RAY_worker_niceness": "0",  # workers run at the command's priority, not at Ray's niceness of 15
-    # Fatal only: Ray dumps the state of the driver to standard error when a node is lost.
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
     # Skip every line: Ray prints a paragraph for each lost worker. The progress line counts restarted tasks.
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
+
+_alive: set[str] = set()  # nodes at the last look; Ray may notice a lost node after the phase in which it was lost
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def prepare_nodes(function: Callable[[A], None], argument: A) -> None:
     tasks = [task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
     if not tasks:
         say("no node of the Ray cluster has a CPU yet: waiting for one")
-    _results(ray, [each.remote(code_fingerprint(), function, argument) for each in tasks or [task]])
+    _gathered(ray, [each.remote(code_fingerprint(), function, argument) for each in tasks or [task]])
 
 
 def collect(
@@ -101,21 +101,29 @@ def collect(
     """
     ray = _ray()
     task = ray.remote(num_cpus=1, max_retries=-1, retry_exceptions=False)(_same_code)
-    pending = {task.remote(code_fingerprint(), function, argument): i for i, argument in enumerate(arguments)}
-    results: dict[int, R] = {}
-    alive: set[str] = set()
+    return _gathered(ray, [task.remote(code_fingerprint(), function, argument) for argument in arguments], report)
+
+
+def _gathered(
+    ray: Any, references: Sequence[Any], report: Callable[[list[Any]], None] = lambda done: None
+) -> list[Any]:
+    """Return the results of tasks in order, as `collect` does."""
+    pending = {reference: index for index, reference in enumerate(references)}
+    results: dict[int, Any] = {}
     try:
         while pending:
-            ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=POLL_SECONDS)
-            alive = _say_lost(ray.nodes(), alive)
-            for reference, result in zip(ready, _results(ray, ready), strict=True):
+            with _explained(ray):
+                ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=POLL_SECONDS)
+                _say_lost(_nodes(ray))
+                found = ray.get(ready)
+            for reference, result in zip(ready, found, strict=True):
                 results[pending.pop(reference)] = result
             report(list(results.values()))
     finally:
         for reference in pending:
             with suppress(Exception):  # the cluster may be gone
                 ray.cancel(reference, force=True)
-    return [results[index] for index in range(len(arguments))]
+    return [results[index] for index in range(len(references))]
 
 
 def note(done: Sequence[Output], tasks: Sequence[Any]) -> str:
@@ -124,19 +132,42 @@ def note(done: Sequence[Output], tasks: Sequence[Any]) -> str:
     return f"{len(done):,} of {len(tasks):,} ranges" + (f", {restarts:,} restarted" if restarts else "")
 
 
-def _results(ray: Any, references: Sequence[Any]) -> list[Any]:
+@contextmanager
+def _explained(ray: Any) -> Iterator[None]:
+    """Raise an exception in a task unchanged, and every error of Ray as a ConnectionError."""
     try:
-        return list(ray.get(list(references)))
+        yield
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
+    except ray.exceptions.RayError as error:
+        raise _gone(f"{type(error).__name__}: {error}") from None
 
 
-def _say_lost(nodes: list[dict[str, Any]], before: set[str]) -> set[str]:
-    """Print one line for each node of `before` that is lost, and return the ids of the nodes that are alive."""
+def _gone(reason: str) -> ConnectionError:
+    return ConnectionError(
+        f"the Ray cluster is gone ({' '.join(reason.split())[:300]}): the same command resumes from the finished ranges"
+    )
+
+
+def _nodes(ray: Any) -> list[dict[str, Any]]:
+    """Return the nodes of the cluster; ConnectionError if its head node is lost, for which Ray would wait."""
+    if not ray.util.client.ray.is_connected():  # with ray:// only the head node's proxy may be reachable
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+        except OSError as error:
+            raise _gone(f"its head node does not answer: {error}") from None
+    return list(ray.nodes())
+
+
+def _say_lost(nodes: list[dict[str, Any]]) -> None:
+    """Print one line for each node that was lost since the last call, unless it was the only one."""
+    alive = {node["NodeID"] for node in nodes if node["Alive"]}
     for node in nodes:
-        if node["NodeID"] in before and not node["Alive"]:
+        if node["NodeID"] in _alive - alive and alive:
             say(f"lost the node {node['NodeManagerAddress']}: its tasks run again on the others")
-    return {node["NodeID"] for node in nodes if node["Alive"]}
+    _alive.clear()
+    _alive.update(alive)
 
 
 def _same_code(expected: str, function: Callable[[A], R], argument: A) -> R:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import lzma
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from corpora import open_corpus
 from pipelines.build_dataset import build_dataset
+from pipelines.cli.display import show
 from pipelines.cluster import counting
 from pipelines.cluster.counting import count_corpus
 from pipelines.cluster.tasks import SETTINGS, collect
@@ -37,7 +39,7 @@ class TwoNodes:
     """A cluster on this machine: a head without work, and two nodes of one worker each that tests can kill."""
 
     def __init__(self):
-        os.environ.update(SETTINGS)
+        os.environ.update(SETTINGS, RAY_health_check_period_ms="1000")  # Ray notices a lost node after five periods
         # `ray start` would write a token to the home folder; `Cluster` does not.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         import ray
@@ -86,6 +88,10 @@ class TwoNodes:
         """Replace a killed node, from the main thread: Ray sets signal handlers."""
         if len(self.nodes) < 2:
             self.nodes.append(self.add(1))
+
+    def all_seem_alive(self):
+        """Return whether Ray has noticed no lost node yet."""
+        return all(node["Alive"] for node in self.ray.nodes())
 
     def end(self):
         self.ray.shutdown()
@@ -166,7 +172,9 @@ class Survival:
         """Kill the command that builds a dataset once some ranges are encoded. Return their markers."""
         command = [BYTELM, "build-dataset", self.source, "--tokenizer", self.dataset, "--out", out, "--context-length"]
         command += [32, "--shard-size", OPTIONS["shard_size"], "--engine", "ray", "--address", self.two_nodes.address]
-        return killed_with_markers(command, out.with_name(out.name + ".ranges"))
+        times, errors = killed_with_markers(command, out.with_name(out.name + ".ranges"))
+        assert all(line.startswith("bytelm build-dataset: ") for line in errors.splitlines()), errors
+        return times
 
     def survive(self, folder, kills):
         """Count and build again and again until all `kills`, such as "worker node command", succeeded."""
@@ -203,8 +211,17 @@ def survival(two_nodes, many_files, tokenizer_folder, tmp_path, monkeypatch):
 
 
 def test_a_killed_command_worker_and_node_change_nothing(survival, tmp_path, capfd):
-    survival.survive(tmp_path, "command worker node")
-    assert "raylet" not in "".join(capfd.readouterr())
+    """Of the lost node one line is printed, and nothing by Ray."""
+    with show():
+        survival.survive(tmp_path, "command worker")
+        survival.survive(tmp_path / "more", "node")
+        while survival.two_nodes.all_seem_alive():  # Ray may notice after the last command
+            time.sleep(0.1)
+        collect(time.sleep, [0])
+    messages, errors = capfd.readouterr()
+    assert errors == ""
+    assert len(re.findall("^lost the node .*: its tasks run again on the others$", messages, re.M)) == 1
+    assert "ray" not in messages.lower()
 
 
 def test_a_wrong_address_is_an_error_without_a_wait(bytelm, text_folder):
@@ -219,16 +236,26 @@ def test_twenty_killed_commands_workers_and_nodes_change_nothing(survival, tmp_p
     survival.survive(tmp_path, "command worker node worker " * 5)
 
 
-def killed_with_markers(command, folder):
-    """Kill a command after it wrote a marker in `folder`. Return the time of each marker, by path."""
+def killed_with_markers(command, folder, number=signal.SIGKILL):
+    """Send a signal to a command that has written a marker in `folder`.
+
+    Return the time of each marker, by path, and the lines on standard error.
+    """
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    markers = wait_for_markers(process, folder)
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert markers, errors
+    assert process.returncode in (-number, 128 + number)
+    return {path: path.stat().st_mtime_ns for path in markers}, errors
+
+
+def wait_for_markers(process, folder):
+    """Return the markers in `folder`, at least one unless the process ends or takes too long."""
     until = time.monotonic() + WAIT
     while not (markers := list(folder.glob("*.json"))) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert markers, process.stderr.read()
-    return {path: path.stat().st_mtime_ns for path in markers}
+    return markers
 
 
 @pytest.mark.slow
@@ -237,7 +264,7 @@ def test_the_command_resumes_after_its_process_is_killed(two_nodes, many_files, 
     out = tmp_path / "tok"
     command = [BYTELM, "train-tokenizer", source, "--vocab-size", "600", "--pattern", "gpt2", "--out", out]
     command += ["--engine", "ray", "--address", two_nodes.address]
-    times = killed_with_markers(command, tmp_path / "tok.range-counts")
+    times, _ = killed_with_markers(command, tmp_path / "tok.range-counts")
     seen = {}
 
     def watch():
@@ -308,3 +335,18 @@ def test_an_exception_is_raised_unchanged_and_never_retried(two_nodes, tmp_path)
     with pytest.raises(ValueError, match=f"^a mistake in {path}$"):
         collect(fail, [str(path)])
     assert path.read_text() == "called\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["raylet", "gcs_server"])
+def test_a_lost_cluster_is_one_sentence(lost, many_files, tokenizer_folder, tmp_path):
+    command = [BYTELM, "build-dataset", many_files[0], "--tokenizer", tokenizer_folder, "--out", tmp_path / "data"]
+    command += ["--context-length", "32", "--shard-size", "1M", "--engine", "ray", "-q"]
+    process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
+    wait_for_markers(process, tmp_path / "data.ranges")
+    subprocess.run(["pkill", "-KILL", "-P", str(process.pid), lost], check=True)
+    _, errors = process.communicate(timeout=WAIT)
+    assert process.returncode == 1
+    assert errors.startswith("bytelm build-dataset: the Ray cluster is gone (")
+    assert errors.endswith("): the same command resumes from the finished ranges\n")
+    assert errors.count("\n") == 1
