@@ -21,6 +21,7 @@ from pipelines.cli.dry_run import plan_dataset
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import resumable
 from pipelines.cli.verbs import verb
 from pipelines.files import place
 
@@ -119,7 +120,7 @@ def build_dataset(
         return None
     # A cluster on this machine alone would not send faster.
     send_all = partial(send_on_ray, address=address) if engine == "ray" and address else None
-    with new_dataset(to, overwrite, send_all) as new:
+    with resumable(work, "ranges"), new_dataset(to, overwrite, send_all) as new:
         tok.save(new)  # runs read it there
         if deduplicate and not isinstance(source, PairCorpus):
             source = _deduplicated(source, deduplicate, new, threads)

@@ -63,6 +63,7 @@ def sweep_vocabulary(
     _check(kinds, sizes, seeds, workers)
     from corpora import open_corpus
     from pipelines.cli.display import quantity, say_on_stderr, write
+    from pipelines.cli.process import resumable
     from pipelines.run.folder import locked
     from pipelines.run.recipe import load_recipe
     from pipelines.sweep.folder import check_settings, record_settings, recorded, settings_of
@@ -86,7 +87,7 @@ def sweep_vocabulary(
     budget = _on_this_machine(budget, earlier)
     held_out = held_out_documents(source)
     settings = settings_of(budget, source.split_rule, held_out)
-    with locked(out):
+    with resumable(out, "vocabularies and runs"), locked(out):
         check_settings(out, settings)
         trained = train_vocabularies(out / "vocabularies", source, wanted, strict=bool(sizes))
         record_settings(out, settings)

@@ -21,6 +21,7 @@ from pipelines.cli.dry_run import check_dry_run, plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import resumable
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.reporting.training_phases import Phases
@@ -133,7 +134,7 @@ def train_tokenizer(
     _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, threads, without={"--pairs": pairs, "--counts": counts})
     from corpora import Corpus
-    from pipelines.cluster.counting import count_on_ray, plan_counting, remove_range_counts
+    from pipelines.cluster.counting import count_on_ray, counts_folder, plan_counting, remove_range_counts
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
     from tokenizer.training.train import Options, TrainingOptions
 
@@ -160,7 +161,8 @@ def train_tokenizer(
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)
     held_out = HeldOut()
-    with Bar("counting", training_bytes, "B") if not as_json else nullcontext() as bar:
+    bar_or_none = nullcontext() if as_json else Bar("counting", training_bytes, "B")
+    with resumable(counts_folder(out), "ranges"), bar_or_none as bar:
         phases = Phases(bar, training_bytes)
         if counts:
             counted = _combined(counts, pattern, spare, spill_folder, phases)

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -74,7 +75,7 @@ def usage() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a verb and return the exit status: 0, 1 for an error, 2 for a usage error, 130 after Ctrl-C."""
+    """Run a verb and return the exit status: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C, 143 for SIGTERM."""
     if arguments is not None:
         return _run(arguments)
     from pipelines.cli import process
@@ -102,8 +103,8 @@ def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
         if verb == "--completion":
             return _completion(*arguments[1:2])
         return _verb(verb, arguments[1:]) if verb in VERBS else _unknown(verb)
-    except KeyboardInterrupt:
-        status = _interrupted(verb)
+    except KeyboardInterrupt as error:
+        status = _interrupted(verb, error)
         # A server has nothing left to save, and Python needs half a second to shut down once PyTorch is imported.
         return end_at_once(status) if verb == "serve" else status
     except (MemoryError, ImportError, RuntimeError, SystemError) as error:
@@ -169,9 +170,12 @@ def _printed(text: str) -> int:
     return 0
 
 
-def _interrupted(verb: str = "") -> int:
-    complain(verb, "interrupted")
-    return 130
+def _interrupted(verb: str = "", error: BaseException | None = None) -> int:
+    """Print that a signal ended the verb, with the notes of `error`, and return the exit status."""
+    from pipelines.cli.process import interrupts
+
+    complain(verb, ": ".join(["interrupted", *getattr(error, "__notes__", ())]))
+    return 128 + (interrupts or [signal.SIGINT])[0]
 
 
 def _is_about_memory(error: BaseException | None) -> bool:

@@ -5,9 +5,11 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pipelines.cli import waiting
 from pipelines.cli.stdout import Stdout
@@ -18,7 +20,7 @@ _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr"
 REPEAT_SECONDS = 0.01
 
 interrupts: list[int] = []
-"""An entry for each Ctrl-C since `prepare`, until a verb handles the signal itself."""
+"""The number of each signal, such as Ctrl-C, that raised KeyboardInterrupt since `prepare`"""
 
 
 def prepare() -> None:
@@ -37,13 +39,40 @@ def prepare() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        interrupts.append(number)
-        raise KeyboardInterrupt
-
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it
         signal.signal(signal.SIGINT, interrupt)
         sys.unraisablehook = _repeat_ignored_interrupt
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Record a signal and raise KeyboardInterrupt: a handler of signals."""
+    interrupts.append(number)
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def handled(number: int, handler: Any) -> Iterator[None]:
+    """Handle a signal with `handler` inside the block. Has no effect outside the main thread."""
+    try:
+        before = signal.signal(number, handler)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextmanager
+def resumable(folder: Path, finished: str) -> Iterator[None]:
+    """Say after an interrupt that `folder` keeps the `finished` work, such as "ranges", and that it is reused."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if folder.is_dir() and any(not path.name.endswith(".partial") for path in folder.iterdir()):
+            error.add_note(f"{folder} keeps the finished {finished}, and the same command resumes from them")
+        raise
 
 
 def _repeat_ignored_interrupt(ignored: "sys.UnraisableHookArgs") -> None:

@@ -64,7 +64,7 @@ def count_on_ray(
     from corpora import Dropped
     from tokenizer import PretokenCounts
 
-    folder = _counts_folder(out).absolute()
+    folder = counts_folder(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     progress("count", 0, None, "")
     with locked_file(folder / "lock", f"{folder} is in use by another command: wait, or choose another --out"):
@@ -87,10 +87,11 @@ def plan_counting(engine: str, corpus: object, memory: int | None) -> None:
 
 def remove_range_counts(out: Path) -> None:
     """Remove the counts of ranges that `count_on_ray` left beside `out`, if any."""
-    remove_outputs(_counts_folder(out))
+    remove_outputs(counts_folder(out))
 
 
-def _counts_folder(out: Path) -> Path:
+def counts_folder(out: Path) -> Path:
+    """Return the folder for the counts of ranges."""
     return out.with_name(out.name + ".range-counts")
 
 

@@ -1,11 +1,13 @@
 """Plain functions as tasks on a Ray cluster, which schedules and retries them."""
 
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from pipelines.cli import process
 from pipelines.cli.display import say
 from pipelines.cli.waiting import doing
 from pipelines.dataset.outputs import Output
@@ -37,11 +39,23 @@ def cluster(address: str | None, workers: int | None = None) -> Iterator[None]:
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    doing("importing Ray")
-    ray = _ray()
-    if ray.is_initialized():
-        yield
-        return
+    with process.handled(signal.SIGTERM, process.interrupt):
+        doing("importing Ray")
+        ray = _ray()
+        joined = ray.is_initialized()
+        if not joined:
+            _join(ray, address, workers)
+        # Ray has replaced the handler by its own, which ends the process with a dump of the stack.
+        with process.handled(signal.SIGTERM, process.interrupt):
+            try:
+                yield
+            finally:
+                if not joined:
+                    ray.shutdown()
+
+
+def _join(ray: Any, address: str | None, workers: int | None) -> None:
+    """Join or start a cluster, as `cluster` does."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if not address:
         options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, "num_cpus": workers}
@@ -61,10 +75,8 @@ def cluster(address: str | None, workers: int | None = None) -> Iterator[None]:
             f"no Ray cluster answers at {address} ({reason}): give --address the one that `ray start --head` prints, "
             "and the token of the cluster in RAY_AUTH_TOKEN or ~/.ray/auth_token"
         ) from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    except SystemExit:  # raised by Ray's handler of SIGTERM
+        process.interrupt(signal.SIGTERM, None)
 
 
 def _ray() -> Any:

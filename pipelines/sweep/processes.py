@@ -6,8 +6,8 @@ Each process trains one run after another in one thread. Ctrl-C lets every proce
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any
@@ -25,7 +25,7 @@ class _Trainer:
         self.pipe, theirs = context.Pipe()
         self.run: SweepRun | None = None
         self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        with _handled(signal.SIGINT, signal.SIG_IGN):  # inherited until the process sets its own handler
+        with process.handled(signal.SIGINT, signal.SIG_IGN):  # inherited until the process sets its own handler
             self.process.start()
         theirs.close()  # so that the end of the process ends the pipe
 
@@ -65,7 +65,7 @@ def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable
     """
     waiting = list(reversed(runs))
     trainers: list[_Trainer] = []
-    with _handled(signal.SIGTERM, signal.default_int_handler):  # raises KeyboardInterrupt
+    with process.handled(signal.SIGTERM, process.interrupt):
         try:
             for _ in range(min(workers, len(runs))):
                 trainers.append(_Trainer(work))
@@ -84,20 +84,6 @@ def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable
                 each.stop()
             for each in trainers:
                 each.process.join()
-
-
-@contextmanager
-def _handled(number: int, handler: Any) -> Iterator[None]:
-    """Handle a signal with `handler` inside the block. Has no effect outside the main thread."""
-    try:
-        before = signal.signal(number, handler)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
 
 
 def _serve(pipe: Connection, work: Work) -> None:

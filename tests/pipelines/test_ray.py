@@ -23,7 +23,7 @@ from pipelines.cluster import counting
 from pipelines.cluster.counting import count_corpus
 from pipelines.cluster.tasks import SETTINGS, collect
 from pipelines.train_tokenizer import train_tokenizer
-from tests.conftest import BYTELM
+from tests.conftest import BYTELM, without_waiting
 from tests.pipelines.test_blocks import files_of
 from tokenizer import PretokenCounts, count_pretokens
 
@@ -231,6 +231,29 @@ def test_a_wrong_address_is_an_error_without_a_wait(bytelm, text_folder):
     assert "no Ray cluster answers at 127.0.0.1:9 (" in done.stderr
 
 
+@pytest.mark.parametrize(("number", "verb"), [(signal.SIGINT, "build-dataset"), (signal.SIGTERM, "train-tokenizer")])
+def test_an_interrupted_command_says_what_it_keeps(two_nodes, many_files, tokenizer_folder, tmp_path, number, verb):
+    options = ["--tokenizer", tokenizer_folder, "--context-length", 32, "--shard-size", "1M"]
+    kept = tmp_path / ("out.ranges" if verb == "build-dataset" else "out.range-counts")
+    command = [
+        BYTELM,
+        verb,
+        many_files[0],
+        "--out",
+        tmp_path / "out",
+        "--engine",
+        "ray",
+        "--address",
+        two_nodes.address,
+    ]
+    command += options if verb == "build-dataset" else ["--vocab-size", 600]
+    markers, errors = killed_with_markers(command, kept, number)
+    said = f"bytelm {verb}: interrupted: {kept} keeps the finished ranges, and the same command resumes from them\n"
+    assert without_waiting(errors) == said
+    assert all(path.exists() for path in markers)
+    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
+
+
 @pytest.mark.slow
 def test_twenty_killed_commands_workers_and_nodes_change_nothing(survival, tmp_path):
     survival.survive(tmp_path, "command worker node worker " * 5)
@@ -239,14 +262,14 @@ def test_twenty_killed_commands_workers_and_nodes_change_nothing(survival, tmp_p
 def killed_with_markers(command, folder, number=signal.SIGKILL):
     """Send a signal to a command that has written a marker in `folder`.
 
-    Return the time of each marker, by path, and the lines on standard error.
+    Return the time of each marker, by path, and the text on standard error.
     """
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     markers = wait_for_markers(process, folder)
     process.send_signal(number)
     _, errors = process.communicate()
     assert markers, errors
-    assert process.returncode in (-number, 128 + number)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     return {path: path.stat().st_mtime_ns for path in markers}, errors
 
 

@@ -152,6 +152,9 @@ def test_an_interrupted_sweep_resumes_and_ends_with_the_same_numbers(text_folder
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
+    assert errors.endswith(
+        f": {out} keeps the finished vocabularies and runs, and the same command resumes from them\n"
+    )
     assert "Traceback" not in errors
     assert list(log.parent.glob("checkpoints/step-*"))
     assert not (out / "results.json").exists()
