@@ -161,8 +161,8 @@ def train_tokenizer(
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)
     held_out = HeldOut()
-    bar_or_none = nullcontext() if as_json else Bar("counting", training_bytes, "B")
-    with resumable(counts_folder(out), "ranges"), bar_or_none as bar:
+    shown = nullcontext() if as_json else Bar("counting", training_bytes, "B")
+    with resumable(counts_folder(out), "ranges"), shown as bar:
         phases = Phases(bar, training_bytes)
         if counts:
             counted = _combined(counts, pattern, spare, spill_folder, phases)
@@ -178,9 +178,8 @@ def train_tokenizer(
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
         phases.begin("prune" if model == "unigram" else "merge")
-        tok = Tokenizer.train_from_counts(
-            frequent, vocab_size, threads=threads, memory=spare, progress=phases, **options
-        )
+        limits: Any = {"threads": threads, "memory": spare, "progress": phases}
+        tok = Tokenizer.train_from_counts(frequent, vocab_size, **limits, **options)
         phases.end()
     tok.save(out)
     remove_range_counts(out)

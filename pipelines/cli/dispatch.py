@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not process.interrupts:
             raise
         # An import that Ctrl-C interrupts can fail with any error.
-        status = _interrupted(*sys.argv[1:2])
+        status = _interrupted("".join(sys.argv[1:2]))
     process.finish()
     return status
 
