@@ -46,12 +46,13 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, folder: Path | None = None) -> Iterator[Path]:
     """Yield the path of a new file that replaces `path` at the end of the block; after an error it is removed.
 
-    Processes that write the same file at the same time do not disturb each other: the last one stays.
+    Processes that write the same file at the same time do not disturb each other: the last one stays. The new file is
+    in `folder`, by default beside `path`.
     """
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    partial = (folder or path.parent) / f"{path.name}.{uuid.uuid4().hex}.partial"
     try:
         yield partial
         with partial.open("rb+") as file:  # Windows syncs no file opened for reading

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.cli.dry_run import plan_tasks
-from pipelines.cluster.tasks import cluster, collect, note, prepare_nodes
+from pipelines.cluster.tasks import cluster, collect, prepare_nodes
 from pipelines.dataset.outputs import NewFile, Output, key_of, output_prefix, remove_outputs, whole_output
 from pipelines.files import locked_file
 
@@ -32,7 +32,7 @@ COUNTS = "parquet"  # name of an output's only file
 
 
 class Progress(Protocol):
-    """Called with the phase (count, combine), the bytes or tasks done so far, and their total if it is known."""
+    """Called with the phase (start, count, combine), the bytes or tasks done so far, and their total if it is known."""
 
     def __call__(self, phase: str, done: int, total: int | None, note: str = "") -> None: ...
 
@@ -66,7 +66,7 @@ def count_on_ray(
 
     folder = counts_folder(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    progress("count", 0, None, "")
+    progress("start", 0, None)
     with locked_file(folder / "lock", f"{folder} is in use by another command: wait, or choose another --out"):
         with cluster(*where):
             counted = count_corpus(corpus, pattern, cut_at=cut_at, memory=memory, folder=folder, progress=progress)
@@ -223,11 +223,10 @@ def count_corpus(
 def _outputs(phase: str, function: Callable[[Any], Output], tasks: Sequence[Any], progress: Progress) -> list[Output]:
     """Return the outputs of a phase in the order of its tasks."""
 
-    def report(done: list[Output]) -> None:
-        said = note(done, tasks)
+    def report(done: list[Output], note: str) -> None:
         if phase == "count":
-            progress(phase, sum(output.facts["bytes"] for output in done), None, said)
+            progress(phase, sum(output.facts["bytes"] for output in done), None, note)
         else:
-            progress(phase, len(done), len(tasks), said)
+            progress(phase, len(done), len(tasks), note)
 
-    return collect(function, tasks, report)
+    return collect(function, tasks, "range" if phase == "count" else "sum", report)

@@ -1,6 +1,6 @@
 """Build a dataset on a cluster: one task encodes each range of the corpus, then one writes each shard."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,8 @@ from corpora.ranges import InputRange
 from pipelines.cli.display import Bar
 from pipelines.cli.dry_run import plan_tasks
 from pipelines.cluster.counting import range_bytes
-from pipelines.cluster.tasks import cluster, collect, note, prepare_nodes
+from pipelines.cluster.tasks import cluster, collect, prepare_nodes
+from pipelines.dataset.arrow import id_dtype
 from pipelines.dataset.encoded_range import EncodedRange, encode_range
 from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.sampling import SamplingEncoder
@@ -25,7 +26,10 @@ BYTES_PER_SECOND = 10_000_000  # of one core, for estimates
 
 
 class Progress(Protocol):
-    """Called with the phase (encoding, writing), the amount done, its total if it is known, its unit and a note."""
+    """Called with the phase (starting Ray, encoding, writing), the amount done, its total, its unit and a note.
+
+    The total is None if it is unknown.
+    """
 
     def __call__(self, label: str, done: float, total: float | None, unit: str, note: str = "") -> None: ...
 
@@ -77,25 +81,31 @@ def write_shards_on_ray(
         for number, each in enumerate(corpus.ranges(range_bytes(corpus.text_bytes_estimate)))
     ]
 
-    def encoding(done: Sequence[EncodedRange]) -> None:
-        progress("encoding", sum(each.bytes for each in done), None, "B", note([each.output for each in done], tasks))
+    total = corpus.text_bytes_estimate
 
-    def writing(done: Sequence[WrittenShard]) -> None:
-        progress("writing", sum(shard.bytes for shard in done), None, "B")
+    def encoding(done: Sequence[EncodedRange], note: str) -> None:
+        progress("encoding", sum(each.bytes for each in done), total, "B", note)
 
-    def run(write: Callable[[ShardTask], WrittenShard], shards: Iterable[ShardTask]) -> list[WrittenShard]:
-        return collect(write, list(shards), writing)
+    def run(write: Callable[[ShardTask], WrittenShard], shards: Sequence[ShardTask]) -> list[WrittenShard]:
+        size = context_length * id_dtype(tokenizer.vocab_size).itemsize
+        blocks = sum(task.shard.blocks for task in shards)
 
+        def writing(done: Sequence[WrittenShard], note: str) -> None:
+            progress("writing", sum(shard.blocks for shard in done) * size, blocks * size, "B", note)
+
+        return collect(write, shards, "shard", writing)
+
+    progress("starting Ray", 0, None, "")
     with cluster(address, threads):
         prepare_nodes(compile_encoding, encoders)
-        encoded = collect(encode, tasks, encoding)
+        encoded = collect(encode, tasks, "range", encoding)
         return assemble(corpus, tokenizer, context_length, folder, encoded, shard_size, separator, sampler, run)
 
 
 def send_on_ray(label: str, uploads: Sequence[Upload], *, address: str) -> None:
     """Send files to an object store, each in a task of the cluster at `address`, whose nodes share the files."""
     with Bar(label, sum(each.bytes for each in uploads), "B") as bar, cluster(address):
-        collect(send, uploads, lambda done: bar.update(sum(done)))
+        collect(send, uploads, "file", lambda done, note: bar.update(sum(done), note=note))
 
 
 def plan_encoding(corpus: Corpus) -> None:

@@ -8,9 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from pipelines.cli import process
-from pipelines.cli.display import say
+from pipelines.cli.display import counted, say
 from pipelines.cli.waiting import doing
-from pipelines.dataset.outputs import Output
 from pipelines.run.code_fingerprint import code_fingerprint
 
 A = TypeVar("A")
@@ -28,6 +27,7 @@ SETTINGS = {
 }
 
 _alive: set[str] = set()  # nodes at the last look; Ray may notice a lost node after the phase in which it was lost
+_running: set[Any] = set()  # references of tasks
 
 
 @contextmanager
@@ -50,8 +50,18 @@ def cluster(address: str | None, workers: int | None = None) -> Iterator[None]:
             try:
                 yield
             finally:
-                if not joined:
-                    ray.shutdown()
+                _leave(ray, joined)
+
+
+def _leave(ray: Any, keep: bool) -> None:
+    """Leave the cluster, or cancel the tasks if the process is to `keep` it."""
+    if keep:
+        for reference in _running:
+            with suppress(Exception):  # the cluster may be gone
+                ray.cancel(reference, force=True)
+    else:
+        ray.shutdown()  # also ends the tasks; cancelling them first was seen to crash Ray
+    _running.clear()
 
 
 def _join(ray: Any, address: str | None, workers: int | None) -> None:
@@ -103,45 +113,46 @@ def prepare_nodes(function: Callable[[A], None], argument: A) -> None:
 
 
 def collect(
-    function: Callable[[A], R], arguments: Sequence[A], report: Callable[[list[R]], None] = lambda done: None
+    function: Callable[[A], R],
+    arguments: Sequence[A],
+    unit: str = "task",
+    report: Callable[[list[R], str], None] = lambda done, note: None,
 ) -> list[R]:
     """Return the results of `function` on each argument, in order. Results must be small: large ones go to files.
 
     A task whose process or node is lost runs again, without limit. The first exception in a task is raised unchanged
-    and not retried. After an exception or Ctrl-C, the remaining tasks are cancelled. `report` is called about every
-    second with the results so far, in any order.
+    and not retried. After an exception or Ctrl-C, `cluster` ends the remaining tasks. `report` is called about every
+    second with the results so far, in any order, and a note such as "3 of 64 ranges, 1 restarted" for the `unit` range.
     """
     ray = _ray()
     task = ray.remote(num_cpus=1, max_retries=-1, retry_exceptions=False)(_same_code)
-    return _gathered(ray, [task.remote(code_fingerprint(), function, argument) for argument in arguments], report)
+    return _gathered(ray, [task.remote(code_fingerprint(), function, argument) for argument in arguments], unit, report)
 
 
 def _gathered(
-    ray: Any, references: Sequence[Any], report: Callable[[list[Any]], None] = lambda done: None
+    ray: Any,
+    references: Sequence[Any],
+    unit: str = "task",
+    report: Callable[[list[Any], str], None] = lambda done, note: None,
 ) -> list[Any]:
-    """Return the results of tasks in order, as `collect` does."""
+    """Return the results of `_same_code` in order, as `collect` does."""
     pending = {reference: index for index, reference in enumerate(references)}
     results: dict[int, Any] = {}
-    try:
-        while pending:
-            with _explained(ray):
-                ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=POLL_SECONDS)
-                _say_lost(_nodes(ray))
-                found = ray.get(ready)
-            for reference, result in zip(ready, found, strict=True):
-                results[pending.pop(reference)] = result
-            report(list(results.values()))
-    finally:
-        for reference in pending:
-            with suppress(Exception):  # the cluster may be gone
-                ray.cancel(reference, force=True)
+    restarts = 0
+    report([], f"0 of {counted(len(references), unit)}")
+    _running.update(pending)
+    while pending:
+        with _explained(ray):
+            ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=POLL_SECONDS)
+            _say_lost(_nodes(ray))
+            found = ray.get(ready)
+        _running.difference_update(ready)
+        for reference, (restarted, result) in zip(ready, found, strict=True):
+            results[pending.pop(reference)] = result
+            restarts += restarted
+        note = f"{len(results):,} of {counted(len(references), unit)}"
+        report(list(results.values()), note + (f", {restarts:,} restarted" if restarts else ""))
     return [results[index] for index in range(len(references))]
-
-
-def note(done: Sequence[Output], tasks: Sequence[Any]) -> str:
-    """Return the note of a progress line: how many ranges are done, and how many tasks were restarted."""
-    restarts = sum(output.restarts for output in done)
-    return f"{len(done):,} of {len(tasks):,} ranges" + (f", {restarts:,} restarted" if restarts else "")
 
 
 @contextmanager
@@ -182,8 +193,11 @@ def _say_lost(nodes: list[dict[str, Any]]) -> None:
     _alive.update(alive)
 
 
-def _same_code(expected: str, function: Callable[[A], R], argument: A) -> R:
-    """Return function(argument) on a worker. ValueError if the worker's code is not the `expected` one."""
+def _same_code(expected: str, function: Callable[[A], R], argument: A) -> tuple[int, R]:
+    """Return how often this task was restarted, and function(argument).
+
+    Raises ValueError if the worker's code is not the `expected` one.
+    """
     if code_fingerprint() != expected:
         import platform
 
@@ -191,4 +205,5 @@ def _same_code(expected: str, function: Callable[[A], R], argument: A) -> R:
             f"the node {platform.node()} has another version of bytelm, numpy, pyarrow or regex than this machine: "
             "install the same versions on every node"
         )
-    return function(argument)
+    restarts = _ray().get_runtime_context().worker.core_worker.get_current_task_attempt_number()
+    return restarts, function(argument)

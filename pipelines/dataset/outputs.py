@@ -1,14 +1,17 @@
 """Outputs of tasks: whole files, and a marker that holds their checksums and the key of their task.
 
-An output has the files PREFIX.NAME, and the marker PREFIX.json, which is written last. A task whose output is complete
+An output has the files PREFIX.NAME, and the marker PREFIX.json, which is written last. Unfinished files are in the
+folder PREFIX.partial. A task whose output is complete
 returns at once, so the same command resumes from the finished outputs. The prefix is a folder and a number.
 """
 
 import hashlib
 import json
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,6 @@ class Output:
     """SHA-256 of the files, by name"""
     facts: dict[str, Any]
     """JSON values from the task"""
-    restarts: int = field(default=0, compare=False)
-    """earlier attempts that were killed, such as by a lost node"""
 
     def file(self, name: str) -> Path:
         """Return the path of a file."""
@@ -63,22 +64,36 @@ def whole_output(prefix: Path, key: str, make: Callable[[NewFile], dict[str, Any
     existing = read_output(prefix)
     if existing is not None and existing.key == key and existing.sound:
         return existing
-    killed = len(list(prefix.parent.glob(f"{prefix.name}.json.*.partial")))
-    for rest in (*prefix.parent.glob(f"{prefix.name}.*.partial"), *prefix.parent.glob(f".{prefix.name}.*.partial")):
-        rest.unlink(missing_ok=True)
-    with whole_file(_path(prefix, "json")) as marker:
-        marker.touch()  # shows a later attempt that this one began
+    with _attempt(prefix) as folder, whole_file(_path(prefix, "json"), folder) as marker:
         partials: dict[str, Path] = {}
         with ExitStack() as files:
 
             def new(name: str) -> Path:
-                partials[name] = files.enter_context(whole_file(_path(prefix, name)))
+                partials[name] = files.enter_context(whole_file(_path(prefix, name), folder))
                 return partials[name]
 
             facts = make(new)
             digests = {name: file_sha256(path) for name, path in partials.items()}
         marker.write_text(checksummed_json({"key": key, "files": digests, "facts": facts}), encoding="utf-8")
-    return Output(prefix, key, digests, facts, killed)
+    return Output(prefix, key, digests, facts)
+
+
+@contextmanager
+def _attempt(prefix: Path) -> Iterator[Path]:
+    """Yield a folder for the temporary files of a task. Remove the files of its attempts that were killed.
+
+    An attempt that its cluster takes for lost may go on. It removes its own files only.
+    """
+    attempts = _path(prefix, "partial")
+    shutil.rmtree(attempts, ignore_errors=True)
+    folder = attempts / uuid.uuid4().hex
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            attempts.rmdir()
 
 
 def read_output(prefix: Path) -> Output | None:
@@ -97,7 +112,7 @@ def remove_outputs(folder: Path) -> None:
     """Remove the outputs of tasks in `folder`, if it exists, and the folder too unless it holds anything else."""
     number = "[0-9]" * 6
     for path in (*folder.glob(f"{number}.*"), *folder.glob(f".{number}.*")):
-        path.unlink()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     with suppress(OSError):
         folder.rmdir()
 

@@ -40,15 +40,18 @@ class Slice:
     """Tokens [start, stop) of a file of ids."""
 
     path: Path
+    sha256: str
+    """of the whole file"""
     start: int
     stop: int
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard to write: its file name, and its tokens."""
+    """A shard to write: its file name, and its blocks of tokens."""
 
     name: str
+    blocks: int
     slices: tuple[Slice, ...]
 
 
@@ -57,8 +60,6 @@ class ShardTask:
     """A shard to write, and how."""
 
     shard: Shard
-    inputs: tuple[str, ...]
-    """SHA-256 of the file of each slice"""
     context_length: int
     dtype: np.dtype
     prefix: Path
@@ -80,7 +81,7 @@ class WrittenShard:
     sha256: str
 
 
-Run = Callable[[Callable[[ShardTask], WrittenShard], Iterable[ShardTask]], Iterable[WrittenShard]]
+Run = Callable[[Callable[[ShardTask], WrittenShard], Sequence[ShardTask]], Iterable[WrittenShard]]
 """Calls a function with each task, and returns the results in order, as `map` does"""
 
 
@@ -182,12 +183,9 @@ def shard_tasks(
     parts: Sequence[EncodedSplit], context_length: int, dtype: np.dtype, shard_size: int, prefixes: Iterator[Path]
 ) -> list[ShardTask]:
     """Return the tasks that write the shards of a split, each at the next of `prefixes`."""
-    digests = {part.ids: part.ids_sha256 for part in parts}
     shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
-    return [
-        ShardTask(shard, tuple(digests[each.path] for each in shard.slices), context_length, dtype, next(prefixes))
-        for shard in cut([(part.ids, part.tokens) for part in parts], context_length, shard_blocks)
-    ]
+    shards = cut(parts, context_length, shard_blocks)
+    return [ShardTask(shard, context_length, dtype, next(prefixes)) for shard in shards]
 
 
 def _write_split(
@@ -225,25 +223,26 @@ def _link(file: Path, to: Path) -> None:
         shutil.move(file, to)
 
 
-def cut(files: Sequence[tuple[Path, int]], context_length: int, shard_blocks: int) -> list[Shard]:
+def cut(parts: Sequence[EncodedSplit], context_length: int, shard_blocks: int) -> list[Shard]:
     """Return the shards of a split, of `shard_blocks` blocks each; the last one may have fewer.
 
-    `files`: the files of ids of the split, in corpus order, and the tokens in each. Tokens after the last whole block
-    are left out.
+    `parts`: the parts of the split in each range, in corpus order. Tokens after the last whole block are left out.
     """
-    ends = list(accumulate(tokens for _, tokens in files))
+    ends = list(accumulate(part.tokens for part in parts))
     blocks = ends[-1] // context_length
     count = -(-blocks // shard_blocks)
     shards = []
     for number in range(count):
         start, stop = (min(n * shard_blocks, blocks) * context_length for n in (number, number + 1))
         slices = []
-        for file in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
-            path, tokens = files[file]
-            begin = ends[file] - tokens
-            if tokens:
-                slices.append(Slice(path, max(0, start - begin), min(tokens, stop - begin)))
-        shards.append(Shard(f"data-{number:05}-of-{count:05}.arrow", tuple(slices)))
+        for index in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
+            part = parts[index]
+            begin = ends[index] - part.tokens
+            if part.tokens:
+                first, last = max(0, start - begin), min(part.tokens, stop - begin)
+                slices.append(Slice(part.ids, part.ids_sha256, first, last))
+        name = f"data-{number:05}-of-{count:05}.arrow"
+        shards.append(Shard(name, (stop - start) // context_length, tuple(slices)))
     return shards
 
 
@@ -261,6 +260,6 @@ def write_shard(task: ShardTask) -> WrittenShard:
             file.close()
         return {"blocks": file.blocks, "bytes": path.stat().st_size}
 
-    slices = [(digest, each.start, each.stop) for digest, each in zip(task.inputs, task.shard.slices, strict=True)]
+    slices = [(each.sha256, each.start, each.stop) for each in task.shard.slices]
     output = whole_output(task.prefix, key_of("shard", slices, task.context_length, task.dtype.name), make)
     return WrittenShard(task.shard.name, **output.facts, sha256=output.files[ARROW])

@@ -6,6 +6,7 @@ from pipelines.cli.display import Bar
 
 # Names of the phases, and the units that they count.
 PHASES = {
+    "start": ("starting Ray", ""),
     "count": ("counting", "B"),
     "combine": ("combining", ""),
     "search": ("choosing --min-frequency", ""),

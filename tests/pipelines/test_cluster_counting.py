@@ -1,6 +1,9 @@
 """The functions that the tasks of a cluster call count as one machine does, and reuse only what they may."""
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from corpora import open_corpus
 from pipelines.cluster.counting import COUNTS, CountTask, SumTask, add_counts, count_range
-from pipelines.dataset.outputs import output_prefix, remove_outputs
+from pipelines.dataset.outputs import output_prefix, remove_outputs, whole_output
 from tokenizer import PretokenCounts, count_pretokens
 
 MEMORY = 16_000_000
@@ -106,6 +109,38 @@ def test_a_number_of_workers_below_one_is_refused_before_anything_starts(in_proc
         assert done.returncode == 1
         assert done.stderr.endswith(f": threads must be a positive whole number or None, not {threads}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["tok"]
+
+
+def test_leftovers_of_a_killed_attempt_are_removed(tmp_path):
+    """At every start of a task, as one that runs out of memory again and again must not fill the disk."""
+
+    def killed(new):
+        new("ids").write_bytes(bytes(1000))
+        os._exit(9)
+
+    for _ in range(2):
+        if (child := os.fork()) == 0:
+            whole_output(output_prefix(tmp_path, 7), "key", killed)
+        os.waitpid(child, 0)
+        assert sum(path.is_file() for path in tmp_path.rglob("*")) == 1
+    whole_output(output_prefix(tmp_path, 7), "key", lambda new: {})
+    assert [path.name for path in tmp_path.iterdir()] == ["000007.json"]
+
+
+def test_a_task_does_not_list_the_folder_of_all_outputs(tmp_path):
+    """A list of 100,000 files takes a quarter of a second, and more on a shared file system."""
+    code = f"""
+import os, sys
+from pathlib import Path
+from pipelines.dataset.outputs import output_prefix, whole_output
+folder = Path({str(tmp_path)!r})
+listed = []
+sys.addaudithook(lambda event, given: event in ("os.listdir", "os.scandir") and listed.append(os.fspath(given[0])))
+whole_output(output_prefix(folder, 7), "key", lambda new: {{}})
+assert (folder / "000007.json").exists()
+assert str(folder) not in listed, listed
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_only_files_of_counting_are_removed(tmp_path):

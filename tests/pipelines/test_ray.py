@@ -31,7 +31,7 @@ from tokenizer import PretokenCounts, count_pretokens
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'bytelm[ray]'")
 
 MEMORY = 16_000_000
-OPTIONS = {"context_length": 32, "shard_size": 500_000}
+BLOCKS = {"context_length": 32, "shard_size": 500_000}
 WAIT = 600  # seconds; minutes only on a busy machine
 
 
@@ -165,13 +165,13 @@ class Survival:
 
     def build(self, out):
         """Build a dataset on the cluster, and compare it with the one built on this machine."""
-        build_dataset([self.source], out=out, engine="ray", **OPTIONS, tokenizer=self.dataset)
+        build_dataset([self.source], out=out, engine="ray", **BLOCKS, tokenizer=self.dataset)
         assert files_of(out) == files_of(self.dataset)
 
     def kill_the_command(self, out):
         """Kill the command that builds a dataset once some ranges are encoded. Return their markers."""
         command = [BYTELM, "build-dataset", self.source, "--tokenizer", self.dataset, "--out", out, "--context-length"]
-        command += [32, "--shard-size", OPTIONS["shard_size"], "--engine", "ray", "--address", self.two_nodes.address]
+        command += [32, "--shard-size", BLOCKS["shard_size"], "--engine", "ray", "--address", self.two_nodes.address]
         times, errors = killed_with_markers(command, out.with_name(out.name + ".ranges"))
         assert all(line.startswith("bytelm build-dataset: ") for line in errors.splitlines()), errors
         return times
@@ -206,7 +206,7 @@ class Survival:
 
 @pytest.fixture
 def survival(two_nodes, many_files, tokenizer_folder, tmp_path, monkeypatch):
-    build_dataset([many_files[0]], out=tmp_path / "expected", tokenizer=tokenizer_folder, **OPTIONS)
+    build_dataset([many_files[0]], out=tmp_path / "expected", tokenizer=tokenizer_folder, **BLOCKS)
     return Survival(two_nodes, many_files, tmp_path / "expected", monkeypatch)
 
 
@@ -232,8 +232,10 @@ def test_a_wrong_address_is_an_error_without_a_wait(bytelm, text_folder):
 
 
 @pytest.mark.parametrize(("number", "verb"), [(signal.SIGINT, "build-dataset"), (signal.SIGTERM, "train-tokenizer")])
-def test_an_interrupted_command_says_what_it_keeps(two_nodes, many_files, tokenizer_folder, tmp_path, number, verb):
-    options = ["--tokenizer", tokenizer_folder, "--context-length", 32, "--shard-size", "1M"]
+def test_an_interrupted_command_says_what_it_keeps_and_resumes(
+    two_nodes, many_files, tokenizer_folder, tmp_path, number, verb, capfd
+):
+    options = ["--tokenizer", tokenizer_folder, "--context-length", 32, "--shard-size", BLOCKS["shard_size"]]
     kept = tmp_path / ("out.ranges" if verb == "build-dataset" else "out.range-counts")
     command = [
         BYTELM,
@@ -252,6 +254,26 @@ def test_an_interrupted_command_says_what_it_keeps(two_nodes, many_files, tokeni
     assert without_waiting(errors) == said
     assert all(path.exists() for path in markers)
     assert [path.name for path in tmp_path.iterdir()] == [kept.name]
+    if verb == "build-dataset":
+        with show(), unchanged_until_removed(markers):
+            build_dataset(many_files[:1], tokenizer=tokenizer_folder, out=tmp_path / "out", engine="ray", **BLOCKS)
+        messages = capfd.readouterr().out
+        assert re.search(r"^encoding: .*, 40 of 40 ranges$", messages, re.M), "a stopped task counts as no failure"
+        assert re.search(r"^writing: .*, (\d+) of \1 shards$", messages, re.M)
+
+
+def killed_once(path):
+    """Kill this process unless `path` exists."""
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_progress_counts_tasks_and_restarts(two_nodes, tmp_path):
+    notes = []
+    collect(killed_once, [tmp_path / "1", tmp_path / "2"], "range", lambda done, note: notes.append(note))
+    assert notes[0] == "0 of 2 ranges"
+    assert notes[-1] == "2 of 2 ranges, 2 restarted"
 
 
 @pytest.mark.slow
@@ -269,7 +291,7 @@ def killed_with_markers(command, folder, number=signal.SIGKILL):
     process.send_signal(number)
     _, errors = process.communicate()
     assert markers, errors
-    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), errors
     return {path: path.stat().st_mtime_ns for path in markers}, errors
 
 
@@ -281,6 +303,25 @@ def wait_for_markers(process, folder):
     return markers
 
 
+@contextlib.contextmanager
+def unchanged_until_removed(times):
+    """Check that files keep their times until they are removed."""
+    seen = {}
+
+    def watch():
+        while not ended.wait(0.01):
+            with contextlib.suppress(FileNotFoundError):
+                seen.update({path: path.stat().st_mtime_ns for path in times if path.exists()})
+
+    ended = threading.Event()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    yield
+    ended.set()
+    watcher.join()
+    assert seen == times
+
+
 @pytest.mark.slow
 def test_the_command_resumes_after_its_process_is_killed(two_nodes, many_files, tmp_path):
     source, expected = many_files
@@ -288,19 +329,8 @@ def test_the_command_resumes_after_its_process_is_killed(two_nodes, many_files, 
     command = [BYTELM, "train-tokenizer", source, "--vocab-size", "600", "--pattern", "gpt2", "--out", out]
     command += ["--engine", "ray", "--address", two_nodes.address]
     times, _ = killed_with_markers(command, tmp_path / "tok.range-counts")
-    seen = {}
-
-    def watch():
-        while not ended.wait(0.01):
-            seen.update({path: path.stat().st_mtime_ns for path in times if path.exists()})
-
-    ended = threading.Event()
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    tok = train_tokenizer([source], vocab_size=600, pattern="gpt2", out=out, engine="ray")
-    ended.set()
-    watcher.join()
-    assert seen == times
+    with unchanged_until_removed(times):
+        tok = train_tokenizer([source], vocab_size=600, pattern="gpt2", out=out, engine="ray")
     assert tok.merges == type(tok).train_from_counts(expected, 600).merges
 
 

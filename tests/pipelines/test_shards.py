@@ -19,7 +19,7 @@ from corpora import open_corpus
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.documents import DOCUMENTS_FILE
-from pipelines.dataset.encoded_range import encode_range
+from pipelines.dataset.encoded_range import EncodedSplit, encode_range
 from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.reader import TokenDataset, data_files, write_info
 from pipelines.dataset.shards import assemble, cut, write_shards
@@ -173,12 +173,14 @@ def test_one_huge_document_crosses_all_shards(tmp_path, text_folder, tokenizer_f
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(1, 9), st.integers(1, 9))
 def test_the_cut_takes_every_token_once_and_in_order(lengths, context_length, shard_blocks):
-    shards = cut([(n, length) for n, length in enumerate(lengths)], context_length, shard_blocks)
+    parts = [EncodedSplit(1, length, length, n, f"hash {n}", n) for n, length in enumerate(lengths)]
+    shards = cut(parts, context_length, shard_blocks)
     taken = [(each.path, token) for shard in shards for each in shard.slices for token in range(each.start, each.stop)]
     every = [(n, token) for n, length in enumerate(lengths) for token in range(length)]
     assert taken == every[: len(every) // context_length * context_length]
     sizes = [sum(each.stop - each.start for each in shard.slices) for shard in shards]
     assert set(sizes[:-1]) <= {shard_blocks * context_length}
+    assert sizes == [shard.blocks * context_length for shard in shards]
     assert all(each.stop > each.start for shard in shards for each in shard.slices)
 
 
