@@ -17,6 +17,9 @@ R = TypeVar("R")
 
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
+# RFC 9113, 3.4: the client's preface with empty settings, and the type of the frame with the server's settings.
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+HTTP2_SETTINGS = b"\x04"
 OBJECT_STORE_BYTES = 100_000_000  # results are small: tasks write files
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # Ray sends usage statistics by default
@@ -72,8 +75,8 @@ def _join(ray: Any, address: str | None, workers: int | None) -> None:
     doing(f"joining the Ray cluster at {address}" if address else "starting Ray")
     try:
         host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-        if port.isdigit():  # Ray would wait for minutes
-            socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+        if port.isdigit():
+            _check_server(host, int(port))
         ray.init(address or "local", **options)
     except Exception as error:  # Ray raises a plain Exception if starting takes more than 30 s
         reason = " ".join(str(error).split())[:300]
@@ -87,6 +90,16 @@ def _join(ray: Any, address: str | None, workers: int | None) -> None:
         ) from None
     except SystemExit:  # raised by Ray's handler of SIGTERM
         process.interrupt(signal.SIGTERM, None)
+
+
+def _check_server(host: str, port: int) -> None:
+    """Raise OSError unless a server speaks HTTP/2, as Ray's does. Ray itself would wait for minutes."""
+    with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return
+        connection.sendall(HTTP2_GREETING)
+        if connection.recv(9)[3:4] != HTTP2_SETTINGS:
+            raise ConnectionError("the server there is not Ray")
 
 
 def _ray() -> Any:

@@ -1,12 +1,14 @@
 """Counting and encoding on a Ray cluster give what one machine gives, whatever fails on the way."""
 
 import contextlib
+import http.server
 import json
 import lzma
 import os
 import re
 import secrets
 import signal
+import socketserver
 import subprocess
 import threading
 import time
@@ -224,11 +226,21 @@ def test_a_killed_command_worker_and_node_change_nothing(survival, tmp_path, cap
     assert "ray" not in messages.lower()
 
 
-def test_a_wrong_address_is_an_error_without_a_wait(bytelm, text_folder):
-    wrong = ("--engine", "ray", "--address", "127.0.0.1:9")
-    done = bytelm("train-tokenizer", text_folder, "--vocab-size", 300, "--out", "tok", *wrong)
+@pytest.mark.parametrize("server", [None, http.server.BaseHTTPRequestHandler, socketserver.BaseRequestHandler])
+def test_a_wrong_address_is_an_error_without_a_wait(bytelm, text_folder, server):
+    """No server, a web server, and one that closes the connection."""
+    with contextlib.ExitStack() as stack:
+        address = "127.0.0.1:9"
+        if server:
+            listening = stack.enter_context(socketserver.TCPServer(("127.0.0.1", 0), server))
+            threading.Thread(target=listening.serve_forever).start()
+            stack.callback(listening.shutdown)
+            address = f"127.0.0.1:{listening.server_address[1]}"
+        wrong = ("--engine", "ray", "--address", address)
+        done = bytelm("train-tokenizer", text_folder, "--vocab-size", 300, "--out", "tok", *wrong)
     assert done.returncode == 1
-    assert "no Ray cluster answers at 127.0.0.1:9 (" in done.stderr
+    assert f"no Ray cluster answers at {address} (" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("number", "verb"), [(signal.SIGINT, "build-dataset"), (signal.SIGTERM, "train-tokenizer")])
