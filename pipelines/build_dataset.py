@@ -115,8 +115,8 @@ def build_dataset(
         plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out, shard_size)
         if deduplicate:
             answer(f"would remove {deduplicate} duplicates first")
-        if engine == "ray" and not isinstance(source, PairCorpus):
-            plan_encoding(source)
+        if engine == "ray" and shard_size and not isinstance(source, PairCorpus):
+            plan_encoding(source, tok, shard_size, address, threads, work)
         return None
     # A cluster on this machine alone would not send faster.
     send_all = partial(send_on_ray, address=address) if engine == "ray" and address else None

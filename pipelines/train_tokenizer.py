@@ -156,7 +156,7 @@ def train_tokenizer(
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
     if dry_run:
         plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
-        plan_counting(engine, source, memory)
+        plan_counting(engine, source, (address, threads), memory, out)
         return None
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from pipelines.cli.display import answer, counted, quantity
+from pipelines.cli.display import answer, counted, duration, quantity
 from pipelines.cli.errors import UsageError
+
+START_SECONDS = 20  # of a Ray cluster, and to compile the kernels
 
 
 def check_dry_run(dry_run: bool, as_json: bool) -> None:
@@ -41,14 +43,33 @@ def plan_tokenizer(
     answer(f"would write {out / 'tokenizer.json'}" + (f" and {save_counts}" if save_counts else ""))
 
 
-def plan_tasks(ranges: int, text_bytes: int | None, bytes_per_second: int, memory: int | None = None) -> None:
-    """Print the plan of a task for each of the `ranges` of a corpus.
+def plan_tasks(
+    tasks: str,
+    text_bytes: int | None,
+    *,
+    bytes_per_second: int,
+    memory: int,
+    work: Path,
+    work_bytes: float | None,
+    workers: int | None,
+) -> None:
+    """Print the plan of `tasks`, such as "64 tasks to count", on Ray.
 
-    bytes_per_second: speed of a worker. memory: limit of a worker in bytes.
+    bytes_per_second: speed of a worker. memory: bytes that a worker needs. work_bytes: size of the folder `work`.
+    workers: None if only the cluster knows their number.
     """
-    hours = "" if text_bytes is None else f", about {text_bytes / bytes_per_second / 3600:.2g} worker-hours"
-    limit = f", each with {quantity(memory, 'B')} of memory beside Python and its libraries" if memory else ""
-    answer(f"would run {counted(ranges, 'task')} on Ray{limit}{hours} at {quantity(bytes_per_second, 'B')}/s")
+    answer(f"would run {tasks} on Ray, each with {quantity(memory, 'B')} of memory beside Python and its libraries")
+    if text_bytes is None or work_bytes is None:
+        return
+    answer(f"would need at most about {quantity(work_bytes, 'B')} of disk for {work} until the end")
+    speed = f"{quantity(bytes_per_second, 'B')}/s"
+    if workers is None:
+        hours = f"{text_bytes / bytes_per_second / 3600:.2g} worker-hours at {speed}, shared by the cluster's workers"
+        answer(f"would take about {hours}, and {START_SECONDS} s to join and compile")
+    else:
+        seconds = text_bytes / bytes_per_second / workers + START_SECONDS
+        start = f"{START_SECONDS} s of them to start and compile"
+        answer(f"would take about {duration(seconds)} with {counted(workers, 'worker')} at {speed} each, {start}")
 
 
 def _size(text_bytes: int | None) -> str:

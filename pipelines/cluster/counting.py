@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipelines.cli.display import counted
 from pipelines.cli.dry_run import plan_tasks
 from pipelines.cluster.tasks import cluster, collect, prepare_nodes
 from pipelines.dataset.outputs import NewFile, Output, key_of, output_prefix, remove_outputs, whole_output
@@ -27,6 +28,7 @@ MOST_RANGE = 256_000_000
 FEW_RANGES, MANY_RANGES = 64, 20_000
 WORKER_MEMORY = 1_000_000_000  # bytes for the counts in a worker; more are spilled
 BYTES_PER_SECOND = 30_000_000  # of one core, for estimates
+COUNTS_SHARE = 0.2  # bytes of a range's counts per byte of text in many languages; in English 0.02 to 0.1
 FAN_IN = 32  # counts that one task adds up
 COUNTS = "parquet"  # name of an output's only file
 
@@ -75,14 +77,26 @@ def count_on_ray(
         return PretokenCounts.merge(counted.paths, memory, spill_folder, progress)
 
 
-def plan_counting(engine: str, corpus: object, memory: int | None) -> None:
+def plan_counting(
+    engine: str, corpus: object, where: tuple[str | None, int | None], memory: int | None, out: Path
+) -> None:
     """Print what `count_on_ray` would do, if `engine` is ray."""
     from corpora import Corpus
+    from tokenizer.workers import thread_count
 
     if engine != "ray" or not isinstance(corpus, Corpus):
         return
     total = corpus.text_bytes_estimate
-    plan_tasks(len(corpus.ranges(range_bytes(total))), total, BYTES_PER_SECOND, memory or WORKER_MEMORY)
+    address, workers = where
+    plan_tasks(
+        f"{counted(len(corpus.ranges(range_bytes(total))), 'task')} to count",
+        total,
+        bytes_per_second=BYTES_PER_SECOND,
+        memory=memory or WORKER_MEMORY,
+        work=counts_folder(out),
+        work_bytes=total and total * COUNTS_SHARE,
+        workers=None if address else thread_count(workers),
+    )
 
 
 def remove_range_counts(out: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from corpora import Corpus
 from corpora.ranges import InputRange
-from pipelines.cli.display import Bar
+from pipelines.cli.display import Bar, counted
 from pipelines.cli.dry_run import plan_tasks
 from pipelines.cluster.counting import range_bytes
 from pipelines.cluster.tasks import cluster, collect, prepare_nodes
@@ -21,7 +21,9 @@ from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.dataset.shards import ShardTask, WrittenShard, assemble
 from pipelines.dataset.stored import Upload, send
 from tokenizer import Tokenizer
+from tokenizer.workers import thread_count
 
+WORKER_MEMORY = 250_000_000  # bytes, for estimates; a document longer than a batch takes more
 BYTES_PER_SECOND = 10_000_000  # of one core, for estimates
 
 
@@ -108,10 +110,24 @@ def send_on_ray(label: str, uploads: Sequence[Upload], *, address: str) -> None:
         collect(send, uploads, "file", lambda done, note: bar.update(sum(done), note=note))
 
 
-def plan_encoding(corpus: Corpus) -> None:
+def plan_encoding(
+    corpus: Corpus, tokenizer: Tokenizer, shard_size: int, address: str | None, threads: int | None, work: Path
+) -> None:
     """Print what `write_shards_on_ray` would do."""
     total = corpus.text_bytes_estimate
-    plan_tasks(len(corpus.ranges(range_bytes(total))), total, BYTES_PER_SECOND)
+    most = total and total * id_dtype(tokenizer.vocab_size).itemsize  # one token per byte
+    shards = (
+        "" if most is None else f" and at most {-(-most // shard_size) + len(corpus.split_names) - 1:,} to write shards"
+    )
+    plan_tasks(
+        f"{counted(len(corpus.ranges(range_bytes(total))), 'task')} to encode{shards}",
+        total,
+        bytes_per_second=BYTES_PER_SECOND,
+        memory=WORKER_MEMORY,
+        work=work,
+        work_bytes=most,
+        workers=None if address else thread_count(threads),
+    )
 
 
 def encode(task: EncodeTask) -> EncodedRange:

@@ -1,5 +1,6 @@
 """The tasks that build a dataset on a cluster write the files that one machine writes."""
 
+import os
 import pickle
 import random
 
@@ -84,9 +85,40 @@ def test_options_that_do_not_fit_the_engine_are_refused(in_process, options, mes
     assert message in done.stderr
 
 
-def test_a_dry_run_says_how_many_tasks_run(in_process, text_folder, tokenizer_folder):
-    command = ["build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--out", "data", "--context-length", 32]
-    done = in_process(*command, "--shard-size", "10k", "--engine", "ray", "--dry-run")
+@pytest.fixture
+def three_gigabytes(tmp_path):
+    """Return a folder of 12 files of 250 MB, which take no disk and which no dry run reads."""
+    folder = tmp_path / "large"
+    folder.mkdir()
+    for number in range(12):
+        (folder / f"{number}.txt").touch()
+        os.truncate(folder / f"{number}.txt", 250_000_000)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("where", "time"),
+    [
+        (["--threads", 3], "would take about 2:00 with 3 workers at 10 MB/s each"),
+        (["--address", "host:1"], "would take about 0.083 worker-hours at 10 MB/s, shared by the cluster's workers"),
+    ],
+)
+def test_a_dry_run_says_what_a_cluster_has_to_do(in_process, three_gigabytes, tokenizer_folder, where, time):
+    """3 GB of text have at most 6 GB of ids, so 60 shards of 100 MB, and one more for a second split."""
+    command = ["build-dataset", three_gigabytes, "--tokenizer", tokenizer_folder, "--context-length", 32]
+    done = in_process(*command, "--shard-size", "100M", "--out", "data", "--engine", "ray", *where, "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "on Ray" in done.stdout
-    assert "worker-hours" in done.stdout
+    assert "about 3 GB of text" in done.stdout
+    assert "would run 12 tasks to encode and at most 61 to write shards on Ray, each with 250 MB" in done.stdout
+    assert "would need at most about 6 GB of disk for data.ranges" in done.stdout
+    assert time in done.stdout
+
+
+def test_a_dry_run_says_what_a_cluster_has_to_count(in_process, three_gigabytes):
+    command = ["train-tokenizer", three_gigabytes, "--vocab-size", 300, "--out", "tok", "--engine", "ray"]
+    done = in_process(*command, "--threads", 10, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "would run 12 tasks to count on Ray, each with 1 GB of memory" in done.stdout
+    assert "would need at most about 600 MB of disk for tok.range-counts" in done.stdout
+    assert "would take about 0:30 with 10 workers at 30 MB/s each, 20 s of them" in done.stdout
+    assert "each with 2 GB of memory" in in_process(*command, "--memory", "2G", "--dry-run").stdout
