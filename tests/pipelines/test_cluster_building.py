@@ -86,39 +86,39 @@ def test_options_that_do_not_fit_the_engine_are_refused(in_process, options, mes
 
 
 @pytest.fixture
-def three_gigabytes(tmp_path):
-    """Return a folder of 12 files of 250 MB, which take no disk and which no dry run reads."""
+def large_files(tmp_path):
+    """Return a folder of 12 files of 25 MB."""
     folder = tmp_path / "large"
     folder.mkdir()
     for number in range(12):
         (folder / f"{number}.txt").touch()
-        os.truncate(folder / f"{number}.txt", 250_000_000)
+        os.truncate(folder / f"{number}.txt", 25_000_000)
     return folder
 
 
 @pytest.mark.parametrize(
     ("where", "time"),
     [
-        (["--threads", 3], "would take about 2:00 with 3 workers at 10 MB/s each"),
-        (["--address", "host:1"], "would take about 0.083 worker-hours at 10 MB/s, shared by the cluster's workers"),
+        (["--threads", 3], "would take about 0:30 with 3 workers at 10 MB/s each"),
+        (["--address", "host:1"], "would take about 0.0083 worker-hours at 10 MB/s, shared by the cluster's workers"),
     ],
 )
-def test_a_dry_run_says_what_a_cluster_has_to_do(in_process, three_gigabytes, tokenizer_folder, where, time):
-    """3 GB of text have at most 6 GB of ids, so 60 shards of 100 MB, and one more for a second split."""
-    command = ["build-dataset", three_gigabytes, "--tokenizer", tokenizer_folder, "--context-length", 32]
-    done = in_process(*command, "--shard-size", "100M", "--out", "data", "--engine", "ray", *where, "--dry-run")
+def test_a_dry_run_says_what_a_cluster_has_to_do(in_process, large_files, tokenizer_folder, where, time):
+    """300 MB of text have at most 600 MB of ids, so 60 shards of 10 MB, and one more for a second split."""
+    command = ["build-dataset", large_files, "--tokenizer", tokenizer_folder, "--context-length", 32]
+    done = in_process(*command, "--shard-size", "10M", "--out", "data", "--engine", "ray", *where, "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "about 3 GB of text" in done.stdout
+    assert "about 300 MB of text" in done.stdout
     assert "would run 12 tasks to encode and at most 61 to write shards on Ray, each with 250 MB" in done.stdout
-    assert "would need at most about 6 GB of disk for data.ranges" in done.stdout
+    assert "would need at most about 600 MB of disk for data.ranges" in done.stdout
     assert time in done.stdout
 
 
-def test_a_dry_run_says_what_a_cluster_has_to_count(in_process, three_gigabytes):
-    command = ["train-tokenizer", three_gigabytes, "--vocab-size", 300, "--out", "tok", "--engine", "ray"]
-    done = in_process(*command, "--threads", 10, "--dry-run")
+def test_a_dry_run_says_what_a_cluster_has_to_count(in_process, large_files):
+    command = ["train-tokenizer", large_files, "--vocab-size", 300, "--out", "tok", "--engine", "ray"]
+    done = in_process(*command, "--threads", 2, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "would run 12 tasks to count on Ray, each with 1 GB of memory" in done.stdout
-    assert "would need at most about 600 MB of disk for tok.range-counts" in done.stdout
-    assert "would take about 0:30 with 10 workers at 30 MB/s each, 20 s of them" in done.stdout
+    assert "would need at most about 60 MB of disk for tok.range-counts" in done.stdout
+    assert "would take about 0:25 with 2 workers at 30 MB/s each, 20 s of them" in done.stdout
     assert "each with 2 GB of memory" in in_process(*command, "--memory", "2G", "--dry-run").stdout
