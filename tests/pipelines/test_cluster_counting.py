@@ -135,7 +135,7 @@ from pathlib import Path
 from pipelines.dataset.outputs import output_prefix, whole_output
 folder = Path({str(tmp_path)!r})
 listed = []
-sys.addaudithook(lambda event, given: event in ("os.listdir", "os.scandir") and listed.append(os.fspath(given[0])))
+sys.addaudithook(lambda event, given: event in ("os.listdir", "os.scandir") and listed.append(str(given[0])))
 whole_output(output_prefix(folder, 7), "key", lambda new: {{}})
 assert (folder / "000007.json").exists()
 assert str(folder) not in listed, listed
