@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from corpora import open_corpus
 from pipelines.cluster.counting import COUNTS, CountTask, SumTask, add_counts, count_range
 from pipelines.dataset.outputs import output_prefix, remove_outputs, whole_output
+from tests.conftest import PEAK_MEMORY
 from tokenizer import PretokenCounts, count_pretokens
 
 MEMORY = 16_000_000
@@ -84,10 +85,25 @@ def test_another_plan_reuses_no_output(tmp_path):
     assert set(keys.values()) == {1}
 
 
+COUNT_ONE_RANGE = """
+from pathlib import Path
+from corpora import open_corpus
+from pipelines.cluster.counting import CountTask, compile_counting, count_range
+folder, memory = Path(sys.argv[1]), int(sys.argv[2])
+(only,) = open_corpus(str(folder / "huge.txt")).ranges(1_000_000)
+compile_counting("gpt2")
+before = peak_memory()
+count_range(CountTask(only, "gpt2", (), memory, folder / f"{memory}"))
+print(peak_memory() - before)
+"""
+
+
 def test_one_huge_document_and_one_hot_pretoken_need_little_memory(tmp_path):
-    """The table of the worker may take 16 MB; the document alone has 24 MB and 900,000 distinct pretokens."""
+    """The table of the worker may take 16 MB; the document alone has 21 MB and 900,000 distinct pretokens."""
     words = " ".join(f"hot {n:x}{n * n % 9973:x}" for n in range(1_500_000))
     (tmp_path / "huge.txt").write_text(words + "\nthe end\n" * 10)
+    command = [sys.executable, "-c", PEAK_MEMORY + COUNT_ONE_RANGE, str(tmp_path), str(MEMORY)]
+    assert int(subprocess.run(command, check=True, capture_output=True).stdout) < 21e6 + MEMORY + 20e6
     counts, outputs = counted(tmp_path / "ranges", str(tmp_path / "huge.txt"), 1_000_000)
     assert len(outputs) == 1
     assert counts == count_pretokens(open_corpus(str(tmp_path / "huge.txt")).batches("train"), "gpt2")

@@ -23,7 +23,7 @@ from pipelines.build_dataset import build_dataset
 from pipelines.cli.display import show
 from pipelines.cluster import counting
 from pipelines.cluster.counting import count_corpus
-from pipelines.cluster.tasks import SETTINGS, collect
+from pipelines.cluster.tasks import SETTINGS, collect, prepare_nodes
 from pipelines.train_tokenizer import train_tokenizer
 from tests.conftest import BYTELM, without_waiting
 from tests.pipelines.test_blocks import files_of
@@ -193,9 +193,10 @@ class Survival:
         killer.start()
         try:
             for number in count_from(0):
-                if number < commands:
-                    assert self.kill_the_command(folder / str(number) / "data")
-                self.build(folder / str(number) / "data")
+                out = folder / str(number) / "data"
+                finished = self.kill_the_command(out) if number < commands else {}
+                with unchanged_until_removed(finished):
+                    self.build(out)
                 assert count(self.source, folder / str(number), 100_000, self.monkeypatch) == self.counts
                 self.two_nodes.mend()
                 if not left and number >= commands - 1:
@@ -272,6 +273,20 @@ def test_an_interrupted_command_says_what_it_keeps_and_resumes(
         messages = capfd.readouterr().out
         assert re.search(r"^encoding: .*, 40 of 40 ranges$", messages, re.M), "a stopped task counts as no failure"
         assert re.search(r"^writing: .*, (\d+) of \1 shards$", messages, re.M)
+
+
+def note_node(folder):
+    """Write an empty file named after this node."""
+    import ray
+
+    (folder / ray.get_runtime_context().get_node_id()).touch(exist_ok=False)
+
+
+def test_each_node_is_prepared_once(two_nodes, tmp_path):
+    prepare_nodes(note_node, tmp_path)
+    workers = {node["NodeID"] for node in two_nodes.ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+    assert len(workers) == 2
+    assert {path.name for path in tmp_path.iterdir()} == workers
 
 
 def killed_once(path):
@@ -402,6 +417,17 @@ def test_an_exception_is_raised_unchanged_and_never_retried(two_nodes, tmp_path)
     assert path.read_text() == "called\n"
 
 
+def check_security(process):
+    """Check that the processes of a local cluster use a token, send no usage statistics and show no dashboard."""
+    listed = subprocess.run(["pgrep", "-P", str(process)], check=True, capture_output=True, text=True).stdout.split()
+    lines = {Path(f"/proc/{each}/cmdline").read_bytes() for each in listed}
+    settings = [Path(f"/proc/{each}/environ").read_bytes().split(b"\0") for each in listed]
+    assert any(b"raylet/raylet" in line for line in lines)
+    served = [line for line in lines if b"dashboard/dashboard.py" in line]
+    assert all(b"--disable-frontend" in line for line in served)  # Ray starts the process in any case
+    assert all({b"RAY_AUTH_MODE=token", b"RAY_USAGE_STATS_ENABLED=0"} <= {*each} for each in settings)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["raylet", "gcs_server"])
 def test_a_lost_cluster_is_one_sentence(lost, many_files, tokenizer_folder, tmp_path):
@@ -409,6 +435,7 @@ def test_a_lost_cluster_is_one_sentence(lost, many_files, tokenizer_folder, tmp_
     command += ["--context-length", "32", "--shard-size", "1M", "--engine", "ray", "-q"]
     process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
     wait_for_markers(process, tmp_path / "data.ranges")
+    check_security(process.pid)
     subprocess.run(["pkill", "-KILL", "-P", str(process.pid), lost], check=True)
     _, errors = process.communicate(timeout=WAIT)
     assert process.returncode == 1
