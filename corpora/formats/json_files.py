@@ -158,7 +158,7 @@ def _parse(
         except pa.ArrowInvalid:
             pass
         else:
-            broken = strict and len(table) != _count_lines(lines)
+            broken = strict and not _is_object_per_line(lines, len(table))
             if not broken and unexpected and table.column(unexpected).null_count < len(table):
                 raise ValueError(_late(origin, column, unexpected))
             if not broken:
@@ -174,9 +174,13 @@ def _parse(
         yield number, _parse_line(lines, number, origin, column, unexpected)
 
 
-def _count_lines(lines: bytes) -> int:
-    """Return the number of lines that are not blank."""
-    return sum(1 for line in lines.split(b"\n") if line and not line.isspace())
+def _is_object_per_line(lines: bytes, objects: int) -> bool:
+    """Return whether `lines`, a sequence of JSON objects, has one on each line that is not blank.
+
+    A line break within an object is never between "}" and "{".
+    """
+    filled = [line for line in map(bytes.strip, lines.split(b"\n")) if line]
+    return len(filled) == objects and all(line[:1] == b"{" and line[-1:] == b"}" for line in filled)
 
 
 def _late(origin: str, column: str, unexpected: str) -> str:

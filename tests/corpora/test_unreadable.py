@@ -25,6 +25,7 @@ BROKEN = st.sampled_from(
         '"a string"',
         '{"text": "one"} {"text": "two"}',
         '{"text":\n"in two lines"}',
+        '{"other": {"text": "one"}\n, "text": "in two lines"}',
         "<html>",
         "\0\0\0",
     ]
