@@ -117,7 +117,8 @@ def prepare_nodes(function: Callable[[A], None], argument: A) -> None:
 
     doing("preparing the nodes: compiling kernels once on each")
     task = ray.remote(num_cpus=1, max_retries=-1)(_same_code)
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    with _explained(ray):
+        nodes = [node["NodeID"] for node in _nodes(ray) if node["Alive"] and node["Resources"].get("CPU")]
     # Soft: if the node is lost, its task runs on another one.
     tasks = [task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
     if not tasks:
