@@ -1,11 +1,11 @@
-"""The speed of the tasks that a cluster runs, each on one core: the measurements of docs/data_scale.py.
+"""Measure the speed of a cluster's tasks on one core. docs/data_scale.py uses the results.
 
     python -m benchmarks.range_tasks NAME=FILE...
 
-Each file is one corpus, such as English=enwiki.jsonl. It is counted and encoded in eight ranges, as
-`train-tokenizer` and `build-dataset` with `--engine ray` do, in this process. Speeds are per CPU second. The exponent
-is the growth of distinct pretokens from the ranges to the whole corpus: log(whole / mean of the ranges) / log(8). The
-documents must be in random order, or it is too large.
+Each file is one corpus, such as English=enwiki.jsonl. It is counted and encoded in eight ranges in this process, as
+`train-tokenizer` and `build-dataset` do with `--engine ray`. Speeds are per CPU second. The exponent is the growth of
+distinct pretokens from the ranges to the whole corpus: log(whole / mean of the ranges) / log(8). It is too large if the
+documents are not in random order.
 """
 
 import argparse

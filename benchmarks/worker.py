@@ -136,7 +136,7 @@ def train_unigram(job: dict, folder: Path) -> dict:
     from benchmarks.unigram import TRAINERS
 
     train = TRAINERS[job["peer"]]
-    train(write_text(folder, "warm-up", WARM_UP, "").path, 80)  # so few that pieces are pruned
+    train(write_text(folder, "warm-up", WARM_UP, "").path, 80)  # so few entries that training prunes pieces
     scores, answer = measured(lambda: train(Path(job["path"]), job["vocab_size"]))
     Path(job["result"]).write_text(json.dumps(scores))
     return answer

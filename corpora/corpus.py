@@ -202,12 +202,12 @@ def open_corpus(
         split: "own", "hash:FRACTION" or "tail:FRACTION". Default: the corpus's own splits if they are "train" and at
             least one more. Otherwise 5 % of the documents by their hash, or under 20 documents the last tenth of the
             bytes. Files have own splits if each one is in a folder named train, validation (valid, val, dev) or test,
-            or has one of these words in its name. Own splits without validation have it cut from train. Several specs
+            or has one of these words in its name. If own splits lack validation, it is cut from train. Several specs
             use own splits if all of them have some. The other rules pool all documents.
-        invalid: what to do with a document that is not UTF-8: "error"; "replace" its bad bytes by U+FFFD; "skip" it;
-            "bytes": return all documents as bytes, in a large_binary column. "skip" also leaves out documents above
-            `max_document`, lines that are not JSON objects with a text, and damaged files from the damage on, with a
-            warning. They are errors otherwise.
+        invalid: the policy for documents that are not UTF-8: "error"; "replace" invalid bytes by U+FFFD; "skip" the
+            document; "bytes": return all documents as bytes, in a large_binary column. "skip" also leaves out documents
+            above `max_document`, lines that are not JSON objects or whose text is not a string, and the rest of damaged
+            files, with a warning. Under the other policies, all of these are errors.
         text_column: the column of tables, JSONL, CSV and JSON; default: "text", or the only column
         options: other fields of `corpora.read_options.ReadOptions`, by name:
             max_document: the longest document in bytes, 256,000,000 by default. Reading and decompression stop there.

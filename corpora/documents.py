@@ -55,11 +55,11 @@ class Chunk:
     """leave out documents that are not UTF-8, whatever the caller's policy"""
 
     bad: DocumentError | None = None
-    """error of what could not be read and is missing from `documents`"""
+    """error of an unreadable document or rest of a file, which is missing from `documents`"""
 
 
 def unread(bad: DocumentError, origin: object, split: str | None) -> Chunk:
-    """Return the chunk of a document, or of the rest of a file, that could not be read."""
+    """Return a chunk without documents for a document, or for the rest of a file, that could not be read."""
     return Chunk(documents=pa.array([], pa.large_binary()), origin=str(origin), split=split, bad=bad)
 
 
@@ -71,16 +71,16 @@ class Dropped:
     """of 0 bytes, or null"""
 
     invalid_documents: int = 0
-    """not UTF-8, or not JSON with a text, and left out (`invalid="skip"`, or `Chunk.skip_invalid`)"""
+    """left out because they are not UTF-8 or their line is invalid (`invalid="skip"`, or `Chunk.skip_invalid`)"""
 
     long_documents: int = 0
-    """longer than `max_document` and left out (`invalid="skip"`)"""
+    """left out because they are longer than `max_document` (`invalid="skip"`)"""
 
     damaged_parts: list[str] = field(default_factory=list)
-    """errors of files, and of row groups of Parquet files, whose rest is left out (`invalid="skip"`)"""
+    """errors of the files and Parquet row groups whose rest is left out (`invalid="skip"`)"""
 
     exact_duplicates: int = 0
-    """of the same bytes as a document that is kept (`Corpus.without`)"""
+    """with the same bytes as a document that is kept (`Corpus.without`)"""
 
     near_duplicates: int = 0
     """similar to a document that is kept (`Corpus.without`)"""
@@ -89,29 +89,30 @@ class Dropped:
         vars(self).update(vars(Dropped()))
 
     def add(self, other: "Dropped") -> None:
-        """Add the numbers of another pass, and warn of its damaged files."""
+        """Add the counts of another pass, and warn about its damaged files."""
         for name, count in asdict(other).items():
             setattr(self, name, getattr(self, name) + count)
         for message in other.damaged_parts:
-            _warn_of_damage(message)
+            _warn_about_damage(message)
 
     def add_unread(self, bad: DocumentError) -> None:
-        """Count a document that could not be read, or warn of a damaged file."""
+        """Count an unreadable document, or warn about a damaged file."""
         self.long_documents += bad.kind == "long"
         self.invalid_documents += bad.kind == "invalid"
         if bad.kind == "damaged":
             self.damaged_parts.append(str(bad))
-            _warn_of_damage(str(bad))
+            _warn_about_damage(str(bad))
 
     def counts(self) -> dict[str, int]:
-        """Return the counts by name. Only those of empty and invalid documents are there if they are 0."""
+        """Return the counts by name, without zeros except those of empty and invalid documents."""
         numbers = asdict(self) | {"damaged_parts": len(self.damaged_parts)}
         always = ("empty_documents", "invalid_documents")
         return {name: count for name, count in numbers.items() if count or name in always}
 
 
-def _warn_of_damage(message: str) -> None:
-    warnings.warn(f"left out from the damage on: {message}", stacklevel=1)  # of this line, so each message once
+def _warn_about_damage(message: str) -> None:
+    # Python deduplicates warnings by line: with stacklevel=1 each message is shown once.
+    warnings.warn(f"left out unreadable documents: {message}", stacklevel=1)
 
 
 def single_document(buffer: pa.Buffer) -> pa.Array:

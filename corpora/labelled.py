@@ -87,7 +87,7 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             row = json.loads(line) if line.strip() else {}
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{place} is not JSON ({str(error).split(': line ')[0].lower()}): mend it") from None
+            raise ValueError(f"{place} is not JSON ({str(error).split(': line ')[0].lower()}): fix it") from None
         if not isinstance(row, dict):
             raise ValueError(
                 f'{place} is not a JSON object: each line should be like {{"text": "...", "label": "..."}}'
@@ -116,7 +116,7 @@ def _field(row: dict[str, Any], field: str, place: str, kinds: tuple[type, ...],
         raise ValueError(f'{place} has no field "{field}": it has {", ".join(row) or "none"}; choose with {option}')
     value = row[field]
     if not isinstance(value, kinds) or isinstance(value, bool):
-        raise ValueError(f'"{field}" in {place} is {value!r:.60}, not {wanted}: mend it, or choose with {option}')
+        raise ValueError(f'"{field}" in {place} is {value!r:.60}, not {wanted}: fix it, or choose with {option}')
     return value
 
 
@@ -124,5 +124,5 @@ def _encodable(text: str, field: str, place: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f'"{field}" in {place} has a lone surrogate, which UTF-8 cannot encode: mend it') from None
+        raise ValueError(f'"{field}" in {place} has a lone surrogate, which UTF-8 cannot encode: fix it') from None
     return text

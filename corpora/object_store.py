@@ -180,9 +180,9 @@ class ObjectPath:
                     stream.write(piece)
                 stream.close()
             except BaseException:
-                # pyarrow cannot abort an upload: closing the stream completes a truncated object. This is safe. The
-                # object is deleted at once, and if that fails, its size differs from the one in the manifest, which
-                # comes last. A killed process completes no object.
+                # pyarrow cannot abort an upload: closing the stream completes a truncated object. This is safe, because
+                # the object is deleted at once. If that fails, its size differs from the size in the manifest, which is
+                # uploaded last. A killed process completes no object.
                 with suppress(OSError):
                     stream.close()
                     store.delete_file(path)

@@ -147,7 +147,7 @@ def _column(reader: Reader, options: ReadOptions) -> Iterator[_Rows]:
     for chunk in (chunk for part in reader.parts() for chunk in part.chunks()):
         if chunk.first_row is None:
             raise ValueError(f"{chunk.origin} has no columns to make pairs of: give JSON lines or a table")
-        if chunk.bad is not None:  # without this text, each source after it would have another target
+        if chunk.bad is not None:  # leaving one text out would shift all later pairs
             raise chunk.bad
         clean(chunk, options, Dropped())
         documents = chunk.documents.cast(pa.large_binary())

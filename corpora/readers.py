@@ -87,12 +87,12 @@ class _FilePart:
     def chunks(self) -> Iterator[Chunk]:
         try:
             yield from self._readable_chunks()
-        except DocumentError as error:  # of the rest of the file
+        except DocumentError as error:  # the rest of the file cannot be read
             bad = error if error.kind == "long" else DocumentError("damaged", str(error))
             yield unread(bad, self.path, self.split)
 
     def _readable_chunks(self) -> Iterator[Chunk]:
-        """Yield the documents up to damage, which raises DocumentError."""
+        """Yield the documents. Raises DocumentError where the file is damaged."""
         path, split, options = self.path, self.split, self.options
         match file_format(path, options.suffix):
             case ".txt":
@@ -165,8 +165,8 @@ class Files:
 
 
 def _cuts(path: AnyPath, size: int, options: ReadOptions) -> list[int]:
-    """Return where a file can be cut into ranges of about `size` bytes, from its begin to its end; else []."""
-    with suppress(DocumentError):  # whoever reads the damaged file handles it
+    """Return where to cut a file into ranges of about `size` bytes, with its start and end; [] if it is not cut."""
+    with suppress(DocumentError):  # reading the file reports the damage
         match file_format(path, options.suffix):
             case ".jsonl" if path.suffix.lower() not in SUFFIXES and not options.encoding:
                 next(text_pieces(path, options))

@@ -80,8 +80,8 @@ def build_dataset(
             proportional to exp(SAMPLE * score); unigram only. Uses one thread.
         dropout: Probability of dropping a merge (BPE dropout) in training documents; bpe only. Uses one thread.
         seed: Seed of --sample and --dropout.
-        threads: Threads that encode, or workers of a local Ray cluster; all cores by default. A cluster at --address
-            has its own number of workers.
+        threads: Threads that encode, or workers of a local Ray cluster; all cores by default. With --address, the
+            cluster decides the number of workers.
         overwrite: Replace an existing dataset.
     """
     length = _block_length(context_length, pairs, separator)
@@ -118,7 +118,7 @@ def build_dataset(
         if engine == "ray" and shard_size and not isinstance(source, PairCorpus):
             plan_encoding(source, tok, shard_size, address, threads, work)
         return None
-    # A cluster on this machine alone would not send faster.
+    # A cluster on this machine alone would not upload faster.
     send_all = partial(send_on_ray, address=address) if engine == "ray" and address else None
     with resumable(work, "ranges"), new_dataset(to, overwrite, send_all) as new:
         tok.save(new)  # runs read it there

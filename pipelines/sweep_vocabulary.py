@@ -149,7 +149,7 @@ def _print_plan(
 ) -> None:
     """Print the runs, their tokens and an estimate of their time.
 
-    `strict`: whether a size that does not suit the text is refused; otherwise it is left out.
+    `strict`: whether the sweep refuses sizes that do not suit the text; otherwise it leaves them out.
     """
     from pipelines.cli.display import answer, counted, duration, quantity, table
     from pipelines.sweep.plan import CORE_FLOPS
@@ -182,8 +182,8 @@ def _print_plan(
         f"{quantity(CORE_FLOPS, 'FLOP/s')} per core; about half of that in bfloat16"
     )
     answer(
-        "the sizes are checked after the text is counted, not in a dry run: a size below the alphabet of its kind or "
-        f"above what the text fills is {'an error' if strict else 'left out'}"
+        "a dry run does not check the sizes against the text: in the sweep, a size too small for the alphabet or too "
+        f"large for the text is {'an error' if strict else 'left out'}"
     )
     answer(f"would write the folder {out}")
 

@@ -50,8 +50,8 @@ def tokenize(
         dropout: Probability of dropping a merge (BPE dropout); bpe only.
         sample: Inverse temperature, such as 0.1: draw a segmentation with a probability proportional to
             exp(SAMPLE * score); unigram only.
-        nbest: Number of best segmentations to print, each with its score in nats; unigram only. For short texts: 200
-            segmentations of a text of 400 kB take minutes.
+        nbest: Number of best segmentations to print, each with its score in nats; unigram only. Meant for short
+            texts: 200 segmentations of 400 kB take minutes.
         seed: Seed of --dropout and --sample.
         limit: Maximum number of tokens to print; 0 prints all.
         as_json: Print all ids as a JSON array, and nothing else.

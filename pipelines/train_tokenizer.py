@@ -124,8 +124,8 @@ def train_tokenizer(
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
         trace: Number of merges to print, from the first, each with its count and a word that it changes; at most 1,000.
             bpe and wordpiece only.
-        threads: Threads that count and that train Unigram, or workers of a local Ray cluster; all cores by default. A
-            cluster at --address has its own number of workers.
+        threads: Threads that count and that train Unigram, or workers of a local Ray cluster; all cores by default.
+            With --address, the cluster decides the number of workers.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """
@@ -296,7 +296,7 @@ def _check(
     if pattern and pattern not in names and (model != "bpe" or re.fullmatch(r"[\w-]+", pattern)):
         other = ", or a regular expression" if model == "bpe" else ""
         of = [kind for kind, known in PATTERNS_OF.items() if pattern in known]
-        problem = f"a pattern of {of[0]}, not of {model}" if of else "no known name"
+        problem = f"a pattern of {of[0]}, not of {model}" if of else "an unknown name"
         raise ValueError(f"--pattern is {pattern}, which is {problem}: use one of {', '.join(names)}{other}")
     if min_count < 1:
         raise ValueError(f"--min-count is {min_count}, but must be at least 1")

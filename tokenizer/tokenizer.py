@@ -237,9 +237,9 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
     @property
     def end_of_text(self) -> int | None:
-        """The id that ends texts: of <|endoftext|>, else of what transformers adds after a text, else of `</s>`.
+        """The id of the token that ends texts; None if there is none.
 
-        None if the tokenizer has none of them.
+        It is `<|endoftext|>`, else the last token that transformers adds after a text, else `</s>`.
         """
         _, after = self.ids_around_text
         special = self.special_tokens
@@ -259,8 +259,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
     def as_tokenizers(self) -> Tokenizer:
         """Return a tokenizer that encodes a SentencePiece model as `tokenizers` does; others are returned unchanged.
 
-        Its `save` writes tokenizer.json. Its ids differ for a few texts. Raises ValueError for models that `tokenizers`
-        cannot express.
+        Its `save` writes tokenizer.json. A few texts are encoded differently. Raises ValueError for models that
+        `tokenizers` cannot express.
         """
         from tokenizer.sentencepiece import SentencePieceVocabulary
 
@@ -274,10 +274,10 @@ class Tokenizer(EncodingMethods, DecodingMethods):
             raise ValueError(f"tokenizers cannot express this SentencePiece model: it {error}") from None
 
     def as_sentencepiece(self) -> Tokenizer:
-        """Return a tokenizer with the same pieces and ids that encodes a Unigram vocabulary as sentencepiece does.
+        """Return a tokenizer with the same pieces and ids that encodes as sentencepiece does. Unigram only.
 
-        Its `save` writes tokenizer.model. Its ids differ for a few texts. Special tokens become control pieces, and
-        the ids that transformers adds around a text are not stored. SentencePiece models are returned unchanged.
+        Its `save` writes tokenizer.model. A few texts are encoded differently. Special tokens become control pieces,
+        and the ids that transformers adds around a text are not stored. SentencePiece models are returned unchanged.
         Raises ValueError for other kinds, and for vocabularies that a SentencePiece model cannot express.
         """
         from tokenizer.formats.sentencepiece_writing import as_sentencepiece
@@ -297,7 +297,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         """Write folder/tokenizer.json atomically, in the format of tokenizers and transformers. Ranks become merges.
 
         A SentencePiece model is written as folder/tokenizer.model, because tokenizers gives other ids for some texts.
-        `as_sentencepiece` makes one of a Unigram vocabulary.
+        `as_sentencepiece` converts other Unigram vocabularies.
         Raises ValueError if a special token has the spelling of an ordinary token.
         """
         from tokenizer.formats.vocabulary_files import save_vocabulary

@@ -20,8 +20,8 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
     """Yield the text column of a file whose first row names the columns.
 
     Cells are separated by commas, tabs or semicolons: the most frequent of the three in the first row. A row without
-    the text column is a bad document. A cell above the limit is a ValueError under every policy, because the rows after
-    such a cell cannot be found.
+    the text column counts as an invalid document. A cell above the limit is a ValueError under every policy, because
+    the rows after such a cell cannot be found.
     """
     csv.field_size_limit(max(csv.field_size_limit(), options.max_document))
     lines = _lines(path, options)
@@ -40,7 +40,7 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
                 if documents:
                     yield _chunk(documents, path, split, number - 1)
                     documents, size = [], 0
-                few = f"row {number} of {path} has {len(row)} cells, and its first row names {len(columns)}: mend it"
+                few = f"row {number} of {path} has {len(row)} cells, but the first row names {len(columns)}: fix it"
                 yield unread(DocumentError("invalid", few), path, split)
                 continue
             documents.append(row[column].encode("utf-8", "surrogateescape"))
@@ -53,7 +53,7 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
             raise _too_long(f"row {number + 1} of {path} has a cell", options) from error
         if documents:
             yield _chunk(documents, path, split, number)
-        raise DocumentError("damaged", f"row {number + 1} of {path} is not CSV ({error}): mend it") from error
+        raise DocumentError("damaged", f"row {number + 1} of {path} is not CSV ({error}): fix it") from error
     if documents:
         yield _chunk(documents, path, split, number)
 

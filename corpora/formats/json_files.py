@@ -22,13 +22,16 @@ from corpora.read_options import ReadOptions, choose_column
 
 _CHUNK_BYTES = 8 << 20
 _SAMPLED_LINES = 1000
-_REMEDY = "make it an array of texts or of objects, or JSON lines (.jsonl)"
+_REMEDY = "make the file an array of texts or of objects, or JSON lines (.jsonl)"
 
 
 def read_jsonl(
     path: AnyPath, split: str | None, options: ReadOptions, start: int = 0, stop: int | None = None
 ) -> Iterator[Chunk]:
-    """Yield one document per line. A line that is not a JSON object with a text is a bad document.
+    """Yield one document per line.
+
+    A line counts as an invalid document if it is not a JSON object or its text is not a string. Null is an empty
+    document.
 
     `start`, `stop`: offsets at which lines begin, both or neither (see `line_cuts`). Lines are counted from `start`.
     """
@@ -137,13 +140,13 @@ def _columns(lines: Iterable[bytes]) -> dict[str, None]:
 def _parse(
     lines: bytes, number: int, origin: str, column: str, unexpected: str | None, strict: bool
 ) -> Iterator[tuple[int, pa.Array | DocumentError]]:
-    """Yield (line number, documents or the error of a line) of `lines`, whose first is line `number` of the file.
+    """Yield (line number, documents or the error of a line) for `lines`, which begin at line `number` of the file.
 
     Raises ValueError if a line has the field `unexpected`. A block that Arrow refuses is halved until the bad line is
-    found. That line may still hold a document (a lone surrogate, a repeated field), or it is an error in the file.
+    found. That line may still hold a document (a lone surrogate, a repeated field); otherwise it is an error.
 
-    strict: refuse several objects on one line and objects of several lines, which Arrow reads. Where bad lines are left
-    out, such an object would be a document or not, depending on the block that it is in.
+    strict: refuse several objects on one line, and objects that span lines. Arrow reads both. If bad lines are skipped,
+    whether Arrow gets to read such an object would depend on the other lines of its block.
     """
     schema = pa.schema([(name, pa.large_binary()) for name in (column, unexpected) if name])
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -191,15 +194,16 @@ def _late(origin: str, column: str, unexpected: str) -> str:
 
 
 def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: str | None) -> pa.Array | DocumentError:
-    """Return the document of one line that Arrow refuses. A lone surrogate becomes its three bytes, not UTF-8.
+    """Return the document or the error of one line that Arrow refuses.
 
-    Returns the error of a line that is not a JSON object with a text.
+    A lone surrogate becomes its three bytes, which are not UTF-8. The error is that of a line that is not a JSON object
+    or whose text is not a string.
     """
     try:
         row = json.loads(line.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
         reason = str(error).split(": line ")[0].lower()
-        return DocumentError("invalid", f"line {number} of {origin} is not JSON ({reason}): mend or remove it")
+        return DocumentError("invalid", f"line {number} of {origin} is not JSON ({reason}): fix or remove it")
     if row is None:
         return pa.array([None], pa.large_binary())
     if not isinstance(row, dict):
@@ -213,7 +217,7 @@ def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: 
         return DocumentError(
             "invalid",
             f'"{column}" in line {number} of {origin} is {_json_type(text)}, not a string: '
-            "mend the line, or choose another column with --text-column or --pairs",
+            "fix the line, or choose another column with --text-column or --pairs",
         )
     return pa.array([None if text is None else _encode(text)], pa.large_binary())
 
@@ -221,8 +225,8 @@ def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: 
 def read_json(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
     """Yield the texts of an array, or one column of its objects; null is an empty document.
 
-    The whole file is read at once, so its size is limited to `options.max_document`. An element of another type is a
-    bad document. Raises ValueError for any other JSON value.
+    The whole file is read at once, so its size is limited to `options.max_document`. Elements of other types count as
+    invalid documents. Raises ValueError if the file does not hold an array.
     """
     texts = _texts(_elements(path, options), path, options)
     for bad in texts:
@@ -246,14 +250,14 @@ def _elements(path: AnyPath, options: ReadOptions) -> list[Any]:
     try:
         content = json.loads(b"".join(pieces).decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
-        raise DocumentError("damaged", f"{path} is not JSON ({error}): mend it, or leave it out") from error
+        raise DocumentError("damaged", f"{path} is not JSON ({error}): fix it, or leave it out") from error
     if not isinstance(content, list):
         raise ValueError(f"{path} holds {_json_type(content)}, not an array of documents: {_REMEDY}")
     return content
 
 
 def _texts(elements: list[Any], path: AnyPath, options: ReadOptions) -> list[str | DocumentError | None]:
-    """Return the text of each element, None for null, or its error."""
+    """Return the text of each element: None for null, and an error for any other type."""
     if any(isinstance(element, dict) for element in elements):
         columns = dict.fromkeys(name for element in elements if isinstance(element, dict) for name in element)
         column = choose_column(list(columns), path, options.text_column)
@@ -261,9 +265,7 @@ def _texts(elements: list[Any], path: AnyPath, options: ReadOptions) -> list[str
     return [
         text
         if text is None or isinstance(text, str)
-        else DocumentError(
-            "invalid", f"element {number} of {path} holds {_json_type(text)} where a text should be: {_REMEDY}"
-        )
+        else DocumentError("invalid", f"element {number} of {path} is {_json_type(text)}, not a text: {_REMEDY}")
         for number, text in enumerate(elements, 1)
     ]
 

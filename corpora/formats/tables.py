@@ -41,7 +41,7 @@ def read_parquet(
         column = choose_column(columns, path, text_column)
         groups = range(file.num_row_groups)
         row = 1 + sum(file.metadata.row_group(group).num_rows for group in groups[:first])
-        # Each row group on its own, so that damage in one is the same whichever of them are read together.
+        # One row group at a time, so that damage costs the same rows for every division of the file into ranges.
         for group in groups[first:last]:
             batches = file.iter_batches(TABLE_ROWS, [group], columns=[column], use_threads=False)
             try:

@@ -67,12 +67,12 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
 def check_engine(engine: str, address: str | None, threads: int | None, without: Mapping[str, object]) -> None:
-    """Raise ValueError for options of the engine that do not fit: among them options of `without` that Ray lacks."""
+    """Raise ValueError for options that contradict --engine. `without`: options that do not work with Ray."""
     from tokenizer.workers import thread_count  # slow to import for --help
 
     thread_count(threads)
     if address and engine != "ray":
-        raise UsageError("--address is of a Ray cluster: add --engine ray, or leave it out")
+        raise UsageError("--address names a Ray cluster: add --engine ray, or leave out --address")
     given = [option for option, value in without.items() if value]
     if engine == "ray" and given:
         raise UsageError(f"--engine ray does not take {given[0]}: leave one of them out")

@@ -48,7 +48,7 @@ class ReadingOptions(TypedDict, total=False):
         _reading(
             "Policy for documents that are not valid UTF-8: stop with an error, replace invalid bytes, skip the "
             "document, or keep its bytes unchanged. skip also leaves out documents longer than --max-document, lines "
-            "that are not JSON with a text, and the rest of damaged files.",
+            "that are not JSON objects or whose text is not a string, and the rest of damaged files.",
             "error",
         ),
     ]

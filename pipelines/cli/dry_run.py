@@ -11,7 +11,7 @@ START_SECONDS = 20  # of a Ray cluster, and to compile the kernels
 def check_dry_run(dry_run: bool, as_json: bool) -> None:
     """Raise UsageError for --dry-run with --json."""
     if dry_run and as_json:
-        raise UsageError("--json prints the summary, and --dry-run makes none: leave one of them out")
+        raise UsageError("--json prints the summary, but --dry-run makes none: leave one of them out")
 
 
 def plan_dataset(

@@ -41,9 +41,9 @@ def verb(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Raise UsageError for a URI among the arguments `given` to the verb `function` that are only local paths.
+    """Raise UsageError if one of the arguments `given` to the verb `function` is a URI but must be a local path.
 
-    Where the verb takes URIs, raise it for one that a caller made a Path.
+    An argument that may be a URI must be given as a string, because a Path drops a slash.
     """
     for name, parameter in inspect.signature(function).parameters.items():
         kinds = _kinds(_plain(parameter.annotation))
@@ -56,7 +56,7 @@ def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
             if str not in kinds:
                 refuse_uri(option, path)
             elif "://" not in str(path) and _URI.match(str(path)):
-                raise UsageError(f"{option} is a URI as a Path ({path}): give it as a string")
+                raise UsageError(f"{option} is a URI in a Path ({path}): give the URI as a string")
 
 
 def refuse_uri(option: str, path: Path) -> None:

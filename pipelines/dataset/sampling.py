@@ -15,7 +15,7 @@ from tokenizer import Tokenizer
 
 
 def check_sample(sample: float | None) -> None:
-    """Raise ValueError for a value of --sample out of range."""
+    """Raise ValueError if --sample is out of range."""
     if sample is not None and not 0 <= sample < float("inf"):
         raise ValueError(f"--sample is {sample}, but must be a number of at least 0, such as 0.1")
 

@@ -2,8 +2,8 @@
 
 1. `Corpus.ranges` plans the ranges and decides the splits.
 2. `encode_range` encodes each range into files of ids (`pipelines.dataset.encoded_range`).
-3. `cut` decides from the lengths of these files where each shard begins, and `write_shard` writes each shard, in a file
-   that is then linked into the dataset.
+3. `cut` decides from the lengths of these files where each shard begins. `write_shard` writes each shard to a file,
+   which is then hard-linked into the dataset.
 
 The shards of a split, one after the other, hold exactly the blocks of a dataset without shards, for any number of
 ranges, shards and processes. The steps for each range and for each shard are stateless and idempotent.
@@ -57,7 +57,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """A shard to write, and how."""
+    """The task of writing one shard."""
 
     shard: Shard
     context_length: int
@@ -115,7 +115,7 @@ def write_shards(
 ) -> dict[str, Any]:
     """Encode `corpus` into shards in the existing, empty `folder`, and return the content of dataset.json.
 
-    Encoded ranges and whole shards are kept in the folder `work`, from which the same call resumes after an
+    Encoded ranges and complete shards are kept in the folder `work`, from which the same call resumes after an
     interruption.
 
     Args:
@@ -152,8 +152,8 @@ def assemble(
 ) -> dict[str, Any]:
     """Write the dataset of all encoded ranges of a corpus, and return the content of dataset.json.
 
-    `run` calls `write_shard` for each shard: by default one after the other, on a cluster in parallel. The shards are
-    written beside the ranges, and reused from there. Raises ValueError if a split has less than one block.
+    `run` calls `write_shard` for each shard: by default one after the other, on a cluster in parallel. Shards are
+    written beside the encoded ranges; complete ones are reused. Raises ValueError if a split has less than one block.
     """
     dropped = Dropped()
     for each in encoded:
@@ -165,7 +165,7 @@ def assemble(
     }
     check_splits(corpus, context_length, {name: sum(part.tokens for part in found) for name, found in parts.items()})
     dtype, work = id_dtype(tokenizer.vocab_size), encoded[0].output.prefix.parent
-    prefixes = (output_prefix(work, number) for number in count(len(encoded)))  # after those of the ranges
+    prefixes = (output_prefix(work, number) for number in count(len(encoded)))  # the numbers below are those of ranges
     tasks = {name: shard_tasks(found, context_length, dtype, shard_size, prefixes) for name, found in parts.items()}
     written = iter(run(write_shard, [task for each in tasks.values() for task in each]))
     shards = {name: tuple(islice(written, len(each))) for name, each in tasks.items()}
@@ -182,7 +182,7 @@ def assemble(
 def shard_tasks(
     parts: Sequence[EncodedSplit], context_length: int, dtype: np.dtype, shard_size: int, prefixes: Iterator[Path]
 ) -> list[ShardTask]:
-    """Return the tasks that write the shards of a split, each at the next of `prefixes`."""
+    """Return one task for each shard of a split. Each task takes the next of `prefixes`."""
     shard_blocks = max(1, shard_size // (context_length * dtype.itemsize))
     shards = cut(parts, context_length, shard_blocks)
     return [ShardTask(shard, context_length, dtype, next(prefixes)) for shard in shards]
@@ -216,7 +216,7 @@ def _write_split(
 
 
 def _link(file: Path, to: Path) -> None:
-    """Give `file` a second name, so that it survives if the dataset is discarded. Move it if links are not possible."""
+    """Hard-link `file`, so that it survives if the dataset is discarded. Move it where links are not supported."""
     try:
         os.link(file, to)
     except OSError:

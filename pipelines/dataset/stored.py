@@ -42,7 +42,7 @@ class Upload:
 
 
 Send = Callable[[str, Sequence[Upload]], None]
-"""Sends files, with a label for the progress"""
+"""Uploads files; the string is the label of the progress bar"""
 
 
 def local_copy(dataset: ObjectPath) -> Path:
@@ -100,7 +100,7 @@ def _staging_folder(out: ObjectPath) -> Path:
 def new_dataset(out: AnyPath, overwrite: bool, send_all: Send | None = None) -> AbstractContextManager[Path]:
     """Return a context with an empty folder, which becomes the dataset `out` at the end of the block.
 
-    `send_all` sends files to an object store, by default from this machine. Raises ValueError if `out` exists, unless
+    `send_all` uploads files to an object store, by default from this machine. Raises ValueError if `out` exists, unless
     it is a dataset and `overwrite` is true.
     """
     if isinstance(out, Path):
@@ -144,7 +144,7 @@ def _uploaded_folder(out: ObjectPath, overwrite: bool, send_all: Send) -> Iterat
 
 
 def upload(folder: Path, out: ObjectPath, send_all: Send) -> None:
-    """Upload the dataset in `folder` with `send_all`, and replace the one in `out`, if there is any."""
+    """Upload the dataset in `folder` to `out` with `send_all`. An existing dataset is replaced."""
     content = (folder / MANIFEST).read_bytes()
     files = files_in_manifest(content, str(folder / MANIFEST))
     sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in out.files_below()}
@@ -174,7 +174,7 @@ def send(one: Upload, advance: Callable[[int], None] = lambda size: None) -> int
 
 
 def _send_from_here(label: str, uploads: Sequence[Upload]) -> None:
-    """Send files from this machine, several at a time."""
+    """Upload files from this machine, several at a time."""
     _in_parallel(label, send, {each: each.bytes for each in uploads})
 
 
@@ -214,7 +214,7 @@ def _pieces(read: Callable[[int], bytes], advance: Callable[[int], None]) -> Ite
 def _in_parallel(label: str, transfer: Callable[[T, Callable[[int], None]], object], files: Mapping[T, int]) -> None:
     """Call transfer(file, advance) for each file, several at a time. Each advance(n) reports n more bytes.
 
-    `files`: the sizes of the files.
+    `files`: the size of each file in bytes.
     """
     if not files:
         return

@@ -51,7 +51,7 @@ def model_costs(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> Mod
     kind: torch.dtype = getattr(torch, dtype)
     built = meta_model(model)
     table = parameter_table(built)
-    # A shape has parameters whatever their initial values, but "t5" is refused for a tied head.
+    # Costs do not depend on the initialization, but "t5" is refused for a tied head.
     swapped = replace(model, tied_head=not model.tied_head, initialization="gpt2")
     other = parameter_table(meta_model(swapped))
     tied, untied = (table, other) if model.tied_head else (other, table)

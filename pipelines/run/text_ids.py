@@ -126,10 +126,10 @@ def given_roles(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str, int]:
 
 
 def published_roles(tok: Tokenizer) -> dict[str, int]:
-    """Return the ids of a published tokenizer's special tokens, by those of our spellings that it lacks.
+    """Return the ids of a published tokenizer's special tokens by our spellings, such as `<|mask|>` for `[MASK]`.
 
-    The tokenizer alone decides: by the ids around a text, and by the published spellings of the other tokens. It is
-    empty for tokenizers with our special tokens.
+    The ids come from the tokenizer alone: from the ids around a text, and from published spellings of other tokens. A
+    spelling that the tokenizer has itself is left out, so the result is empty for tokenizers with our special tokens.
     """
     special, (before, after) = tok.special_tokens, tok.ids_around_text
     roles = given_roles(tok, *PUBLISHED_NAMES)

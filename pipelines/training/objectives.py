@@ -184,7 +184,7 @@ def make_objective(
     """Return the objective `name` for blocks of `length` tokens, or for pairs of at most `length` positions a side.
 
     With `document_mask`, batches number the documents of each row. `facts` is the table [run] of a run's config.toml,
-    which holds the special ids of an imported model and of a published tokenizer. Raises ValueError if a special token
+    which holds the special ids of an imported model or a published tokenizer. Raises ValueError if a special token
     is missing.
     """
     facts = facts or {}
@@ -216,7 +216,7 @@ def require_special_tokens(
     for name in names:
         if name not in special:
             nameable = name in ROLES.values()
-            also = ", or of an imported model name it in tokenizer_config.json and import it again" if nameable else ""
+            also = ", or name it in an imported model's tokenizer_config.json and import again" if nameable else ""
             raise ValueError(
                 f"{purpose} needs the special token {name}, which the tokenizer lacks: train one that has it "
                 f"(bytelm train-tokenizer {option}){also}"

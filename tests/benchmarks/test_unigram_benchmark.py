@@ -24,8 +24,8 @@ def test_a_page_has_the_command_the_memory_and_the_targets(tmp_path, monkeypatch
     targets, measured = rows[:3], rows[3:]
     assert [row[2] for row in targets] == [
         "5 times the speed of sentencepiece",
-        "memory grows no more",
-        "no more bits per byte",
+        "no more memory growth than sentencepiece",
+        "no more bits per byte than sentencepiece",
     ]
     assert [row[2] for row in measured] == ["bytelm", "sentencepiece"]
     for *_, peak, before, grown, bits, normalized in measured:

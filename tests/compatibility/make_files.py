@@ -5,8 +5,8 @@ tokenizer, a dataset, a decoder, an encoder, an encoder-decoder and a classifier
 last checkpoint is removed, as if a kill had prevented it. expected.json holds the losses and the ids of a text. The
 files of an old version are never regenerated.
 
-Two parts of 0.1 were added later, by earlier code: the encoder-decoder is from commit 54e12d3, before
-model.initialization had "t5", and the Unigram tokenizer from f8e3581.
+Two parts of 0.1 were added later, but old code wrote them. The encoder-decoder is from commit 54e12d3, before
+model.initialization had "t5". The Unigram tokenizer is from f8e3581.
 """
 
 import json

@@ -50,7 +50,7 @@ def test_rows_of_csv_are_documents_with_their_line_ends_quotes_and_empty_cells(t
     (tmp_path / "a.csv").write_text("id;text\n1;x, y\n")
     assert texts(tmp_path, suffix=".csv") == ["x, y"]
     (tmp_path / "a.csv").write_text("id,text\n1,a\n2\n")
-    with pytest.raises(ValueError, match=r"row 2 of .*a\.csv has 1 cells, and its first row names 2"):
+    with pytest.raises(ValueError, match=r"row 2 of .*a\.csv has 1 cells, but the first row names 2"):
         texts(tmp_path, suffix=".csv")
     (tmp_path / "a.csv").write_text('id,text\n1,"a\n')
     with pytest.raises(ValueError, match=r"row 1 of .*a\.csv is not CSV \(unexpected end of data\)"):
@@ -79,7 +79,7 @@ def test_a_json_file_is_an_array_of_texts_or_objects(tmp_path):
     assert read([{"body": "a", "id": "x"}], text_column="body") == ["a"]
     with pytest.raises(ValueError, match=r"a\.json holds an object, not an array.*JSON lines"):
         read({"text": "a"})
-    with pytest.raises(ValueError, match=r"element 2 of .*a\.json holds a number where a text should be"):
+    with pytest.raises(ValueError, match=r"element 2 of .*a\.json is a number, not a text"):
         read(["a", 1])
     with pytest.raises(ValueError, match=r'a\.json has no column "body"'):
         read([{"text": "a"}], text_column="body")

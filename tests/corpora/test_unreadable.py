@@ -1,4 +1,4 @@
-"""Lines and files that cannot be read: an error that names them, or with invalid="skip" left out and counted."""
+"""Unreadable lines and files are errors that name them; with invalid="skip" they are left out and counted."""
 
 import gzip
 import json
@@ -42,7 +42,7 @@ def texts_and_dropped(path, **options):
 
 
 def texts_of_lines(lines):
-    """Return the texts of the lines that are JSON objects with a text, and the number of the other lines."""
+    """Return the texts of the valid lines, and the number of the other lines."""
     texts, invalid = [], 0
     for line in lines.split("\n"):
         try:
@@ -57,7 +57,7 @@ def texts_of_lines(lines):
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.one_of(SOUND, SOUND, BROKEN, READABLE), max_size=40), st.integers(1, 400))
-def test_lines_that_are_not_json_objects_with_a_text_are_left_out_and_counted(tmp_path, lines, size):
+def test_invalid_lines_are_left_out_and_counted(tmp_path, lines, size):
     content = "\n".join([*lines, '{"text": "the last"}'])
     (tmp_path / "a.jsonl").write_text(content)
     texts, invalid = texts_of_lines(content)
@@ -68,14 +68,14 @@ def test_lines_that_are_not_json_objects_with_a_text_are_left_out_and_counted(tm
 
 
 @pytest.mark.parametrize("policy", ["error", "replace", "bytes"])
-def test_a_bad_line_is_an_error_that_names_it_unless_it_is_skipped(tmp_path, policy):
+def test_an_invalid_line_is_an_error_that_names_it_unless_it_is_skipped(tmp_path, policy):
     (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n' * 6 + '{"text": "cut\n' + '{"text": "fine"}\n')
     with pytest.raises(ValueError, match=r"line 7 of .*a\.jsonl is not JSON"):
         everything(open_corpus(str(tmp_path), split="hash:0.5", invalid=policy))
 
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)
-def test_a_file_that_is_cut_short_is_named_or_left_out_from_there_on(tmp_path, suffix):
+def test_a_truncated_file_is_an_error_that_names_it_or_its_rest_is_left_out(tmp_path, suffix):
     lines = [json.dumps({"text": f"{number:07} " * 40}) for number in range(60_000)]
     whole = COMPRESSORS[suffix]("\n".join(lines).encode())
     damaged = tmp_path / f"b.jsonl{suffix}"
@@ -85,7 +85,7 @@ def test_a_file_that_is_cut_short_is_named_or_left_out_from_there_on(tmp_path, s
     named = rf"b\.jsonl{suffix} is damaged or cut short \(.*\): fetch or write it again"
     with pytest.raises(ValueError, match=named):
         everything(open_corpus(str(tmp_path), split="hash:0.5"))
-    with pytest.warns(UserWarning, match=f"^left out from the damage on: .*{named}"):
+    with pytest.warns(UserWarning, match=f"^left out unreadable documents: .*{named}"):
         everything(open_corpus(str(tmp_path), split="hash:0.5", invalid="skip"))
     found, dropped = texts_and_dropped(tmp_path)
     assert found.count("a") == found.count("c") == 50

@@ -64,8 +64,8 @@ def fuzz(name: str, runs: int, found: Path) -> None:
 
     faulthandler.enable()
     with tempfile.TemporaryDirectory() as folder:
-        # Another process writes the files, so that no module of ours is imported yet. Reading the seed imports the
-        # reader's modules.
+        # Another process writes the files, because modules that are imported before this block are not instrumented.
+        # Reading the seed imports the reader's modules.
         writer = get_context("spawn").Process(target=write_files, args=(name, Path(folder) / "files"))
         writer.start()
         writer.join()

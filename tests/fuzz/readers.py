@@ -67,7 +67,7 @@ def _tokenizer(name: str) -> Callable[[Path], None]:
 
 
 def _character_map(folder: Path) -> None:
-    """Read the character map where both kinds of files have it: in a tokenizer.json and in a SentencePiece model."""
+    """Read the character map in both formats that have one: tokenizer.json and the SentencePiece model."""
     from base64 import b64encode
 
     from tokenizer.formats.sentencepiece_files import NORMALIZER
@@ -227,7 +227,7 @@ def _write_wordpiece(folder: Path) -> None:
 
 
 def _write_unigram(folder: Path) -> None:
-    """Write a small Unigram vocabulary as tokenizer.json and, with byte fallback, as a model; and its character map."""
+    """Write a small Unigram vocabulary as tokenizer.json, one with byte fallback as a model, and the character map."""
     from tokenizer import PieceRules, Tokenizer
     from tokenizer.splitting.character_map import CharacterMap
     from tokenizer.splitting.double_array import compile_map

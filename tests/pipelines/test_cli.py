@@ -185,7 +185,7 @@ def test_an_error_of_unknown_layout_is_printed_on_one_line():
 def test_a_misspelt_pattern_is_not_taken_for_a_regex(in_process, tmp_path):
     (tmp_path / "a.txt").write_text("text\n" * 100)
     done = in_process("train-tokenizer", "a.txt", "--vocab-size", "300", "--out", "tok", "--pattern", "cl100K")
-    assert_refused(done, "--pattern is cl100K, which is no known name", "gpt2", "cl100k")
+    assert_refused(done, "--pattern is cl100K, which is an unknown name", "gpt2", "cl100k")
 
 
 @pytest.mark.parametrize("length", ["1", "0", "-5", "3G"])

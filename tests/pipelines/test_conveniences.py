@@ -45,7 +45,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(
 def test_a_dry_run_of_a_tokenizer_prints_no_json(in_process, text_folder):
     done = in_process("train-tokenizer", text_folder, "--vocab-size", 300, "--out", "out", "--dry-run", "--json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--json prints the summary, and --dry-run makes none: leave one of them out" in done.stderr
+    assert "--json prints the summary, but --dry-run makes none: leave one of them out" in done.stderr
 
 
 @pytest.mark.parametrize("name", recipe_names())

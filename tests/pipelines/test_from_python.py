@@ -55,7 +55,7 @@ def test_strings_stand_for_paths_recipes_and_models(text_folder, tmp_path):
 
 
 def is_path(annotation):
-    """Return whether an argument of this annotation is one or several local paths, but no URI."""
+    """Return whether an argument with this annotation takes local paths, and no URIs."""
     members = set(get_args(annotation)) if get_origin(annotation) is Annotated else set()
     kinds = {annotation, *members, *(kind for each in {annotation, *members} for kind in get_args(each))}
     return any(kind is Path or Path in get_args(kind) for kind in kinds) and str not in kinds
@@ -84,7 +84,7 @@ REQUIRED = {
 
 
 def path_options(verb):
-    """Return the parameters of a verb that are local paths, each with whether it is positional."""
+    """Return the parameters of a verb that are local paths. The value is true for a positional one."""
     parameters = inspect.signature(inspect.unwrap(getattr(bytelm, module_name(verb)))).parameters.values()
     return {each.name: "Positional" in str(each.annotation) for each in parameters if is_path(each.annotation)}
 
@@ -114,16 +114,16 @@ def test_a_uri_is_refused_by_name_where_only_a_local_path_is_read_or_written(ver
     assert not list(tmp_path.iterdir())
 
 
-def test_a_uri_must_be_a_string_because_a_path_has_lost_a_slash():
+def test_a_uri_must_be_a_string_because_a_path_drops_a_slash():
     path = Path("s3://bucket/data")
-    with pytest.raises(ValueError, match=r"--out is a URI as a Path \(s3:/bucket/data\): give it as a string"):
+    with pytest.raises(ValueError, match=r"--out is a URI in a Path \(s3:/bucket/data\): give the URI as a string"):
         bytelm.build_dataset("c", tokenizer="tok", context_length=32, out=path)
     for data in (path, {path: 1, "other": 2}):
-        with pytest.raises(ValueError, match="--data is a URI as a Path"):
+        with pytest.raises(ValueError, match="--data is a URI in a Path"):
             bytelm.pretrain("gpt-tiny", data=data, out="run")
 
 
-def test_tokenizers_to_compare_and_runs_to_resume_are_not_uris_either(capsys):
+def test_a_uri_is_refused_for_compare_and_for_runs_of_pretrain(capsys):
     compared = ["c", "--vocab-size", "300", "--out", "o", "--compare", "gpt2=s3://bucket/tok"]
     for arguments, option in (
         (["train-tokenizer", *compared], "--compare"),

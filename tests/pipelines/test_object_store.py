@@ -247,7 +247,7 @@ def test_mistakes_are_one_sentence_on_the_command_line(bucket, in_process, token
 
 @pytest.fixture(scope="module")
 def nodes(object_store):
-    """Return two nodes of a cluster, which have the settings of the object store."""
+    """Return a cluster of two nodes with the settings of the object store."""
     if find_spec("ray") is None:
         pytest.skip("Ray is not installed: pip install 'bytelm[ray]'")
     from tests.pipelines.test_ray import TwoNodes
@@ -267,7 +267,7 @@ def test_a_cluster_reads_a_bucket_and_builds_into_one(nodes, bucket, text_folder
 
 
 @pytest.mark.slow
-def test_the_nodes_of_a_cluster_upload_a_dataset_and_the_same_command_sends_only_what_is_missing(
+def test_the_nodes_of_a_cluster_upload_only_the_missing_files_of_a_dataset(
     nodes, bucket, text_folder, tokenizer_folder, tmp_path
 ):
     options = {"tokenizer": tokenizer_folder, "context_length": 32, "shard_size": 50_000}

@@ -165,7 +165,7 @@ def test_a_score_is_the_log_likelihood_under_transformers(family):
     assert -found.log_probability == pytest.approx(nats, rel=1e-4)
 
 
-def test_spans_have_their_published_names_in_training_from_scratch(shared, text_folder, small_recipe, tmp_path):
+def test_training_from_scratch_uses_the_published_sentinels(shared, text_folder, small_recipe, tmp_path):
     published = shared / "vectors" / "t5-small" / "tokenizer.json"
     tok = transformers.PreTrainedTokenizerFast(tokenizer_file=str(published))
     data, run = tmp_path / "data", tmp_path / "run"

@@ -92,7 +92,7 @@ class TwoNodes:
             self.nodes.append(self.add(1))
 
     def all_seem_alive(self):
-        """Return whether Ray has noticed no lost node yet."""
+        """Return whether Ray still considers every node alive."""
         return all(node["Alive"] for node in self.ray.nodes())
 
     def end(self):
@@ -214,7 +214,7 @@ def survival(two_nodes, many_files, tokenizer_folder, tmp_path, monkeypatch):
 
 
 def test_a_killed_command_worker_and_node_change_nothing(survival, tmp_path, capfd):
-    """Of the lost node one line is printed, and nothing by Ray."""
+    """One line names the lost node, and Ray prints nothing."""
     with show():
         survival.survive(tmp_path, "command worker")
         survival.survive(tmp_path / "more", "node")
@@ -309,9 +309,9 @@ def test_twenty_killed_commands_workers_and_nodes_change_nothing(survival, tmp_p
 
 
 def killed_with_markers(command, folder, number=signal.SIGKILL):
-    """Send a signal to a command that has written a marker in `folder`.
+    """Send a signal to a command once it has written a marker in `folder`.
 
-    Return the time of each marker, by path, and the text on standard error.
+    Return the modification time of each marker by path, and the text on standard error.
     """
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     markers = wait_for_markers(process, folder)
@@ -323,7 +323,7 @@ def killed_with_markers(command, folder, number=signal.SIGKILL):
 
 
 def wait_for_markers(process, folder):
-    """Return the markers in `folder`, at least one unless the process ends or takes too long."""
+    """Wait for a marker in `folder`, and return all; none if the process ends or takes too long."""
     until = time.monotonic() + WAIT
     while not (markers := list(folder.glob("*.json"))) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)

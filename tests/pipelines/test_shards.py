@@ -1,4 +1,4 @@
-"""Sharded datasets hold the blocks of the dataset in one file, and their builds go on where they were killed."""
+"""Sharded datasets hold the blocks of the dataset in one file, and their builds resume after a kill."""
 
 import gzip
 import json
@@ -242,7 +242,7 @@ def test_a_killed_build_resumes_from_its_complete_ranges_and_shards(
     assert files_of(out) == files_of(sharded_folder)
 
 
-def test_a_whole_shard_is_kept_and_a_damaged_or_another_one_is_written_again(tmp_path, text_folder, tokenizer):
+def test_a_complete_shard_is_reused_and_a_damaged_or_changed_one_is_written_again(tmp_path, text_folder, tokenizer):
     corpus, work = open_corpus(str(text_folder)), tmp_path / "work"
     work.mkdir()
     encoded = [encode_range(each, tokenizer, output_prefix(work, 0)) for each in corpus.ranges()]

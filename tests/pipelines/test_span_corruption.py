@@ -113,7 +113,7 @@ def test_a_tokenizer_without_sentinels_is_refused_with_the_remedy(tmp_path, reci
     assert not (tmp_path / "run").exists()
 
 
-def test_published_names_of_sentinels_and_of_the_end_of_a_text_are_enough(tmp_path, text_folder, recipe):
+def test_a_run_trains_and_resumes_with_published_names_of_special_tokens(tmp_path, text_folder, recipe):
     names = ("</s>", *(f"<extra_id_{number}>" for number in reversed(range(4))))
     train_tokenizer([str(text_folder)], vocab_size=512, special_tokens=names, out=tmp_path / "tok")
     build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=48, out=tmp_path / "data")

@@ -173,15 +173,15 @@ def test_a_dry_run_writes_nothing(in_process, tmp_path, text_folder, tiny):
     assert done.returncode == 0, done.stderr
     assert "18 runs" in done.stdout
     assert f"{Budget(load_recipe(tiny), 3600 * 1e11 / 18).tokens(2000):,}" in done.stdout
-    assert "a size below the alphabet of its kind or above what the text fills is an error" in done.stdout
+    assert "a size too small for the alphabet or too large for the text is an error" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_without_sizes_names_those_that_may_be_left_out(in_process, text_folder, tiny):
+def test_a_dry_run_with_default_sizes_says_that_some_may_be_left_out(in_process, text_folder, tiny):
     options = ("--recipe", tiny, "--kinds", "bpe", "--dry-run")
     done = in_process("sweep-vocabulary", text_folder, "--out", "sweep", *options)
     assert "would train at most 24 runs" in done.stdout
-    assert "above what the text fills is left out" in done.stdout
+    assert "too large for the text is left out" in done.stdout
     done = in_process("sweep-vocabulary", text_folder, "--out", "sweep", *options, "--sizes", "512")
     assert "would train 3 runs" in done.stdout
     assert "1 vocabulary, 3 seeds each" in done.stdout
@@ -190,7 +190,7 @@ def test_a_dry_run_without_sizes_names_those_that_may_be_left_out(in_process, te
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--dry-run --json", "--json prints the summary, and --dry-run makes none"),
+        ("--dry-run --json", "--json prints the summary, but --dry-run makes none"),
         ("--kinds bytes", "invalid choice 'bytes'"),
         ("--kinds bpe --sizes 100", "--sizes 100 for bpe: vocab_size must be at least 261"),
         ("--kinds wordpiece --sizes 50", "--sizes 50 for wordpiece: vocab_size must be at least"),

@@ -110,7 +110,7 @@ def random_texts(count, seed):
 
 
 def random_texts_of(pieces, count, seed):
-    """Return random texts of pieces, with spaces or marks, of POOL, and of code points of one to four bytes."""
+    """Return random texts that mix pieces (with marks or spaces), POOL, and code points of one to four bytes."""
     rng = random.Random(seed)
     ranges = [range(0x80), range(0x800), range(0x10000), range(0x10000, 0x110000)]
     draws = [

@@ -24,7 +24,7 @@ def lines(stdlib_texts):
 
 @pytest.fixture(scope="module", params=[(words, bytes_too) for words in WORDS for bytes_too in (False, True)])
 def trained(request, lines):
-    """Return a tokenizer that was trained here."""
+    """Return a tokenizer of our own training."""
     pattern, byte_fallback = request.param
     rules = PieceRules(byte_fallback=byte_fallback)
     special = ("<pad>", "<s>", "</s>", "<mask>")
@@ -62,7 +62,7 @@ def test_a_vocabulary_trained_here_has_the_same_ids_in_sentencepiece(trained, mo
         assert ours.decode(ids) == peer.decode(ids)
 
 
-def test_its_ids_are_those_of_tokenizer_json_whatever_the_white_space(trained, model, lines):
+def test_a_model_gives_the_ids_of_tokenizer_json_for_any_white_space(trained, model, lines):
     (ours, _), _ = model
     rng = random.Random(3)
     texts = ["".join(c if c != " " else rng.choice(SPACES) * rng.randrange(1, 3) for c in line) for line in lines]
@@ -71,7 +71,7 @@ def test_its_ids_are_those_of_tokenizer_json_whatever_the_white_space(trained, m
     assert ours.encode_batch(texts) == trained.encode_batch(texts)
 
 
-def test_special_tokens_keep_their_ids_and_sentencepiece_finds_them(trained, model):
+def test_special_tokens_keep_their_ids_in_sentencepiece(trained, model):
     (ours, peer), _ = model
     assert ours.special_tokens == trained.special_tokens
     assert (peer.unk_id(), peer.pad_id(), peer.bos_id(), peer.eos_id()) == (0, 696, 697, 698)
@@ -99,7 +99,7 @@ def test_t5_is_saved_with_its_own_character_map_and_loads_as_t5(t5, lines, tmp_p
     assert again.encode_batch(lines[:100]) == t5.encode_batch(lines[:100])
 
 
-def test_a_file_like_that_of_xlm_roberta_is_saved(t5, lines, tmp_path):
+def test_a_file_like_xlm_robertas_is_saved(t5, lines, tmp_path):
     vocabulary = t5.vocabulary
     pieces = [*zip(vocabulary.pieces[2:4000], vocabulary.scores[2:4000], strict=True), ("▁of▁the", -1.0)]
     normalizer = normalizers_of(vocabulary.pattern.normalizers[0].characters)["XLM-R, mBART"]

@@ -95,7 +95,7 @@ def test_a_model_that_keeps_white_space_is_refused_with_the_remedy(folder, tmp_p
     )
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
     with pytest.raises(
-        ValueError, match=r"it keeps the white space U\+0009, where tokenizers cuts: save a tokenizer.json"
+        ValueError, match=r"it keeps the white space U\+0009, at which tokenizers cuts words: save a tokenizer.json"
     ):
         Tokenizer.load(tmp_path)
     peer_of(tmp_path).save_pretrained(tmp_path)

@@ -135,7 +135,7 @@ def assert_equal_ids(both, texts):
 
 
 def batches_of_documents(path):
-    """Yield lists of all documents of a compressed JSONL file."""
+    """Yield all documents of a compressed JSONL file, in lists of ten."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         while lines := list(itertools.islice(file, 10)):
             yield [json.loads(line)["text"] for line in lines]
@@ -595,7 +595,7 @@ def test_a_damaged_tokenizer_json_is_refused_in_a_sentence(pieces, tmp_path, pat
 BOMB = [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}] * 12
 
 
-def test_replacements_that_multiply_a_text_end_with_a_sentence(pieces, tmp_path):
+def test_replacements_that_make_a_text_far_longer_are_refused_in_a_sentence(pieces, tmp_path):
     content = json.loads(tokenizer_json(pieces))
     grown = content | {"normalizer": {"type": "Sequence", "normalizers": BOMB}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(grown))

@@ -1,7 +1,7 @@
-"""Reading and writing SentencePiece models (`.model`, `spiece.model`) of the kind Unigram.
+"""Reading and writing Unigram models of SentencePiece (`.model`, `spiece.model`).
 
 The field numbers are those of sentencepiece_model.proto. A saved file has the bytes of the file that was read.
-`sentencepiece_writing.py` writes models of other vocabularies.
+`sentencepiece_writing.py` converts other vocabularies to models.
 """
 
 from __future__ import annotations
@@ -53,12 +53,15 @@ NORMALIZER_FIELDS: Fields = {
 
 
 def load_model(path: Path) -> SentencePieceVocabulary:
-    """Return the vocabulary of a SentencePiece model. Raises ValueError that names the field."""
+    """Return the vocabulary of a SentencePiece model. Raises a ValueError that names the field."""
     return parse_model(read_bytes(path))
 
 
 def parse_model(content: bytes) -> SentencePieceVocabulary:
-    """Return the vocabulary of a model's bytes. Raises ValueError, which completes a sentence about the model."""
+    """Return the vocabulary in the bytes of a model.
+
+    The message of a ValueError has no subject, such as "has no pieces"; the caller adds it.
+    """
     try:
         parsed, trainer, normalizer = _parts(content)
     except ValueError as error:
@@ -138,7 +141,8 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
     words = MetaspaceWords(normalizers, True, ALWAYS if text.add_dummy_prefix else NEVER, True)
     for c in COMMON_WHITE_SPACE:  # T5's map keeps U+0085, and its published file cuts there
         expect(
-            words.normalize(f"a{c}a") in ("a a", "aa"), f"keeps the white space U+{ord(c):04X}, where tokenizers cuts"
+            words.normalize(f"a{c}a") in ("a a", "aa"),
+            f"keeps the white space U+{ord(c):04X}, at which tokenizers cuts words",
         )
     for piece, i in vocabulary.matches.items():
         expect(MARK not in piece[1:], f"has pieces[{i}] = {shown(piece)} with a mark after its start")
@@ -180,13 +184,13 @@ def _as_t5(vocabulary: SentencePieceVocabulary, sentinels: int) -> UnigramVocabu
     """Return the vocabulary that transformers' T5Tokenizer makes of a model.
 
     It encodes as `tokenizers` does, ends texts with `</s>`, and has the sentinels <extra_id_0>, <extra_id_1> and so on
-    as last ids, in falling order. Raises ValueError as `as_tokenizers` does.
+    as last ids, in descending order. Raises ValueError as `as_tokenizers` does.
     """
     try:
         plain = as_tokenizers(vocabulary)
     except ValueError as error:
         raise ValueError(
-            f"is the model of a T5, whose ids are those of tokenizers, but it {error}: save a tokenizer.json beside it "
+            f"is a T5 model, which needs the ids of tokenizers, but it {error}: save a tokenizer.json beside it "
             "(transformers' T5Tokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER))"
         ) from None
     names = [f"<extra_id_{number}>" for number in reversed(range(sentinels))]

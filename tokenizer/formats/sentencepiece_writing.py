@@ -25,15 +25,15 @@ from tokenizer.unigram import UnigramVocabulary
 _VOCAB_SIZE, _UNKNOWN_ID, _UNKNOWN_PIECE = 4, 40, 45
 _OTHER_IDS = {41: "<s>", 42: "</s>", 43: "<pad>"}
 _NO_ID = -1
-# The last normalizers of XLM-R and mBART, which drop extra spaces in place of WhitespaceSplit.
+# The last normalizers of XLM-R and mBART. These drop extra spaces, as WhitespaceSplit does in other files.
 _SQUEEZING = (Strip(False, True), Replace(" {2,}", True, MARK))
 
 
 def as_sentencepiece(vocabulary: UnigramVocabulary) -> SentencePieceVocabulary:
-    """Return the vocabulary that encodes as sentencepiece does, with the same pieces and ids.
+    """Return a vocabulary with the same pieces and ids that encodes as sentencepiece does.
 
-    Scores are rounded to float32. Special tokens become control pieces. Raises ValueError, which completes a sentence
-    about the vocabulary, for what a model cannot express.
+    Scores are rounded to float32. Special tokens become control pieces. Raises ValueError for features that a model
+    cannot express. Its message has no subject, such as "has two character maps"; the caller adds it.
     """
     pieces = _all_pieces(vocabulary)
     ids = {piece: i for i, piece in enumerate(pieces)}
@@ -66,7 +66,7 @@ def _all_pieces(vocabulary: UnigramVocabulary) -> list[str]:
     for spelling, i in special.items():
         expect(
             i < len(pieces) and pieces[i] == spelling,
-            f"has the special token {shown(spelling)} with the id {i:,}, but in a model it cannot have this id",
+            f"has the special token {shown(spelling)} with the id {i:,}, which a model cannot store",
         )
     for spelling, flags in vocabulary.added_flags.items():
         for flag in FLAGS:
@@ -75,7 +75,7 @@ def _all_pieces(vocabulary: UnigramVocabulary) -> list[str]:
 
 
 def _types(vocabulary: UnigramVocabulary, pieces: list[str]) -> list[int]:
-    """Return the type of each piece. A piece with a mark after its start is unused, because no word has one."""
+    """Return the type of each piece. A piece with a mark after its start is unused: no word contains it."""
     types = [UNUSED if MARK in piece[1:] else NORMAL for piece in pieces]
     for byte in vocabulary.byte_ids or ():
         if byte >= 0:
@@ -95,7 +95,7 @@ def _piece(piece: str, score: float, kind: int) -> bytes:
 
 
 def _character_map(words: MetaspaceWords) -> CharacterMap | None:
-    """Return the map that replaces what the normalizers replace and, if needed, white space by spaces."""
+    """Return the character map of the normalizers. If needed, it also replaces white space by spaces."""
     expect(words.prepend == ALWAYS, f"has prepend_scheme = {words.prepend}, not {ALWAYS}")
     expect(words.cuts, "does not cut words before marks")
     steps = words.normalizers

@@ -55,7 +55,7 @@ def load_vocabulary(
 ) -> AnyVocabulary:
     """Return the vocabulary in a file or folder. The name or the first line decides the format.
 
-    A `.model` file is a SentencePiece model unless it begins with one of tiktoken's ranks, as Llama 3's does.
+    A `.model` file is a SentencePiece model, unless its first line is a token and rank as in tiktoken (Llama 3).
     """
     path = Path(path)
     is_folder = path.is_dir()
@@ -83,8 +83,8 @@ def load_vocabulary(
             return _load_tokenizer_json(path)
         if path.name.endswith("vocab.txt"):
             return _load_vocab_txt(path, pattern, special_tokens, normalizer)
-        if path.suffix == ".model" and not _RANK_LINE.match(read_bytes(path), 0, 8192):  # Llama 3's has ranks
-            vocabulary = _load_model(path, is_folder)  # first, because an error about the kind of model matters more
+        if path.suffix == ".model" and not _RANK_LINE.match(read_bytes(path), 0, 8192):  # Llama 3: ranks
+            vocabulary = _load_model(path, is_folder)  # first, because its errors matter more
             _refuse_arguments(pattern, special_tokens, normalizer)
             return vocabulary
         return _load_ranks(path, pattern, special_tokens, normalizer)
@@ -176,7 +176,7 @@ def _load_tokenizer_json(path: Path) -> AnyVocabulary:
 
 
 def _load_model(path: Path, is_folder: bool) -> AnyVocabulary:
-    """Return the vocabulary of a SentencePiece model, or that of T5 if the other files of its folder say so."""
+    """Return the vocabulary of a SentencePiece model; that of T5 if the configuration in its folder names T5."""
     from tokenizer.formats.sentencepiece_files import as_of_folder, load_model
 
     vocabulary = load_model(path)

@@ -38,7 +38,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int, Value]]:
 def message(*contents: tuple[int, int | bytes | float]) -> bytes:
     """Return the message with these fields, given by number and value.
 
-    A whole number becomes a VARINT, bytes become BYTES, and a float becomes a float32. Raises OverflowError for a float
+    An int becomes a VARINT, bytes become BYTES, and a float becomes a float32. Raises OverflowError for a float
     that float32 cannot store.
     """
     parts = []

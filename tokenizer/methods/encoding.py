@@ -164,8 +164,8 @@ class EncodingMethods(VocabularyMethods):
         """Return the n best segmentations of a text as ids, with their scores in nats, best first.
 
         Unigram only; ValueError for other kinds. There may be fewer than n. The search is exact, in float64 and plain
-        Python. `encode` sums the scores of a SentencePiece model in float32, so its ids may differ from the best ones
-        if sums are almost equal. The spelling of a special token is ordinary text.
+        Python. `encode` sums the scores of a SentencePiece model in float32, so its ids may differ from the best
+        segmentation if two sums are almost equal. The spelling of a special token is ordinary text.
         """
         if not isinstance(n, int) or n < 1:
             raise ValueError(f"n must be a whole number of at least 1, not {n!r}")

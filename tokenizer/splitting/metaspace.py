@@ -36,7 +36,7 @@ _GROWTH, _ROOM = 100, 10_000
 
 
 def most_characters(count: int) -> int:
-    """Return the limit on the characters of a text of `count` characters after replacements.
+    """Return the most characters that a text of `count` characters may have after replacements.
 
     A damaged file could otherwise make a short text fill the memory.
     """
@@ -47,8 +47,8 @@ class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
     """A normalizer that replaces every match of a text, or of one of `REGEXES`."""
 
     def check_growth(self, texts: Sequence[str], most: int) -> None:
-        """Raise ValueError if replacing makes the texts longer than `most` characters together."""
-        added = len(self.content) - (1 if self.is_regex else len(self.find))  # at most, for each match
+        """Raise ValueError if replacing makes the texts longer than `most` characters in total."""
+        added = len(self.content) - (1 if self.is_regex else len(self.find))  # upper bound for each match
         if added <= 0:
             return
         if self.is_regex:
@@ -58,7 +58,7 @@ class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
         if sum(map(len, texts)) + added * matches > most:
             raise ValueError(
                 f"the tokenizer's replacement of {self.find[:20]!r} by {len(self.content):,} characters makes a text "
-                f"more than {_GROWTH} times as long: tokenizer.json is damaged, take the published file"
+                f"more than {_GROWTH} times as long: tokenizer.json is damaged, use the published file"
             )
 
     def normalize(self, text: str) -> str:
@@ -167,7 +167,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
         return self.cuts and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
 
     def normalize(self, text: str) -> str:
-        """Return a text after all normalizers; ValueError if replacements make it far longer."""
+        """Return the normalized text. Raises ValueError if replacements make it far longer."""
         most = most_characters(len(text))
         for step in self.normalizers:
             if isinstance(step, Replace):

@@ -164,7 +164,7 @@ def train_vocabulary(
 
 
 def _why_too_few_pieces(vocabulary: UnigramVocabulary, rules: PieceRules) -> str:
-    """Return why a vocabulary has fewer pieces than wanted."""
+    """Return why a vocabulary has fewer entries than requested."""
     learned = vocabulary.pieces[257 if rules.byte_fallback else 1 :]  # after <unk> and the bytes
     if sum(len(piece) > 1 for piece in learned) >= rules.seed_size:
         return f"training starts from only {rules.seed_size:,} substrings (seed_size, --pieces.seed-size)"
