@@ -85,11 +85,11 @@ def main(arguments: list[str] | None = None) -> int:
         status = _run(sys.argv[1:], process.end_at_once)
     except SystemExit as leaving:  # --help, or a usage error
         status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
+    except BaseException as error:
         if not process.interrupts:
             raise
         # An import that Ctrl-C interrupts can fail with any error.
-        status = _interrupted("".join(sys.argv[1:2]))
+        status = _interrupted("".join(sys.argv[1:2]), error)
     process.finish()
     return status
 
@@ -170,7 +170,7 @@ def _printed(text: str) -> int:
     return 0
 
 
-def _interrupted(verb: str = "", error: BaseException | None = None) -> int:
+def _interrupted(verb: str, error: BaseException) -> int:
     """Print that a signal ended the verb, with the notes of `error`, and return the exit status."""
     from pipelines.cli.process import interrupts
 
