@@ -219,5 +219,7 @@ def _same_code(expected: str, function: Callable[[A], R], argument: A) -> tuple[
             f"the node {platform.node()} has another version of bytelm, numpy, pyarrow or regex than this machine: "
             "install the same versions on every node"
         )
-    restarts = _ray().get_runtime_context().worker.core_worker.get_current_task_attempt_number()
+    restarts = 0
+    with suppress(AttributeError):  # no public function of Ray returns it
+        restarts = _ray().get_runtime_context().worker.core_worker.get_current_task_attempt_number()
     return restarts, function(argument)
