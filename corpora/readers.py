@@ -169,7 +169,7 @@ def _cuts(path: AnyPath, size: int, options: ReadOptions) -> list[int]:
     with suppress(DocumentError):  # reading the file reports the damage
         match file_format(path, options.suffix):
             case ".jsonl" if path.suffix.lower() not in SUFFIXES and not options.encoding:
-                next(text_pieces(path, options))
+                next(text_pieces(path, options))  # a file in UTF-16 is damaged, and has no lines to cut at
                 return line_cuts(path, size)
             case ".parquet":
                 return row_group_cuts(path, size)

@@ -1,8 +1,8 @@
 """Outputs of tasks: whole files, and a marker that holds their checksums and the key of their task.
 
-An output has the files PREFIX.NAME, and the marker PREFIX.json, which is written last. Unfinished files are in the
-folder PREFIX.partial. A task whose output is complete
-returns at once, so the same command resumes from the finished outputs. The prefix is a folder and a number.
+An output has the files PREFIX.NAME, and the marker PREFIX.json, which is written last. The prefix is a folder and a
+number. Unfinished files are in the folder PREFIX.partial. A task whose output is complete returns at once, so the same
+command resumes from the finished outputs.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class Output:
 
     def file(self, name: str) -> Path:
         """Return the path of a file."""
-        return _path(self.prefix, name)
+        return output_file(self.prefix, name)
 
     @property
     def sound(self) -> bool:
@@ -64,12 +64,12 @@ def whole_output(prefix: Path, key: str, make: Callable[[NewFile], dict[str, Any
     existing = read_output(prefix)
     if existing is not None and existing.key == key and existing.sound:
         return existing
-    with _attempt(prefix) as folder, whole_file(_path(prefix, "json"), folder) as marker:
+    with _attempt(prefix) as folder, whole_file(output_file(prefix, "json"), folder) as marker:
         partials: dict[str, Path] = {}
         with ExitStack() as files:
 
             def new(name: str) -> Path:
-                partials[name] = files.enter_context(whole_file(_path(prefix, name), folder))
+                partials[name] = files.enter_context(whole_file(output_file(prefix, name), folder))
                 return partials[name]
 
             facts = make(new)
@@ -84,7 +84,7 @@ def _attempt(prefix: Path) -> Iterator[Path]:
 
     An attempt that its cluster takes for lost may go on. It removes its own files only.
     """
-    attempts = _path(prefix, "partial")
+    attempts = output_file(prefix, "partial")
     shutil.rmtree(attempts, ignore_errors=True)
     folder = attempts / uuid.uuid4().hex
     folder.mkdir(parents=True)
@@ -98,7 +98,7 @@ def _attempt(prefix: Path) -> Iterator[Path]:
 
 def read_output(prefix: Path) -> Output | None:
     """Return the output that the marker at `prefix` describes; None if there is no marker, or a damaged one."""
-    marker = _path(prefix, "json")
+    marker = output_file(prefix, "json")
     try:
         content = read_json(marker, "")
         if checksummed_json(content).encode() != marker.read_bytes():
@@ -117,5 +117,6 @@ def remove_outputs(folder: Path) -> None:
         folder.rmdir()
 
 
-def _path(prefix: Path, name: str) -> Path:
+def output_file(prefix: Path, name: str) -> Path:
+    """Return the path of a file of the output at `prefix`."""
     return prefix.with_name(f"{prefix.name}.{name}")

@@ -28,7 +28,7 @@ from pipelines.dataset.blocks import BlockFile, block_features, check_splits, wr
 from pipelines.dataset.documents import hashes_sha256, joined_documents, write_documents
 from pipelines.dataset.encoded_range import EncodedRange, EncodedSplit, encode_range
 from pipelines.dataset.encoding import separator_of
-from pipelines.dataset.outputs import NewFile, key_of, output_prefix, whole_output
+from pipelines.dataset.outputs import NewFile, key_of, output_file, output_prefix, whole_output
 from pipelines.dataset.sampling import SamplingEncoder
 from tokenizer import Tokenizer
 
@@ -68,7 +68,7 @@ class ShardTask:
     @property
     def file(self) -> Path:
         """The Arrow file that the task writes."""
-        return self.prefix.with_name(f"{self.prefix.name}.{ARROW}")
+        return output_file(self.prefix, ARROW)
 
 
 @dataclass(frozen=True)
