@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
     verb = arguments[0] if arguments else "--help"
-    warnings.showwarning = lambda message, *_, **__: complain(verb, f"warning: {message}")
+    warnings.showwarning = lambda message, *_, **__: _warn(verb, message)
     try:
         if verb in ("-h", "--help", "help", "-V", "--version"):
             return _printed(_version() if verb in ("-V", "--version") else usage())
@@ -168,6 +168,14 @@ def _printed(text: str) -> int:
     Stdout().write(text)
     Stdout().flush()
     return 0
+
+
+def _warn(verb: str, message: Warning | str) -> None:
+    """Print a warning, unless Ctrl-C is about to end the verb: it may have left modules imported in part or twice."""
+    from pipelines.cli.process import interrupts
+
+    if not interrupts:
+        complain(verb, f"warning: {message}")
 
 
 def _interrupted(verb: str, error: BaseException) -> int:
