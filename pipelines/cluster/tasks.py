@@ -98,7 +98,9 @@ def _check_server(host: str, port: int) -> None:
         if os.environ.get("RAY_USE_TLS", "0") != "0":
             return
         connection.sendall(HTTP2_GREETING)
-        if connection.recv(9)[3:4] != HTTP2_SETTINGS:
+        with connection.makefile("rb") as answer:
+            frame = answer.read(4)  # three bytes of length, then the type
+        if frame[3:] != HTTP2_SETTINGS:
             raise ConnectionError("the server there is not Ray")
 
 

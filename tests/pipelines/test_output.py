@@ -236,6 +236,19 @@ except KeyboardInterrupt:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "stops\n"
 
 
+def test_in_a_notebook_a_signal_that_ended_one_call_does_not_stop_the_next_training():
+    code = """
+import contextlib, signal
+from pipelines.cli import process
+from pipelines.training.progress import Progress, stop_on_signals
+with contextlib.suppress(KeyboardInterrupt), process.handled(signal.SIGTERM, process.interrupt):
+    signal.raise_signal(signal.SIGTERM)
+with stop_on_signals(Progress()):
+    print("trains")
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "trains\n"
+
+
 def test_a_control_c_that_a_library_swallows_silences_the_warnings_that_follow():
     """NumPy warns that it is imported a second time if Ctrl-C has ended its first import inside another library."""
     code = """
