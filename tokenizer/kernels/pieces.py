@@ -21,6 +21,7 @@ CONTINUATION, UNKNOWN, LONGEST_WORD = range(3)
 UNKNOWN_CHARACTER, IS_MODEL, BYTE_IDS = range(3)
 LARGEST_SUM = 100_000.0  # in float32; larger sums are subtracted from all later ones
 NOTHING = -1  # no id
+THREE = np.uint64(3)
 _ID = (1 << 32) - 1  # the lower bits of an entry of a path
 
 
@@ -102,9 +103,11 @@ def best_path(data, start, end, pieces, sums, path):
             entry = np.int64(place) << 32 | unknown
             while unit == 0:
                 place = after
-                before = _sum(before, unknown_score, narrow)
-                if narrow and abs(before) > LARGEST_SUM:
-                    before = 0.0
+                before = _after_unknown(before, unknown_score, narrow)
+                # A loop for one width, so that the processor need not wait for the width of a character.
+                while place + THREE <= length and _begins_no_piece(data[origin + place], units):
+                    place += THREE
+                    before = _after_unknown(before, unknown_score, narrow)
                 if place >= length:
                     break
                 unit, after = _first_character(data, origin, place, length, units)
@@ -134,6 +137,19 @@ def best_path(data, start, end, pieces, sums, path):
 def _sum(before, score, narrow):
     """Return a sum of scores, rounded to float32 if `narrow`."""
     return np.float64(np.float32(before + score)) if narrow else before + score
+
+
+@inlined
+def _after_unknown(before, score, narrow):
+    """Return the sum of scores after an unknown character that no piece crosses."""
+    total = _sum(before, score, narrow)
+    return 0.0 if narrow and abs(total) > LARGEST_SUM else total
+
+
+@inlined
+def _begins_no_piece(first, units):
+    """Return whether a byte begins a character of three bytes, and no piece."""
+    return first & 0xF0 == 0xE0 and child(units, np.uint64(ROOT), first) == 0
 
 
 @inlined
