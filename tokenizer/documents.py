@@ -117,7 +117,7 @@ def cut_within(block: Block, target: int = BLOCK_BYTES) -> Iterator[Block]:
 
 
 def _safe_place(data: np.ndarray, place: int, end: int) -> int:
-    window = 256
+    window = 4096  # searching fewer bytes takes as long
     while place < end:
         part = data[place - 1 : min(place + window, end)]
         before, here = part[:-1], part[1:]
