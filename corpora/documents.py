@@ -104,7 +104,7 @@ class Dropped:
             _warn_about_damage(str(bad))
 
     def counts(self) -> dict[str, int]:
-        """Return the counts by name, without zeros except those of empty and invalid documents."""
+        """Return the counts by name. Counts of 0 are left out, except for empty and invalid documents."""
         numbers = asdict(self) | {"damaged_parts": len(self.damaged_parts)}
         always = ("empty_documents", "invalid_documents")
         return {name: count for name, count in numbers.items() if count or name in always}

@@ -18,7 +18,7 @@ class ReadOptions:
     """column of tables, CSV and JSON that holds the text; default: "text", or the only column"""
 
     invalid: str = "error"
-    """policy for documents that cannot be read, such as those that are not UTF-8; see `open_corpus`"""
+    """policy for unreadable documents, such as invalid UTF-8; see `open_corpus`"""
 
     max_document: int = MAX_DOCUMENT
     """longest document in bytes"""

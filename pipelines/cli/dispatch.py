@@ -171,7 +171,7 @@ def _printed(text: str) -> int:
 
 
 def _warn(verb: str, message: Warning | str) -> None:
-    """Print a warning, unless Ctrl-C is about to end the verb: it may have left modules imported in part or twice."""
+    """Print a warning. Print none after Ctrl-C: interrupted imports cause misleading warnings."""
     from pipelines.cli.process import interrupts
 
     if not interrupts:

@@ -92,7 +92,7 @@ def _interrupt_main() -> None:
 def raise_if_interrupted() -> None:
     """Raise KeyboardInterrupt if Ctrl-C has come: a library that was being imported may have swallowed the first.
 
-    Has no effect where Python handles Ctrl-C itself, as in a notebook: there a signal may have ended an earlier call.
+    Has no effect where Python handles Ctrl-C itself, as in a notebook: there the signal may have ended an earlier call.
     """
     if interrupts and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         raise KeyboardInterrupt

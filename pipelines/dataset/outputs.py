@@ -80,9 +80,9 @@ def whole_output(prefix: Path, key: str, make: Callable[[NewFile], dict[str, Any
 
 @contextmanager
 def _attempt(prefix: Path) -> Iterator[Path]:
-    """Yield a folder for the temporary files of a task. Remove the files of its attempts that were killed.
+    """Yield a folder for the temporary files of a task. Remove those that earlier attempts left when they were killed.
 
-    An attempt that its cluster takes for lost may go on. It removes its own files only.
+    A cluster may consider an attempt lost that is still running. When that attempt ends, it removes only its own files.
     """
     attempts = output_file(prefix, "partial")
     shutil.rmtree(attempts, ignore_errors=True)

@@ -165,7 +165,7 @@ def assemble(
     }
     check_splits(corpus, context_length, {name: sum(part.tokens for part in found) for name, found in parts.items()})
     dtype, work = id_dtype(tokenizer.vocab_size), encoded[0].output.prefix.parent
-    prefixes = (output_prefix(work, number) for number in count(len(encoded)))  # the numbers below are those of ranges
+    prefixes = (output_prefix(work, number) for number in count(len(encoded)))  # ranges have the lower numbers
     tasks = {name: shard_tasks(found, context_length, dtype, shard_size, prefixes) for name, found in parts.items()}
     written = iter(run(write_shard, [task for each in tasks.values() for task in each]))
     shards = {name: tuple(islice(written, len(each))) for name, each in tasks.items()}

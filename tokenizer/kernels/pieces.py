@@ -141,14 +141,14 @@ def _sum(before, score, narrow):
 
 @inlined
 def _after_unknown(before, score, narrow):
-    """Return the sum of scores after an unknown character that no piece crosses."""
+    """Return the sum of scores after one more unknown character that no piece crosses."""
     total = _sum(before, score, narrow)
     return 0.0 if narrow and abs(total) > LARGEST_SUM else total
 
 
 @inlined
 def _begins_no_piece(first, units):
-    """Return whether a byte begins a character of three bytes, and no piece."""
+    """Return whether the character that begins with this byte has three bytes, and no piece begins with the byte."""
     return first & 0xF0 == 0xE0 and child(units, np.uint64(ROOT), first) == 0
 
 
