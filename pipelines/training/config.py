@@ -130,7 +130,7 @@ class TrainConfig:
     max_rollbacks: int = 10
     """Number of rollbacks after which a run stops"""
     log_every_steps: int = 10
-    """Optimizer steps between two lines of metrics.jsonl"""
+    """Optimizer steps between two lines of metrics.jsonl. An interval of less than half as many joins its neighbour."""
     tensorboard: bool = False
     """Also write metrics.jsonl's numbers for TensorBoard, into the run's folder tensorboard/"""
 

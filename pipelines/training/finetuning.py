@@ -34,6 +34,7 @@ from pipelines.run.text_ids import text_ids
 from pipelines.training.config import FinetuneConfig
 from pipelines.training.machine import choose_machine, without_subnormals
 from pipelines.training.objectives import require_special_tokens
+from pipelines.training.progress import LossWatch
 from tokenizer import CLS, SEP
 
 # Batches whose texts are sorted together, so that the texts of a batch have similar lengths.
@@ -231,8 +232,8 @@ def fit(
 ) -> None:
     """Train `model` with cross-entropy on texts of token ids (T,) and their labels (N,).
 
-    Calls `progress` with the number of texts read so far and the loss in nats. Raises FloatingPointError if the loss is
-    not finite.
+    Calls `progress` with the number of texts read so far and the smoothed loss in nats. Raises FloatingPointError if
+    the loss is not finite.
     """
     torch.manual_seed(config.seed)
     model.train()
@@ -242,7 +243,7 @@ def fit(
     device = next(model.parameters()).device
     total = config.epochs * math.ceil(len(rows) / config.batch_size)
     warmup = round(config.warmup * total)
-    seen = 0
+    seen, watch = 0, LossWatch()
     for step, batch in enumerate(epochs([len(row) for row in rows], config)):
         optimizers.schedule(warmup_cosine(step, warmup=warmup, total=total, final=0.0))
         ids, present = padded([rows[i] for i in batch], device)
@@ -255,7 +256,8 @@ def fit(
         optimizers.step()
         optimizers.zero_grad()
         seen += len(batch)
-        progress(seen, float(loss.detach()))
+        watch.update(step, float(loss.detach()))
+        progress(seen, watch.smoothed())
     model.eval()
 
 

@@ -3,6 +3,7 @@
 import gc
 import math
 import time
+import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
@@ -38,7 +39,7 @@ class Step:
     """The result of one optimizer step."""
 
     loss: float
-    """Mean nats per target."""
+    """Mean nats per target; nan if the batch has no target, as small batches of masked tokens may."""
     lr: float
     weight_decay: float
     batch_tokens: int
@@ -166,12 +167,12 @@ class Trainer:
         before = self.at.tokens
         step = self.step()
         self.writer.check()
-        if self.at.skipped == 0:
+        if self.at.skipped == 0 and not math.isnan(step.loss):
             self.log.watch(step.loss)
         note = self.at.training_line(step.lr, self.config.loss_is_cross_entropy)
         bar.update(min(self.at.tokens, self.config.tokens), note=note)
         last = self.at.tokens >= self.config.tokens
-        if self.at.unlogged and (last or self.at.step % self.config.log_every_steps == 0):
+        if self.at.unlogged and (last or self._due_to_log(step.batch_tokens)):
             self._log_training(step)
         improved = False
         if last or self._due(self.config.validate_every_tokens, before):
@@ -193,8 +194,8 @@ class Trainer:
         self.at.waited += time.perf_counter() - started
         examples, tokens = self.data.size(self.at.consumed, self.at.tokens)
         lr, weight_decay = self._schedule(tokens)
-        weight = max(1.0, self.parallel.sum(float(batch.weights.sum())))
-        total, total_norm = self.queue_step(batch, weight)
+        weight = self.parallel.sum(float(batch.weights.sum()))
+        total, total_norm = self.queue_step(batch, max(1.0, weight))
         loss, norm = self.parallel.sum(float(total)), float(total_norm)  # the only wait for the device
         overflowed = self.loss_scale.overflowed(loss, norm)
         finite = math.isfinite(loss) and math.isfinite(norm)
@@ -206,12 +207,12 @@ class Trainer:
         self.at.consumed += examples
         self.at.seconds += time.perf_counter() - started
         if finite:
-            self.at.skipped, self.at.grad_norm = 0, norm
+            self.at.skipped, self.at.grad_norm = 0, norm if weight else self.at.grad_norm
         elif overflowed:
             self.at.overflows += 1
         else:
             skip_or_raise(self.at, self.config.nonfinite, loss, lr)
-        return Step(loss, lr, weight_decay, tokens)
+        return Step(loss if weight else math.nan, lr, weight_decay, tokens)
 
     def queue_step(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         """Queue the work of one step on a batch; return this rank's part of the loss and the norm of the gradient.
@@ -265,32 +266,52 @@ class Trainer:
     def validate(self) -> None:
         """Measure and record the validation loss, of the averaged weights if the run averages them.
 
-        The loss of a mixture is the mean of its sources' losses, weighted by their shares.
+        The loss of a mixture is the mean of its sources' losses, weighted by their shares. Without a target in a source
+        there is no loss to record.
         """
-        losses = {}
+        sums = {}
         with self.average.applied(self.model) if self.average else nullcontext():
             self.model.eval()
             for source in self.data.shares:
-                losses[source] = self._validation_loss(source)
+                sums[source] = self._validation_sums(source)
             self.parallel.reshard(self.model)
             self.model.train()
+        if empty := [source for source, (_, targets) in sums.items() if not targets]:
+            if self.run:
+                self._warn_of_no_target(empty[0])
+            return
+        losses = {source: nats / targets for source, (nats, targets) in sums.items()}
         loss = sum(share * losses[source] for source, share in self.data.shares.items())
         if not math.isfinite(loss):
             raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")
         self.log.write_validation(loss, self.config.validation_tokens, losses if len(losses) > 1 else {})
 
-    def _validation_loss(self, source: str) -> float:
-        """Return the mean nats per target on a source's validation split."""
+    def _validation_sums(self, source: str) -> tuple[float, float]:
+        """Return the nats and the number of targets of a source's validation split."""
         nats = weight = 0.0
         for batch in self.data.validation(source, self.config.validation_tokens, self.micro_batch):
             nats += self.parallel.measure(self.loss, self._shaped(batch))
             weight += float(batch.weights.sum())
-        nats, weight = self.parallel.sum(nats), self.parallel.sum(weight)
-        return nats / max(1.0, weight)
+        return self.parallel.sum(nats), self.parallel.sum(weight)
+
+    def _warn_of_no_target(self, source: str) -> None:
+        warnings.warn(
+            f"no target in the first {self.config.validation_tokens:,} tokens of the validation split of {source}, so "
+            "there is no validation loss: raise --train.validation-tokens",
+            stacklevel=2,
+        )
 
     def _due(self, every_tokens: int, before: int) -> bool:
         """Return whether the step from `before` tokens on crossed a multiple of `every_tokens`."""
         return self.at.tokens // every_tokens > before // every_tokens
+
+    def _due_to_log(self, batch_tokens: int) -> bool:
+        """Return whether to write a line about training after a step of `batch_tokens` tokens.
+
+        The mean of a few steps is noise: an interval of less than half of `log_every_steps` joins its neighbour.
+        """
+        every, left = self.config.log_every_steps, math.ceil((self.config.tokens - self.at.tokens) / batch_tokens)
+        return self.at.step % every == 0 and 2 * min(left, len(self.at.unlogged)) >= every
 
     def _checkpoint(self) -> None:
         check_weights(self.model, self.at.step, self.parallel)

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from corpora.labelled import read_labelled
+from lm.analysis.metrics import token_nll
 from pipelines.classify import classify
 from pipelines.finetune import finetune
 from pipelines.run.classifier import load_classifier
@@ -48,6 +50,19 @@ def test_every_epoch_reads_all_texts_in_a_new_order_in_batches_of_similar_length
     other = np.concatenate(list(epochs(lengths, replace(config, seed=1)))).reshape(3, 1000)
     assert (again == orders).all()
     assert not (other == orders).all()
+
+
+def test_the_loss_shown_while_a_classifier_trains_is_a_mean_over_batches(tmp_path, trained_bert, passages, printed):
+    """Weights that do not move have the loss of the whole training text; the loss of a text varies."""
+    still = FinetuneConfig(epochs=2, lr=1e-12, batch_size=1, dropout=0.0, device="cpu", dtype="float32", seed=5)
+    finetune(trained_bert, data=passages[0], test=passages[0], out=tmp_path / "out", settings=still)
+    said = printed.readouterr()
+    shown = float(re.findall(r"fine-tuning: .* loss ([\d.]+)", said.out + said.err)[-1])
+    classifier = load_classifier(tmp_path / "out", "cpu")
+    labelled = read_labelled(passages[0])
+    targets = torch.tensor([classifier.labels.index(label) for label in labelled.labels])
+    losses = token_nll(classifier.logits(labelled.texts), targets)
+    assert shown == pytest.approx(float(losses.mean()), abs=0.5 * float(losses.std()))
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from lm.analysis.size import meta_model
+from pipelines.build_dataset import build_dataset
 from pipelines.cli import display
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset
 from pipelines.pretrain import pretrain
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
+from pipelines.runs import runs
+from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training import pretraining
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
@@ -24,6 +27,10 @@ from pipelines.training.pretraining import fit_to_data
 from pipelines.training.progress import SMOOTHING, LossWatch
 from tests.pipelines.training_cases import metrics_of, stop_after, with_train
 from tokenizer import Tokenizer
+
+
+def training_lines(run):
+    return [line for line in metrics_of(run) if line["split"] == "train"]
 
 
 def test_the_log_has_the_utilisation_of_the_machine(tmp_path, small_recipe, dataset_folder, monkeypatch):
@@ -43,11 +50,64 @@ def test_the_log_has_the_utilisation_of_the_machine(tmp_path, small_recipe, data
 
 def test_the_smoothed_loss_is_an_exponential_mean_of_the_losses_of_all_steps(tmp_path, small_recipe, dataset_folder):
     assert pretrain(with_train(small_recipe, log_every_steps=1), data=dataset_folder, out=tmp_path / "gpt") == 0
-    lines = [line for line in metrics_of(tmp_path / "gpt") if line["split"] == "train"]
+    lines = training_lines(tmp_path / "gpt")
     losses = np.array([line["loss"] for line in lines])
     for steps, line in enumerate(lines, 1):
         ages = SMOOTHING ** np.arange(steps)[::-1]
         assert line["smoothed_loss"] == pytest.approx(float(losses[:steps] @ ages / ages.sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("steps", [3, 20, 21, 24, 25, 29])
+def test_every_logged_loss_is_a_mean_of_at_least_half_an_interval(tmp_path, small_recipe, dataset_folder, steps):
+    """A shorter interval, at the end of a run or of its extension, joins its neighbour; no step is lost."""
+    train = {"batch_tokens": 64, "micro_batch": 2, "checkpoint_every_tokens": 64 * 7}
+    for name, every in (("each", 1), ("tens", 10)):
+        for goal in (steps, steps + 13):
+            recipe = with_train(small_recipe, **train, tokens=64 * goal, log_every_steps=every)
+            assert pretrain(recipe, data=dataset_folder, out=tmp_path / name) == 0
+            if goal == steps:
+                assert runs([tmp_path / name])[0]["loss"] == training_lines(tmp_path / name)[-1]["loss"]
+    losses = [line["loss"] for line in training_lines(tmp_path / "each")]
+    assert len(losses) == steps + 13
+    before = 0
+    for line in training_lines(tmp_path / "tens"):
+        assert line["step"] - before >= min(5, steps)
+        assert line["loss"] == pytest.approx(np.mean(losses[before : line["step"]]), rel=1e-12)
+        before = line["step"]
+    assert before == steps + 13
+
+
+def test_steps_without_a_target_have_no_loss(tmp_path, small_recipe, tokenizer_folder, text_folder):
+    """A step of 4 tokens often has no masked token, so nothing that its model could learn."""
+    build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=4, out=tmp_path / "data")
+    model = replace(small_recipe.model, architecture="encoder", context_length=6)
+    train = {"tokens": 80, "batch_tokens": 4, "micro_batch": 1, "warmup_tokens": 0, "log_every_steps": 1}
+    recipe = with_train(replace(small_recipe, objective="masked-token", model=model), **train)
+    assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "bert") == 0
+    data = open_training_data(recipe, Mixture([TokenDataset(tmp_path / "data")]), Tokenizer.load(tmp_path / "data"))
+    trained = {step for step in range(1, 21) if data.step(step - 1, 4 * (step - 1)).weights.any()}
+    lines = training_lines(tmp_path / "bert")
+    assert {line["step"] for line in lines} == trained and 0 < len(trained) < 20
+    assert all(line["loss"] > 4 and line["smoothed_loss"] > 4 and line["grad_norm"] > 0 for line in lines)
+
+
+def test_a_validation_without_a_target_is_left_out_with_a_warning(tmp_path, small_recipe, text_folder):
+    """All words of the validation split are unknown, and special tokens are never masked."""
+    texts = {"train": [path.read_text() for path in sorted(text_folder.iterdir())], "validation": ["\u2603"] * 20}
+    (tmp_path / "my").mkdir()
+    for split, documents in texts.items():
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
+        (tmp_path / "my" / f"{split}.jsonl").write_text(lines)
+    made = {"model": "wordpiece", "pattern": "bert-cased", "vocab_size": 512, "out": tmp_path / "tok"}
+    train_tokenizer([str(tmp_path / "my")], **made)
+    build_dataset([str(tmp_path / "my")], tokenizer=tmp_path / "tok", context_length=8, out=tmp_path / "data")
+    model = replace(small_recipe.model, architecture="encoder", context_length=10)
+    recipe = replace(small_recipe, objective="masked-token", model=model)
+    recipe = with_train(recipe, tokens=512, warmup_tokens=0, keep_best=True)
+    with pytest.warns(UserWarning, match="no target in the first 640 tokens .* of data, .* raise --train.validation-t"):
+        assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "bert") == 0
+    assert {line["split"] for line in metrics_of(tmp_path / "bert")} == {"train"}
+    assert runs([tmp_path / "bert"])[0]["validation_loss"] is None
 
 
 def test_a_jump_of_the_loss_is_a_spike_and_noise_is_not():
@@ -94,7 +154,7 @@ def test_the_progress_of_training_shows_the_perplexity_of_a_plain_cross_entropy(
 ):
     recipe = with_train(small_recipe, tokens=512, warmup_tokens=256, log_every_steps=1, **more)
     assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
-    smoothed = [line["smoothed_loss"] for line in metrics_of(tmp_path / "gpt") if line["split"] == "train"][-1]
+    smoothed = training_lines(tmp_path / "gpt")[-1]["smoothed_loss"]
     perplexity = f" perplexity {math.exp(smoothed):,.4g}," if plain else ""
     said = " ".join(printed.readouterr().out.split())
     assert f"512 tok in 0:00, loss {smoothed:.3f},{perplexity} lr " in re.sub(r"in \d:\d\d", "in 0:00", said)
