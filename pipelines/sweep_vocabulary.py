@@ -52,7 +52,7 @@ def sweep_vocabulary(
         out: Folder for the vocabularies, results.json and bits-per-byte.png. An existing sweep is resumed.
         kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space.
         sizes: Numbers of entries; default: powers of two from 512 to 65536 that suit the text.
-        seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on.
+        seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on. One seed gives no intervals and no test.
         flops: FLOPs of each run, by default as many as in the sweep in --out; all runs of a new sweep take about an
             hour on 2 cores.
         recipe: Recipe of a decoder, by name or .toml file. It decides the model, batches and learning rate.
@@ -176,6 +176,8 @@ def _print_plan(
             for size, names in kinds.items()
         ],
     )
+    if seeds == 1:
+        answer("one seed gives no intervals and no test of differences between vocabularies")
     seconds = math.ceil(runs / workers) * budget.flops / CORE_FLOPS
     answer(
         f"training takes about {duration(seconds)} with {counted(workers, 'run')} at a time, at "

@@ -42,11 +42,14 @@ class Repeats(Generic[Key]):
         """Return the group with the lowest mean; `among`: the groups to choose from, by default all."""
         return min(self.means if among is None else among, key=lambda key: self.means[key])
 
-    def as_good(self, among: Iterable[Key] | None = None) -> list[Key]:
-        """Return the groups, best included, whose mean does not differ from the lowest at the 95 % level.
+    def not_significantly_worse(self, among: Iterable[Key] | None = None) -> list[Key] | None:
+        """Return the groups, the lowest included, whose mean does not differ from the lowest at the 5 % level.
 
-        Without repeats nothing is known about differences, and only the best is returned.
+        Each group is compared alone with the lowest, without a correction for several comparisons. Returns None without
+        repeats, because then nothing is known about differences.
         """
+        if not self.freedom:
+            return None
         keys = list(self.means if among is None else among)
         best = self.best(keys)
         gaps = {key: self.means[key] - self.means[best] for key in keys}

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.reporting.svg import INK, LINE, SERIES, SOFT, new_figure, style
+from pipelines.sweep.summary import marked
 
 MARKERS = {"bpe": "o", "wordpiece": "s", "unigram": "^"}
 COLOURS = dict(zip(MARKERS, SERIES, strict=False))
@@ -21,13 +22,14 @@ def draw(summary: Mapping[str, Any], title: str, path: Path) -> None:
     partial = path.with_name(path.name + ".partial")
     try:
         with style():
-            _figure(summary, title).savefig(partial, format="png", dpi=RESOLUTION, facecolor="white")
+            figure_of(summary, title).savefig(partial, format="png", dpi=RESOLUTION, facecolor="white")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _figure(summary: Mapping[str, Any], title: str) -> Figure:
+def figure_of(summary: Mapping[str, Any], title: str) -> Figure:
+    """Return the picture of a summary; with one seed it has no intervals."""
     figure = new_figure(*SIZE)
     axes: dict[str, Axes] = figure.subplot_mosaic([["bits", "bits"], ["bytes", "share"]], height_ratios=(1.7, 1))
     for kind in dict.fromkeys(row["kind"] for row in summary["rows"]):
@@ -44,7 +46,10 @@ def _figure(summary: Mapping[str, Any], title: str) -> Figure:
     labels = {"bits": "bits per byte, held out", "bytes": "bytes per token", "share": "embedding, % of all"}
     for name, label in labels.items():
         _finish(axes[name], sizes, label)
-    axes["bits"].plot([], [], label="best of its kind, or no significant difference", **RING, color=SOFT)
+    ring = "lowest of its kind, or not significantly worse"
+    if not summary["degrees_of_freedom"]:
+        ring = "lowest of its kind in one run: no test of differences"
+    axes["bits"].plot([], [], label=ring, **RING, color=SOFT)
     axes["bits"].legend(frameon=False, fontsize="small")
     axes["bits"].set_title(title, fontsize="medium", loc="left")
     axes["share"].set_ylim(0, 100)
@@ -52,16 +57,16 @@ def _figure(summary: Mapping[str, Any], title: str) -> Figure:
 
 
 def _draw_bits(axes: Axes, kind: str, rows: list[Any], best: Mapping[str, Any]) -> None:
-    """Draw means with their intervals, and each run as a dot. Rings mark the best size and sizes as good as it."""
+    """Draw means with their intervals if they have one, and each run as a dot. Rings mark what is `marked`."""
     colour, sizes = COLOURS[kind], [row["size"] for row in rows]
     means = [row["bits_per_byte"] for row in rows]
-    margins = [row["margin"] or 0.0 for row in rows]
+    margins = None if rows[0]["margin"] is None else [row["margin"] for row in rows]
     look: dict[str, Any] = {"color": colour, "marker": MARKERS[kind], "markersize": 5, "capsize": 3, "linewidth": 1.4}
     axes.errorbar(sizes, means, margins, label=kind, **look)
     for row in rows:
         runs = list(row["runs"].values())
         axes.plot([row["size"]] * len(runs), runs, linestyle="", marker=".", markersize=3, color=INK, alpha=0.5)
-    good = {each["size"] for each in best["as_good"]}
+    good = {each["size"] for each in marked(best)}
     points = [(size, mean) for size, mean in zip(sizes, means, strict=True) if size in good]
     axes.plot(*zip(*points, strict=True), **RING, color=colour)
 

@@ -29,8 +29,9 @@ def summarize(budget: Budget, results: Mapping[Vocabulary, Sequence[Result]]) ->
     """Return the summary of finished runs, by vocabulary.
 
     `rows` has an entry for each vocabulary. `best` has the vocabulary with the fewest bits per byte of each kind, and
-    under `all` of all kinds; `as_good` lists vocabularies that do not differ from it at the 5 % level. Intervals assume
-    the same standard deviation of a run for all vocabularies.
+    under `all` of all kinds. `not_significantly_worse` lists it and the vocabularies that do not differ from it at the
+    5 % level; it is None with one seed, which has no test. Intervals assume the same standard deviation of a run for
+    all vocabularies.
     """
     repeats = Repeats({vocabulary: [_bits(run) for run in runs] for vocabulary, runs in results.items()})
     kinds = dict.fromkeys(each.kind for each in results)
@@ -42,15 +43,20 @@ def summarize(budget: Budget, results: Mapping[Vocabulary, Sequence[Result]]) ->
         "deviation": repeats.deviation if repeats.freedom else None,
         "degrees_of_freedom": repeats.freedom,
         "rows": [_row(repeats, vocabulary, runs) for vocabulary, runs in results.items()],
-        "best": {
-            name: {
-                **repeats.best(among)._asdict(),
-                "as_good": [each._asdict() for each in repeats.as_good(among)],
-            }
-            for name, among in groups.items()
-        },
+        "best": {name: _best(repeats, among) for name, among in groups.items()},
         "tao_2024": {"size": round(tao_size(n, width)), "extrapolated": n < TAO_SMALLEST},
     }
+
+
+def _best(repeats: Repeats[Vocabulary], among: Sequence[Vocabulary]) -> dict[str, Any]:
+    near = repeats.not_significantly_worse(among)
+    listed = None if near is None else [each._asdict() for each in near]
+    return {**repeats.best(among)._asdict(), "not_significantly_worse": listed}
+
+
+def marked(best: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the vocabularies of an entry of `best` to mark: the lowest, and those not significantly worse."""
+    return best["not_significantly_worse"] or [best]
 
 
 def _bits(run: Result) -> float:
@@ -75,8 +81,8 @@ HEADS = ("kind", "entries", "bits per byte", "B/token", "embedding", "tokens", "
 
 
 def cells(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the rows of the table under HEADS. A * marks the best of each kind and its equals."""
-    good = {(each["kind"], each["size"]) for kind in summary["best"].values() for each in kind["as_good"]}
+    """Return the rows of the table under HEADS. A * marks the vocabularies that are `marked`."""
+    good = {(each["kind"], each["size"]) for best in summary["best"].values() for each in marked(best)}
     return [
         (
             row["kind"],
@@ -99,12 +105,10 @@ def _margin(row: Mapping[str, Any]) -> str:
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Return the conclusions, and how to read the table."""
     rows = {(row["kind"], row["size"]): row for row in summary["rows"]}
-    found = [_recommendation(kind, best) for kind, best in summary["best"].items() if kind != "all"]
+    sizes = {kind: [row["size"] for row in summary["rows"] if row["kind"] == kind] for kind, _ in rows}
+    found = [_recommendation(best, sizes[kind]) for kind, best in summary["best"].items() if kind != "all"]
     if len(found) > 1:
-        best = summary["best"]["all"]
-        others = [_named(each) for each in best["as_good"] if each["kind"] != best["kind"]]
-        also = f"; {_listed(others)} as good" if others else "; every other kind is significantly worse"
-        found.append(f"all kinds: {_named(best)}{also}")
+        found.append(_best_of_all(summary["best"]["all"]))
     tao = summary["tao_2024"]
     below = ", extrapolated below their 33M" if tao["extrapolated"] else ""
     found.append(
@@ -113,8 +117,14 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     )
     if summary["degrees_of_freedom"]:
         found.append(
-            f"*: best of its kind, or no significant difference. ±: 95 % interval over seeds; standard deviation "
-            f"of a run {summary['deviation']:.4f} ({summary['degrees_of_freedom']} degrees of freedom)"
+            "*: lowest of its kind, or not significantly worse (5 % level, each compared alone with the lowest). "
+            f"±: 95 % interval over seeds; standard deviation of a run {summary['deviation']:.4f} "
+            f"({summary['degrees_of_freedom']} degrees of freedom)"
+        )
+    else:
+        found.append(
+            "*: lowest of its kind. One seed has no interval and no test: other seeds may rank the vocabularies "
+            "differently; more --seeds add runs"
         )
     lost = {kind: max(r["lost_bits_per_byte"] for r in rows.values() if r["kind"] == kind) for kind, _ in rows}
     for kind, bits in lost.items():
@@ -125,9 +135,21 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _recommendation(kind: str, best: Mapping[str, Any]) -> str:
-    others = [f"{each['size']:,}" for each in best["as_good"] if each["size"] != best["size"]]
-    return f"{kind}: {best['size']:,} entries" + (f"; {_listed(others)} as good" if others else "")
+def _recommendation(best: Mapping[str, Any], sizes: Sequence[int]) -> str:
+    """Return the best of the `sizes` of a kind; beyond the smallest and the largest, better ones may lie."""
+    once = " in one run" if best["not_significantly_worse"] is None else ""
+    ends = {max(sizes): ", the largest tried", min(sizes): ", the smallest tried"} if len(sizes) > 1 else {}
+    others = [f"{each['size']:,}" for each in marked(best) if each["size"] != best["size"]]
+    also = f"; {_listed(others)} not significantly worse" if others else ""
+    return f"{best['kind']}: {best['size']:,} entries{once}{ends.get(best['size'], '')}{also}"
+
+
+def _best_of_all(best: Mapping[str, Any]) -> str:
+    if best["not_significantly_worse"] is None:
+        return f"all kinds: {_named(best)} in one run"
+    others = [_named(each) for each in best["not_significantly_worse"] if each["kind"] != best["kind"]]
+    also = f"{_listed(others)} not significantly worse" if others else "every other kind is significantly worse"
+    return f"all kinds: {_named(best)}; {also}"
 
 
 def _named(each: Mapping[str, Any]) -> str:

@@ -52,14 +52,15 @@ def test_the_variance_is_the_residual_of_an_analysis_of_variance(groups):
         assert repeats.margin(next(iter(groups))) is None
 
 
-def test_groups_within_the_interval_of_the_difference_are_as_good_as_the_best():
+def test_groups_within_the_interval_of_the_difference_are_not_significantly_worse_than_the_lowest():
     repeats = Repeats({512: [1.0, 1.02], 1024: [1.01, 1.03], 2048: [1.5, 1.52]})
     assert repeats.best() == 512
-    assert repeats.as_good() == [512, 1024]
+    assert repeats.not_significantly_worse() == [512, 1024]
 
 
-def test_without_repeats_only_the_best_is_recommended():
+def test_without_repeats_nothing_is_known_about_differences():
     repeats = Repeats({512: [1.0], 1024: [1.0001]})
-    assert repeats.as_good() == [512]
+    assert repeats.best() == 512
+    assert repeats.not_significantly_worse() is None
     assert repeats.margin(512) is None
     assert repeats.margin_of_difference(512, 1024) is None

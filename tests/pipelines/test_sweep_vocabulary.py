@@ -18,9 +18,10 @@ from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
 from pipelines.run.recipe import Recipe, load_recipe, save_config
 from pipelines.sweep.lost_text import lost_bits
+from pipelines.sweep.picture import figure_of
 from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
 from pipelines.sweep.runs import Work, finish
-from pipelines.sweep.summary import tao_size
+from pipelines.sweep.summary import sentences, summarize, tao_size
 from pipelines.sweep.vocabularies import HELD_OUT_BYTES, LONGEST_DOCUMENT, held_out_documents
 from pipelines.sweep_vocabulary import sweep_vocabulary
 from pipelines.training.config import TrainConfig
@@ -276,11 +277,51 @@ def test_the_table_marks_the_best_and_json_has_every_number(swept, in_process, t
     assert summary == json.loads((swept[0] / "results.json").read_text())
     for row in summary["rows"]:
         line = rows[row["kind"], f"{row['size']:,}"]
-        good = {each["size"] for each in summary["best"][row["kind"]]["as_good"]}
+        good = {each["size"] for each in summary["best"][row["kind"]]["not_significantly_worse"]}
         assert ("*" in line) == (row["size"] in good)
         assert f"{row['bits_per_byte']:.4f}" in line
         assert len(line) <= 80
     assert "extrapolated below their 33M" in shown.stdout
+    assert "each compared alone with the lowest" in shown.stdout
+
+
+def test_one_seed_claims_no_difference(swept, in_process, text_folder, tiny, tmp_path):
+    """The first seed of a sweep of two: a size and a kind have the lowest bits, and nothing more is known."""
+    out = shutil.copytree(swept[0], tmp_path / "out")
+    command = ("sweep-vocabulary", text_folder, "--out", out, "--recipe", tiny, "--sizes", *SIZES, "--seeds", "1")
+    done = in_process(*command)
+    assert done.returncode == 0, done.stderr
+    assert "signific" not in done.stdout and "±" not in done.stdout
+    assert "One seed has no interval and no test: other seeds may rank the vocabularies differently" in done.stdout
+    summary = json.loads((out / "results.json").read_text())
+    lowest = {kind: best["size"] for kind, best in summary["best"].items()}
+    assert f"bpe: {lowest['bpe']:,} entries in one run" in done.stdout
+    assert {best["not_significantly_worse"] for best in summary["best"].values()} == {None}
+    starred = {tuple(line.split()[:2]) for line in done.stdout.splitlines() if "* " in line and line[0] != "*"}
+    assert starred == {(kind, f"{size:,}") for kind, size in lowest.items() if kind != "all"}
+    assert "one seed gives no intervals and no test of differences" in in_process(*command, "--dry-run").stdout
+
+
+@pytest.mark.parametrize(("seeds", "label"), [(1, "lowest of its kind in one run"), (2, "not significantly worse")])
+def test_the_picture_of_one_seed_has_no_intervals_and_names_its_rings(swept, text_folder, tiny, tmp_path, seeds, label):
+    out = shutil.copytree(swept[0], tmp_path / "out")
+    summary = sweep_vocabulary([str(text_folder)], out=out, sizes=SIZES, seeds=seeds, recipe=tiny)
+    axes = figure_of(summary, "title").axes[0]
+    assert any(label in each.get_text() for each in axes.get_legend().get_texts())
+    assert len([each for each in axes.containers if each.has_yerr]) == (0 if seeds == 1 else 3)
+
+
+def test_a_lowest_size_at_the_end_of_the_tried_sizes_is_called_so():
+    """Sizes beyond the last one may be better still."""
+    budget = Budget(Recipe(model=ModelConfig(layers=1, width=32, heads=2, context_length=32)), 1e13)
+    keys = ("lost_bits_per_byte", "bytes_per_token", "tokens", "bytes_seen", "epochs", "flops", "embedding_parameters")
+    run = dict.fromkeys(keys, 0.0) | {"parameters": 1, "seed": 0}
+    for bits, words in (((1, 2, 3), ", the smallest tried"), ((3, 2, 1), ", the largest tried"), ((2, 1, 3), "")):
+        runs = {Vocabulary("bpe", 2**i): [run | {"bits_per_byte": float(b)}] for i, b in enumerate(bits, 9)}
+        lowest = 2 ** (9 + bits.index(1))
+        assert sentences(summarize(budget, runs))[0] == f"bpe: {lowest:,} entries in one run{words}"
+    alone = {Vocabulary("bpe", 512): [run | {"bits_per_byte": 1.0}]}
+    assert sentences(summarize(budget, alone))[0] == "bpe: 512 entries in one run"
 
 
 @pytest.mark.filterwarnings("ignore:the corpus ran out")
