@@ -29,6 +29,7 @@ def score(
     target: Annotated[str | None, tyro.conf.arg(metavar="T")] = None,
     by: Literal["token", "word"] = "token",
     stride: int | None = None,
+    rolling: bool = False,
     start: bool = True,
     masking: Literal["token", "word"] = "token",
     top: int = 5,
@@ -54,6 +55,8 @@ def score(
         by: Unit to show. The probability of a word includes that the word ends (Pimentel & Meister 2024), except for an
             encoder.
         stride: Tokens between the starts of two windows, for a text longer than the context; half a window by default.
+        rolling: For a decoder: windows as in lm-eval's loglikelihood_rolling. They do not overlap, except that the last
+            one is moved back to a full context.
         start: For a decoder: begin with the start token from training. Without it, the first token is not scored.
         masking: For an encoder: mask each token alone, or with the later tokens of its word (Kauf & Ivanova 2023).
         top: Number of likeliest tokens to show at each position.
@@ -61,7 +64,7 @@ def score(
         parquet: Parquet file to write, with one row per token, word or choice.
         as_json: Print all numbers as one JSON object.
     """
-    _check(choices, target, by, stride, masking, top, limit)
+    _check(choices, target, by, stride, rolling, masking, top, limit)
     if parquet and parquet.is_dir():
         raise ValueError(f"--parquet {parquet} is a folder: name a file")
     content, chosen, wanted = _texts(text, file, choices, target)
@@ -77,19 +80,34 @@ def score(
         _show_choices(ranked, parquet, as_json)
         return ranked
     scored = score_text(
-        loaded, content, target=wanted, stride=stride, start=start, masking=masking, top=top, words=by == "word"
+        loaded,
+        content,
+        target=wanted,
+        stride=stride,
+        rolling=rolling,
+        start=start,
+        masking=masking,
+        top=top,
+        words=by == "word",
     )
     _show_text(loaded, scored, limit, parquet, as_json)
     return scored
 
 
 def _check(
-    choices: Sequence[str], target: str | None, by: str, stride: int | None, masking: str, top: int, limit: int
+    choices: Sequence[str],
+    target: str | None,
+    by: str,
+    stride: int | None,
+    rolling: bool,
+    masking: str,
+    top: int,
+    limit: int,
 ) -> None:
     """Raise ValueError for options that are wrong for every run."""
     if choices:
         others = {"--target": target is not None, "--by word": by != "token", "--stride": stride is not None}
-        others |= {"--masking word": masking != "token"}
+        others |= {"--masking word": masking != "token", "--rolling": rolling}
         if unused := [option for option, given in others.items() if given]:
             raise ValueError(f"--choices cannot be combined with {unused[0]}: leave one of them out")
     for option, value in (("--top", top), ("--limit", limit)):

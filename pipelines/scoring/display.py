@@ -223,4 +223,5 @@ def _reading(score: TextScore, tok: Tokenizer) -> str:
     else:
         line = "read without a start token, so the first token is not scored"
     long = len(score.ids) + len(score.before) > score.window
-    return f"{line}; windows of {score.window:,} tokens, {score.stride:,} apart" if long else line
+    back = ", the last one moved back to a full context" if score.rolling else ""
+    return f"{line}; windows of {score.window:,} tokens, {score.stride:,} apart{back}" if long else line

@@ -30,6 +30,7 @@ def totals_of(score: TextScore) -> dict[str, Any]:
         "start_ids": list(score.before),
         "window": score.window,
         "stride": score.stride,
+        "rolling": score.rolling,
     }
 
 

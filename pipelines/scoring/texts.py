@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -46,6 +46,8 @@ class TextScore:
     """Tokens in a window; None for an encoder-decoder"""
     stride: int | None
     """Tokens between the starts of two windows; None for an encoder-decoder"""
+    rolling: bool = False
+    """Whether the last window is moved back to a full context"""
 
     @property
     def scored(self) -> Array:
@@ -124,6 +126,7 @@ def score_text(
     masking: Masking = "token",
     top: int = 5,
     words: bool = False,
+    rolling: bool = False,
 ) -> TextScore:
     """Return the scores of the tokens of a text. Special tokens spelled in the text are ordinary text.
 
@@ -142,9 +145,13 @@ def score_text(
         masking: For an encoder: "word" also masks the later tokens of the token's word (Kauf & Ivanova 2023).
         top: Number of likeliest tokens to return for each prediction.
         words: Whether to return the probabilities of words as well.
+        rolling: For a decoder: windows as in lm-eval's loglikelihood_rolling. They do not overlap, except that the last
+            one is moved back to a full context. Without `stride` and `words`.
     """
     architecture = run.config.model.architecture
     check_options(architecture, target=target, stride=stride, start=start, masking=masking)
+    if rolling:
+        _check_rolling(architecture, stride, words)
     for name, given in (("the text", text), ("the target", target)):
         if given == "":
             raise ValueError(f"{name} is empty: give at least one character")
@@ -152,7 +159,7 @@ def score_text(
         return _encoder_score(run, text, stride, masking, top, words)
     if target is not None:
         return _target_score(run, text, target, top, words)
-    return _decoder_score(run, text, stride, start, top, words)
+    return _decoder_score(run, text, run.config.model.context_length if rolling else stride, start, top, words, rolling)
 
 
 def check_options(
@@ -173,7 +180,19 @@ def check_options(
         raise ValueError("--stride is for windows, and an encoder-decoder reads source and target whole: leave it out")
 
 
-def _decoder_score(run: "LoadedRun", text: str, stride: int | None, start: bool, top: int, words: bool) -> TextScore:
+def _check_rolling(architecture: str, stride: int | None, words: bool) -> None:
+    """Raise ValueError for options that do not go with `rolling`."""
+    if architecture != "decoder":
+        raise ValueError(f"--rolling needs a decoder, and this run's architecture is {architecture}: leave it out")
+    if stride is not None:
+        raise ValueError("--rolling sets the stride to the context: leave --stride out")
+    if words:
+        raise ValueError("--rolling scores tokens and not words: leave --by word out")
+
+
+def _decoder_score(
+    run: "LoadedRun", text: str, stride: int | None, start: bool, top: int, words: bool, rolling: bool
+) -> TextScore:
     length = run.config.model.context_length
     stride = _stride(stride, length)
     before = run.around.before if start else ()
@@ -183,14 +202,16 @@ def _decoder_score(run: "LoadedRun", text: str, stride: int | None, start: bool,
     ids = np.concatenate((np.array(before, np.int64), own, np.zeros(int(words), np.int64)))
     made = predict(
         run.model,
-        decoder_windows(ids, len(before), length, stride),
+        decoder_windows(ids, len(before), length, stride, rolling),
         len(ids) - len(before),
         top=top,
         group=_word_beginnings(run) if words else None,
         total=1 + max(0, -(-(len(ids) - 1 - length) // stride)),
     )
     borders = made.group_log_probabilities if words else None
-    return text_result(run, own, made.part(0, count), words, borders, text, before=before, window=length, stride=stride)
+    scored = made.part(0, count)
+    score = text_result(run, own, scored, words, borders, text, before=before, window=length, stride=stride)
+    return replace(score, rolling=rolling)
 
 
 def _encoder_score(

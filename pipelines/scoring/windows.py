@@ -22,15 +22,17 @@ class Window:
     """(P,) int64: index of each prediction in the result"""
 
 
-def decoder_windows(ids: Array, first: int, length: int, stride: int) -> Iterator[Window]:
+def decoder_windows(ids: Array, first: int, length: int, stride: int, rolling: bool = False) -> Iterator[Window]:
     """Yield windows of `length` tokens, `stride` apart, that predict `ids` (N,) from index `first` on.
 
     Each token is predicted in the first window that can predict it. Index 0 has no prediction. `Window.places` counts
-    from `first`.
+    from `first`. If `rolling`, the last window moves back until it has `length` tokens, as in lm-eval.
     """
     begin, done = 0, 0  # `done`: index of the last target of earlier windows
     while True:
         end = min(begin + length, len(ids) - 1)
+        if rolling:
+            begin = max(0, end - length)
         wanted = np.arange(max(done + 1, first), end + 1)
         if len(wanted):
             yield Window(ids[begin:end], wanted - 1 - begin, ids[wanted], wanted - first)

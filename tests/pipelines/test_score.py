@@ -8,10 +8,13 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bytelm
 from pipelines.export_hf import export_hf
 from pipelines.run.folder import Run
+from pipelines.scoring.windows import decoder_windows
 from tests.pipelines.exchange_cases import AUTO
 from tests.pipelines.test_cli import assert_refused
 
@@ -82,6 +85,54 @@ def test_each_token_of_a_long_text_is_scored_in_the_first_window_that_predicts_i
     score = bytelm.score_text(run, LONG, stride=stride)
     assert_predictions(score, torch.stack(rows))
     assert (score.window, score.stride) == (34, step)
+
+
+def lm_eval_windows(tokens, prefix, length):
+    """Return (read, predicted) of each window of lm-evaluation-harness 0.4.13's loglikelihood_rolling.
+
+    Every window predicts `length` tokens after one token of context. The last one predicts the rest, after as many
+    tokens of context as fit.
+    """
+    windows = []
+    for start in range(0, len(tokens), length):
+        predicted = tokens[start : start + length]
+        room = length - len(predicted) + 1 if start else 1
+        context = [prefix, *tokens][start + 1 - room : start + 1]
+        windows.append(([*context, *predicted][:-1], predicted))
+    return windows
+
+
+@given(st.integers(1, 60), st.integers(1, 20))
+def test_rolling_windows_are_those_of_lm_eval(count, length):
+    tokens = list(range(100, 100 + count))
+    ids = np.array([7, *tokens])
+    windows = list(decoder_windows(ids, 1, length, length, rolling=True))
+    found = [(each.inputs[: each.columns[-1] + 1].tolist(), each.targets.tolist()) for each in windows]
+    assert found == lm_eval_windows(tokens, 7, length)
+    assert np.concatenate([each.places for each in windows]).tolist() == list(range(count))
+    for each in windows:
+        assert each.columns.tolist() == list(range(len(each.inputs)))[-len(each.targets) :]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_rolling_scores_are_those_of_lm_eval(kind, exported, in_process, tmp_path):
+    run, peer, tok = exported(kind)
+    run = replace(run, around=replace(run.around, before=(0,)))
+    rows = []
+    for read, predicted in lm_eval_windows(tok(LONG)["input_ids"], 0, run.config.model.context_length):
+        rows.append(peer(torch.tensor([read])).logits[0, -len(predicted) :])
+    score = bytelm.score_text(run, LONG, rolling=True)
+    assert_predictions(score, torch.cat(rows))
+    assert score.scored.all() and (score.window, score.stride, score.rolling) == (34, 34, True)
+    assert score.log_probability != pytest.approx(bytelm.score_text(run, LONG, stride=34).log_probability, abs=1e-3)
+
+
+def test_rolling_windows_are_named_beside_the_totals(in_process, trained_gpt, tmp_path):
+    (tmp_path / "text").write_text(LONG)
+    done = in_process("score", trained_gpt, "--file", "text", "--rolling")
+    assert "; windows of 32 tokens, 32 apart, the last one moved back to a full context" in done.stdout
+    totals = json.loads(in_process("score", trained_gpt, "--file", "text", "--rolling", "--json").stdout)["totals"]
+    assert (totals["rolling"], totals["stride"]) == (True, 32)
 
 
 def masked_rows(peer, tok, run, ids, masked_to, starts):
@@ -390,6 +441,9 @@ def test_hostile_texts_are_data_and_do_not_reach_the_terminal(text, in_process, 
         ),
         (["x", "--stride", "0"], "--stride is 0, but must be from 1 to the window of 32 tokens"),
         (["x", "--stride", "33"], "--stride is 33, but must be from 1 to the window of 32 tokens"),
+        (["x", "--rolling", "--stride", "4"], "--rolling sets the stride to the context: leave --stride out"),
+        (["x", "--rolling", "--by", "word"], "--rolling scores tokens and not words: leave --by word out"),
+        (["x", "--rolling", "--choices", "a"], "--choices cannot be combined with --rolling"),
         (["x", "--top", "-1"], "--top is -1, but must not be negative"),
         (["x", "--limit", "-1"], "--limit is -1, but must not be negative"),
         (["x", "--parquet", "."], "--parquet . is a folder: name a file"),
@@ -406,6 +460,8 @@ def test_mistakes_are_one_clear_sentence(arguments, words, in_process, trained_g
     ("fixture", "arguments", "words"),
     [
         ("trained_bert", ["x", "--no-start"], "--no-start needs a decoder"),
+        ("trained_bert", ["x", "--rolling"], "--rolling needs a decoder, and this run's architecture is encoder"),
+        ("trained_t5", ["x", "--target", "a", "--rolling"], "--rolling needs a decoder"),
         ("trained_bert", ["x", "--choices", "a"], "--choices needs a decoder or an encoder-decoder"),
         ("trained_bert", ["x", "--target", "a"], "--target needs an encoder-decoder"),
         ("trained_bert", ["x", "--stride", "33"], "from 1 to the window of 32 tokens"),
