@@ -22,6 +22,34 @@ LOADING = """from transformers import {auto}, AutoTokenizer
 
 model = {auto}.from_pretrained("{out}")
 tokenizer = AutoTokenizer.from_pretrained("{out}")"""
+TEXT, TARGET = "It was a dark and stormy night.", "Es war eine dunkle Nacht."
+SCORING = {
+    "decoder": """import torch
+
+start = {start}  # read before a text; the tokenizer does not add it
+ids = tokenizer("{text}", add_special_tokens=False)["input_ids"]
+read = torch.tensor([start + ids])
+with torch.no_grad():
+    log_p = model(read).logits[0, :-1].log_softmax(dim=-1)
+nats = log_p.gather(1, read[0, 1:, None])[-len(ids) :].sum()""",
+    "encoder": """import torch
+
+read = tokenizer("{text}", return_tensors="pt")["input_ids"][0]
+nats = 0.0
+for place in range(1, len(read) - 1):  # each token is masked alone
+    masked = read.clone()
+    masked[place] = tokenizer.mask_token_id
+    with torch.no_grad():
+        log_p = model(masked[None]).logits[0, place].log_softmax(dim=-1)
+    nats += float(log_p[read[place]])""",
+    "encoder-decoder": """import torch
+
+source = tokenizer("{text}", return_tensors="pt")["input_ids"]
+target = tokenizer("{target}", return_tensors="pt")["input_ids"]  # with its end token
+with torch.no_grad():
+    log_p = model(source, labels=target).logits[0].log_softmax(dim=-1)
+nats = log_p.gather(1, target[0, :, None]).sum()""",
+}
 REMEDIES = {"encoder": ": the recipe bert-tiny-published has the shape of BERT, which can be exported"}
 Ids = Mapping[str, int | list[int] | None]
 
@@ -37,8 +65,9 @@ def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replacea
     model = load_trained(run, device="cpu", checkpoint=checkpoint).model
     parameters = sum(p.numel() for p in model.parameters())
     settings, tensors = to_hugging_face(config, model.state_dict(), chosen.model_type)
+    before = list(text_ids(run, tok).before)
     if config.architecture == "decoder":
-        settings[BEFORE_TEXT] = list(text_ids(run, tok).before)
+        settings[BEFORE_TEXT] = before
     # None is written too: otherwise transformers would use its defaults.
     ids = _special_ids(run, tok)
     with whole_folder(out, replaceable) as partial:
@@ -49,7 +78,8 @@ def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replacea
         save_tensors(partial / "model.safetensors", tensors, metadata={"format": "pt"})
         _write_tokenizer(partial, run, tok, ids)
         loading = LOADING.format(auto=AUTO_CLASSES[config.architecture], out=out.name)
-        write_whole(partial / "README.md", model_card(run, tok, parameters, "transformers", loading))
+        scoring = SCORING[config.architecture].format(start=before, text=TEXT, target=TARGET)
+        write_whole(partial / "README.md", model_card(run, tok, parameters, "transformers", loading, scoring))
     return f"{out}: {quantity(parameters, '')} parameters in the format of {chosen.name} ({chosen.auto_class})"
 
 

@@ -1,14 +1,16 @@
 """The model card of an export: the model, its data, tokenizer and numbers, and how to load it."""
 
 from pathlib import Path
-from typing import Any
 
 from corpora.object_store import AnyPath
 from pipelines import own_version
+from pipelines.cli.display import counted
 from pipelines.cli.escapes import safe
 from pipelines.evaluation.numbers import in_words, rows_of
 from pipelines.files import parse_json
 from pipelines.run.folder import Run
+from pipelines.run.text_ids import text_ids
+from tokenizer import Tokenizer
 
 TASKS = {"decoder": "text-generation", "encoder": "fill-mask", "encoder-decoder": "text2text-generation"}
 OBJECTIVES = {
@@ -17,13 +19,23 @@ OBJECTIVES = {
     "span-corruption": "to restore spans removed from a text",
     "sequence-pairs": "to write a target for a source",
 }
+SCORING = (
+    "`nats` is the log-probability that `bytelm score` gives for a text that fits into the context and has no special "
+    "token spelled in it."
+)
 TOKENIZERS = {"bpe": "Byte-level BPE", "wordpiece": "WordPiece", "unigram": "Unigram"}
 
 
-def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) -> str:
-    """Return the card of `run` in Markdown, with front matter for the hub; `loading` is Python code."""
+def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading: str, scoring: str = "") -> str:
+    """Return the card of `run` in Markdown, with front matter for the hub.
+
+    `loading` is Python code. `scoring` is code that continues it with the log-probability of a text.
+    """
     model, train = run.recipe.model, run.recipe.train
-    shape = f"{model.layers} layers of width {model.width}, {model.heads} heads, context {model.context_length:,}"
+    shape = (
+        f"{counted(model.layers, 'layer')} of width {model.width}, {counted(model.heads, 'head')}, "
+        f"context {model.context_length:,}"
+    )
     imported = run.facts.get("imported_from")
     origin = f"imported from {imported}" if imported else f"trained {OBJECTIVES[run.recipe.objective]}"
     if "init_from" in run.facts:
@@ -35,9 +47,10 @@ def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) 
         f"A transformer ({model.architecture}) of {parameters:,} parameters, {origin} by bytelm {own_version()}: "
         f"{shape}, {model.positions} positions.",
         f"## How to load it\n\n```python\n{loading}\n```",
+        *([f"## How to score a text\n\n{SCORING}\n\n```python\n{scoring}\n```"] if scoring else []),
         f"## Data\n\n{_data(run)}" + (f" The model saw {tokens:,} tokens." if tokens else ""),
         f"## Tokenizer\n\n{TOKENIZERS[tok.kind]} with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; fingerprint "
-        f"`{tok.fingerprint}`.",
+        f"`{tok.fingerprint}`.{_start(run, tok)}",
     ]
     if not imported:
         parts.append(
@@ -46,6 +59,13 @@ def model_card(run: Run, tok: Any, parameters: int, library: str, loading: str) 
         )
     parts.append(f"## Evaluation\n\n{_evaluation(run)}")
     return safe("\n\n".join(parts)) + "\n"
+
+
+def _start(run: Run, tok: Tokenizer) -> str:
+    """Return a sentence about the ids that a decoder reads before a text, which no exported tokenizer adds."""
+    before = text_ids(run, tok).before if run.recipe.model.architecture == "decoder" else ()
+    named = " and ".join(f"`{tok.decode([i])}` (id {i})" for i in before)
+    return f" The model reads {named} before a text; the tokenizer does not add it." if named else ""
 
 
 def _data(run: Run) -> str:

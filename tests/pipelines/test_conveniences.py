@@ -1,17 +1,22 @@
 """Dry runs, model cards, replaced exports and shell completion."""
 
+import re
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import transformers
 
+import bytelm
 from pipelines.evaluate import evaluate
 from pipelines.export_hf import export_hf
 from pipelines.export_onnx import export_onnx
 from pipelines.import_hf import import_hf
 from pipelines.pretrain import pretrain
 from pipelines.run.recipe import load_recipe, recipe_names
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +83,46 @@ def test_an_export_has_a_model_card_whose_code_loads_it(trained_gpt, tmp_path):
     loaded = {}
     exec(code.replace('"out"', repr(str(tmp_path / "out"))), loaded)
     assert isinstance(loaded["model"], transformers.PreTrainedModel)
+
+
+def code_of(page, folder, printed):
+    """Return the names that the Python on a page defines; `folder` replaces the path `printed` in it."""
+    names = {}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        if printed in code or names:
+            exec(code.replace(f'"{printed}"', repr(str(folder))), names)
+    return names
+
+
+@pytest.mark.parametrize("kind", ["trained_gpt", "gpt2", "llama", "bert", "t5"])
+def test_the_code_on_a_model_card_gives_the_log_probability_of_bytelm_score(kind, trained_gpt, peers, tmp_path):
+    """An imported GPT-2 or Llama reads no start token here, so its first token is not scored."""
+    run = trained_gpt if kind == "trained_gpt" else peers(kind)[2]
+    out = export_hf(run, out=tmp_path / "out")
+    card = (out / "README.md").read_text()
+    names = code_of(card, out, "out")
+    text, target = [*re.findall(r'tokenizer\("(.*?)"', card), None][:2]
+    loaded = bytelm.load_run(run, device="cpu")
+    score = bytelm.score_text(loaded, text, target=target)
+    assert float(names["nats"]) == pytest.approx(score.log_probability, abs=1e-3)
+    assert (score.before == ()) == (kind != "trained_gpt")
+    assert score.scored[0] == (kind not in ("gpt2", "llama"))
+    assert ("The model reads `<|endoftext|>` (id 0) before a text" in card) == bool(score.before)
+
+
+def test_the_code_in_the_docs_gives_the_log_probability_of_bytelm_score(trained_gpt, tmp_path):
+    out = export_hf(trained_gpt, out=tmp_path / "out")
+    section = (ROOT / "docs" / "scoring.md").read_text().partition("## With transformers")[2]
+    names = code_of(section.partition("\n## ")[0], out, "my/gpt-hf")
+    text = "It was a dark and stormy night."
+    expected = bytelm.score_text(bytelm.load_run(trained_gpt, device="cpu"), text).log_probability
+    assert float(names["nats"]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_card_of_an_onnx_file_names_the_start_token(trained_gpt, tmp_path):
+    export_onnx(trained_gpt, out=tmp_path / "gpt.onnx")
+    card = (tmp_path / "gpt.onnx.md").read_text()
+    assert "The model reads `<|endoftext|>` (id 0) before a text" in card
 
 
 def test_only_an_export_or_an_imported_run_is_replaced(trained_gpt, tmp_path):
