@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import torch
 
 from lm.attention.backends import fastest
 from lm.config import ModelConfig
-from pipelines.cli.display import say
+from pipelines.cli.display import quantity, say
 from pipelines.run.process_memory import peak_bytes
 from pipelines.training.config import Device, Dtype, TrainConfig
 
@@ -95,7 +96,7 @@ def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False
 
     `half`: whether "auto" may be float16 on a GPU with matrix units for it but no bfloat16 (Volta, Turing); training in
     float16 must scale the loss. `needs` names a feature that the caller needs and Apple GPUs ("mps") lack, if any.
-    Raises ValueError for a GPU that is not there or lacks that.
+    Raises ValueError for a GPU that is not there or lacks that. Warns if a CPU is slow in the requested dtype.
     """
     if device == "auto":
         device = next(kind for kind in (*GPUS, "cpu") if is_available(kind) and not (needs and kind == "mps"))
@@ -105,6 +106,8 @@ def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False
         raise ValueError(f"device is 'mps', but this needs {needs}, which Apple GPUs lack: give cpu or auto")
     chosen = torch.device(device)
     if dtype != "auto":
+        if chosen.type == "cpu" and dtype != "float32":
+            _warn_if_slow(getattr(torch, dtype))
         return Machine(chosen, getattr(torch, dtype), f"{_describe(chosen)}, {dtype} as asked")
     if chosen.type in GPUS:
         best, why = _best_on_gpu(chosen, half)
@@ -179,6 +182,18 @@ def _core_flops(dtype: torch.dtype) -> float:
     """
     with cores_per_operation(1):
         return matmul_flops(dtype)
+
+
+def _warn_if_slow(dtype: torch.dtype) -> None:
+    """Warn if matrix products in `dtype` are slower on this CPU than in float32."""
+    fast, plain = _core_flops(dtype), _core_flops(torch.float32)
+    if fast * WORTHWHILE < plain:
+        warnings.warn(
+            f"matrix products in {str(dtype).removeprefix('torch.')} take {plain / fast:,.1f} times as long as in "
+            f"float32 on this CPU (measured {quantity(fast, 'FLOP/s')} against {quantity(plain, 'FLOP/s')}, a core): "
+            "give float32 or auto",
+            stacklevel=3,
+        )
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from lm.model import build_model
 from lm.products import require_float8
 from pipelines.cli.display import answer, quantity, say
@@ -188,7 +190,8 @@ def _machine(recipe: Recipe, out: Path, parallel: OneProcess) -> Machine:
     """Return the device of this rank and the dtype that rank 0 chose; an existing run has already decided "auto"."""
     if not parallel.is_main:
         device, dtype = parallel.broadcast(["", ""])
-        return choose_machine(device, dtype, half=True)
+        # Rank 0 has measured the dtype.
+        return replace(choose_machine(device, "float32"), dtype=getattr(torch, dtype))
     resumed = (out / "config.toml").exists()
     decided = Run(out).recipe.train if resumed else recipe.train
     if not is_available(decided.device):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
@@ -320,6 +321,21 @@ def test_a_cpu_trains_in_bfloat16_if_it_is_measured_to_be_faster(monkeypatch, ti
     monkeypatch.setattr(machine, "matmul_flops", lambda of: (times if of == torch.bfloat16 else 1.0) * 90e9)
     assert choose_machine("cpu").dtype == dtype
     assert choose_machine("cpu", "float32").dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("share", "warned"), [(0.1, True), (0.5, True), (0.9, False), (2.0, False)])
+def test_a_dtype_that_a_cpu_computes_slowly_is_used_with_a_warning(monkeypatch, dtype, share, warned):
+    monkeypatch.setattr(machine, "matmul_flops", lambda of: (1.0 if of == torch.float32 else share) * 90e9)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert choose_machine("cpu", dtype).dtype_name == dtype
+        assert choose_machine("cpu", "float32").dtype_name == "float32"
+    said = [str(each.message) for each in caught]
+    measured = f"{90 * share:.3g} GFLOP/s"
+    slower = f"matrix products in {dtype} take {1 / share:.1f} times as long as in float32 on this CPU "
+    slower += f"(measured {measured} against 90 GFLOP/s, a core): give float32 or auto"
+    assert said == ([slower] if warned else [])
 
 
 def test_a_busy_machine_does_not_train_in_a_dtype_that_it_emulates(monkeypatch):
