@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -51,6 +52,8 @@ def pretrain(
     from pipelines.training.pretraining import print_plan, train
 
     sources = sources_of(data)
+    for sentence in recipe.train.unfinished_schedules() if _is_first_process() else ():
+        warnings.warn(sentence, stacklevel=2)
     if dry_run:
         print_plan(recipe, sources, out, init_from)
         return 0
@@ -108,7 +111,7 @@ def main(arguments: list[str]) -> int:
         """
         sources = parse_sources(data)
         status = pretrain(recipe, data=sources, out=out, init_from=init_from, parallel=parallel, dry_run=dry_run)
-        if status == 0 and not dry_run and int(os.environ.get("RANK", "0")) == 0:
+        if status == 0 and not dry_run and _is_first_process():
             from pipelines.cli.display import say
 
             path = shlex.quote(str(out))
@@ -117,6 +120,11 @@ def main(arguments: list[str]) -> int:
 
     more = "" if rest is not arguments else f"RECIPE is a .toml file, or one of\n{recipe_descriptions()}"
     return parse(command, rest, words, more=more)
+
+
+def _is_first_process() -> bool:
+    """Return whether this process is rank 0 of torchrun's, or the only one."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def _named_folder(option: str, arguments: list[str]) -> Path | None:

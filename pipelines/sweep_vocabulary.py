@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, get_args
@@ -79,6 +80,7 @@ def sweep_vocabulary(
     budget = Budget(load_recipe(recipe), (earlier["flops"] if earlier else share) if flops is None else flops)
     for each in wanted:
         budget.tokens(each.size)  # refuses a budget of less than one step
+    _warn_of_schedules(budget, wanted)
     source = open_corpus(corpus, split=split, **reading)
     workers = workers or _cores()
     if dry_run:
@@ -121,6 +123,16 @@ def _check(kinds: tuple[Kind, ...], sizes: tuple[int, ...], seeds: int, workers:
         raise ValueError(f"--seeds is {seeds}, but must be at least 1")
     if workers is not None and workers < 1:
         raise ValueError(f"--workers is {workers}, but must be at least 1")
+
+
+def _warn_of_schedules(budget: "Budget", wanted: "list[Vocabulary]") -> None:
+    """Warn of the first run whose warm-up lasts until its end."""
+    from pipelines.sweep.plan import SweepRun
+
+    for run in (SweepRun(each, 0) for each in wanted):
+        if sentences := budget.recipe_of(run).train.unfinished_schedules():
+            warnings.warn(f"{run.name}: {sentences[0]}", stacklevel=3)
+            return
 
 
 def _cores() -> int:

@@ -66,6 +66,12 @@ def inverse_sqrt(done: float, *, warmup: float, stride: float = 1.0) -> float:
     return math.sqrt(max(stride, warmup) / max(stride, done))
 
 
+def ends_at_peak(*, warmup: float, total: float, stride: float = 1.0) -> bool:
+    """Return whether a schedule is at its peak at the last step, because the warm-up leaves no step to fall."""
+    last = (math.ceil(total / stride) - 1) * stride
+    return warmup > 0 and last <= warmup
+
+
 def weight_decay_multiplier(kind: DecaySchedule, done: float, *, total: float, final: float) -> float:
     """Return the multiple of the weight decay: 1, or from 1 to `final` linearly or by half a cosine.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from lm.optim.schedules import multiplier, weight_decay_multiplier
+from lm.optim.schedules import ends_at_peak, multiplier, weight_decay_multiplier
 
 OptimizerKind = Literal["adamw", "muon"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -55,7 +55,7 @@ class TrainConfig:
     min_lr_ratio: float = 0.1
     """Final learning rate as a share of the peak; inverse_sqrt ignores it."""
     warmup_tokens: int = 500_000
-    """Tokens of linear warm-up of the learning rate"""
+    """Tokens of linear warm-up of the learning rate. A warm-up that lasts until the end of the run gives a warning."""
     decay_share: float = 0.5
     """Share of the training in which a trapezoid falls"""
     optimizer: OptimizerKind = "adamw"
@@ -93,7 +93,7 @@ class TrainConfig:
     dtype: Dtype = "auto"
     """Dtype of activations and matrix products; weights and optimizer state are float32. float16 scales the loss. auto:
     the fastest that trains well. A small model's validation loss is within 0.05 nats of float32's in bfloat16, and
-    within 0.02 in float16."""
+    within 0.02 in float16. A CPU that is slow in the dtype uses it with a warning."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """Precision of float32 matrix products. highest: float32. high: TF32 or three bfloat16 products. medium: bfloat16.
     dtype auto already uses bfloat16 where it is faster."""
@@ -194,6 +194,22 @@ class TrainConfig:
             final=self.min_lr_ratio,
             decay_share=self.decay_share,
         )
+
+    def unfinished_schedules(self) -> list[str]:
+        """Return a sentence about each schedule that lasts until the end of the run or longer."""
+        found = []
+        if ends_at_peak(warmup=self.warmup_tokens, total=self.tokens, stride=self.batch_tokens):
+            found.append(
+                f"the warm-up of {self.warmup_tokens:,} tokens lasts until the last step of the run of "
+                f"{self.tokens:,} tokens: the learning rate ends at its peak; lower train.warmup_tokens, such as to "
+                f"{self.tokens // 20}, or raise train.tokens"
+            )
+        if self.batch_warmup_tokens >= self.tokens:
+            found.append(
+                f"the batches grow over {self.batch_warmup_tokens:,} tokens, and the run has {self.tokens:,}: they do "
+                f"not reach {self.batch_tokens:,} tokens; lower train.batch_warmup_tokens, or raise train.tokens"
+            )
+        return found
 
     def weight_decay_multiplier(self, done: int) -> float:
         """Return the multiple of `weight_decay` after `done` tokens."""

@@ -24,7 +24,7 @@ from lm.analysis.naive_bayes import NaiveBayes
 from lm.classification import Classifier, build_classifier, macro_f1, most_confused
 from lm.config import WITHOUT_DROPOUT
 from lm.optim.optimizers import OptimizerSettings, build_optimizers
-from lm.optim.schedules import warmup_cosine
+from lm.optim.schedules import ends_at_peak, warmup_cosine
 from pipelines.cli.display import Bar
 from pipelines.files import whole_folder
 from pipelines.run.classifier import TextClassifier, encode_texts, holds_classifier, padded
@@ -243,6 +243,12 @@ def fit(
     device = next(model.parameters()).device
     total = config.epochs * math.ceil(len(rows) / config.batch_size)
     warmup = round(config.warmup * total)
+    if ends_at_peak(warmup=warmup, total=total):
+        warnings.warn(
+            f"--warmup {config.warmup:g} lasts until the last of {total:,} steps: the learning rate ends at its peak; "
+            "lower it, or raise --epochs",
+            stacklevel=2,
+        )
     seen, watch = 0, LossWatch()
     for step, batch in enumerate(epochs([len(row) for row in rows], config)):
         optimizers.schedule(warmup_cosine(step, warmup=warmup, total=total, final=0.0))

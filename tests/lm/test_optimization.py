@@ -12,7 +12,15 @@ from lm.model import build_model
 from lm.optim.averaging import WeightAverage
 from lm.optim.muon import Muon, orthogonal
 from lm.optim.optimizers import OptimizerSettings, build_optimizers, has_fused_adamw, partition
-from lm.optim.schedules import batch_size, inverse_sqrt, multiplier, trapezoid, warmup_cosine, weight_decay_multiplier
+from lm.optim.schedules import (
+    batch_size,
+    ends_at_peak,
+    inverse_sqrt,
+    multiplier,
+    trapezoid,
+    warmup_cosine,
+    weight_decay_multiplier,
+)
 
 SMALL = ModelConfig(vocab_size=50, layers=2, width=16, heads=2, positions="learned")
 
@@ -190,6 +198,16 @@ def test_a_schedule_in_tokens_equals_the_schedule_in_steps(kind, total, warmup, 
     in_steps = multiplier(kind, step, warmup=warmup, total=total)
     in_tokens = multiplier(kind, step * batch, warmup=warmup * batch, total=total * batch, stride=batch)
     assert in_tokens == pytest.approx(in_steps, rel=1e-9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(total=st.integers(1, 3000), warmup=st.integers(0, 4000), batch=st.integers(1, 400))
+def test_a_warm_up_that_leaves_no_step_to_fall_ends_at_the_peak(total, warmup, batch):
+    within = min(warmup, total)
+    rates = [
+        warmup_cosine(done, warmup=within, total=total, stride=batch, final=0.0) for done in range(0, total, batch)
+    ]
+    assert ends_at_peak(warmup=warmup, total=total, stride=batch) == (warmup > 0 and rates[-1] == 1.0)
 
 
 @pytest.mark.parametrize(("final", "middle"), [(0.0, 0.5), (10.0, 5.5)])

@@ -70,6 +70,23 @@ def test_a_dry_run_fails_where_the_real_run_would(in_process, dataset_folder, tm
     assert "model.context_length is 256, but the dataset has blocks of 32 tokens" in done.stderr
 
 
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_schedule_longer_than_the_run_is_named_by_the_run_and_its_dry_run(in_process, dataset_folder, dry):
+    """The warm-up ends with the run, or the batch is still growing."""
+    command = ("pretrain", "gpt-tiny", "--data", dataset_folder, "--model.context-length", "32", "--model.layers", "1")
+    command += ("--train.tokens", "2k", "--train.device", "cpu", "--train.dtype", "float32")
+    long = ("--train.warmup-tokens", "20k", "--train.batch-tokens-start", "64", "--train.batch-warmup-tokens", "9k")
+    short = ("--train.warmup-tokens", "100", "--train.batch-tokens-start", "64", "--train.batch-warmup-tokens", "1k")
+    done = in_process(*command, *long, "--out", "long", *["--dry-run"] * dry)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "warning: the warm-up of 20,000 tokens lasts until the last step of the run of 2,000 tokens: the learning rate "
+        "ends at its peak; lower train.warmup_tokens, such as to 100, or raise train.tokens\n"
+    ) in done.stderr
+    assert "the batches grow over 9,000 tokens, and the run has 2,000: they do not reach 1,024 tokens" in done.stderr
+    assert "warning" not in in_process(*command, *short, "--out", "short", *["--dry-run"] * dry).stderr
+
+
 def test_an_export_has_a_model_card_whose_code_loads_it(trained_gpt, tmp_path):
     measured = evaluate(trained_gpt)["splits"]["validation"]
     card = (export_hf(trained_gpt, out=tmp_path / "out") / "README.md").read_text()

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from dataclasses import replace
 
@@ -63,6 +64,20 @@ def test_the_loss_shown_while_a_classifier_trains_is_a_mean_over_batches(tmp_pat
     targets = torch.tensor([classifier.labels.index(label) for label in labelled.labels])
     losses = token_nll(classifier.logits(labelled.texts), targets)
     assert shown == pytest.approx(float(losses.mean()), abs=0.5 * float(losses.std()))
+
+
+@pytest.mark.parametrize(("warmup", "warned"), [(0.95, True), (0.5, False)])
+def test_a_warm_up_of_all_steps_is_named(tmp_path, trained_bert, passages, warmup, warned):
+    """90 texts in batches of 16 make 6 steps."""
+    settings = replace(SETTINGS, epochs=1, batch_size=16, warmup=warmup)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        finetune(trained_bert, data=passages[0], test=passages[1], out=tmp_path / "out", settings=settings)
+    said = [str(each.message) for each in caught]
+    words = (
+        "--warmup 0.95 lasts until the last of 6 steps: the learning rate ends at its peak; lower it, or raise --epochs"
+    )
+    assert (words in said) == warned
 
 
 @pytest.fixture(scope="module")

@@ -269,6 +269,17 @@ def test_a_larger_vocabulary_gets_fewer_tokens():
     )
 
 
+def test_a_warm_up_as_long_as_the_runs_is_named_by_the_plan(in_process, text_folder, small_recipe, tmp_path):
+    for warm_up, warned in ((12_800, True), (1000, False)):
+        train = replace(small_recipe.train, warmup_tokens=warm_up)
+        save_config(tmp_path / "recipe.toml", replace(small_recipe, train=train), {})
+        options = ("--recipe", "recipe.toml", "--kinds", "bpe", "--sizes", "512", "--flops", "1e10", "--dry-run")
+        done = in_process("sweep-vocabulary", text_folder, "--out", "sweep", *options)
+        assert done.returncode == 0, done.stderr
+        assert ("bpe-512-seed-0: the warm-up of" in done.stderr) == warned
+        assert ("the learning rate ends at its peak; lower train.warmup_tokens" in done.stderr) == warned
+
+
 def test_the_table_marks_the_best_and_json_has_every_number(swept, in_process, text_folder, tiny):
     command = ("sweep-vocabulary", text_folder, "--out", swept[0], "--recipe", tiny, "--sizes", *SIZES, "--seeds", "2")
     shown = in_process(*command)
