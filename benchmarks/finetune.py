@@ -19,6 +19,7 @@ import tyro
 
 from benchmarks.harness import RESULTS, command_line, heading, machine, record, table
 from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
+from lm.classification import accuracy_interval
 from pipelines.build_dataset import build_dataset
 from pipelines.cli.display import show
 from pipelines.finetune import finetune
@@ -210,12 +211,12 @@ def markdown(result: dict[str, Any]) -> str:
             f"{before['tokens']:,} tokens of the other {result['unlabelled_characters'] / 1e6:.1f} M characters, "
             f"in {before['seconds'] / 60:.1f} minutes, to {before['validation_loss'][-1][1]:.3f} "
             f"nats per masked token. "
-            f"Both models were fine-tuned for {options['epochs']} epochs, each at its best learning rate "
+            f"Both models were fine-tuned once, for {options['epochs']} epochs, each at its best learning rate "
             f"on {CHOOSING} held-out training passages per book.",
             "",
             *table(
-                ("", "accuracy", "standard error", "macro F1", "cross-entropy (nats)"),
-                (_row(name, numbers) for name, numbers in rows.items()),
+                ("", "accuracy", "95 % interval over the test passages", "macro F1", "cross-entropy (nats)"),
+                (_row(name, numbers, passages["test"]) for name, numbers in rows.items()),
             ),
             "",
             "Learning rates tried, and their accuracy on the held-out training passages:",
@@ -226,11 +227,18 @@ def markdown(result: dict[str, Any]) -> str:
     )
 
 
-def _row(name: str, numbers: dict[str, float]) -> tuple[str, ...]:
+def _row(name: str, numbers: dict[str, float], passages: int) -> tuple[str, ...]:
+    accuracy = numbers["accuracy"]
     if "macro_f1" not in numbers:
-        return name, f"{numbers['accuracy']:.1%}", "", "", ""
-    shares = (f"{numbers[key]:.1%}" for key in ("accuracy", "standard_error"))
-    return name, *shares, f"{numbers['macro_f1']:.3f}", f"{numbers['cross_entropy']:.3f}"
+        return name, f"{accuracy:.1%}", "", "", ""
+    low, high = accuracy_interval(accuracy, passages)
+    return (
+        name,
+        f"{accuracy:.1%}",
+        f"{low:.1%} to {high:.1%}",
+        f"{numbers['macro_f1']:.3f}",
+        f"{numbers['cross_entropy']:.3f}",
+    )
 
 
 def _made(folder: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import Literal
 
 import torch
@@ -56,6 +58,18 @@ def macro_f1(targets: Tensor, predictions: Tensor) -> float:
     occurrences = torch.bincount(targets, minlength=labels) + torch.bincount(predictions, minlength=labels)
     present = occurrences > 0
     return (2.0 * correct[present] / occurrences[present]).mean().item()
+
+
+def accuracy_interval(accuracy: float, texts: int) -> tuple[float, float]:
+    """Return the 95 % interval of an accuracy on `texts` texts (Wilson 1927).
+
+    It has a width even if all texts are right, unlike the standard error.
+    """
+    z = NormalDist().inv_cdf(0.975)
+    centre = accuracy + z * z / (2 * texts)
+    margin = z * math.sqrt(accuracy * (1 - accuracy) / texts + (z / (2 * texts)) ** 2)
+    scale = 1 + z * z / texts
+    return max(0.0, (centre - margin) / scale), min(1.0, (centre + margin) / scale)
 
 
 def most_confused(targets: Tensor, predictions: Tensor, most: int = 10) -> list[tuple[int, int, int]]:

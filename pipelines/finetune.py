@@ -74,16 +74,21 @@ def show(result: dict[str, Any]) -> None:
         "naive Bayes": result["naive_bayes"],
         "most frequent label": result["most_frequent"],
     }
-    rows = [
-        (name, f"{n['accuracy']:.1%} ± {n['standard_error']:.1%}", f"{n['macro_f1']:.3f}", f"{n['cross_entropy']:.3f}")
-        for name, n in names.items()
-        if n
-    ]
+    rows = [(name, _accuracy(n), f"{n['macro_f1']:.3f}", f"{n['cross_entropy']:.3f}") for name, n in names.items() if n]
     table(("", "accuracy", "macro F1", "cross-entropy (nats)"), rows)
+    answer(
+        "In brackets: 95 % intervals over the test texts. Each model was trained once: other seeds may give other "
+        "numbers."
+    )
     if result["confusions"]:
         answer("most frequent mistakes:")
     for mistake in result["confusions"][:5]:
         answer(f"{mistake['times']:6,} times {mistake['label']!r} was taken for {mistake['predicted']!r}")
+
+
+def _accuracy(numbers: dict[str, Any]) -> str:
+    low, high = numbers["accuracy_interval"]
+    return f"{numbers['accuracy']:.1%} ({low:.1%} to {high:.1%})"
 
 
 def main(arguments: list[str]) -> None:

@@ -1,6 +1,6 @@
 """Fine-tuning: train a classifier from a pretrained encoder, and compare it with simpler classifiers.
 
-evaluation.json holds, for the held-out texts: `accuracy` and its `standard_error`, `macro_f1`, `cross_entropy` (mean
+evaluation.json holds, for the held-out texts: `accuracy` and its 95 % interval, `macro_f1`, `cross_entropy` (mean
 nats) and `cross_entropy_bits`; the same numbers of `scratch` (the same model from random weights), `naive_bayes` (over
 the run's tokens) and `most_frequent` (the most frequent label of the training texts); `confusions`, the most frequent
 mistakes; the number of `texts`, and how many of them were `cut`.
@@ -21,7 +21,7 @@ from torch import Tensor
 from corpora.labelled import Label, LabelledTexts, read_labelled
 from lm.analysis.metrics import accuracy, bits, token_nll
 from lm.analysis.naive_bayes import NaiveBayes
-from lm.classification import Classifier, build_classifier, macro_f1, most_confused
+from lm.classification import Classifier, accuracy_interval, build_classifier, macro_f1, most_confused
 from lm.config import WITHOUT_DROPOUT
 from lm.optim.optimizers import OptimizerSettings, build_optimizers
 from lm.optim.schedules import ends_at_peak, warmup_cosine
@@ -172,20 +172,20 @@ class ClassificationTask:
         cut = {name: sum(classifier.cut(part.texts)) for name, part in (("train", self.train), ("test", self.test))}
         return {"cut": cut, "cut_to": classifier.room, **self.numbers(logits), "confusions": confusions}
 
-    def numbers(self, logits: Tensor) -> dict[str, float]:
+    def numbers(self, logits: Tensor) -> dict[str, Any]:
         """Return accuracy, macro F1 and cross-entropy of logits (N, L) on the test texts."""
         targets = torch.from_numpy(self.numbered(self.test.labels))
         share = accuracy(logits, targets)
         nats = float(token_nll(logits, targets).mean())
         return {
             "accuracy": share,
-            "standard_error": (share * (1 - share) / len(targets)) ** 0.5,
+            "accuracy_interval": list(accuracy_interval(share, len(targets))),
             "macro_f1": macro_f1(targets, logits.argmax(dim=-1)),
             "cross_entropy": nats,
             "cross_entropy_bits": bits(nats),
         }
 
-    def baselines(self) -> dict[str, dict[str, float]]:
+    def baselines(self) -> dict[str, dict[str, Any]]:
         """Return the numbers of classifiers that use only token counts, or only label frequencies."""
         tok = self.run.tokenizer()
         train, test = (

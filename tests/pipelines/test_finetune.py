@@ -14,9 +14,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from corpora.labelled import read_labelled
 from lm.analysis.metrics import token_nll
+from lm.classification import accuracy_interval
 from pipelines.classify import classify
 from pipelines.finetune import finetune
 from pipelines.run.classifier import load_classifier
@@ -64,6 +68,13 @@ def test_the_loss_shown_while_a_classifier_trains_is_a_mean_over_batches(tmp_pat
     targets = torch.tensor([classifier.labels.index(label) for label in labelled.labels])
     losses = token_nll(classifier.logits(labelled.texts), targets)
     assert shown == pytest.approx(float(losses.mean()), abs=0.5 * float(losses.std()))
+
+
+@given(st.integers(1, 3000), st.data())
+def test_the_interval_of_an_accuracy_is_wilsons(texts, data):
+    right = data.draw(st.integers(0, texts))
+    expected = stats.binomtest(right, texts).proportion_ci(0.95, method="wilson")
+    assert accuracy_interval(right / texts, texts) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 @pytest.mark.parametrize(("warmup", "warned"), [(0.95, True), (0.5, False)])
@@ -321,4 +332,8 @@ def test_the_command_prints_a_table_for_people(in_process, tmp_path, trained_ber
     assert done.returncode == 0, done.stderr
     for words in ("90 texts to train on, 60 to test on, 3 labels", "accuracy", "the same from scratch", "naive Bayes"):
         assert words in done.stdout
+    assert "In brackets: 95 % intervals over the test texts. Each model was trained once" in done.stdout
+    result = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    low, high = result["accuracy_interval"]
+    assert f"{result['accuracy']:.1%} ({low:.1%} to {high:.1%})" in done.stdout
     assert load_classifier(tmp_path / "out").config.pooling == "first"
