@@ -178,9 +178,13 @@ def confidences(subjects: Sequence[Subject]) -> list[str]:
 
 
 def differences(subjects: Sequence[Subject]) -> list[str]:
-    """Return the sentences that compare two runs."""
+    """Return the sentences that compare two runs, each with what speaks against the comparison."""
     found = [evaluation.numbers.get("difference") for each in subjects for evaluation in each.evaluations]
-    return [" ".join(each[key] for key in ("sentence", "divergence") if key in each) for each in found if each]
+    return [
+        " ".join([each["sentence"], *each.get("reservations", ()), *filter(None, [each.get("divergence")])])
+        for each in found
+        if each
+    ]
 
 
 def definitions_of(subjects: Sequence[Subject]) -> list[Number]:

@@ -48,14 +48,18 @@ def _baselines(numbers: dict[str, Any], per: float) -> dict[str, float]:
 
 
 def _compared(found: float, opponents: dict[str, float]) -> str:
-    """Return a text such as ": it beats a (1.0), and loses to b (0.5)"; empty without opponents."""
-    ranked = sorted(opponents.items(), key=lambda item: item[1])
-    groups = {
-        "beats": [f"{name} ({bits:.3f})" for name, bits in ranked if bits > found],
-        "loses to": [f"{name} ({bits:.3f})" for name, bits in ranked if bits <= found],
-    }
+    """Return a text such as ": it beats a (1.000), and loses to b (0.500)"; empty without opponents.
+
+    Numbers that look the same at three digits match.
+    """
+    groups: dict[str, list[str]] = {"beats": [], "matches": [], "loses to": []}
+    for name, bits in sorted(opponents.items(), key=lambda item: item[1]):
+        gap = round(bits, 3) - round(found, 3)
+        groups["beats" if gap > 0 else "loses to" if gap < 0 else "matches"].append(f"{name} ({bits:.3f})")
     parts = [f"{verb} {_listed(names)}" for verb, names in groups.items() if names]
-    return f": it {', and '.join(parts)}" if parts else ""
+    if len(parts) > 1:
+        parts[-1] = f"and {parts[-1]}"
+    return f": it {', '.join(parts)}" if parts else ""
 
 
 def _listed(names: list[str]) -> str:

@@ -16,9 +16,12 @@ from pipelines.pretrain import pretrain
 from pipelines.report import report
 from pipelines.reporting.passage import passage_of
 from pipelines.reporting.plots import loss_by_position
+from pipelines.reporting.subject import subject_of
+from pipelines.reporting.verdict import verdict
 from pipelines.run.evaluation_file import evaluations_of
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
+from pipelines.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer
 
 
@@ -245,6 +248,40 @@ def test_the_page_says_which_of_two_runs_is_better(tmp_path, gpt):
     other = shutil.copytree(gpt, tmp_path / "other")
     sentence = evaluate(gpt, against=other)["splits"]["validation"]["difference"]["sentence"]
     assert sentence in plain([gpt, other], tmp_path / "page.html").sections["results"]
+
+
+def test_the_page_says_what_speaks_against_a_comparison(tmp_path, gpt, text_folder, small_recipe):
+    """The other run's tokenizer loses text, which makes its task easier."""
+    words = {"model": "wordpiece", "pattern": "bert-uncased", "vocab_size": 512, "out": tmp_path / "words"}
+    train_tokenizer([str(text_folder)], **words)
+    build_dataset([str(text_folder)], tokenizer=tmp_path / "words", context_length=32, out=tmp_path / "data")
+    recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=256, warmup_tokens=0))
+    assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "lossy") == 0
+    found = evaluate(gpt, against=tmp_path / "lossy")["splits"]["validation"]["difference"]
+    assert any("The tokenizer of lossy loses text" in each for each in found["reservations"])
+    results = plain([gpt, tmp_path / "lossy"], tmp_path / "page.html").sections["results"]
+    assert all(each in results for each in (found["sentence"], *found["reservations"], found["divergence"]))
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (2.0, "beats a unigram model (3.000), matches a bigram model (2.000), and loses to xz -9 (1.900)"),
+        (2.0004, "beats a unigram model (3.000), matches a bigram model (2.000), and loses to xz -9 (1.900)"),
+        (1.95, "beats a bigram model (2.000) and a unigram model (3.000), and loses to xz -9 (1.900)"),
+    ],
+)
+def test_a_verdict_on_equal_printed_numbers_is_a_match(gpt, bits, words):
+    evaluate(gpt)
+    path = gpt / "evaluation.json"
+    content = json.loads(path.read_text())
+    numbers = content["splits"]["validation"]
+    numbers |= {"bits_per_byte": bits, "tokens": 100, "bytes": 100, "compressors": {"xz -9": {"alone": 1.9}}}
+    numbers |= {"unigram_cross_entropy_bits": 3.0, "bigram_cross_entropy_bits": 2.0}
+    numbers["compressors"]["xz -9"]["given_train"] = 1.9
+    path.write_text(json.dumps(content))
+    said = verdict(subject_of(gpt, samples=False, inside=False))
+    assert f"it {words}" in said.replace(" and xz -9 that has seen the training text (1.900)", "")
 
 
 def test_breakdowns_are_folded_tables_with_a_bar_for_each_share(whole_page):
