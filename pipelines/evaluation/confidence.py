@@ -1,6 +1,7 @@
 """Compute 95 % intervals of the numbers of a split, by a bootstrap over its documents (see `lm.analysis.bootstrap`).
 
-Below 30 documents the text is cut into segments of one context, and blocks of consecutive segments are drawn.
+Below 30 documents the text is cut into segments of one context, and blocks of consecutive segments are drawn. A text of
+fewer than 20 segments has no interval.
 """
 
 import math
@@ -16,6 +17,8 @@ from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.token_scores import TokenScores
 
 FEWEST_DOCUMENTS = 30
+FEWEST_CONTEXTS = 20
+"""Of 2 to 10 contexts, an interval that says 95 % covers the true number in 50 to 80 % of texts"""
 SEED = 0
 
 
@@ -58,7 +61,7 @@ def drawn(sums: np.ndarray, block: int | None) -> np.ndarray:
 
 
 def sampling_of(scores: TokenScores, text: StreamText | None, window: int) -> Sampling | None:
-    """Return the units of a split; None if there are fewer than two.
+    """Return the units of a split; None if there are too few for an interval.
 
     `text` is the stream of the scores. Without it the documents are pairs, numbered by `windows`. The blocks of span
     corruption mix several documents, so its units are contexts.
@@ -81,7 +84,7 @@ def _documents_or_segments(document: np.ndarray, segments: np.ndarray) -> Sampli
 
 def _segments(segments: np.ndarray, documents: int) -> Sampling | None:
     count = int(segments.max()) + 1
-    return Sampling(segments, count, documents, block_length(count)) if count > 1 else None
+    return Sampling(segments, count, documents, block_length(count)) if count >= FEWEST_CONTEXTS else None
 
 
 def intervals(
@@ -90,7 +93,7 @@ def intervals(
     """Return the entry `intervals` of a split: [low, high] of each number, and a description of the samples.
 
     sizes (N,): bytes of the scored tokens; None for models without bits per byte. per_byte: key of the bits per byte.
-    Returns None if the split has fewer than two units.
+    Returns None without samples: the split is too short.
     """
     if sampling is None:
         return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from lm.analysis.bootstrap import block_length, interval
 from lm.analysis.metrics import bits
-from pipelines.evaluation.confidence import FEWEST_DOCUMENTS, Sampling, drawn
+from pipelines.evaluation.confidence import FEWEST_CONTEXTS, FEWEST_DOCUMENTS, Sampling, drawn
 from pipelines.evaluation.documents import Key, StreamText
 from pipelines.evaluation.token_scores import TokenScores
 from pipelines.run.folder import Run
@@ -82,7 +82,7 @@ def difference_per_byte(
     block = None if segment is None else block_length(len(sums))
     totals = sums.sum(axis=0)
     value = totals[0] / totals[1] - totals[2] / totals[3]
-    if len(sums) < 2:
+    if len(sums) < FEWEST_CONTEXTS:
         return _entry(unit, value, None, len(pairs))
     columns = drawn(sums, block).T
     return _entry(unit, value, columns[0] / columns[1] - columns[2] / columns[3], len(pairs))
